@@ -1,0 +1,125 @@
+"""The architecture that every later stage sees, whether it was generated from technology or read off a datasheet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crossflow.architecture.execution import Execution
+from crossflow.arrays import Array, Mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One level of the memory hierarchy; arrays of shape (n,).
+
+    Attributes
+    ----------
+    name : level name, also its key in budgets and reports.
+    scope : ``mcu``, ``bundle`` or ``global``: what shares one instance.
+    capacity : capacity of one instance. [B]
+    instances : how many instances the device has. [1]
+    bandwidth : bandwidth of all instances together, as far as it can be used. [B/s]
+    latency : time of one access. [s]
+    energy : dynamic energy of a byte read or written. [J/B]
+    """
+
+    name: str
+    scope: str
+    capacity: Array
+    instances: Array
+    bandwidth: Array
+    latency: Array
+    energy: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """What one device sends into a network level, per direction, all lanes together; arrays of shape (n,).
+
+    Attributes
+    ----------
+    bandwidth : [B/s]
+    latency : time until the first byte arrives over one hop. [s]
+    energy : energy of a byte sent. [J/B]
+    """
+
+    bandwidth: Array
+    latency: Array
+    energy: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetUse:
+    """How much of one share of a budget is used: resource ``power`` [W], ``area`` [m2] or ``perimeter`` [m]; shape (n,)."""
+
+    resource: str
+    component: str
+    budget: Array
+    used: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What bound a component: `names[code]` for each design point."""
+
+    component: str
+    names: tuple[str, ...]
+    code: Array
+
+    def name(self, point: int) -> str:
+        """What bound the component at a design point."""
+        return self.names[int(self.code[point if self.code.size > 1 else 0])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One accelerator and its ports; arrays of shape (n,) or (1,).
+
+    Attributes
+    ----------
+    throughput, vector_throughput : peak rate of the matrix and of the vector units, by data type. [flop/s]
+    mcus, units : minimal compute units that run, and bundles of them (SMs, CUs) that share a first cache. [1]
+    array_height, array_width : multiplier array of one unit, N_x and N_y of Eq. 5. [1]
+    frequency, voltage : operating point. [Hz], [V]; voltage is None where the maker does not state it
+    levels : memory levels from the nearest to main memory.
+    intra, inter : ports inside a node (package, server) and out of it.
+    energy_per_flop : dynamic energy of one operation. [J/flop]
+    static_power : power that flows whatever is computed. [W]
+    maximum_power : budget or TDP. [W]
+    execution : how kernels run on it.
+    usage, limits : budgets used and what bound each component; empty for a datasheet device.
+    problems : design points that cannot be built, each with the sentence that says why.
+    """
+
+    name: str
+    throughput: Mapping[str, Array]
+    vector_throughput: Mapping[str, Array]
+    mcus: Array
+    units: Array
+    array_height: Array
+    array_width: Array
+    frequency: Array
+    voltage: Array | None
+    levels: tuple[Level, ...]
+    intra: Port | None
+    inter: Port | None
+    energy_per_flop: Array
+    static_power: Array
+    maximum_power: Array
+    execution: Execution
+    dataflow: str = "best"
+    usage: tuple[BudgetUse, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    problems: tuple[tuple[Mask, str], ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> Level:
+        """Main memory: the farthest level."""
+        return self.levels[-1]
+
+    def level(self, name: str) -> Level:
+        """Level by name."""
+        return next(level for level in self.levels if level.name == name)

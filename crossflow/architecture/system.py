@@ -1,0 +1,98 @@
+"""A scenario's `system` section becomes one specification: template, family and the scenario's own changes, merged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crossflow import files
+from crossflow.architecture.datasheet import from_datasheet
+from crossflow.architecture.generator import generate
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.errors import SpecError
+from crossflow.files import Document
+from crossflow.technology import load_library
+
+_KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
+# Keys of a system file that describe the file rather than the device that it is made of.
+_OF_THE_FILE = ("kind", "device")
+
+
+def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, Document]:
+    """Specification of a system section, and the merged data behind it, each line still known.
+
+    Raises
+    ------
+    SpecError, CrossflowError
+        For problems in the section or in the files that it names.
+    """
+    merged = _merged(document, base)
+    kind = merged.data.get("kind")
+    if kind not in _KINDS:
+        raise SpecError([merged.problem(("kind",), f"expected one of generated, datasheet, system, got {kind!r}")])
+    spec = files.validate(_KINDS[kind], merged)
+    return spec, merged
+
+
+def _merged(document: Document, base: Path | None) -> Document:
+    """The section over its template, a system over its device, a datasheet device over its family."""
+    if isinstance(document.data, str):
+        document = Document(file=document.file, data={"template": document.data}, lines=document.lines)
+    if not isinstance(document.data, Mapping):
+        raise SpecError([document.problem((), f"expected a mapping with a template, got {document.data!r}")])
+    if "template" in document.data:
+        below = _template(document, base)
+        own = document.without("template")
+    elif "kind" in document.data:
+        below, own = _with_device(document, base), None
+    else:
+        raise SpecError([document.problem((), "the key 'template' is missing: a template name, a path, or an inline template")])
+    if own is None:
+        return below
+    if own.data.get("devices") is not None and own.data.get("nodes") is None:
+        below = below.without("nodes")
+    if own.data.get("nodes") is not None and own.data.get("devices") is None:
+        below = below.without("devices")
+    return files.merge(below, own)
+
+
+def _template(document: Document, base: Path | None) -> Document:
+    named = document.data["template"]
+    if isinstance(named, Mapping):
+        return _with_device(document.under("template"), base)
+    if not isinstance(named, str):
+        raise SpecError([document.problem(("template",), f"expected a template name, a path or a mapping, got {named!r}")])
+    path = files.find("templates", named, base)
+    return _with_device(files.read_yaml(path), path.parent)
+
+
+def _with_device(document: Document, base: Path | None) -> Document:
+    """A template with what it builds on: a system on its device, a datasheet device on its family."""
+    data = document.data
+    if not isinstance(data, Mapping):
+        raise SpecError([document.problem((), "expected a mapping with a template")])
+    if data.get("kind") == "system":
+        if "device" not in data:
+            raise SpecError([document.problem((), "the key 'device' is missing: a system names the template of its devices")])
+        device = _template(Document(file=document.file, data={"template": data["device"]}, lines=document.lines), base)
+        return files.merge(device, document.without(*_OF_THE_FILE))
+    if data.get("kind") == "datasheet" and "family" in data:
+        family = files.read_yaml(files.find("templates", str(data["family"]), base))
+        return files.merge(family.without("kind", "name", "title"), document)
+    return document
+
+
+def architecture(spec: SystemSpec, names: Mapping[str, Sequence[str]] | None = None, base: Path | None = None) -> Architecture:
+    """Architecture of a system's devices; `names` gives technology choices that differ between design points."""
+    library = _library(spec.techlib, base)
+    if isinstance(spec, GeneratedSystem):
+        return generate(spec, library, names)
+    return from_datasheet(spec, library)
+
+
+@functools.lru_cache(maxsize=16)
+def _library(name: str, base: Path | None) -> Any:
+    return load_library(name, base)

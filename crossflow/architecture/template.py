@@ -1,0 +1,254 @@
+"""Architecture templates as files: generated ones (budgets and technology) and datasheet ones (published figures) [1]_.
+
+References
+----------
+.. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 4.2 and 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model, model_validator
+
+from crossflow.architecture.execution import Execution
+from crossflow.files import FileModel
+from crossflow.technology import Compute, Link, Memory, OnChip
+from crossflow.units import (
+    Area,
+    Bandwidth,
+    EnergyPerBit,
+    EnergyPerFlop,
+    Frequency,
+    Information,
+    PositiveCount,
+    Power,
+    Ratio,
+    Share,
+    Throughput,
+    Time,
+)
+
+Scope = Literal["mcu", "bundle", "global"]
+Dataflow = Literal["weight", "activation", "output", "best"]
+TOPOLOGIES = ("single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh", "pairs")
+Topology = Literal["single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh", "pairs"]
+
+
+def _partial(model: type[FileModel]) -> type[FileModel]:
+    """Model with the same fields, each optional: what a template or scenario may change in a component."""
+    fields: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        annotation = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+        fields[name] = (annotation | None, None)  # type: ignore[operator]
+    return create_model(f"{model.__name__}Changes", __base__=FileModel, **fields)
+
+
+ComputeChanges, OnChipChanges = _partial(Compute), _partial(OnChip)
+MemoryChanges, LinkChanges = _partial(Memory), _partial(Link)
+
+
+class NetworkLevel(FileModel):
+    """One level of the network: its fabric, its wiring and, for datasheet systems, its bandwidth.
+
+    `bandwidth` is that of one device and direction, all ports together. Where it is absent the link technology gives it.
+    """
+
+    fabric: str = Field(default="ideal", description="kind of fabric, whose measured behaviour is in templates/fabrics.yaml")
+    topology: Topology | None = Field(default=None, description="wiring; the fabric's own where absent")
+    shape: tuple[int, ...] | None = None
+    bandwidth: Bandwidth | None = None
+    latency: Time | None = None
+
+
+class NetworkSpec(FileModel):
+    """Two levels of network: inside a node (a package or a server) and between nodes; the host's bus beside them."""
+
+    intra: NetworkLevel = NetworkLevel(topology="single")
+    inter: NetworkLevel = NetworkLevel(topology="switch")
+    host: NetworkLevel | None = None
+
+
+class SystemFields(FileModel):
+    """What generated and datasheet systems have in common."""
+
+    name: str
+    title: str = ""
+    notes: str = ""
+    sources: Mapping[str, str] = {}
+    execution: Execution
+    network: NetworkSpec = NetworkSpec()
+    devices: int | None = Field(default=None, gt=0, description="accelerators in the system")
+    nodes: int | None = Field(default=None, gt=0, description="packages or servers in the system")
+    devices_per_node: int = Field(default=1, gt=0)
+    max_nodes: PositiveCount | None = None
+    node_power: Power | None = None
+
+    @property
+    def device_count(self) -> int:
+        """Accelerators in the system, from `devices` or from `nodes`."""
+        if self.devices is not None:
+            return self.devices
+        return (self.nodes or 1) * self.devices_per_node
+
+    @model_validator(mode="after")
+    def _devices_fill_nodes(self) -> SystemFields:
+        if self.devices is not None and self.nodes is not None and self.devices != self.nodes * self.devices_per_node:
+            raise ValueError(
+                f"devices = {self.devices} but nodes x devices_per_node = {self.nodes} x {self.devices_per_node}"
+                f" = {self.nodes * self.devices_per_node}; give one of the two"
+            )
+        if self.devices is not None and self.devices > self.devices_per_node and self.devices % self.devices_per_node:
+            raise ValueError(f"devices = {self.devices} does not fill nodes of {self.devices_per_node} devices")
+        return self
+
+
+class TechnologyChoice(FileModel):
+    """Names of the library entries that a generated design is made of."""
+
+    logic: str
+    compute: str
+    memory: str
+    intra_link: str
+    inter_link: str
+    substrate: str
+
+
+class OnChipLevel(FileModel):
+    """A level of on-chip memory: its component, who shares it, and how much of its bandwidth kernels reach."""
+
+    component: str
+    scope: Scope
+    utilisation: Share
+
+
+class Shares(FileModel):
+    """Shares of one budget by component; on-chip levels by their names."""
+
+    compute: Share | None = None
+    memory: Share | None = None
+    intra_link: Share | None = None
+    inter_link: Share | None = None
+    on_chip: Mapping[str, Share] = {}
+
+
+class Budgets(FileModel):
+    """Area, power and perimeter of one accelerator and how they are divided (Sec. 4.3, Fig. 4)."""
+
+    node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
+    chip_area: Area = Field(description="area of the compute die")
+    power: Power
+    area: Shares
+    power_shares: Shares
+    perimeter: Shares
+
+
+class ComponentChanges(FileModel):
+    """Figures of library components that a template or a scenario replaces."""
+
+    compute: ComputeChanges | None = None  # type: ignore[valid-type]
+    on_chip: Mapping[str, OnChipChanges] = {}  # type: ignore[valid-type]
+    memory: MemoryChanges | None = None  # type: ignore[valid-type]
+    intra_link: LinkChanges | None = None  # type: ignore[valid-type]
+    inter_link: LinkChanges | None = None  # type: ignore[valid-type]
+
+
+class GeneratedSystem(SystemFields):
+    """A system whose accelerators are generated from technology, a hierarchy and budgets."""
+
+    kind: Literal["generated"]
+    techlib: str = "standard"
+    technology: TechnologyChoice
+    components: ComponentChanges = ComponentChanges()
+    mcus_per_bundle: PositiveCount
+    levels: Mapping[str, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
+    memory_utilisation: Share
+    dataflow: Dataflow = "best"
+    rates: Mapping[str, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
+    vector_rates: Mapping[str, Ratio] = Field(description="rate of pointwise work by data type, over the same")
+    budgets: Budgets
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> GeneratedSystem:
+        if not self.levels:
+            raise ValueError("levels: at least one on-chip level is needed")
+        for field, what in (("area", "chip area"), ("power_shares", "power"), ("perimeter", "perimeter")):
+            shares: Shares = getattr(self.budgets, field)
+            total = sum(float(value[0]) for value in share_values(shares) if value.size == 1)
+            if total > 1 + 1e-9:
+                raise ValueError(f"budgets.{field}: the shares of the {what} add up to {total:.4g}, more than 1")
+            for level in shares.on_chip:
+                if level not in self.levels:
+                    raise ValueError(f"budgets.{field}.on_chip: no level '{level}'; levels: {', '.join(self.levels)}")
+        return self
+
+
+def share_values(shares: Shares) -> list[Any]:
+    """All shares of one budget that are given."""
+    direct = [shares.compute, shares.memory, shares.intra_link, shares.inter_link]
+    return [value for value in (*direct, *shares.on_chip.values()) if value is not None]
+
+
+class DatasheetLevel(FileModel):
+    """A memory level as published; capacity of one instance, bandwidth of the whole device."""
+
+    scope: Literal["unit", "device"]
+    capacity: Information
+    bandwidth: Bandwidth | None = None
+    latency: Time | None = None
+
+
+class DatasheetPower(FileModel):
+    """Board power as published."""
+
+    tdp: Power
+    idle: Power | None = None
+
+
+class DatasheetEnergy(FileModel):
+    """Energies of a datasheet device, where they are to differ from those of its technology."""
+
+    flop: EnergyPerFlop | None = None
+    memory: EnergyPerBit | None = None
+    intra_link: EnergyPerBit | None = None
+    inter_link: EnergyPerBit | None = None
+
+
+class DatasheetTechnology(FileModel):
+    """Names of the library entries whose energies hold for a datasheet device."""
+
+    logic: str
+    memory: str
+    link: str
+
+
+class DatasheetSystem(SystemFields):
+    """A system of devices known by their published figures."""
+
+    kind: Literal["datasheet"]
+    vendor: str = ""
+    family: str
+    year: int | None = None
+    measured: tuple[str, ...] = Field(default=(), description="kinds of measurement of this very device behind its parameters")
+    techlib: str = "standard"
+    technology: DatasheetTechnology
+    units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
+    clock: Frequency = Field(description="clock at which the peak rates hold")
+    throughput: Mapping[str, Throughput]
+    vector_throughput: Mapping[str, Throughput]
+    levels: Mapping[str, DatasheetLevel]
+    power: DatasheetPower
+    energy: DatasheetEnergy = DatasheetEnergy()
+    chip_area: Area | None = None
+    memory_utilisation: Share = Field(description="highest share of the peak memory bandwidth that a kernel reaches")
+
+    @model_validator(mode="after")
+    def _memory_is_complete(self) -> DatasheetSystem:
+        memory = self.levels.get("memory")
+        if memory is None or memory.bandwidth is None:
+            raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
+        return self
+
+
+SystemSpec = GeneratedSystem | DatasheetSystem

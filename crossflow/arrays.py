@@ -1,0 +1,35 @@
+"""Array conventions shared by all stages: float64, the design-point axis last, read-only once published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+def points(value: float | Sequence[float] | Array) -> Array:
+    """Return `value` as a read-only float64 array of at least one dimension: a single point is n = 1."""
+    array = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def count(*arrays: Any) -> int:
+    """Number of design points that arrays with a trailing point axis broadcast to."""
+    return int(np.broadcast_shapes(*(np.shape(array)[-1:] for array in arrays))[-1])
+
+
+def divide(numerator: Array, denominator: Array) -> Array:
+    """Quotient where anything over zero is infinite and zero over zero is zero (no traffic over no link takes no time)."""
+    numerator, denominator = np.broadcast_arrays(numerator, denominator)
+    safe = np.where(denominator == 0, 1.0, denominator)
+    at_zero = np.where(numerator == 0, 0.0, np.inf)
+    return np.asarray(np.where(denominator == 0, at_zero, numerator / safe))

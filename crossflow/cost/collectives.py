@@ -1,0 +1,89 @@
+"""Collective algorithms in closed form: time from size, ranks, bandwidth and latency, never message by message.
+
+`size` is the buffer of one rank, shape (e, 1) or (n,) [B]: the whole output of an all-gather, the whole input otherwise.
+Bandwidth [B/s] is that of one direction of a rank's link after sharing, latency [s] the time of one step; shape (n,).
+
+References
+----------
+.. [1] Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in MPICH. IJHPCA 19(1), 2005.
+.. [2] Lin et al.: Towards Universal Performance Modeling for ML Training on Multi-GPU Platforms. 2024, Eq. 2-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from crossflow.arrays import Array, divide
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+
+
+def ring_volume(collective: str, ranks: int) -> float:
+    """Bytes that a rank sends per byte of its buffer in a ring or in pairwise exchange [1]_. [1]"""
+    share = (ranks - 1) / ranks
+    volumes: Mapping[str, float] = {
+        "all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share,
+        "broadcast": 1.0, "send_recv": 1.0,
+    }  # fmt: skip
+    return volumes[collective]
+
+
+def ring_steps(collective: str, ranks: int) -> int:
+    """Steps of a ring that follow one another; a transfer is one step [1]_."""
+    return {"all_reduce": 2 * (ranks - 1), "send_recv": 1}.get(collective, ranks - 1)
+
+
+def ring(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """Ring of equal steps, or pairwise exchange for all_to_all: steps x latency + volume / bandwidth [1]_. [s]"""
+    return np.asarray(ring_steps(collective, ranks) * latency + divide(ring_volume(collective, ranks) * size, bandwidth))
+
+
+def tree_all_reduce(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """All-reduce by two complementary binary trees: 2 ceil(log2 p) latency + 2 S / bandwidth, S between two ranks. [s]"""
+    volume = 1.0 if ranks == 2 else 2.0
+    return np.asarray(2 * np.ceil(np.log2(ranks)) * latency + divide(volume * size, bandwidth))
+
+
+def halving_doubling_all_reduce(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """All-reduce by recursive halving, then doubling: 2 ceil(log2 p) latency + 2 (p-1)/p S / bandwidth [1]_. [s]
+
+    Ranks beyond the largest power of two first fold their buffer into a partner and get the result from it at the end.
+    """
+    power = 2 ** int(np.log2(ranks))
+    fold = 0.0 if power == ranks else 2.0
+    steps = 2 * np.log2(power) + fold
+    return np.asarray(steps * latency + divide((2 * (power - 1) / power + fold) * size, bandwidth))
+
+
+def in_switch_all_reduce(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """All-reduce that the switch adds up: every rank sends its buffer once and gets the sum, 2 latency + S (1 + 1/p) / bandwidth. [s]"""
+    return np.asarray(2 * latency + divide((1.0 + 1.0 / ranks) * size, bandwidth))
+
+
+def best(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array, any_to_any: bool) -> Array:
+    """Fastest of the algorithms that a wiring carries: rings on any, halving-doubling and trees where all reach all. [s]"""
+    time = ring(collective, size, ranks, bandwidth, latency)
+    if collective != "all_reduce" or not any_to_any or ranks < 3:
+        return time
+    other = np.minimum(
+        halving_doubling_all_reduce(size, ranks, bandwidth, latency), tree_all_reduce(size, ranks, bandwidth, latency)
+    )
+    return np.asarray(np.minimum(time, other))
+
+
+def pipelined(size: Array, per_byte: Array, base: Array, fill: Array) -> Array:
+    """Time of a pipeline of steps with the best chunk: base + (sqrt(S V/B) + sqrt(fill))^2. [s]
+
+    A message cut into chunks of s bytes passes k steps in (k + S V / s)(a + s / B); the minimum over s is this, with
+    fill = k a. It has the shape of measured bandwidth curves (latency, rise, saturation) that [2]_ fits with a sigmoid,
+    without its free parameters.
+
+    Parameters
+    ----------
+    size : shape (e, 1). [B]
+    per_byte : time per byte of long messages, V / B. [s/B]
+    base, fill : fixed time, and time to fill the chain of steps. [s]
+    """
+    return np.asarray(base + (np.sqrt(size * per_byte) + np.sqrt(fill)) ** 2)

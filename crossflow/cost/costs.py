@@ -1,0 +1,113 @@
+"""What a super-graph costs on an architecture: times, what binds them, energy and memory, for all design points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.architecture import Architecture, NetworkSpec
+from crossflow.arrays import Array
+from crossflow.cost.network import MessageCosts, message_costs
+from crossflow.cost.roofline import KernelCosts, gemm_costs, resources, stream_costs
+from crossflow.mapping import Placement
+from crossflow.parallel import SuperGraph, Work
+from crossflow.workload import Gemm, Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Costs of a super-graph; arrays end in the design-point axis.
+
+    Attributes
+    ----------
+    resources : compute and the memory levels, names of the resources that can bind a kernel.
+    work_time : time of every work, shape (works, n). [s]
+    bound_time : time of every work spent in kernels that each resource binds, shape (resources, works, n). [s]
+    launch_time : time of every work in which nothing runs, shape (works, n). [s]
+    work_energy : dynamic energy of every work on one device, shape (works, n). [J]
+    work_flops : operations of every work on one device, shape (works, 1). [flop]
+    lower_bound : time below which no work can be: its operations at peak, or its least traffic at memory bandwidth,
+        shape (works, n). [s]
+    messages : costs of the messages.
+    message_energy : energy of every message on one device, shape (messages, n). [J]
+    """
+
+    resources: tuple[str, ...]
+    work_time: Array
+    bound_time: Array
+    launch_time: Array
+    work_energy: Array
+    work_flops: Array
+    lower_bound: Array
+    messages: MessageCosts
+    message_energy: Array
+
+
+def cost(graph: SuperGraph, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int) -> Costs:
+    """Cost every distinct work and message of a super-graph once."""
+    kernels, members = _kernels(graph, architecture)
+    bound = kernels.bound
+    hit = bound[None] == np.arange(len(architecture.levels) + 1)[:, None, None]
+    messages = message_costs(graph.messages, placement, network, architecture, devices_per_node)
+    energies = np.stack(np.broadcast_arrays(*(level.energy for level in architecture.levels)))[:, None, :]
+    energy = kernels.flops * architecture.energy_per_flop + (kernels.traffic * energies).sum(axis=0)
+    per_device = [np.zeros(1) if port is None else port.energy for port in (architecture.intra, architecture.inter)]
+    return Costs(
+        resources=resources(architecture),
+        work_time=members @ kernels.time,
+        bound_time=members @ np.where(hit, kernels.time - kernels.launch, 0.0),
+        launch_time=members @ np.broadcast_to(kernels.launch, kernels.time.shape),
+        work_energy=members @ energy,
+        work_flops=members @ kernels.flops,
+        lower_bound=members @ _lower_bound(graph, architecture, kernels),
+        messages=messages,
+        message_energy=messages.intra_bytes * per_device[0] + messages.inter_bytes * per_device[1],
+    )
+
+
+def _kernels(graph: SuperGraph, architecture: Architecture) -> tuple[KernelCosts, Array]:
+    """Costs of the distinct operations, and how often each occurs in each work, shape (works, operations)."""
+    operations = list(dict.fromkeys(operation for work in graph.works for operation in work.operations))
+    gemms = [operation for operation in operations if isinstance(operation, Gemm)]
+    streams = [operation for operation in operations if isinstance(operation, Stream)]
+    parts = []
+    if gemms:
+        parts.append(gemm_costs(gemms, architecture, graph.dtype, graph.element))
+    if streams:
+        parts.append(stream_costs(streams, architecture, graph.dtype, graph.element))
+    return _joined(parts), _membership(graph.works, [*gemms, *streams])
+
+
+def _membership(works: tuple[Work, ...], operations: list[Gemm | Stream]) -> Array:
+    index = {operation: i for i, operation in enumerate(operations)}
+    members = np.zeros((len(works), len(operations)))
+    for row, work in enumerate(works):
+        for operation in work.operations:
+            members[row, index[operation]] += 1
+    return members
+
+
+def _joined(parts: list[KernelCosts]) -> KernelCosts:
+    """Costs of several sets of kernels as one set."""
+    n = max(part.time.shape[-1] for part in parts)
+
+    def join(name: str, axis: int) -> Array:
+        arrays = [getattr(part, name) for part in parts]
+        return np.concatenate([np.broadcast_to(array, (*array.shape[:-1], n)) for array in arrays], axis=axis)
+
+    return KernelCosts(
+        time=join("time", 0), launch=join("launch", 0), resource_times=join("resource_times", 1), flops=join("flops", 0), traffic=join("traffic", 1)
+    )
+
+
+def _lower_bound(graph: SuperGraph, architecture: Architecture, kernels: KernelCosts) -> Array:
+    """Least time of every kernel: operations at peak rate, or compulsory traffic at the bandwidth of main memory."""
+    operations = list(dict.fromkeys(operation for work in graph.works for operation in work.operations))
+    ordered = [operation for operation in operations if isinstance(operation, Gemm)]
+    least = [g.m * g.k + g.k * g.n + g.m * g.n * (2 if g.accumulate else 1) for g in ordered]
+    least += [operation.elements for operation in operations if isinstance(operation, Stream)]
+    compulsory = np.array(least)[:, None] * graph.element
+    matrix = np.arange(len(operations))[:, None] < len(ordered)
+    rate = np.where(matrix, architecture.throughput[graph.dtype], architecture.vector_throughput[graph.dtype])
+    return np.asarray(np.maximum(kernels.flops / rate, compulsory / np.maximum(architecture.memory.bandwidth, 1e-300)))

@@ -1,0 +1,3 @@
+"""placeholder until the measured fabrics are in."""
+def fabric_time(*a, **k):
+    raise NotImplementedError

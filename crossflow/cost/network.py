@@ -1,0 +1,114 @@
+"""Time and energy of messages on a placed mesh of devices [1]_.
+
+Each axis of the mesh lies somewhere on the two levels of network; its bandwidth there is the device's, over its links
+and over the logical edges that share one of them. A group that spans packages reduces inside each first.
+
+References
+----------
+.. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 5.2 and 6.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.architecture import Architecture, NetworkSpec, Port
+from crossflow.arrays import Array
+from crossflow.cost import collectives
+from crossflow.cost.fabrics import fabric_time
+from crossflow.mapping import AxisRoute, Placement, level_bandwidths
+from crossflow.parallel import Message
+
+ANY_TO_ANY = ("switch", "fully-connected")
+NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageCosts:
+    """Times and bytes of messages, shape (messages, n).
+
+    Attributes
+    ----------
+    time : [s]
+    intra_bytes, inter_bytes : bytes that one device sends at each level of network. [B]
+    """
+
+    time: Array
+    intra_bytes: Array
+    inter_bytes: Array
+
+
+def message_costs(
+    messages: tuple[Message, ...], placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
+) -> MessageCosts:
+    """Cost of every message of a super-graph.
+
+    A message over several axes (the gradients of kernel rows and data replicas) is reduced along one after the other:
+    along each further axis only the shard that is left moves.
+    """
+    rows = [_one(message, placement, network, architecture, devices_per_node) for message in messages]
+    if not rows:
+        nothing = np.zeros((0, 1))
+        return MessageCosts(time=nothing, intra_bytes=nothing, inter_bytes=nothing)
+    return MessageCosts(**{name: _stacked([row[name] for row in rows]) for name in rows[0]})
+
+
+def _stacked(rows: list[Array]) -> Array:
+    return np.stack(np.broadcast_arrays(*(np.atleast_1d(row) for row in rows)))
+
+
+def _one(
+    message: Message, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
+) -> dict[str, Array]:
+    time, intra, inter = np.zeros(1), np.zeros(1), np.zeros(1)
+    size = message.size
+    for axis in message.axes:
+        route = placement.route(axis)
+        amount = np.array([size])
+        if network.intra.fabric == "ideal" and network.inter.fabric == "ideal":
+            step = _ideal_time(message.collective, amount, route, placement, architecture)
+        else:
+            step = fabric_time(message.collective, amount, route, network, architecture, devices_per_node)
+        inside, outside = _bytes(message.collective, size, route)
+        time, intra, inter = time + step, intra + inside, inter + outside
+        size /= route.size
+    return {"time": time, "intra_bytes": intra, "inter_bytes": inter}
+
+
+def _ideal_time(collective: str, size: Array, route: AxisRoute, placement: Placement, architecture: Architecture) -> Array:
+    """Alpha-beta time on links that reach their rate: flat over all ranks, or package by package, whichever is faster."""
+    intra, inter = architecture.intra or NO_PORT, architecture.inter or NO_PORT
+    inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
+    package_any, cluster_any = (level.kind in ANY_TO_ANY for level in (placement.network.package, placement.network.cluster))
+    if not route.crosses:
+        return collectives.best(collective, size, route.size, inside, route.hops * intra.latency, package_any)
+    latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)
+    flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, cluster_any)
+    if route.package_size == 1 or collective == "send_recv":
+        return flat
+    return np.asarray(np.minimum(flat, _hierarchical(collective, size, route, (inside, outside), (intra, inter), package_any, cluster_any)))
+
+
+def _hierarchical(
+    collective: str, size: Array, route: AxisRoute, bandwidths: tuple[Array, Array], ports: tuple[Port, Port], package_any: bool, cluster_any: bool
+) -> Array:
+    """Inside each package first, then between packages on the shard of each rank, then back inside."""
+    p, packages = route.package_size, route.size // route.package_size
+    phases = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
+    inside = sum(
+        (collectives.best(phase, size, p, bandwidths[0], ports[0].latency, package_any) for phase in phases.get(collective, (collective,))),
+        np.zeros(1),
+    )
+    between = size / p if collective in phases else size
+    return np.asarray(inside + collectives.best(collective, between, packages, bandwidths[1], ports[1].latency, cluster_any))
+
+
+def _bytes(collective: str, size: float, route: AxisRoute) -> tuple[float, float]:
+    """Bytes that a device sends inside its package and out of it; a ring's edges divide between the two levels."""
+    total = collectives.ring_volume(collective, route.size) * size
+    if not route.crosses:
+        return total, 0.0
+    outside = 1.0 / route.package_size
+    return total * (1.0 - outside), total * outside

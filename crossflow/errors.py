@@ -1,0 +1,47 @@
+"""The errors that a user can cause, each told with its place and its cure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class CrossflowError(Exception):
+    """Base of every error that is the user's to mend; the command line turns it into exit status 2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong with a file: where it stands and what was expected there."""
+
+    file: str
+    message: str
+    line: int | None = None
+    path: str = ""
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class SpecError(CrossflowError):
+    """A file or an override that does not say what it must; carries all problems found, not the first alone."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class StrategyError(CrossflowError, ValueError):
+    """A strategy that the workload or the system cannot carry; the sentence holds the numbers that clash."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest known word, or an empty string.
+
+    >>> did_you_mean("memroy", ["memory", "logic"])
+    "; did you mean 'memory'?"
+    """
+    close = difflib.get_close_matches(str(word), [str(name) for name in known], n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

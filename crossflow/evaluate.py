@@ -1,0 +1,404 @@
+"""The one composition: scenario and design points in, score out.
+
+Technology names, budgets and every other quantity of the system vary within one batch, as arrays whose last axis is the
+design point. Whatever changes the shape of the super-graph or the placement (strategy, workload, topology, device
+counts) splits the points into groups, each evaluated in one go with its super-graph and placement cached.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+
+from crossflow import files
+from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture
+from crossflow.arrays import Array, Index
+from crossflow.cost import Costs, cost
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.files import Document, FileModel
+from crossflow.mapping import Network, Placement, best_placement, place
+from crossflow.parallel import SuperGraph, transform
+from crossflow.scenario import Scenario, from_document
+from crossflow.score import Score, scatter
+from crossflow.timeline import Schedule, schedule, simulate
+from crossflow.units import Quantity
+from crossflow.workload import Graph
+
+CHUNK = 512  # points a batch: arrays of a chunk stay in cache, and the interpreter's cost is spread over them
+OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
+INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
+
+Points = Mapping[str, Sequence[Any]]
+
+
+def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
+    """Score of every design point.
+
+    Parameters
+    ----------
+    scenario : where all points start from.
+    points : for each path (as in ``--set``) its value at every point, all of one length: quantities as text with unit
+        or as SI floats, names, whole numbers, strategies. None for the scenario itself.
+
+    Returns
+    -------
+    Score of n points; one that cannot be built is infeasible there, not an exception.
+
+    Raises
+    ------
+    CrossflowError
+        When a path does not exist or a value cannot be read.
+
+    Notes
+    -----
+    Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
+    """
+    if not points:
+        return _batch(scenario, {}, {}, 1)
+    lengths = {path: len(values) for path, values in points.items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"all paths must have as many values: {lengths}")
+    n = next(iter(lengths.values()))
+    names, quantities, discrete = split(scenario, points)
+    parts = []
+    for settings, index in groups(discrete, n):
+        variant = _variant(scenario, settings) if settings else scenario
+        for start in range(0, len(index), CHUNK):
+            chosen = index[start : start + CHUNK]
+            part_names = {role: [values[i] for i in chosen] for role, values in names.items()}
+            part_quantities = {path: values[chosen] for path, values in quantities.items()}
+            parts.append((chosen, _batch(variant, part_names, part_quantities, len(chosen))))
+    return scatter(parts, n)
+
+
+# -------------------------------------------------------------------------------------------- points
+
+
+def split(scenario: Scenario, points: Points) -> tuple[dict[str, Sequence[str]], dict[str, Array], dict[str, Sequence[Any]]]:
+    """Sort the paths of points into technology names, quantities of the system, and all that makes another scenario."""
+    names: dict[str, Sequence[str]] = {}
+    quantities: dict[str, Array] = {}
+    discrete: dict[str, Sequence[Any]] = {}
+    for path, values in points.items():
+        parts = path.split(".")
+        if parts[:2] == ["system", "technology"] and len(parts) == 3 and isinstance(scenario.system, GeneratedSystem):
+            if parts[2] not in type(scenario.system.technology).model_fields:
+                known = type(scenario.system.technology).model_fields
+                raise CrossflowError(f"{path}: no such technology role{did_you_mean(parts[2], known)}; known: {', '.join(known)}")
+            names[parts[2]] = values
+        elif parts[0] == "system" and (quantity := quantity_at(scenario.system, parts[1:])) is not None:
+            quantities[path] = _read(path, quantity, values)
+        else:
+            discrete[path] = values
+    return names, quantities, discrete
+
+
+def _read(path: str, quantity: Quantity, values: Sequence[Any]) -> Array:
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        return quantity_checked(path, quantity, values)
+    try:
+        read = [value if isinstance(value, float) else float(quantity.read(value)[0]) for value in values]
+    except ValueError as error:
+        raise CrossflowError(f"{path}: {error}") from None
+    return quantity_checked(path, quantity, np.array(read))
+
+
+def quantity_checked(path: str, quantity: Quantity, values: Array) -> Array:
+    """The values, if all lie in the range of the quantity."""
+    try:
+        for value in (values.min(), values.max()):
+            quantity.read(np.array([value])) if quantity.unit != "1" else quantity.read(float(value))
+    except ValueError as error:
+        raise CrossflowError(f"{path}: {error}") from None
+    return values
+
+
+def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
+    """The quantity that stands at a path of a model, or None where there is none."""
+    if not path:
+        return None
+    head, rest = path[0], path[1:]
+    if isinstance(model, Mapping):
+        return quantity_at(model[head], rest) if rest and head in model else None
+    if not isinstance(model, FileModel) or head not in type(model).model_fields:
+        return None
+    info = type(model).model_fields[head]
+    if not rest:
+        found = [meta for meta in (*info.metadata, *_nested(info.annotation)) if isinstance(meta, Quantity)]
+        return found[0] if found else None
+    value = getattr(model, head)
+    if value is None:
+        inner = _model_in(info.annotation)
+        return quantity_at(inner(), rest) if inner is not None else None
+    if isinstance(value, Mapping) and len(rest) == 1:
+        held = get_args(info.annotation)
+        found = [meta for meta in _nested(held[-1]) if isinstance(meta, Quantity)] if held else []
+        return found[0] if found else None
+    if isinstance(value, Mapping) and rest[0] not in value:
+        inner = _model_in(get_args(info.annotation)[-1])
+        return quantity_at(inner(), rest[1:]) if inner is not None else None
+    return quantity_at(value, rest)
+
+
+def _nested(annotation: Any) -> Iterator[Any]:
+    """Everything that an annotation carries, at any depth."""
+    yield from getattr(annotation, "__metadata__", ())
+    for argument in get_args(annotation):
+        yield from _nested(argument)
+
+
+def _model_in(annotation: Any) -> type[FileModel] | None:
+    options = [annotation, *get_args(annotation)]
+    return next((option for option in options if isinstance(option, type) and issubclass(option, FileModel)), None)
+
+
+def with_quantity(model: Any, path: Sequence[str], value: Array) -> Any:
+    """Copy of a model with the quantity at a path replaced by one value a design point."""
+    head, rest = path[0], path[1:]
+    if isinstance(model, Mapping):
+        inner = value if not rest else with_quantity(model[head], rest, value)
+        return {**model, head: inner}
+    if not rest:
+        return model.model_copy(update={head: value})
+    current = getattr(model, head)
+    if current is None:
+        empty = _model_in(type(model).model_fields[head].annotation)
+        assert empty is not None  # quantity_at has found the path
+        current = empty()
+    elif isinstance(current, Mapping) and len(rest) > 1 and rest[0] not in current:
+        empty = _model_in(get_args(type(model).model_fields[head].annotation)[-1])
+        assert empty is not None
+        current = {**current, rest[0]: empty()}
+    return model.model_copy(update={head: with_quantity(current, rest, value)})
+
+
+def groups(discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[tuple[dict[str, Any], Index]]:
+    """Points that agree in all discrete settings, with the settings; one group where there are none."""
+    if not discrete:
+        yield {}, np.arange(n)
+        return
+    members: dict[str, list[int]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for i in range(n):
+        here = {path: values[i] for path, values in discrete.items()}
+        key = repr(here)
+        members.setdefault(key, []).append(i)
+        settings.setdefault(key, here)
+    for key, index in members.items():
+        yield settings[key], np.array(index)
+
+
+def _variant(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
+    """The scenario with discrete settings applied, read afresh."""
+    data = scenario.document.data
+    for path, value in settings.items():
+        parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+        plain = value.item() if isinstance(value, np.generic) else value
+        data = files.replace(data, parts, plain, f"{path}={plain}")
+    document = Document(file=scenario.document.file, data=data, lines=scenario.document.lines)
+    return from_document(document, scenario.base, scenario.name)
+
+
+# -------------------------------------------------------------------------------------------- one batch
+
+
+def _batch(scenario: Scenario, names: Mapping[str, Sequence[str]], quantities: Mapping[str, Array], n: int) -> Score:
+    """Score of points that share a super-graph and a placement."""
+    system: SystemSpec = scenario.system
+    for path, values in quantities.items():
+        system = with_quantity(system, path.split(".")[1:], values)
+    device = architecture(system, names, scenario.base)
+    graph = scenario.graph()
+    supergraph = transform(graph, scenario.strategy)
+    placement = placed(scenario, supergraph, device)
+    costs = cost(supergraph, placement, system.network, device, scenario.nodes[0])
+    return _score(scenario, graph, supergraph, device, costs, n)
+
+
+def placed(scenario: Scenario, supergraph: SuperGraph, device: Architecture) -> Placement:
+    """Placement of the mesh: in the scenario's order, or in the best of all orders for the bytes that axes move."""
+    axes = tuple((axis.name, axis.size) for axis in scenario.strategy.axes)
+    network = scenario.network()
+    if scenario.order is not None:
+        return place(axes, network, scenario.order)
+    if len([size for _, size in axes if size > 1]) < 2:
+        return place(axes, network)
+    volumes = {axis: supergraph.volumes.get(axis, 0.0) for axis, _ in axes}
+    return best_placement(axes, network, volumes, link_ratio=_link_ratio(network, device))
+
+
+def _link_ratio(network: Network, device: Architecture) -> float:
+    """Bandwidth of a link inside a package over one between packages, at the first design point."""
+    if device.intra is None or device.inter is None or not device.intra.bandwidth[0] or not device.inter.bandwidth[0]:
+        return 1.0
+    inside = float(device.intra.bandwidth[0]) / max(network.package.degree, 1)
+    return inside / (float(device.inter.bandwidth[0]) / max(network.cluster.degree, 1))
+
+
+def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Architecture, costs: Costs, n: int) -> Score:
+    plan = schedule(supergraph)
+    sent = costs.messages.time
+    if scenario.kernels_per_device == 1:
+        makespan = plan.makespan
+    else:
+        makespan = functools.partial(_simulated, supergraph, scenario.kernels_per_device)  # type: ignore[assignment]
+    total = _wide(makespan(costs.work_time, sent), n)
+    silent = _wide(makespan(costs.work_time, np.zeros_like(sent)) if len(sent) else total, n)
+    busy = plan.busy_times(costs.work_time)
+    stage = _wide(busy.argmax(axis=0), n)
+    kinds, bound = _decompose(costs, plan, stage, total, silent, n, overlapping=scenario.kernels_per_device > 1)
+    communication, exposed = _by_collective(supergraph, plan, costs, makespan, total, silent, stage)
+    memory, capacity = _memory(supergraph, device, n)
+    replicas = scenario.devices / supergraph.stages
+    energy = replicas * (plan.busy.sum(axis=0) @ costs.work_energy + plan.sent.sum(axis=0) @ costs.message_energy)
+    energy = _wide(energy + scenario.devices * device.static_power * total, n)
+    flops = _wide(replicas * (plan.busy.sum(axis=0) @ costs.work_flops), n)
+    feasible, reason, reasons = _feasibility(device, costs, plan, total, sum(memory.values(), np.zeros(n)), capacity, n)
+    samples = np.divide(graph.batch, total, out=np.zeros(n), where=np.isfinite(total) & (total > 0))
+    peak = device.throughput[graph.dtype] * scenario.devices
+    return Score(
+        step_time=total,
+        feasible=feasible,
+        reason=reason,
+        reasons=reasons,
+        breakdown=kinds,
+        communication=communication,
+        exposed_communication=exposed,
+        bound=bound,
+        memory=memory,
+        memory_capacity=capacity,
+        energy=energy,
+        power=_wide(np.where(total > 0, energy / np.where(total > 0, total, 1.0), 0.0), n),
+        flops=flops,
+        mfu=_wide(np.where(peak * total > 0, flops / np.maximum(peak * total, 1e-300), 0.0), n),
+        samples_per_second=samples,
+        tokens_per_second=samples * graph.tokens_per_sample,
+        architecture={name: _wide(value, n) for name, value in derived(device).items()},
+    )
+
+
+def _wide(array: Any, n: int) -> Any:
+    """A copy that has one value a point even where all are equal."""
+    return np.array(np.broadcast_to(np.asarray(array), (*np.shape(array)[:-1], n)))
+
+
+def _simulated(supergraph: SuperGraph, slots: int, work_times: Array, message_times: Array) -> Array:
+    """Makespan with several kernels at once on a device, point by point on the event engine."""
+    tasks = supergraph.tasks
+    n = max(work_times.shape[1], message_times.shape[1] if len(message_times) else 1)
+    works, messages = _wide(work_times, n), _wide(message_times, n) if len(message_times) else message_times
+    streams = [(task.stage, task.kind) for task in tasks]
+    after = [task.after for task in tasks]
+    result = np.empty(n)
+    for i in range(n):
+        durations = [float(works[task.index, i] if task.kind == "compute" else messages[task.index, i]) for task in tasks]
+        result[i] = simulate(durations, after, streams, slots={"compute": slots, "network": 1}, in_order=False)[1].max()
+    return result
+
+
+def _decompose(
+    costs: Costs, plan: Schedule, stage: Index, total: Array, silent: Array, n: int, *, overlapping: bool
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Time of the busiest device by kind, and share of the step by what bounds it.
+
+    Exposed communication is what the step would gain if messages took no time; the bubble is what is then still idle.
+    Where several kernels share a device, their times overlap and are counted in proportion.
+    """
+    points = np.arange(n)
+    parts = {name: _wide(plan.busy @ costs.bound_time[r], n)[stage, points] for r, name in enumerate(costs.resources)}
+    parts["launch"] = _wide(plan.busy @ costs.launch_time, n)[stage, points]
+    busy = sum(parts.values(), np.zeros(n))
+    if overlapping:
+        squeeze = np.minimum(1.0, silent / np.maximum(busy, 1e-300))
+        parts = {name: part * squeeze for name, part in parts.items()}
+        busy = busy * squeeze
+    bubble = np.maximum(silent - busy, 0.0)
+    bubble[bubble < 1e-12 * silent] = 0.0
+    exposed = _difference(total, silent)
+    kinds = {
+        "compute": parts["compute"],
+        "memory_bound_compute": sum((parts[name] for name in costs.resources if name != "compute"), np.zeros(n)),
+        "exposed_communication": exposed,
+        "bubble": bubble,
+        "other": parts["launch"],
+    }
+    shares = {**parts, "network": exposed, "bubble": bubble}
+    with np.errstate(invalid="ignore"):
+        bound = {name: np.where(np.isfinite(total) & (total > 0), part / np.where(total > 0, total, 1.0), part == np.inf) for name, part in shares.items()}
+    return kinds, {name: np.asarray(share, dtype=float) for name, share in bound.items()}
+
+
+def _difference(longer: Array, shorter: Array) -> Array:
+    """What is gained, infinite where only the shorter is finite, never negative for rounding."""
+    with np.errstate(invalid="ignore"):
+        gain = np.where(np.isinf(longer) & np.isinf(shorter), 0.0, longer - shorter)
+    return np.asarray(np.maximum(gain, 0.0))
+
+
+def _by_collective(
+    supergraph: SuperGraph, plan: Schedule, costs: Costs, makespan: Any, total: Array, silent: Array, stage: Index
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Time of messages by collective on the busiest stage, and the share of the exposed time that each causes.
+
+    The share is by what the step would gain without that collective alone, scaled so that the shares add up.
+    """
+    n = total.size
+    names = list(dict.fromkeys(message.collective for message in supergraph.messages))
+    kind = np.array([names.index(message.collective) for message in supergraph.messages], dtype=int)
+    sent = costs.messages.time
+    in_all: dict[str, Array] = {}
+    gain: dict[str, Array] = {}
+    for i, name in enumerate(names):
+        mine = (kind == i)[:, None]
+        in_all[name] = _wide(plan.sent @ np.where(mine, sent, 0.0), n)[stage, np.arange(n)]
+        gain[name] = _difference(total, silent) if len(names) == 1 else _difference(total, _wide(makespan(costs.work_time, np.where(mine, 0.0, sent)), n))
+    if len(names) < 2:
+        return in_all, gain
+    exposed, sum_gain, sum_all = _difference(total, silent), sum(gain.values(), np.zeros(n)), sum(in_all.values(), np.zeros(n))
+    with np.errstate(invalid="ignore"):
+        share = {
+            name: np.where(sum_gain > 0, gain[name] / np.maximum(sum_gain, 1e-300), in_all[name] / np.maximum(sum_all, 1e-300)) for name in names
+        }
+    return in_all, {name: np.nan_to_num(share[name]) * exposed for name in names}
+
+
+def _memory(supergraph: SuperGraph, device: Architecture, n: int) -> tuple[dict[str, Array], Array]:
+    """Memory of the fullest stage by kind, and the capacity of a device."""
+    fullest = max(supergraph.memory, key=lambda kinds: sum(kinds.values()))
+    return {kind: np.full(n, float(amount)) for kind, amount in fullest.items()}, _wide(device.memory.capacity * device.memory.instances, n)
+
+
+def _feasibility(
+    device: Architecture, costs: Costs, plan: Schedule, total: Array, needed: Array, capacity: Array, n: int
+) -> tuple[Array, Index, tuple[str, ...]]:
+    """Which points can be built and hold their model, and for the others the first thing that stands against it."""
+    causes = [(_wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
+    causes.append((~np.isfinite(total), "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"))
+    causes.append((needed > capacity, OVERFULL))
+    bound = (plan.busy @ costs.lower_bound).max(axis=0)
+    causes.append((_wide(total < bound * (1 - 1e-6), n), INCONSISTENT))
+    reason = np.full(n, -1)
+    for code, (mask, _) in reversed(list(enumerate(causes))):
+        reason[mask] = code
+    return reason < 0, reason, tuple(sentence for _, sentence in causes)
+
+
+def derived(device: Architecture) -> dict[str, Array]:
+    """Figures of one device that people ask for, flat, in SI units; keys name the level or port."""
+    figures: dict[str, Array] = {f"throughput.{dtype}": rate for dtype, rate in device.throughput.items()}
+    figures |= {"units": device.units, "mcus": device.mcus, "frequency": device.frequency}
+    if device.voltage is not None:
+        figures["voltage"] = device.voltage
+    for level in device.levels:
+        figures[f"{level.name}.capacity"] = level.capacity * level.instances
+        figures[f"{level.name}.bandwidth"] = level.bandwidth
+    for name, port in (("intra", device.intra), ("inter", device.inter)):
+        if port is not None:
+            figures[f"{name}.bandwidth"] = port.bandwidth
+    for resource in dict.fromkeys(use.resource for use in device.usage):
+        figures[f"used.{resource}"] = sum((use.used for use in device.usage if use.resource == resource), np.zeros(1))
+    return figures
+

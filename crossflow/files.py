@@ -1,0 +1,355 @@
+"""Reading files strictly: every problem of a file at once, each with its line, and nothing silently kept or dropped.
+
+YAML as PyYAML loads it keeps the last of two equal keys, reads ``1e9`` as text and ``on`` as true; here a duplicate
+key is an error, ``1e9`` is a number and only ``true`` and ``false`` are booleans.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+KINDS = ("techlibs", "templates", "studies")
+_FLOAT = re.compile(r"^[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+_INT = re.compile(r"^[+-]?\d[\d_]*$")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Path_ = tuple[str | int, ...]
+
+
+class FileModel(BaseModel):
+    """Base of every model that a file is read into: frozen, unknown keys forbidden."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The plain data of one file, or of files merged, with the file and line (from 1) at which each path begins."""
+
+    file: str
+    data: Any
+    lines: Mapping[Path_, tuple[str, int]] = field(default_factory=dict)
+
+    def problem(self, path: Path_, message: str) -> Problem:
+        """Place a message at a path of this document, at the nearest line that is known."""
+        known = next((path[:end] for end in range(len(path), -1, -1) if path[:end] in self.lines), None)
+        file, line = (self.file, None) if known is None else self.lines[known]
+        return Problem(file=file, line=line, path=dotted(path), message=message)
+
+    def under(self, *path: str | int) -> Document:
+        """The part of this document below a path, as a document of its own."""
+        data = self.data
+        for part in path:
+            data = data[part]
+        depth = len(path)
+        lines = {known[depth:]: place for known, place in self.lines.items() if known[:depth] == path}
+        return Document(file=self.file, data=data, lines=lines)
+
+    def at(self, *path: str | int) -> Document:
+        """This document moved below a path of a larger one."""
+        data = self.data
+        for part in reversed(path):
+            data = {part: data}
+        return Document(file=self.file, data=data, lines={(*path, *known): place for known, place in self.lines.items()})
+
+    def without(self, *keys: str) -> Document:
+        """This document less some of its top-level keys."""
+        data = {key: value for key, value in self.data.items() if key not in keys}
+        return Document(file=self.file, data=data, lines={k: v for k, v in self.lines.items() if k[:1] not in [(x,) for x in keys]})
+
+
+def merge(base: Document, own: Document) -> Document:
+    """The base document with the entries of another over it: mappings merge key by key, everything else is replaced."""
+    lines = dict(base.lines)
+    data = _merge(base.data, own.data, (), lines, own.lines)
+    return Document(file=own.file, data=data, lines=lines)
+
+
+def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, tuple[str, int]], own_lines: Mapping[Path_, tuple[str, int]]) -> Any:
+    quantity = isinstance(base, Mapping) and "value" in base
+    if isinstance(base, Mapping) and isinstance(own, Mapping) and not quantity:
+        merged = dict(base)
+        for key, value in own.items():
+            merged[key] = _merge(base[key], value, (*path, key), lines, own_lines) if key in base else value
+            if key not in base:
+                lines.update({known: place for known, place in own_lines.items() if known[: len(path) + 1] == (*path, key)})
+        return merged
+    for known in [known for known in lines if known[: len(path)] == path]:
+        del lines[known]
+    lines.update({known: place for known, place in own_lines.items() if known[: len(path)] == path})
+    return own
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """Write a path as people do.
+
+    >>> dotted(("levels", 2, "bandwidth"))
+    'levels[2].bandwidth'
+    """
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def read_yaml(path: str | Path) -> Document:
+    """Read a YAML file into plain data with line numbers; SpecError if it cannot be read or is not strict YAML."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, file: str) -> Document:
+    """Read YAML text into plain data with line numbers; `file` names it in messages."""
+    try:
+        node = yaml.compose(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or "it cannot be parsed"
+        line = None if mark is None else mark.line + 1
+        raise SpecError([Problem(file=file, line=line, message=f"not valid YAML: {reason}")]) from None
+    if node is None:
+        raise SpecError([Problem(file=file, message="expected a mapping, the file is empty")])
+    lines: dict[Path_, tuple[str, int]] = {}
+    problems: list[Problem] = []
+    data = _plain(node, (), lines, problems, file)
+    if problems:
+        raise SpecError(problems)
+    return Document(file=file, data=data, lines=lines)
+
+
+def _plain(node: yaml.Node, path: Path_, lines: dict[Path_, tuple[str, int]], problems: list[Problem], file: str) -> Any:
+    lines[path] = (file, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        result: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = _scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else str(key_node)
+            key = key if isinstance(key, str) else key_node.value
+            line = key_node.start_mark.line + 1
+            if key in result:
+                first = lines[(*path, key)][1]
+                message = f"duplicate key '{key}' (first on line {first})"
+                problems.append(Problem(file=file, line=line, path=dotted((*path, key)), message=message))
+            result[key] = _plain(value_node, (*path, key), lines, problems, file)
+            lines[(*path, key)] = (file, line)
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(child, (*path, i), lines, problems, file) for i, child in enumerate(node.value)]
+    return _scalar(node)
+
+
+def _scalar(node: yaml.Node) -> Any:
+    text = str(node.value)
+    return text if getattr(node, "style", None) in ("'", '"', "|", ">") else scalar(text)
+
+
+def scalar(text: str) -> Any:
+    """Read an unquoted scalar as YAML 1.2 would: number, true, false, null or text.
+
+    >>> scalar("1e9"), scalar("on"), scalar("12"), scalar("true"), scalar("80 GiB")
+    (1000000000.0, 'on', 12, True, '80 GiB')
+    """
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INT.match(text):
+        return int(text)
+    return float(text) if _FLOAT.match(text) else text
+
+
+def validate(model: type[Model], document: Document, *, sourced: bool = False) -> Model:
+    """Read a document into a model; SpecError with all of its problems.
+
+    `sourced` demands ``{value, source}`` of every number, as libraries and templates must give.
+    """
+    try:
+        return model.model_validate(document.data, context={"sourced": sourced})
+    except ValidationError as error:
+        raise SpecError([_problem(model, document, detail) for detail in error.errors()]) from None
+
+
+def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -> Problem:
+    location = tuple(part for part in detail["loc"] if not (isinstance(part, str) and "[" in part))
+    location = _trim(location, document.data)
+    message = detail["msg"].removeprefix("Value error, ")
+    kind, given = detail["type"], detail.get("input")
+    if kind == "extra_forbidden":
+        message = f"unknown key '{location[-1]}'{did_you_mean(str(location[-1]), _known_keys(model, location[:-1]))}"
+        known = sorted(_known_keys(model, location[:-1]))
+        message += "" if "did you mean" in message or not known else f"; known keys: {', '.join(known)}"
+    elif kind == "missing":
+        message = f"the key '{location[-1]}' is missing"
+        location = location[:-1]
+    elif kind == "literal_error":
+        expected = str(detail.get("ctx", {}).get("expected", ""))
+        options = re.findall(r"'([^']*)'", expected)
+        message = f"expected one of {', '.join(options)}, got {given!r}{did_you_mean(str(given), options)}"
+    elif kind not in ("value_error", "assertion_error"):
+        message = f"{message[0].lower()}{message[1:]}, got {given!r}"
+    return document.problem(location, message)
+
+
+def _trim(location: tuple[str | int, ...], data: Any) -> tuple[str | int, ...]:
+    """Drop the parts of a pydantic location (union and validator names) that are no keys of the data."""
+    kept: list[str | int] = []
+    for part in location[:-1]:
+        if isinstance(data, Mapping) and part in data:
+            data = data[part]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            continue
+        kept.append(part)
+    last = location[-1:] if not (isinstance(data, str | int | float) and location[-1:] and isinstance(location[-1], str)) else ()
+    return (*kept, *last)
+
+
+def _known_keys(model: Any, path: tuple[str | int, ...]) -> set[str]:
+    """Keys that a model accepts at a path, as far as its annotations tell."""
+    models = [model]
+    for part in path:
+        models = [inner for outer in models for inner in _inner(outer, part)]
+    return {key for found in models if hasattr(found, "model_fields") for key in found.model_fields}
+
+
+def _inner(annotation: Any, part: str | int) -> list[Any]:
+    fields = getattr(annotation, "model_fields", None)
+    if fields is not None:
+        return _options(fields[part].annotation) if part in fields else []
+    arguments = getattr(annotation, "__args__", ())
+    return [option for argument in arguments[-1:] for option in _options(argument)]
+
+
+def _options(annotation: Any) -> list[Any]:
+    origin = getattr(annotation, "__origin__", None)
+    arguments = getattr(annotation, "__args__", ())
+    if arguments and (origin is None or str(origin) == "typing.Union"):
+        return [option for argument in arguments for option in _options(argument)]
+    return [annotation]
+
+
+# ---------------------------------------------------------------------------------------------- shipped files
+
+
+@functools.cache
+def data_folder(kind: str) -> Path:
+    """Folder of the shipped files of a kind: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent
+    installed = package / "data" / kind
+    return installed if installed.is_dir() else package.parent / kind
+
+
+def catalogue(kind: str) -> dict[str, Path]:
+    """Shipped files of a kind by name, sub-folders included."""
+    return {path.stem: path for path in sorted(data_folder(kind).rglob("*.yaml"))}
+
+
+def find(kind: str, name: str, base: Path | None = None) -> Path:
+    """Path of a shipped file by name, or of a user's file by path (relative to `base`, then to the current folder).
+
+    Raises CrossflowError naming the known names when there is no such file.
+    """
+    shipped = catalogue(kind)
+    if name in shipped:
+        return shipped[name]
+    candidates = [Path(name)] if base is None else [base / name, Path(name)]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
+        return shipped[Path(name).stem]
+    raise CrossflowError(
+        f"unknown {kind.removesuffix('s')} '{name}'{did_you_mean(name, shipped)}; "
+        f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
+    )
+
+
+# ---------------------------------------------------------------------------------------------- overrides
+
+
+def override(document: Document, settings: Iterable[str], origin: str = "--set") -> Document:
+    """Return the document with ``path=value`` settings applied; SpecError for one that cannot be.
+
+    >>> override(Document(file="s.yaml", data={"system": {"devices": 8}}), ["system.devices=512"]).data
+    {'system': {'devices': 512}}
+    """
+    data, lines = document.data, dict(document.lines)
+    for setting in settings:
+        path, separator, text = setting.partition("=")
+        if not separator or not path:
+            raise SpecError([Problem(file=origin, message=f"expected path=value, got '{setting}'")])
+        parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+        value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
+        data = replace(data, parts, value, f"{origin} {setting}")
+        lines = {known: place for known, place in lines.items() if known[: len(parts)] != parts}
+    return Document(file=document.file, data=data, lines=lines)
+
+
+def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:
+    """Return a copy of plain data with one path set, making mappings on the way where there are none."""
+    if not path:
+        return value
+    head, rest = path[0], path[1:]
+    if isinstance(data, list):
+        if not isinstance(head, int) or head >= len(data):
+            raise SpecError([Problem(file=origin, message=f"'{head}' is not an index of a list of {len(data)}")])
+        return [replace(item, rest, value, origin) if i == head else item for i, item in enumerate(data)]
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        # A name such as `template: v100` gives way to nothing: what is under it lives in its own file.
+        raise SpecError([Problem(file=origin, message=f"nothing can be set under {data!r}; it has no key '{head}'")])
+    return {**data, head: replace(data.get(head), rest, value, origin)}
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: into a temporary neighbour first, then renamed over `path`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all; CrossflowError when the folder does not take it."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise CrossflowError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
+
+
+def walk(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Every value of plain data with its path, containers before what they hold."""
+    yield path, data
+    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from walk(value, (*path, key))

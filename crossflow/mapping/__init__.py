@@ -1,0 +1,34 @@
+"""Device mapping and routing: parallel axes laid out on a physical network (DeepFlow, ACM TODAES 2024, Sec. 5.2)."""
+
+from crossflow.mapping.placement import (
+    PIPELINE_AXES,
+    AxisRoute,
+    Placement,
+    best_placement,
+    devices,
+    effective_bandwidth,
+    level_bandwidths,
+    orders,
+    place,
+    routed_edges,
+    to_networkx,
+)
+from crossflow.mapping.topology import SINGLE, Network, Topology, most_square
+
+__all__ = [
+    "PIPELINE_AXES",
+    "SINGLE",
+    "AxisRoute",
+    "Network",
+    "Placement",
+    "Topology",
+    "best_placement",
+    "devices",
+    "effective_bandwidth",
+    "level_bandwidths",
+    "most_square",
+    "orders",
+    "place",
+    "routed_edges",
+    "to_networkx",
+]

@@ -1,0 +1,538 @@
+"""Device mapping: which device works for which shard, and how many logical edges share a physical link.
+
+The greedy layout of the paper [1]_: walk the parallel axes in some order, put the shards of each on neighbouring
+devices, fill a package before the next one. Every axis is then a set of rings (a pipeline axis: chains), whose edges
+are routed over the physical links; the bandwidth of a link is divided by the edges that share it (Sec. 6.4).
+
+Departures from the paper and its code: layouts are told apart by (name, size), where `deviceMapping.py` keeps one
+permutation for each tuple of sizes and so loses layouts that differ in traffic.
+
+References
+----------
+.. [1] Ardalani et al., "DeepFlow: A Cross-Stack Pathfinding Framework for Distributed AI Systems", ACM TODAES 2024,
+   Sec. 5.2, 6.4 and Fig. 5.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crossflow.mapping.topology import Edges, Ints, Network, Topology, count_edges, walk
+
+Axes: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
+SystemLink: TypeAlias = tuple[str, str]
+
+# Axes whose shards pass data on and never back to the first: a chain, not a ring.
+PIPELINE_AXES = frozenset({"lp", "pp"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisRoute:
+    """How the edges of one parallel axis lie on the network.
+
+    Parameters
+    ----------
+    name : str
+        Name of the axis.
+    size : int
+        Shards along it. [1]
+    package_size : int
+        Consecutive ranks of a ring that share a package: the largest divisor of `size` for which every group
+        [k g, (k + 1) g) stays inside one package. 1: all of it crosses packages. [1]
+    crosses : bool
+        Whether some edge leaves a package.
+    hops : int
+        Largest number of hops of one edge. [1]
+    package_sharing, cluster_sharing : float
+        Largest number of this axis's edges on one directed physical link inside packages, and between them; 0 where
+        unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
+    package_degree, cluster_degree : int
+        Physical links over which a device's bandwidth is divided at each level. [1]
+    """
+
+    name: str
+    size: int
+    package_size: int
+    crosses: bool
+    hops: int
+    package_sharing: float
+    cluster_sharing: float
+    package_degree: int
+    cluster_degree: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Shards laid out on devices.
+
+    The logical rank of a device is the sum over axes of digit times `strides`; `devices` maps it to a device.
+
+    Parameters
+    ----------
+    axes : tuple of (str, int)
+        Parallel axes and sizes, as given.
+    network : Network
+        What they are laid out on.
+    order : tuple of str
+        Axes longer than 1 in the order walked, the first on the closest neighbours.
+    chains : frozenset of str
+        Axes without a wrap-around edge.
+    routes : tuple of AxisRoute
+        One for each axis, in the order of `axes`.
+    total_sharing : float
+        Largest number of edges of all axes together on one directed physical link. [1]
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    network: Network
+    order: tuple[str, ...]
+    chains: frozenset[str]
+    routes: tuple[AxisRoute, ...]
+    total_sharing: float
+
+    @property
+    def strides(self) -> dict[str, int]:
+        """Distance in logical rank between consecutive shards of each axis longer than 1."""
+        return {span.name: span.stride for span in _spans(self.axes, self.order, self.chains)}
+
+    def route(self, name: str) -> AxisRoute:
+        """The route of one axis."""
+        for route in self.routes:
+            if route.name == name:
+                return route
+        raise ValueError(f"no axis {name!r}, the axes are {_names(self.axes)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """An axis in its place of the walk: its ring is base, base + stride, ..., below base + stride * size."""
+
+    name: str
+    size: int
+    stride: int
+    chain: bool
+
+    @property
+    def end(self) -> int:
+        return self.stride * self.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Usage:
+    """What the axes do to one level of the network; tuples have one entry for each axis, in order."""
+
+    sharing: tuple[float, ...]
+    hops: tuple[int, ...]
+    total: float
+
+
+# --- placing ---------------------------------------------------------------------------------------------------------
+
+
+def place(
+    axes: Axes,
+    network: Network,
+    order: Iterable[str] | None = None,
+    *,
+    chains: Iterable[str] = PIPELINE_AXES,
+) -> Placement:
+    """Lay parallel axes out on a network, greedily in the given order [1]_, and count edges on links.
+
+    Parameters
+    ----------
+    axes : mapping of str to int, or iterable of (str, int)
+        Names and sizes of the parallel axes; their product is the number of devices.
+    network : Network
+        Where to place them.
+    order : iterable of str, optional
+        The axes, first the one to put on the closest neighbours; axes of size 1 may be left out. Default: as given.
+    chains : iterable of str
+        Axes that are chains rather than rings. Interleaved pipelines, which go back to the first stage, pass `()`.
+
+    Raises
+    ------
+    ValueError
+        The sizes do not multiply to the number of devices, or `order` does not name the axes.
+    """
+    listed = _listed(axes)
+    return _place(listed, network, _ordered(listed, order), frozenset(chains))
+
+
+def orders(axes: Axes) -> tuple[tuple[str, ...], ...]:
+    """Every order to walk the axes longer than 1, the given one first: 4! = 24 for four axes (Sec. 5.2).
+
+    Axes of equal size stay apart by name: which of two equal axes is nearer matters, since their traffic differs.
+    """
+    return tuple(itertools.permutations(name for name, size in _listed(axes) if size > 1))
+
+
+def best_placement(
+    axes: Axes,
+    network: Network,
+    volumes: Mapping[str, float],
+    *,
+    link_ratio: float = 1.0,
+    chains: Iterable[str] = PIPELINE_AXES,
+) -> Placement:
+    """The placement that moves the given volumes fastest, over all `orders`; the earliest among equals.
+
+    Minimises the sum over axes of volume times max(package_sharing / link_ratio, cluster_sharing): the slowest edge of
+    a ring sets its pace.
+
+    Parameters
+    ----------
+    axes, network, chains
+        As for `place`.
+    volumes : mapping of str to float
+        Data a device moves along each axis in a step; left out, 0. [B]
+    link_ratio : float
+        Bandwidth of a physical link inside a package over that of one between packages. [1]
+    """
+    listed = _listed(axes)
+    unknown = sorted(set(volumes) - {name for name, _ in listed})
+    if unknown:
+        raise ValueError(f"volumes name {', '.join(unknown)}, the axes are {_names(listed)}")
+    moved = tuple((name, float(volumes.get(name, 0.0))) for name, _ in listed)
+    return _best_placement(listed, network, moved, float(link_ratio), frozenset(chains))
+
+
+def level_bandwidths(
+    route: AxisRoute,
+    package_bandwidth: ArrayLike,
+    cluster_bandwidth: ArrayLike,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bandwidth of an edge of the axis inside packages and between them, inf where the axis does not go (Sec. 6.4).
+
+    Parameters
+    ----------
+    route : AxisRoute
+        The axis.
+    package_bandwidth, cluster_bandwidth : array_like, shape (..., n)
+        Bandwidth of a device per direction, all its links at that level together. [B/s]
+
+    Returns
+    -------
+    tuple of ndarray, shape (..., n)
+        bandwidth / (links of a device * sharing) for each level. [B/s]
+    """
+    return (
+        _shared(package_bandwidth, route.package_degree, route.package_sharing),
+        _shared(cluster_bandwidth, route.cluster_degree, route.cluster_sharing),
+    )
+
+
+def effective_bandwidth(
+    route: AxisRoute,
+    package_bandwidth: ArrayLike,
+    cluster_bandwidth: ArrayLike,
+) -> NDArray[np.float64]:
+    """Bandwidth of the slowest edge of the axis, which sets the pace of its ring. [B/s]
+
+    Arguments as for `level_bandwidths`; inf for an axis of size 1, which has no edges.
+    """
+    return np.minimum(*level_bandwidths(route, package_bandwidth, cluster_bandwidth))
+
+
+def _shared(bandwidth: ArrayLike, degree: int, sharing: float) -> NDArray[np.float64]:
+    device = np.asarray(bandwidth, np.float64)
+    return device / (degree * sharing) if sharing else np.full_like(device, np.inf)
+
+
+def _listed(axes: Axes) -> tuple[tuple[str, int], ...]:
+    listed = tuple(axes.items() if isinstance(axes, Mapping) else axes)
+    for name, count in Counter(name for name, _ in listed).items():
+        if count > 1:
+            raise ValueError(f"axis {name} is given {count} times")
+    for name, size in listed:
+        if size < 1:
+            raise ValueError(f"axis {name} has size {size}, expected at least 1")
+    return listed
+
+
+def _ordered(axes: tuple[tuple[str, int], ...], order: Iterable[str] | None) -> tuple[str, ...]:
+    sizes = dict(axes)
+    named = tuple(sizes) if order is None else tuple(order)
+    walked = tuple(name for name in named if sizes.get(name, 0) != 1)
+    if sorted(walked) != sorted(name for name, size in axes if size > 1):
+        raise ValueError(f"order {', '.join(named)} is not an order of the axes {_names(axes)}")
+    return walked
+
+
+def _names(axes: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(name for name, _ in axes)
+
+
+def _spans(axes: tuple[tuple[str, int], ...], order: tuple[str, ...], chains: frozenset[str]) -> tuple[_Span, ...]:
+    sizes, stride, spans = dict(axes), 1, []
+    for name in order:
+        spans.append(_Span(name=name, size=sizes[name], stride=stride, chain=name in chains))
+        stride *= sizes[name]
+    return tuple(spans)
+
+
+def _check_devices(axes: tuple[tuple[str, int], ...], network: Network) -> None:
+    product = math.prod(size for _, size in axes)
+    if product > network.devices:
+        raise ValueError(f"{network} cannot hold {product} devices")
+    if product < network.devices:
+        raise ValueError(
+            f"{'*'.join(name for name, _ in axes)} = {product} but the system has {network.devices} devices"
+        )
+
+
+@lru_cache(maxsize=4096)
+def _place(
+    axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str, ...], chains: frozenset[str]
+) -> Placement:
+    _check_devices(axes, network)
+    spans = _spans(axes, order, chains)
+    package, cluster = _package_usage(spans, network), _cluster_usage(spans, network)
+    routes = {name: _route(_Span(name=name, size=1, stride=1, chain=False), network) for name, _ in axes}
+    for i, span in enumerate(spans):
+        routes[span.name] = _route(
+            span,
+            network,
+            hops=max(package.hops[i], cluster.hops[i]),
+            package_sharing=package.sharing[i],
+            cluster_sharing=cluster.sharing[i],
+        )
+    return Placement(
+        axes=axes,
+        network=network,
+        order=order,
+        chains=chains,
+        routes=tuple(routes.values()),
+        total_sharing=max(package.total, cluster.total),
+    )
+
+
+def _route(
+    span: _Span, network: Network, *, hops: int = 0, package_sharing: float = 0.0, cluster_sharing: float = 0.0
+) -> AxisRoute:
+    return AxisRoute(
+        name=span.name,
+        size=span.size,
+        package_size=_package_size(span, network.package.nodes),
+        crosses=_crosses(span, network.package.nodes),
+        hops=hops,
+        package_sharing=package_sharing,
+        cluster_sharing=cluster_sharing,
+        package_degree=network.package.degree,
+        cluster_degree=network.cluster.degree,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _best_placement(
+    axes: tuple[tuple[str, int], ...],
+    network: Network,
+    volumes: tuple[tuple[str, float], ...],
+    link_ratio: float,
+    chains: frozenset[str],
+) -> Placement:
+    volume = dict(volumes)
+
+    def time(placement: Placement) -> float:
+        return sum(
+            volume[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing)
+            for route in placement.routes
+        )
+
+    return min((_place(axes, network, order, chains) for order in orders(axes)), key=time)
+
+
+# --- counting edges on links -----------------------------------------------------------------------------------------
+
+
+def _package_size(span: _Span, package: int) -> int:
+    """Largest divisor g of the size with stride * g dividing the package: otherwise some group straddles a border."""
+    fits = (g for g in range(span.size, 0, -1) if span.size % g == 0 and package % (span.stride * g) == 0)
+    return next(fits, 1)
+
+
+def _crosses(span: _Span, package: int) -> bool:
+    # A ring or chain without a crossing edge lies in one package altogether.
+    return _package_size(span, package) < span.size
+
+
+def _aligned(spans: tuple[_Span, ...], package: int) -> bool:
+    """Whether all packages look alike: each axis ends at a package border, starts at one, or is cut evenly by it."""
+    return all(
+        package % span.end == 0
+        or span.stride % package == 0
+        or (package % span.stride == 0 and span.end % package == 0)
+        for span in spans
+    )
+
+
+def _package_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
+    package = network.package.nodes
+    inside = [_package_size(span, package) > 1 for span in spans]
+    aligned = _aligned(spans, package)
+    if package == 1 or (aligned and network.package.kind in {"switch", "fully-connected"}):
+        return _closed_form(network.package, inside)
+    # Packages that look alike are counted once.
+    packages = 1 if aligned else network.cluster.nodes
+    nodes = walk(network.package, _package_spans(spans, package))
+    edges = [_inside_edges(span, nodes, packages) for span in spans]
+    return _counted(network.package, edges, copies=packages, senders=1)
+
+
+def _cluster_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
+    package, cluster = network.package.nodes, network.cluster
+    crosses = [_crosses(span, package) for span in spans]
+    own_links = cluster.kind == "switch" or (cluster.kind == "fully-connected" and package == 1)
+    if not any(crosses) or (own_links and _aligned(spans, package)):
+        return _closed_form(cluster, crosses)
+    if cluster.kind == "switch":
+        # Ports belong to devices, not to packages: a switch of as many nodes as there are devices.
+        edges = [_crossing_edges(span, np.arange(network.devices), package) for span in spans]
+        return _counted(Topology(kind="switch", nodes=network.devices), edges, copies=1, senders=1)
+    nodes = np.repeat(walk(cluster, _cluster_spans(spans, package)), package)
+    edges = [_crossing_edges(span, nodes, package) for span in spans]
+    return _counted(cluster, edges, copies=1, senders=package)
+
+
+def _inside_edges(span: _Span, nodes: Ints, packages: int) -> Edges:
+    """Edges of an axis that stay in a package; `nodes` is the node at each place in one."""
+    source, target = _edges(span, packages * nodes.size)
+    copy = source // nodes.size
+    inside = copy == target // nodes.size
+    source, target, copy = source[inside], target[inside], copy[inside]
+    return Edges(source=nodes[source % nodes.size], target=nodes[target % nodes.size], copy=copy)
+
+
+def _crossing_edges(span: _Span, nodes: Ints, package: int) -> Edges:
+    """Edges of an axis that leave a package; `nodes` is the cluster node of each logical rank."""
+    source, target = _edges(span, nodes.size)
+    if package > 1:
+        crossing = source // package != target // package
+        source, target = source[crossing], target[crossing]
+    return Edges(source=nodes[source], target=nodes[target], copy=np.zeros_like(source))
+
+
+def _edges(span: _Span, ranks: int) -> tuple[Ints, Ints]:
+    """Logical ranks at both ends of the axis's edges that start below `ranks`."""
+    source = np.arange(ranks)
+    last = source // span.stride % span.size == span.size - 1
+    if span.chain:
+        source, last = source[~last], last[~last]
+    return source, source + span.stride - last * span.end
+
+
+def _closed_form(topology: Topology, used: list[bool]) -> _Usage:
+    """Usage where every device has links of its own and packages look alike.
+
+    A device sends at most one edge of each axis and receives one, so an axis never shares a port with itself; some
+    device (digit 0, or the last before a border, along every axis) sends along all axes that use the level. Two axes
+    never join the same two devices, so direct links are never shared at all.
+    """
+    together = sum(used) if topology.kind == "switch" else any(used)
+    return _Usage(sharing=tuple(map(float, used)), hops=tuple(map(int, used)), total=float(together))
+
+
+def _counted(topology: Topology, edges: list[Edges], *, copies: int, senders: int) -> _Usage:
+    count = count_edges(topology, edges, copies=copies)
+    return _Usage(
+        sharing=tuple(_largest_sharing(busiest, count.width, senders) for busiest in count.busiest),
+        hops=count.hops,
+        total=_largest_sharing(count.together, count.width, senders),
+    )
+
+
+def _largest_sharing(edges: Ints, width: Ints, senders: int) -> float:
+    """Largest number of edges for each physical link, where each of a package's `senders` brings its own links.
+
+    One edge cannot use more than its own device's links, so a bundle of many ports is never shared by less than one.
+    """
+    return float(np.max(np.maximum(edges / senders, edges > 0) / width, initial=0.0))
+
+
+def _package_spans(spans: tuple[_Span, ...], package: int) -> tuple[tuple[int, int], ...]:
+    """Stride and end of the axes within a package."""
+    return tuple((span.stride, min(span.end, package)) for span in spans if span.stride < package)
+
+
+def _cluster_spans(spans: tuple[_Span, ...], package: int) -> tuple[tuple[int, int], ...]:
+    """Stride and end, in packages, of the axes that go beyond one; those a border does not cut evenly are left out."""
+    beyond = [(max(span.stride, package), span.end) for span in spans if span.end > package]
+    return tuple((s // package, e // package) for s, e in beyond if s % package == 0 and e % package == 0)
+
+
+# --- the system graph, link by link ----------------------------------------------------------------------------------
+
+
+def devices(placement: Placement) -> Ints:
+    """Device of each logical rank, shape (devices,); device = local node + package nodes * package."""
+    spans = _spans(placement.axes, placement.order, placement.chains)
+    network, package = placement.network, placement.network.package.nodes
+    inside = walk(network.package, _package_spans(spans, package))
+    between = walk(network.cluster, _cluster_spans(spans, package))
+    return np.asarray((between[:, np.newaxis] * package + inside).ravel(), np.int64)
+
+
+def routed_edges(placement: Placement, name: str) -> Iterator[tuple[int, int, tuple[SystemLink, ...]]]:
+    """Every logical edge of an axis, one by one: its source and target device and the links on its path.
+
+    Links are named by their ends: "device 3", "switch of package 0", "package 2", "cluster switch". Meant for small
+    systems; it is the definition that the counts of `place` must agree with.
+    """
+    where = devices(placement)
+    for span in _spans(placement.axes, placement.order, placement.chains):
+        if span.name == name:
+            for source, target in zip(*_edges(span, where.size), strict=True):
+                ends = int(where[source]), int(where[target])
+                yield *ends, _system_route(placement.network, *ends)
+
+
+def to_networkx(placement: Placement) -> Any:
+    """The system graph as a networkx DiGraph; links have `level`, `width` (in parallel) and `load` (logical edges)."""
+    import networkx as nx
+
+    load = Counter(link for name in placement.order for _, _, links in routed_edges(placement, name) for link in links)
+    graph = nx.DiGraph()
+    for device in range(placement.network.devices):
+        graph.add_node(f"device {device}", package=device // placement.network.package.nodes)
+    for level, link, width in _system_links(placement.network):
+        graph.add_edge(*link, level=level, width=width, load=load[link])
+    return graph
+
+
+def _system_route(network: Network, source: int, target: int) -> tuple[SystemLink, ...]:
+    size = network.package.nodes
+    if source // size == target // size:
+        links = network.package.route(source % size, target % size)
+        return tuple(_package_link(network, source // size, link) for link in links)
+    if network.cluster.kind == "switch":
+        return ((f"device {source}", "cluster switch"), ("cluster switch", f"device {target}"))
+    return tuple((f"package {a}", f"package {b}") for a, b in network.cluster.route(source // size, target // size))
+
+
+def _package_link(network: Network, package: int, link: tuple[int, int]) -> SystemLink:
+    topology = network.package
+    switch = f"switch of package {package}"
+    first, second = (
+        switch if node == topology.switch_node else f"device {package * topology.nodes + node}" for node in link
+    )
+    return first, second
+
+
+def _system_links(network: Network) -> Iterator[tuple[str, SystemLink, int]]:
+    """Level, ends and number of parallel links of every directed link of the system."""
+    for package in range(network.cluster.nodes):
+        for link, width in network.package.links.items():
+            yield "package", _package_link(network, package, link), width
+    if network.cluster.kind == "switch":
+        for device in range(network.devices):
+            yield "cluster", (f"device {device}", "cluster switch"), 1
+            yield "cluster", ("cluster switch", f"device {device}"), 1
+    else:
+        for (a, b), width in network.cluster.links.items():
+            yield "cluster", (f"package {a}", f"package {b}"), width * network.package.nodes

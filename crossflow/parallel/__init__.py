@@ -1,0 +1,7 @@
+"""Strategies and the super-graph that they make of a model."""
+
+from crossflow.parallel.strategy import Axis, Strategy, parse_strategy
+from crossflow.parallel.supergraph import Message, SuperGraph, Task, Work
+from crossflow.parallel.transform import transform
+
+__all__ = ["Axis", "Message", "Strategy", "SuperGraph", "Task", "Work", "parse_strategy", "transform"]

@@ -1,0 +1,128 @@
+"""A prediction: one design point's score in the form that people and scripts read."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossflow import provenance
+from crossflow.architecture import Architecture, architecture
+from crossflow.evaluate import evaluate
+from crossflow.scenario import Scenario
+from crossflow.score import Score
+from crossflow.technology.library import library_document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Score of a single scenario, with the architecture behind it.
+
+    `score` holds the one point, `device` the derived architecture with its use of the budgets.
+    """
+
+    scenario: Scenario
+    score: Score
+    device: Architecture
+
+    @property
+    def step_time(self) -> float:
+        """Time of one step. [s]"""
+        return float(self.score.step_time[0])
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the design can be built and holds its model."""
+        return bool(self.score.feasible[0])
+
+    @property
+    def reason(self) -> str | None:
+        """What makes it infeasible, in a sentence."""
+        return self.score.why(0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of the command-line contract; times in s, sizes in B, energy in J, power in W."""
+        score = self.score
+        needed, capacity = float(score.memory_needed[0]), float(score.memory_capacity[0])
+        return {
+            "name": self.scenario.name,
+            "step_time_s": _number(score.step_time),
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "extrapolated": extrapolated(self.scenario),
+            "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
+            "communication_s": {
+                name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])} for name, value in score.communication.items()
+            },
+            "memory": {
+                **{f"{kind}_bytes": _number(value) for kind, value in score.memory.items()},
+                "total_bytes": needed,
+                "capacity_bytes": capacity,
+                "fits": needed <= capacity,
+            },
+            "throughput": throughput(self.scenario, score),
+            "mfu": _number(score.mfu),
+            "energy_j": _number(score.energy),
+            "power_w": _number(score.power),
+            "bound_by": [{"resource": name, "share": share} for name, share in self.bound_by()],
+            "architecture": {
+                **{name: _number(value) for name, value in score.architecture.items()},
+                "limits": {limit.component: limit.name(0) for limit in self.device.limits},
+                "budgets": [
+                    {"resource": use.resource, "component": use.component, "budget": _number(use.budget), "used": _number(use.used)}
+                    for use in self.device.usage
+                ],
+            },
+            "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": str(self.scenario.strategy)},
+            "provenance": _provenance(self.scenario),
+        }
+
+    def bound_by(self) -> list[tuple[str, float]]:
+        """Resources that bound parts of the step, with their shares, largest first."""
+        shares = [(name, float(value[0])) for name, value in self.score.bound.items() if value[0] > 0]
+        return sorted(shares, key=lambda pair: -pair[1])
+
+    def __repr__(self) -> str:
+        from crossflow.units import show
+
+        state = "" if self.feasible else f", infeasible: {self.reason}"
+        return f"Prediction({self.scenario.name!r}: {show(self.step_time, 's')}, bound by {self.score.bound_by[0]}{state})"
+
+
+def predict(scenario: Scenario) -> Prediction:
+    """Predict one scenario: its step time, what bounds it, whether it fits."""
+    return Prediction(scenario=scenario, score=evaluate(scenario), device=architecture(scenario.system, base=scenario.base))
+
+
+def extrapolated(scenario: Scenario) -> bool:
+    """Whether the result leaves what measured data cover: a generated design, or a device that nobody here has measured."""
+    return not getattr(scenario.system, "measured", ())
+
+
+def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:
+    """Samples and, where the word has a meaning, tokens per second."""
+    result: dict[str, float | None] = {"samples_per_s": _number(score.samples_per_second)}
+    if scenario.graph().tokens_per_sample:
+        result["tokens_per_s"] = _number(score.tokens_per_second)
+    return result
+
+
+def _number(value: Any) -> float | None:
+    """A float for JSON, which has no infinity: None stands for a time that no design reaches."""
+    number = float(np.ravel(value)[0])
+    return number if np.isfinite(number) else None
+
+
+def _provenance(scenario: Scenario) -> dict[str, Any]:
+    return provenance.record(
+        scenario=scenario.document.data, system=scenario.system_document.data, techlib=_library_data(scenario.system.techlib, scenario.base)
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _library_data(name: str, base: Any) -> Any:
+    return library_document(name, base).data
+
+

@@ -1,0 +1,239 @@
+"""Scenarios: a system, a workload and a strategy, read from a file and resolved to frozen objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from crossflow import files
+from crossflow.architecture import GeneratedSystem, NetworkLevel, SystemSpec, resolve
+from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
+from crossflow.files import Document, FileModel
+from crossflow.mapping import Network, Topology
+from crossflow.parallel import Strategy, parse_strategy
+from crossflow.workload import Graph
+from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec
+
+DEFAULT_NODES = 1
+
+
+class ScenarioFile(FileModel):
+    """Top level of a scenario file; its sections are read by the packages that they belong to."""
+
+    name: str = ""
+    title: str = ""
+    notes: str = ""
+    system: Any
+    workload: Any
+    strategy: str | Mapping[str, Any] | None = None
+    placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
+    kernels_per_device: PositiveInt = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scenario:
+    """A resolved scenario.
+
+    Attributes
+    ----------
+    name : for reports.
+    system, workload, strategy : what is computed on what, and how it is divided.
+    order : order in which the mesh axes are laid out; None to search all.
+    kernels_per_device : kernels that one device runs at once (Sec. 6.5 of the paper).
+    document : the scenario's own data, before templates and presets.
+    system_document : the system section with everything that it builds on.
+    base : folder that relative paths in the scenario start from.
+    """
+
+    name: str
+    system: SystemSpec
+    workload: LstmSpec | GemmSpec
+    strategy: Strategy
+    order: tuple[str, ...] | None
+    kernels_per_device: int
+    document: Document
+    system_document: Document
+    base: Path | None
+
+    @property
+    def devices(self) -> int:
+        """Accelerators in use."""
+        return self.strategy.devices
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Devices of one node (package, server), and number of nodes."""
+        per_node = min(self.system.devices_per_node, self.devices)
+        return per_node, -(-self.devices // per_node)
+
+    def graph(self) -> Graph:
+        """Compute graph of the workload."""
+        return _graph(self.workload)
+
+    def network(self) -> Network:
+        """Topology of both network levels at the size in use."""
+        per_node, nodes = self.nodes
+        spec = self.system.network
+        return Network(package=_topology(spec.intra, per_node), cluster=_topology(spec.inter, nodes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scenario's own data, as it would be written to a file."""
+        return dict(self.document.data)
+
+    def __repr__(self) -> str:
+        return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy})"
+
+
+@functools.lru_cache(maxsize=64)
+def _graph(workload: LstmSpec | GemmSpec) -> Graph:
+    return workload.graph()
+
+
+# Wiring of each kind of fabric, where a scenario does not say otherwise.
+FABRIC_TOPOLOGY = {
+    "ideal": "switch", "nvswitch": "switch", "nvswitch-sharp": "switch", "nvl72": "switch", "pairwise-nvlink": "switch", "pcie": "switch",
+    "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected", "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
+    "infiniband": "switch", "infiniband-sharp": "switch", "roce": "switch", "gpudirect-tcpxo": "switch", "efa": "switch",
+    "ethernet": "switch", "ici": "torus3d", "none": "switch",
+}  # fmt: skip
+
+
+def _topology(level: NetworkLevel, nodes: int) -> Topology:
+    kind = level.topology or FABRIC_TOPOLOGY[level.fabric]
+    if nodes == 1 or (kind == "single" and nodes == 1):
+        return Topology(kind="single", nodes=1)
+    if kind == "single":
+        raise StrategyError(f"{nodes} devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d")
+    try:
+        return Topology(kind=kind, nodes=nodes, shape=level.shape or ())
+    except ValueError as error:
+        raise StrategyError(str(error)) from None
+
+
+def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
+    """Read a scenario file; `settings` are overrides such as ``system.devices=512``.
+
+    Raises
+    ------
+    SpecError
+        With every problem of the file, each with its line.
+    StrategyError
+        When the strategy does not fit the system or the workload.
+    """
+    document = files.override(files.read_yaml(path), settings)
+    return from_document(document, Path(path).parent, name=Path(path).stem)
+
+
+def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None = None) -> Scenario:
+    """Read a scenario from plain data, as a study holds it."""
+    return from_document(Document(file=name, data=dict(data)), base, name=name)
+
+
+def from_document(document: Document, base: Path | None, name: str) -> Scenario:
+    """Resolve a scenario, with the problems of all of its sections at once."""
+    top = files.validate(ScenarioFile, document)
+    problems: list[Problem] = []
+    system = workload = strategy = None
+    system_document = document
+    try:
+        system, system_document = resolve(document.under("system"), base)
+    except SpecError as error:
+        problems += [_below("system", problem) for problem in error.problems]
+    try:
+        workload = _workload(document.under("workload"), base)
+    except SpecError as error:
+        problems += [_below("workload", problem) for problem in error.problems]
+    try:
+        strategy = parse_strategy(top.strategy) if top.strategy is not None else None
+    except StrategyError as error:
+        problems.append(document.problem(("strategy",), str(error)))
+    if problems or system is None or workload is None:
+        raise SpecError(problems)
+    if isinstance(system, GeneratedSystem):
+        dtypes, what = system.rates, "rates"
+    else:
+        dtypes, what = system.throughput, "throughput"
+    if workload.dtype not in dtypes:
+        raise SpecError([document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")])
+    strategy = _fitting(strategy, system)
+    order = None if isinstance(top.placement, str) else top.placement
+    if order is not None:
+        _check_order(order, strategy, document)
+    return Scenario(
+        name=top.name or name,
+        system=system,
+        workload=workload,
+        strategy=strategy,
+        order=order,
+        kernels_per_device=top.kernels_per_device,
+        document=document,
+        system_document=system_document,
+        base=base,
+    )
+
+
+def _below(section: str, problem: Problem) -> Problem:
+    path = f"{section}.{problem.path}" if problem.path else section
+    return Problem(file=problem.file, line=problem.line, path=path, message=problem.message)
+
+
+def _fitting(strategy: Strategy | None, system: SystemSpec) -> Strategy:
+    """The strategy, if it fits the number of devices; on one device none is needed."""
+    counted = system.devices is not None or system.nodes is not None
+    devices = system.device_count
+    if strategy is None:
+        if counted and devices > 1:
+            raise StrategyError(f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write d{devices}")
+        return parse_strategy("d1")
+    if counted and strategy.devices != devices:
+        product = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes)
+        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices ({product}), but the system has {devices}")
+    if strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
+        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
+    return strategy
+
+
+def _check_order(order: tuple[str, ...], strategy: Strategy, document: Document) -> None:
+    names = [axis.name for axis in strategy.axes if axis.size > 1]
+    if sorted(set(order) & set(names)) != sorted(names) or len(set(order)) != len(order):
+        raise SpecError([document.problem(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")])
+
+
+def _workload(document: Document, base: Path | None) -> LstmSpec | GemmSpec:
+    """Workload section: a model with its dimensions, or a preset by name with changes."""
+    data = document.data
+    if isinstance(data, str):
+        document = Document(file=document.file, data={"model": data}, lines=document.lines)
+        data = document.data
+    if not isinstance(data, Mapping):
+        raise SpecError([document.problem((), f"expected a mapping with a model, got {data!r}")])
+    model = data.get("model")
+    if model is None:
+        raise SpecError([document.problem((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset")])
+    if model not in MODELS:
+        document = files.merge(_preset(str(model), document, base), document.without("model"))
+        model = document.data.get("model")
+        if model not in MODELS:
+            raise SpecError([document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")])
+    return files.validate(MODELS[str(model)], document)
+
+
+def presets() -> dict[str, Path]:
+    """Shipped model presets by name."""
+    return {name: path for name, path in files.catalogue("templates").items() if path.parent.name == "models"}
+
+
+def _preset(name: str, document: Document, base: Path | None) -> Document:
+    known = presets()
+    try:
+        path = known[name] if name in known else files.find("templates", name, base)
+    except CrossflowError:
+        names = [*MODELS, *known]
+        message = f"unknown model '{name}'{did_you_mean(name, names)}; models: {', '.join(MODELS)}; presets: {', '.join(known)}"
+        raise SpecError([document.problem(("model",), message)]) from None
+    return files.read_yaml(path)

@@ -1,0 +1,143 @@
+"""Scores: what an evaluation says of each design point, as arrays that can be joined, picked from and tabulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+
+BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Evaluation of n design points; every array has shape (n,).
+
+    Attributes
+    ----------
+    step_time : time of one step; also that of a design that does not fit, where it can be computed. [s]
+    feasible : whether it can be built and fits in memory.
+    reason : index into `reasons` of what makes it infeasible, -1 where nothing does.
+    reasons : sentences.
+    breakdown : time by kind; the parts add up to `step_time`. [s]
+    communication, exposed_communication : time by collective, in all and as far as it lengthens the step. [s]
+    bound : share of the step that each resource bounds; the shares add up to 1. [1]
+    memory : bytes of the fullest device by kind. [B]
+    memory_capacity : [B]
+    energy : of one step, all devices. [J]
+    power : mean over the step, all devices. [W]
+    flops : operations of one step, all devices. [flop]
+    mfu : operations over what all devices could do at peak. [1]
+    samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
+    architecture : derived figures of one device, in SI units.
+    """
+
+    step_time: Array
+    feasible: Mask
+    reason: Index
+    reasons: tuple[str, ...]
+    breakdown: Mapping[str, Array]
+    communication: Mapping[str, Array]
+    exposed_communication: Mapping[str, Array]
+    bound: Mapping[str, Array]
+    memory: Mapping[str, Array]
+    memory_capacity: Array
+    energy: Array
+    power: Array
+    flops: Array
+    mfu: Array
+    samples_per_second: Array
+    tokens_per_second: Array
+    architecture: Mapping[str, Array]
+
+    def __len__(self) -> int:
+        return int(self.step_time.size)
+
+    @property
+    def memory_needed(self) -> Array:
+        """Bytes that the fullest device needs. [B]"""
+        return np.asarray(sum(self.memory.values(), np.zeros(len(self))))
+
+    @property
+    def bound_by(self) -> list[str]:
+        """The resource that bounds the largest share of each point's step."""
+        names = list(self.bound)
+        return [names[i] for i in np.stack(list(self.bound.values())).argmax(axis=0)]
+
+    def why(self, point: int = 0) -> str | None:
+        """What makes a point infeasible, with its numbers; None where nothing does."""
+        from crossflow.units import show
+
+        code = int(self.reason[point])
+        if code < 0:
+            return None
+        needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
+        over = needed / capacity if capacity > 0 else np.inf
+        return self.reasons[code].format(
+            needed=show(needed, "B"), capacity=show(capacity, "B"), excess=show(needed - capacity, "B"), over=f"{over:.3g}"
+        )
+
+    def columns(self) -> dict[str, Any]:
+        """Flat table of all figures: name -> values, groups joined by a dot."""
+        table: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Mapping):
+                table |= {f"{field.name}.{name}": array for name, array in value.items()}
+            elif isinstance(value, np.ndarray) and field.name != "reason":
+                table[field.name] = value
+        table["bound_by"] = self.bound_by
+        table["reason"] = [self.why(i) for i in range(len(self))]
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: every column as a list."""
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in self.columns().items()}
+
+    def to_frame(self) -> Any:
+        """Table as a pandas DataFrame, which must be installed."""
+        import pandas
+
+        return pandas.DataFrame(self.columns())
+
+    def __repr__(self) -> str:
+        from crossflow.units import show
+
+        if not len(self):
+            return "Score(0 points)"
+        best = int(np.argmin(self.step_time))
+        return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self.step_time[best]), 's')} at {best})"
+
+
+def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
+    """One score of n points from scores of subsets, each with the indices of its points."""
+    reasons = tuple(dict.fromkeys(sentence for _, part in parts for sentence in part.reasons))
+    merged: dict[str, Any] = {}
+    for field in fields(Score):
+        if field.name == "reasons":
+            merged["reasons"] = reasons
+        elif field.name == "reason":
+            codes = np.full(n, -1)
+            for index, part in parts:
+                renumber = np.array([*(reasons.index(sentence) for sentence in part.reasons), -1])
+                codes[index] = renumber[part.reason]
+            merged["reason"] = codes
+        elif isinstance(getattr(parts[0][1], field.name), Mapping):
+            names = dict.fromkeys(name for _, part in parts for name in getattr(part, field.name))
+            merged[field.name] = {
+                name: _placed([(index, getattr(part, field.name).get(name, np.zeros(len(part)))) for index, part in parts], n) for name in names
+            }
+        else:
+            merged[field.name] = _placed([(index, getattr(part, field.name)) for index, part in parts], n)
+    return Score(**merged)
+
+
+def _placed(parts: Sequence[tuple[Index, Any]], n: int) -> Any:
+    whole = np.zeros(n, dtype=np.asarray(parts[0][1]).dtype)
+    for index, values in parts:
+        whole[index] = values
+    return whole

@@ -1,0 +1,130 @@
+"""The components of a technology library: the attributes of the paper's Table 2, one model a component [1]_.
+
+Every quantity is a read-only array of shape (1,) as read from a file, or (n,) once design points differ in it.
+
+References
+----------
+.. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 4.1 and Table 2.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from crossflow.files import FileModel
+from crossflow.units import (
+    Area,
+    AreaOrZero,
+    AreaPerBit,
+    Count,
+    CostPerArea,
+    EnergyPerBit,
+    FlopPerCycle,
+    Frequency,
+    Information,
+    Length,
+    PerLength,
+    PositiveCount,
+    Power,
+    PowerPerBit,
+    Ratio,
+    Share,
+    Time,
+    Voltage,
+)
+
+
+class Compute(FileModel):
+    """A minimal compute unit (MCU): a matrix or vector unit, or a systolic array, at its own logic node."""
+
+    title: str = ""
+    node: str = Field(description="logic node at which the figures below hold")
+    nominal_power: Power = Field(description="power of one unit at nominal voltage and frequency")
+    nominal_flop_rate: FlopPerCycle = Field(description="operations of one unit per cycle")
+    nominal_area: Area = Field(description="die area of one unit")
+    nominal_voltage: Voltage
+    threshold_voltage: Voltage
+    minimum_voltage: Voltage = Field(description="below it the unit does not work: fewer units run instead")
+    maximum_voltage: Voltage = Field(description="above it the unit must not run: the frequency stops rising")
+    nominal_frequency: Frequency
+    leakage: Share = Field(description="share of the nominal power that flows without switching")
+    array_height: PositiveCount = Field(description="N_x of Eq. 5: rows of the unit's multiplier array")
+    array_width: PositiveCount = Field(description="N_y of Eq. 5: columns of the unit's multiplier array")
+
+
+class OnChip(FileModel):
+    """An on-chip memory bank and its share of the crossbar that serves the units in its scope."""
+
+    title: str = ""
+    node: str = Field(description="logic node at which the figures below hold")
+    bank_capacity: Information
+    area_per_bit: AreaPerBit
+    area_overhead: Share = Field(description="share of a bank's area that is periphery, not bit cells")
+    dynamic_energy_per_bit: EnergyPerBit
+    static_power_per_bit: PowerPerBit
+    controller_area: AreaOrZero = Field(description="crossbar area of one bank towards one port")
+    controller_power: Power = Field(description="crossbar power of one bank towards one port")
+    latency: Time
+
+
+class Memory(FileModel):
+    """An off-chip memory device (an HBM stack, a GDDR chip) and its controller on the compute die."""
+
+    title: str = ""
+    links_per_device: PositiveCount = Field(description="data pins of one device")
+    links_per_mm: PerLength = Field(description="data pins that a length of die edge lets through")
+    dynamic_energy_per_bit: EnergyPerBit
+    static_power_per_bit: PowerPerBit
+    device_capacity: Information
+    device_area: Area = Field(description="package area that one device takes beside the die")
+    controller_area: Area = Field(description="die area of the controller and I/O of one device")
+    nominal_voltage: Voltage
+    threshold_voltage: Voltage
+    minimum_voltage: Voltage
+    maximum_voltage: Voltage
+    nominal_frequency: Frequency = Field(description="one bit per pin and cycle: 2 Gbit/s pins are 2 GHz")
+    access_latency: Time
+
+
+class Link(FileModel):
+    """One lane of an interconnect, one direction: on the package, off the package, or to the network."""
+
+    title: str = ""
+    kind: str = ""
+    nominal_voltage: Voltage
+    threshold_voltage: Voltage
+    minimum_voltage: Voltage
+    maximum_voltage: Voltage
+    nominal_frequency: Frequency = Field(description="one bit per lane and cycle")
+    nominal_energy_per_bit: EnergyPerBit
+    area_per_link: Area = Field(description="die area of the I/O of one lane")
+    links_per_mm: PerLength = Field(description="lanes that a length of die edge lets through")
+    latency: Time
+    maximum_links: Count | None = Field(default=None, description="lanes of one port, where the standard fixes them")
+
+
+class Substrate(FileModel):
+    """What dies and memories are mounted on: it bounds the area of a package and the wires that leave a die."""
+
+    title: str = ""
+    maximum_area: Area
+    links_per_mm: PerLength
+    bump_pitch: Length | None = None
+    cost_per_area: CostPerArea | None = None
+
+
+class LogicNode(FileModel):
+    """A logic node: how many steps of the scaling rule it lies from the base node, and its own SRAM factors."""
+
+    title: str = ""
+    step: int = Field(description="steps from the base node; negative for older nodes")
+    sram_area: Ratio = Field(description="area of a bit cell, base node = 1")
+    sram_energy: Ratio = Field(description="dynamic energy of an access, base node = 1")
+    sram_leakage: Ratio = Field(description="static power of a bit, base node = 1")
+
+
+class LogicRule(FileModel):
+    """What one step of logic scaling brings at equal performance (Sec. 9: area /1.8, power /1.3)."""
+
+    area_per_step: Ratio
+    power_per_step: Ratio

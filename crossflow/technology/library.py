@@ -1,0 +1,149 @@
+"""The technology library: components by name, scaled to logic nodes, gathered for a whole batch of design points."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from crossflow import files
+from crossflow.arrays import Array
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow.files import Document, FileModel
+from crossflow.technology.components import Compute, Link, LogicNode, LogicRule, Memory, OnChip, Substrate
+
+Component = TypeVar("Component", bound=FileModel)
+Scaled = TypeVar("Scaled", Compute, OnChip)
+
+
+class TechLibrary(FileModel):
+    """Components of every kind by name, with the scaling rules between logic nodes.
+
+    A file may extend another (``extends: standard``): its entries are added to the other's, or take their place.
+    """
+
+    name: str
+    title: str = ""
+    extends: str | None = None
+    sources: Mapping[str, str]
+    logic: Mapping[str, LogicNode]
+    logic_rule: LogicRule
+    compute: Mapping[str, Compute] = {}
+    on_chip: Mapping[str, OnChip] = {}
+    memory: Mapping[str, Memory] = {}
+    link: Mapping[str, Link] = {}
+    substrate: Mapping[str, Substrate] = {}
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Names of the components of a kind (compute, on_chip, memory, link, substrate, logic)."""
+        return tuple(getattr(self, kind))
+
+    def component(self, kind: str, name: str) -> Any:
+        """Component of a kind by name; CrossflowError with the known names when there is none."""
+        known: Mapping[str, Any] = getattr(self, kind)
+        if name not in known:
+            raise CrossflowError(
+                f"technology library '{self.name}' has no {kind.replace('_', '-')} '{name}'"
+                f"{did_you_mean(name, known)}; known: {', '.join(known)}"
+            )
+        return known[name]
+
+    def gather(self, kind: str, names: Sequence[str]) -> Any:
+        """Component whose fields hold, for each design point, the figures of the component named there."""
+        return gather([self.component(kind, name) for name in names])
+
+    def scale(self, component: Scaled, nodes: Sequence[str]) -> Scaled:
+        """Component carried from its own logic node to the node of each design point.
+
+        Logic follows the rule (area and power by a fixed factor a step at equal performance); on-chip memory follows
+        the factors of the node itself, because bit cells shrink less than logic [1]_. The crossbar beside a bank is logic.
+
+        References
+        ----------
+        .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 9.
+        """
+        own, target = self.component("logic", component.node), self.gather("logic", nodes)
+        steps = np.array([self.component("logic", node).step - own.step for node in nodes], dtype=float)
+        area = self.logic_rule.area_per_step**-steps
+        power = self.logic_rule.power_per_step**-steps
+        if isinstance(component, Compute):
+            changed = {"nominal_area": component.nominal_area * area, "nominal_power": component.nominal_power * power}
+        else:
+            changed = {
+                "area_per_bit": component.area_per_bit * target.sram_area / own.sram_area,
+                "dynamic_energy_per_bit": component.dynamic_energy_per_bit * target.sram_energy / own.sram_energy,
+                "static_power_per_bit": component.static_power_per_bit * target.sram_leakage / own.sram_leakage,
+                "controller_area": component.controller_area * area,
+                "controller_power": component.controller_power * power,
+            }
+        return component.model_copy(update=changed)
+
+
+def gather(components: Sequence[Component]) -> Component:
+    """One component whose quantities have shape (n,), from n components of one kind.
+
+    A field that only some of them carry (a fixed number of lanes) is infinite, that is no limit, for the others.
+    """
+    distinct = list({id(component): component for component in components}.values())
+    if len(distinct) == 1:
+        return distinct[0]
+    rank = {id(component): i for i, component in enumerate(distinct)}
+    index = np.array([rank[id(component)] for component in components])
+    changed: dict[str, Array] = {}
+    for name in type(distinct[0]).model_fields:
+        values = [getattr(component, name) for component in distinct]
+        if any(isinstance(value, np.ndarray) for value in values):
+            filled = [np.array([np.inf]) if value is None else value for value in values]
+            changed[name] = np.concatenate(filled)[index]
+    return distinct[0].model_copy(update=changed)
+
+
+@functools.lru_cache(maxsize=32)
+def load_library(name: str, base: Path | None = None) -> TechLibrary:
+    """Read a technology library by shipped name or path, with what it extends."""
+    document = library_document(name, base)
+    library = files.validate(TechLibrary, document, sourced=True)
+    _check(library, document)
+    return library
+
+
+def library_document(name: str, base: Path | None = None) -> Document:
+    """Plain data of a library after `extends` has been followed."""
+    path = files.find("techlibs", name, base)
+    document = files.read_yaml(path)
+    if not isinstance(document.data, dict):
+        raise SpecError([document.problem((), "expected a mapping with the sections of a technology library")])
+    parent = document.data.get("extends")
+    if parent is None:
+        return document
+    if parent == document.data.get("name"):
+        raise SpecError([document.problem(("extends",), "a library cannot extend itself")])
+    return files.merge(library_document(str(parent), path.parent), document)
+
+
+def _check(library: TechLibrary, document: Document) -> None:
+    """Problems that no single field shows: unknown sources and nodes, voltages out of order."""
+    problems = []
+    for path, value in files.walk(document.data):
+        if isinstance(value, Mapping) and "value" in value and value.get("source") not in library.sources:
+            message = f"source '{value.get('source')}' is not among the file's sources{did_you_mean(str(value.get('source')), library.sources)}"
+            problems.append(document.problem((*path, "source"), message))
+    for kind in ("compute", "on_chip"):
+        for name, part in getattr(library, kind).items():
+            if part.node not in library.logic:
+                problems.append(document.problem((kind, name, "node"), f"no logic node '{part.node}'{did_you_mean(part.node, library.logic)}"))
+    for kind in ("compute", "memory", "link"):
+        for name, part in getattr(library, kind).items():
+            problems += [document.problem((kind, name), message) for message in voltage_problems(part)]
+    if problems:
+        raise SpecError(problems)
+
+
+def voltage_problems(part: Compute | Memory | Link) -> list[str]:
+    """Sentences about voltages that are out of order; empty when threshold < minimum <= nominal <= maximum."""
+    order = [part.threshold_voltage, part.minimum_voltage, part.nominal_voltage, part.maximum_voltage]
+    rising = (order[0] < order[1]) & (order[1] <= order[2]) & (order[2] <= order[3])
+    return [] if np.all(rising) else ["voltages must satisfy threshold < minimum <= nominal <= maximum"]

@@ -1,0 +1,259 @@
+"""Quantities at the file edge: text with a unit outside, SI floats inside.
+
+A quantity in a file is text such as ``3.35 TB/s``, ``80 GiB``, ``4.2 pJ/bit`` or ``9 us``; GB = 1e9 B, GiB = 2^30 B.
+Inside everything is SI base with the byte as unit of information: s, B, flop, W, J, Hz, m, V. A unit written in a
+model's annotation (`Quantity("B/s")`) is the unit of the float that the model holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from crossflow.arrays import Array, points
+
+if TYPE_CHECKING:
+    import pint
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+# A registry of our own, not pint's default one: there the bit is dimensionless, so "3" would pass for "3 B",
+# and "GB" next to "GiB", flop and USD are missing. It also loads ten times faster.
+_DEFINITIONS = """
+yotta- = 1e24 = Y-
+zetta- = 1e21 = Z-
+exa- = 1e18 = E-
+peta- = 1e15 = P-
+tera- = 1e12 = T-
+giga- = 1e9 = G-
+mega- = 1e6 = M-
+kilo- = 1e3 = k-
+milli- = 1e-3 = m-
+micro- = 1e-6 = u- = µ-
+nano- = 1e-9 = n-
+pico- = 1e-12 = p-
+femto- = 1e-15 = f-
+atto- = 1e-18 = a-
+kibi- = 2**10 = Ki-
+mebi- = 2**20 = Mi-
+gibi- = 2**30 = Gi-
+tebi- = 2**40 = Ti-
+meter = [length] = m
+second = [time] = s
+minute = 60 * second = min
+hour = 3600 * second = h
+day = 86400 * second
+kilogram = [mass] = kg
+ampere = [current] = A
+byte = [information] = B
+bit = byte / 8 = b
+flop = [computation]
+op = flop
+usd = [currency] = USD
+hertz = 1 / second = Hz
+newton = kilogram * meter / second ** 2 = N
+joule = newton * meter = J
+watt = joule / second = W
+volt = watt / ampere = V
+cycle = []
+"""
+_TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+_PLAIN_UNITS = {"m2": "m**2", "mm2": "mm**2", "um2": "um**2", "nm2": "nm**2", "cm2": "cm**2", "%": "percent"}
+
+
+@functools.cache
+def _registry() -> pint.UnitRegistry[float]:
+    import pint
+
+    registry: pint.UnitRegistry[float] = pint.UnitRegistry(None)
+    registry.load_definitions(_DEFINITIONS.strip().splitlines())
+    return registry
+
+
+@functools.cache
+def _factor(unit: str, target: str) -> float:
+    """How many `target` one `unit` is; ValueError when they measure different things or `unit` is unknown."""
+    import pint
+
+    registry = _registry()
+    try:
+        return float(registry.Quantity(1.0, registry.Unit(_expand(unit))).to(registry.Unit(_expand(target))).magnitude)
+    except pint.DimensionalityError:
+        raise ValueError(f"'{unit}' is not a unit of {target}") from None
+    except (pint.UndefinedUnitError, pint.errors.DefinitionSyntaxError, AttributeError, ValueError, TypeError):
+        raise ValueError(f"'{unit}' is not a known unit") from None
+
+
+def _expand(unit: str) -> str:
+    """Spell ``mm2`` as ``mm**2`` in each factor of a unit, as pint reads it."""
+    return re.sub(r"[A-Za-zµ%]+2?", lambda found: _PLAIN_UNITS.get(found.group(), found.group()), unit)
+
+
+def parse(text: str | float, unit: str) -> float:
+    """Read a quantity as a float in `unit`; a bare number is read only where `unit` is ``1``.
+
+    >>> parse("3.35 TB/s", "B/s"), parse("80 GiB", "B") == 80 * 2**30, parse("85 %", "1")
+    (3350000000000.0, True, 0.85)
+    """
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"expected {_wanted(unit)}, got {text!r}")
+    if isinstance(text, int | float):
+        if unit != "1":
+            raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")
+        return float(text)
+    found = _TEXT.match(text)
+    if found is None:
+        raise ValueError(f"expected {_wanted(unit)}, got '{text}'")
+    number, written = float(found[1].replace("_", "")), found[2]
+    if unit == "1":
+        if written not in ("", "%"):
+            raise ValueError(f"expected {_wanted(unit)}, got '{text}'")
+        return number / 100.0 if written == "%" else number
+    if not written:
+        raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")
+    try:
+        return number * _factor(written, unit)
+    except ValueError as error:
+        raise ValueError(f"expected {_wanted(unit)}, got '{text}': {error}") from None
+
+
+def _wanted(unit: str) -> str:
+    return "a number" if unit == "1" else f"a quantity in {unit}"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Annotation of a model field: the SI unit it holds and the range it may take.
+
+    In a file the field is text with a unit, or a mapping ``{value, source, projected, low, high, note}``; in the model it
+    is a read-only array of shape (1,), so that one design point and many share every formula.
+    """
+
+    unit: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+
+    def read(self, raw: Any, sourced: bool = False) -> Array:
+        """Read one field from its file form; ValueError says what was expected."""
+        if isinstance(raw, np.ndarray):
+            return points(raw)
+        if isinstance(raw, Mapping):
+            return self._read_mapping(raw)
+        if sourced:
+            raise ValueError("expected a mapping {value: ..., source: ...}: every number of a library names its source")
+        return points(self._checked(parse(raw, self.unit)))
+
+    def _read_mapping(self, raw: Mapping[str, Any]) -> Array:
+        from crossflow.errors import did_you_mean
+
+        known = ("value", "source", "projected", "low", "high", "note")
+        for key in raw:
+            if key not in known:
+                raise ValueError(f"unknown key '{key}' beside value{did_you_mean(key, known)}")
+        for key in ("value", "source"):
+            if key not in raw:
+                raise ValueError(f"expected the key '{key}' in {{value: ..., source: ...}}")
+        bounds = [parse(raw[key], self.unit) for key in ("low", "value", "high") if key in raw]
+        if bounds != sorted(bounds):
+            raise ValueError("low, value and high must not decrease")
+        return points(self._checked(parse(raw["value"], self.unit)))
+
+    def _checked(self, value: float) -> float:
+        if not np.isfinite(value):
+            raise ValueError(f"expected a finite number, got {value}")
+        for limit, wrong, words in (
+            (self.gt, lambda v, b: v <= b, "greater than"),
+            (self.ge, lambda v, b: v < b, "at least"),
+            (self.le, lambda v, b: v > b, "at most"),
+        ):
+            if limit is not None and wrong(value, limit):
+                raise ValueError(f"expected {words} {limit:g} {'' if self.unit == '1' else self.unit}".rstrip() + f", got {value:g}")
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        def validate(raw: Any, info: core_schema.ValidationInfo) -> Array:
+            return self.read(raw, sourced=bool(info.context and info.context.get("sourced")))
+
+        def plain(value: Array) -> float | list[float]:
+            return float(value[0]) if value.size == 1 else value.tolist()  # type: ignore[no-any-return]
+
+        return core_schema.with_info_plain_validator_function(
+            validate, serialization=core_schema.plain_serializer_function_ser_schema(plain)
+        )
+
+
+def _positive(unit: str) -> Quantity:
+    return Quantity(unit, gt=0)
+
+
+def _amount(unit: str) -> Quantity:
+    return Quantity(unit, ge=0)
+
+
+# The quantities that models are made of; each says its SI unit once.
+Ratio = Annotated[Array, Quantity("1", ge=0)]
+Share = Annotated[Array, Quantity("1", ge=0, le=1)]
+Count = Annotated[Array, Quantity("1", ge=0)]
+PositiveCount = Annotated[Array, Quantity("1", gt=0)]
+Time = Annotated[Array, _amount("s")]
+Frequency = Annotated[Array, _positive("Hz")]
+Voltage = Annotated[Array, _positive("V")]
+Power = Annotated[Array, _amount("W")]
+Energy = Annotated[Array, _amount("J")]
+EnergyPerBit = Annotated[Array, _amount("J/B")]
+EnergyPerFlop = Annotated[Array, _amount("J/flop")]
+PowerPerBit = Annotated[Array, _amount("W/B")]
+Area = Annotated[Array, _positive("m2")]
+AreaOrZero = Annotated[Array, _amount("m2")]
+AreaPerBit = Annotated[Array, _positive("m2/B")]
+Length = Annotated[Array, _positive("m")]
+PerLength = Annotated[Array, _positive("1/m")]
+Information = Annotated[Array, _positive("B")]
+Bandwidth = Annotated[Array, _positive("B/s")]
+BandwidthOrZero = Annotated[Array, _amount("B/s")]
+Throughput = Annotated[Array, _positive("flop/s")]
+FlopPerCycle = Annotated[Array, _positive("flop/cycle")]
+CostPerArea = Annotated[Array, _amount("USD/m2")]
+Cost = Annotated[Array, _amount("USD")]
+
+_SCALES = {
+    "s": ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
+    "m2": ((1e-6, "mm2"), (1e-12, "um2")),
+    "m2/B": ((8e-12, "um2/bit"), (8e-18, "nm2/bit")),
+    "J/B": ((8e-12, "pJ/bit"), (8e-15, "fJ/bit")),
+    "W/B": ((8e-12, "pW/bit"), (8e-15, "fW/bit")),
+    "J/flop": ((1e-12, "pJ/flop"), (1e-15, "fJ/flop")),
+    "1/m": ((1e3, "1/mm"),),
+    "m": ((1e-3, "mm"), (1e-6, "um")),
+    "V": ((1, "V"),),
+    "USD/m2": ((1e6, "USD/mm2"),),
+    "flop/cycle": ((1, "flop/cycle"),),
+    "USD": ((1, "USD"),),
+    "1": ((1, ""),),
+}
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
+
+
+def show(value: float, unit: str, digits: int = 4) -> str:
+    """Write an SI float with the prefix that a person would choose.
+
+    >>> show(3.35e12, "B/s"), show(2.5e-5, "s"), show(80 * 2**30, "B"), show(0.85, "1")
+    ('3.35 TB/s', '25 us', '80 GiB', '0.85')
+    """
+    value = float(value)
+    scales = _SCALES.get(unit) or tuple((factor, prefix + unit) for factor, prefix in _PREFIXES)
+    if not np.isfinite(value):
+        return f"{value} {unit}"
+    factor, name = next((pair for pair in scales if abs(value) >= pair[0] * (1 - 1e-9)), scales[-1])
+    if value == 0:
+        factor, name = scales[0]
+    return f"{value / factor:.{digits}g} {name}".strip()

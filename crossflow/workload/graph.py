@@ -1,0 +1,124 @@
+"""The model as a graph of kernels, before any parallelism: what is computed, on how much data, after what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["forward", "backward", "update"]
+
+DTYPE_BYTES: Mapping[str, int] = {
+    "fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "int32": 4, "int8": 1, "fp8": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """Matrix product C[m, n] = A[m, k] B[k, n]; with `accumulate` C is read, added to and written."""
+
+    m: float
+    n: float
+    k: float
+    accumulate: bool = False
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions: 2 m n k. [flop]"""
+        return 2.0 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Work that passes over data once: pointwise, reduction, softmax, embedding, optimizer.
+
+    Attributes
+    ----------
+    kind : what it is, for reports.
+    flops : operations. [flop]
+    elements : elements read and written, all passes over memory counted. [1]
+    launches : kernels that it takes. [1]
+    """
+
+    kind: str
+    flops: float
+    elements: float
+    launches: int = 1
+
+
+Operation = Gemm | Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A layer with weights: its matrix W[k, n] (0 x 0 without one) and further parameters such as biases.
+
+    `kind` is the layer type that strategies address: ``embedding``, ``cell``, ``projection`` or ``softmax``.
+    """
+
+    name: str
+    kind: str
+    rows: int
+    columns: int
+    extra_parameters: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return self.rows * self.columns + self.extra_parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One vertex of the compute graph: the operations of one layer at one time step, in order.
+
+    Attributes
+    ----------
+    name, layer, phase : what it is; `layer` is an index into the graph's layers.
+    step : time step of a recurrent model, 0 otherwise.
+    first : whether it is the first of its layer to contribute to a gradient (later ones accumulate).
+    after : indices of the nodes whose results it needs.
+    """
+
+    name: str
+    layer: int
+    phase: Phase
+    step: int = 0
+    first: bool = True
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Graph:
+    """A model: its layers, its nodes in an order that respects dependencies, and the sizes that strategies divide.
+
+    Attributes
+    ----------
+    model : model family, ``lstm`` or ``gemm``.
+    batch : samples of one step over all devices.
+    sizes : further dimensions by name (hidden, vocabulary, sequence ...).
+    dtype : data type of weights, activations and gradients.
+    optimizer_states : values kept per parameter by the optimizer.
+    training : whether backward pass and update are part of a step.
+    tokens_per_sample : tokens in one sample, 0 where the word has no meaning.
+    """
+
+    model: str
+    batch: int
+    layers: tuple[Layer, ...]
+    nodes: tuple[Node, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    dtype: str = "fp16"
+    optimizer_states: int = 0
+    training: bool = True
+    tokens_per_sample: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def element(self) -> int:
+        """Size of one element. [B]"""
+        return DTYPE_BYTES[self.dtype]
