@@ -23,6 +23,7 @@ from crossflow.mapping import Network, Placement, best_placement, place
 from crossflow.parallel import SuperGraph, transform
 from crossflow.scenario import Scenario, from_document
 from crossflow.score import Score, scatter
+from crossflow.technology import Choice
 from crossflow.timeline import Schedule, schedule, simulate
 from crossflow.units import Quantity
 from crossflow.workload import Graph
@@ -62,24 +63,24 @@ def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
     if len(set(lengths.values())) != 1:
         raise ValueError(f"all paths must have as many values: {lengths}")
     n = next(iter(lengths.values()))
-    names, quantities, discrete = split(scenario, points)
+    choices, quantities, discrete = split(scenario, points)
     parts = []
     for settings, index in groups(discrete, n):
         variant = _variant(scenario, settings) if settings else scenario
         for start in range(0, len(index), CHUNK):
             chosen = index[start : start + CHUNK]
-            part_names = {role: [values[i] for i in chosen] for role, values in names.items()}
+            part_choices = {role: choice.at(chosen) for role, choice in choices.items()}
             part_quantities = {path: values[chosen] for path, values in quantities.items()}
-            parts.append((chosen, _batch(variant, part_names, part_quantities, len(chosen))))
+            parts.append((chosen, _batch(variant, part_choices, part_quantities, len(chosen))))
     return scatter(parts, n)
 
 
 # -------------------------------------------------------------------------------------------- points
 
 
-def split(scenario: Scenario, points: Points) -> tuple[dict[str, Sequence[str]], dict[str, Array], dict[str, Sequence[Any]]]:
-    """Sort the paths of points into technology names, quantities of the system, and all that makes another scenario."""
-    names: dict[str, Sequence[str]] = {}
+def split(scenario: Scenario, points: Points) -> tuple[dict[str, Choice], dict[str, Array], dict[str, Sequence[Any]]]:
+    """Sort the paths of points into technology choices, quantities of the system, and all that makes another scenario."""
+    choices: dict[str, Choice] = {}
     quantities: dict[str, Array] = {}
     discrete: dict[str, Sequence[Any]] = {}
     for path, values in points.items():
@@ -88,12 +89,12 @@ def split(scenario: Scenario, points: Points) -> tuple[dict[str, Sequence[str]],
             if parts[2] not in type(scenario.system.technology).model_fields:
                 known = type(scenario.system.technology).model_fields
                 raise CrossflowError(f"{path}: no such technology role{did_you_mean(parts[2], known)}; known: {', '.join(known)}")
-            names[parts[2]] = values
+            choices[parts[2]] = Choice.of([str(value) for value in values])
         elif parts[0] == "system" and (quantity := quantity_at(scenario.system, parts[1:])) is not None:
             quantities[path] = _read(path, quantity, values)
         else:
             discrete[path] = values
-    return names, quantities, discrete
+    return choices, quantities, discrete
 
 
 def _read(path: str, quantity: Quantity, values: Sequence[Any]) -> Array:
@@ -205,12 +206,12 @@ def _variant(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
 # -------------------------------------------------------------------------------------------- one batch
 
 
-def _batch(scenario: Scenario, names: Mapping[str, Sequence[str]], quantities: Mapping[str, Array], n: int) -> Score:
+def _batch(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int) -> Score:
     """Score of points that share a super-graph and a placement."""
     system: SystemSpec = scenario.system
     for path, values in quantities.items():
         system = with_quantity(system, path.split(".")[1:], values)
-    device = architecture(system, names, scenario.base)
+    device = architecture(system, choices, scenario.base)
     graph = scenario.graph()
     supergraph = transform(graph, scenario.strategy)
     placement = placed(scenario, supergraph, device)

@@ -10,7 +10,11 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 
-BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
+UNIT_SUFFIX = {
+    "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "bound": "_share",
+    "memory": "_bytes", "memory_capacity": "_bytes", "energy": "_j", "power": "_w",
+    "samples_per_second": "", "tokens_per_second": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +86,15 @@ class Score:
         )
 
     def columns(self) -> dict[str, Any]:
-        """Flat table of all figures: name -> values, groups joined by a dot."""
+        """Flat table of all figures: name with unit -> values, groups joined by a dot."""
         table: dict[str, Any] = {}
         for field in fields(self):
-            value = getattr(self, field.name)
+            value, name = getattr(self, field.name), field.name + UNIT_SUFFIX.get(field.name, "")
             if isinstance(value, Mapping):
-                table |= {f"{field.name}.{name}": array for name, array in value.items()}
+                table |= {f"{name}.{key}": array for key, array in value.items()}
             elif isinstance(value, np.ndarray) and field.name != "reason":
-                table[field.name] = value
+                table[name] = value
+        table["memory_needed_bytes"] = self.memory_needed
         table["bound_by"] = self.bound_by
         table["reason"] = [self.why(i) for i in range(len(self))]
         return table

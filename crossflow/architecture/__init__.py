@@ -3,13 +3,15 @@
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
 from crossflow.architecture.system import architecture, resolve
-from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, NetworkLevel, NetworkSpec, SystemSpec
+from crossflow.architecture.network import FabricParameters, NetworkLevel, NetworkSpec
+from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 
 __all__ = [
     "Architecture",
     "BudgetUse",
     "DatasheetSystem",
     "Execution",
+    "FabricParameters",
     "GeneratedSystem",
     "Level",
     "Limit",

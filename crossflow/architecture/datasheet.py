@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from crossflow.architecture.model import Architecture, Level, Port
-from crossflow.architecture.template import DatasheetLevel, DatasheetSystem, NetworkLevel
+from crossflow.architecture.network import NetworkLevel
+from crossflow.architecture.template import DatasheetLevel, DatasheetSystem
 from crossflow.arrays import Array
-from crossflow.technology import Compute, TechLibrary
+from crossflow.technology import Choice, Compute, TechLibrary
 
 ONE, ZERO, UNLIMITED = np.ones(1), np.zeros(1), np.array([np.inf])
 REFERENCE_UNIT = "volta-tensor-core"  # whose energy per operation, scaled to a device's node, stands for its own
@@ -18,7 +19,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
     technology, energy = system.technology, system.energy
     memory = library.component("memory", technology.memory)
     link = library.component("link", technology.link)
-    unit: Compute = library.scale(library.component("compute", REFERENCE_UNIT), (technology.logic,))
+    unit: Compute = library.scale(library.component("compute", REFERENCE_UNIT), Choice.of((technology.logic,)))
     per_flop = unit.nominal_power * (1 - unit.leakage) / (unit.nominal_flop_rate * unit.nominal_frequency)
     levels = [_level(name, level, system, library) for name, level in system.levels.items() if name != "memory"]
     published = system.levels["memory"]
@@ -58,7 +59,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
 def _level(name: str, level: DatasheetLevel, system: DatasheetSystem, library: TechLibrary) -> Level:
     shared = level.scope == "device"
     bank = library.on_chip.get(name)
-    energy = ZERO if bank is None else library.scale(bank, (system.technology.logic,)).dynamic_energy_per_bit
+    energy = ZERO if bank is None else library.scale(bank, Choice.of((system.technology.logic,))).dynamic_energy_per_bit
     return Level(
         name=name,
         scope="global" if shared else "bundle",

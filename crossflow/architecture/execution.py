@@ -5,12 +5,25 @@ from __future__ import annotations
 from pydantic import Field
 
 from crossflow.files import FileModel
-from crossflow.units import Share, Time
+from crossflow.units import Ratio, Share, Time
+
+
+class TileExecution(FileModel):
+    """How a vendor's library maps a matrix product onto the units of a device."""
+
+    shapes: tuple[tuple[int, int], ...] = Field(description="tiles of C that the library ships, rows by columns")
+    splits: tuple[int, ...] = Field(description="numbers of blocks that may share the k loop of one tile")
+    depth: int = Field(gt=0, description="elements of k that one step of the main loop handles")
+    fill: Time = Field(description="time of a block outside its main loop: pipeline fill, epilogue, store")
+    split: Time = Field(description="extra time of a split k loop: synchronisation and reduction")
+    partial_rate: Ratio = Field(description="rate at which partial sums of a split move, over the main memory's")
+    cache_bytes_per_clock: Ratio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
 
 
 class Execution(FileModel):
-    """What separates achieved from peak rates."""
+    """What separates achieved from peak rates; `tiles` for devices whose libraries are known, absent for generated ones."""
 
     kernel_launch: Time = Field(description="time between kernels of one stream that no work fills")
     matrix_utilisation: Share = Field(description="highest share of the matrix peak that a long kernel reaches")
     vector_utilisation: Share = Field(description="highest share of the vector peak that a long kernel reaches")
+    tiles: TileExecution | None = None

@@ -10,7 +10,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from crossflow.architecture.template import Budgets, GeneratedSystem, Shares
 from crossflow.architecture.voltage import OperatingPoint, operate
 from crossflow.arrays import Array, Mask
 from crossflow.files import FileModel
-from crossflow.technology import Compute, Link, Memory, OnChip, Substrate, TechLibrary
+from crossflow.technology import Choice, Compute, Link, Memory, OnChip, Substrate, TechLibrary
 
 NOTHING = np.zeros(1)
 
@@ -90,16 +90,16 @@ class Links:
     limit: Limit
 
 
-def generate(system: GeneratedSystem, library: TechLibrary, names: Mapping[str, Sequence[str]] | None = None) -> Architecture:
+def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice] | None = None) -> Architecture:
     """Generate the architecture of every design point.
 
     Parameters
     ----------
     system : the template with the scenario's changes; its quantities may have shape (n,).
     library : technology library to choose from.
-    names : for roles of `system.technology` that differ between points, the entry chosen at each of the n points.
+    choices : for roles of `system.technology` that differ between points, the entry chosen at each of the n points.
     """
-    parts = choose_parts(system, library, names or {})
+    parts = choose_parts(system, library, choices or {})
     budgets = system.budgets
     given = {name: allot(budgets, name) for name in ("compute", *system.levels, "memory", "intra_link", "inter_link")}
     cores = build_cores(parts.compute, given["compute"], system.mcus_per_bundle)
@@ -138,9 +138,9 @@ def generate(system: GeneratedSystem, library: TechLibrary, names: Mapping[str, 
 # ------------------------------------------------------------------------------------------ technology and budgets
 
 
-def choose_parts(system: GeneratedSystem, library: TechLibrary, names: Mapping[str, Sequence[str]]) -> Parts:
+def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice]) -> Parts:
     """Gather the components that each design point names, changed as the template says, at the point's logic node."""
-    choice = {role: names.get(role, (name,)) for role, name in system.technology.model_dump().items()}
+    choice = {role: choices.get(role) or Choice.of((name,)) for role, name in system.technology.model_dump().items()}
     changes = system.components
     compute = _changed(library.gather("compute", choice["compute"]), changes.compute)
     on_chip = {

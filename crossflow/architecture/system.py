@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.errors import SpecError
 from crossflow.files import Document
-from crossflow.technology import load_library
+from crossflow.technology import Choice, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 # Keys of a system file that describe the file rather than the device that it is made of.
@@ -79,17 +79,24 @@ def _with_device(document: Document, base: Path | None) -> Document:
             raise SpecError([document.problem((), "the key 'device' is missing: a system names the template of its devices")])
         device = _template(Document(file=document.file, data={"template": data["device"]}, lines=document.lines), base)
         return files.merge(device, document.without(*_OF_THE_FILE))
+    document = files.merge(_fabrics(), document)
     if data.get("kind") == "datasheet" and "family" in data:
         family = files.read_yaml(files.find("templates", str(data["family"]), base))
         return files.merge(family.without("kind", "name", "title"), document)
     return document
 
 
-def architecture(spec: SystemSpec, names: Mapping[str, Sequence[str]] | None = None, base: Path | None = None) -> Architecture:
-    """Architecture of a system's devices; `names` gives technology choices that differ between design points."""
+@functools.cache
+def _fabrics() -> Document:
+    """How fabrics carry collectives: under every system, like a family under its devices."""
+    return files.read_yaml(files.find("templates", "fabrics")).without("kind", "name", "title")
+
+
+def architecture(spec: SystemSpec, choices: Mapping[str, Choice] | None = None, base: Path | None = None) -> Architecture:
+    """Architecture of a system's devices; `choices` gives the technology that differs between design points."""
     library = _library(spec.techlib, base)
     if isinstance(spec, GeneratedSystem):
-        return generate(spec, library, names)
+        return generate(spec, library, choices)
     return from_datasheet(spec, library)
 
 

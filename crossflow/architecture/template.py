@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
+from crossflow.architecture.network import NetworkSpec
 from crossflow.files import FileModel
 from crossflow.technology import Compute, Link, Memory, OnChip
 from crossflow.units import (
@@ -32,9 +33,6 @@ from crossflow.units import (
 
 Scope = Literal["mcu", "bundle", "global"]
 Dataflow = Literal["weight", "activation", "output", "best"]
-TOPOLOGIES = ("single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh", "pairs")
-Topology = Literal["single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh", "pairs"]
-
 
 def _partial(model: type[FileModel]) -> type[FileModel]:
     """Model with the same fields, each optional: what a template or scenario may change in a component."""
@@ -49,27 +47,6 @@ ComputeChanges, OnChipChanges = _partial(Compute), _partial(OnChip)
 MemoryChanges, LinkChanges = _partial(Memory), _partial(Link)
 
 
-class NetworkLevel(FileModel):
-    """One level of the network: its fabric, its wiring and, for datasheet systems, its bandwidth.
-
-    `bandwidth` is that of one device and direction, all ports together. Where it is absent the link technology gives it.
-    """
-
-    fabric: str = Field(default="ideal", description="kind of fabric, whose measured behaviour is in templates/fabrics.yaml")
-    topology: Topology | None = Field(default=None, description="wiring; the fabric's own where absent")
-    shape: tuple[int, ...] | None = None
-    bandwidth: Bandwidth | None = None
-    latency: Time | None = None
-
-
-class NetworkSpec(FileModel):
-    """Two levels of network: inside a node (a package or a server) and between nodes; the host's bus beside them."""
-
-    intra: NetworkLevel = NetworkLevel(topology="single")
-    inter: NetworkLevel = NetworkLevel(topology="switch")
-    host: NetworkLevel | None = None
-
-
 class SystemFields(FileModel):
     """What generated and datasheet systems have in common."""
 
@@ -78,7 +55,7 @@ class SystemFields(FileModel):
     notes: str = ""
     sources: Mapping[str, str] = {}
     execution: Execution
-    network: NetworkSpec = NetworkSpec()
+    network: NetworkSpec
     devices: int | None = Field(default=None, gt=0, description="accelerators in the system")
     nodes: int | None = Field(default=None, gt=0, description="packages or servers in the system")
     devices_per_node: int = Field(default=1, gt=0)
@@ -236,7 +213,7 @@ class DatasheetSystem(SystemFields):
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")
     throughput: Mapping[str, Throughput]
-    vector_throughput: Mapping[str, Throughput]
+    vector_throughput: Mapping[str, Throughput] = {}
     levels: Mapping[str, DatasheetLevel]
     power: DatasheetPower
     energy: DatasheetEnergy = DatasheetEnergy()

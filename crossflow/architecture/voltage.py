@@ -63,7 +63,8 @@ def voltage_for(power: Array, nominal: Array, threshold: Array, leakage: Array) 
     r = -16.0 / 27.0 + shift * (1.0 + b) - q
     discriminant = (r / 2.0) ** 2 + (p / 3.0) ** 3
     root = np.sqrt(np.maximum(discriminant, 0.0))
-    single = np.cbrt(-r / 2.0 + root) + np.cbrt(-r / 2.0 - root)
+    larger = np.cbrt(-r / 2.0 + np.where(r > 0.0, -root, root))  # the other term follows from it without cancellation
+    single = larger - np.divide(p / 3.0, larger, out=np.zeros(np.broadcast(p, larger).shape), where=larger != 0.0)
     radius = np.sqrt(np.maximum(-p / 3.0, 0.0))
     ratio = np.divide(-r / 2.0, radius**3, out=np.zeros(np.broadcast(r, radius).shape), where=radius > 0)
     triple = 2.0 * radius * np.cos(np.arccos(np.clip(ratio, -1.0, 1.0)) / 3.0)

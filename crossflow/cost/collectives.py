@@ -17,7 +17,8 @@ import numpy as np
 
 from crossflow.arrays import Array, divide
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+# send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "sendrecv")
 
 
 def ring_volume(collective: str, ranks: int) -> float:
@@ -25,14 +26,14 @@ def ring_volume(collective: str, ranks: int) -> float:
     share = (ranks - 1) / ranks
     volumes: Mapping[str, float] = {
         "all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share,
-        "broadcast": 1.0, "send_recv": 1.0,
+        "broadcast": 1.0, "send_recv": 1.0, "sendrecv": 1.0,
     }  # fmt: skip
     return volumes[collective]
 
 
 def ring_steps(collective: str, ranks: int) -> int:
     """Steps of a ring that follow one another; a transfer is one step [1]_."""
-    return {"all_reduce": 2 * (ranks - 1), "send_recv": 1}.get(collective, ranks - 1)
+    return {"all_reduce": 2 * (ranks - 1), "send_recv": 1, "sendrecv": 1}.get(collective, ranks - 1)
 
 
 def ring(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:

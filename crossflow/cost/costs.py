@@ -9,7 +9,7 @@ import numpy as np
 from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost.network import MessageCosts, message_costs
-from crossflow.cost.roofline import KernelCosts, gemm_costs, resources, stream_costs
+from crossflow.cost.roofline import KernelCosts, gemm_costs, resources, stream_costs, vector_rate
 from crossflow.mapping import Placement
 from crossflow.parallel import SuperGraph, Work
 from crossflow.workload import Gemm, Stream
@@ -109,5 +109,5 @@ def _lower_bound(graph: SuperGraph, architecture: Architecture, kernels: KernelC
     least += [operation.elements for operation in operations if isinstance(operation, Stream)]
     compulsory = np.array(least)[:, None] * graph.element
     matrix = np.arange(len(operations))[:, None] < len(ordered)
-    rate = np.where(matrix, architecture.throughput[graph.dtype], architecture.vector_throughput[graph.dtype])
+    rate = np.where(matrix, architecture.throughput[graph.dtype], vector_rate(architecture, graph.dtype))
     return np.asarray(np.maximum(kernels.flops / rate, compulsory / np.maximum(architecture.memory.bandwidth, 1e-300)))

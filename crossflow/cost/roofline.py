@@ -15,6 +15,7 @@ import numpy as np
 from crossflow.architecture import Architecture
 from crossflow.arrays import Array, Index, divide
 from crossflow.cost.tiling import register_accesses, traffic_by_level
+from crossflow.cost.waves import wave_times
 from crossflow.workload import Gemm, Stream
 
 
@@ -50,8 +51,10 @@ def resources(architecture: Architecture) -> tuple[str, ...]:
 
 
 def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Cost of matrix products by tiling search and the slowest resource."""
+    """Cost of matrix products: by the library's tiles where they are known, by tiling search elsewhere."""
     m, n, k, accumulate = (np.array([[getattr(g, name)] for g in gemms], dtype=float) for name in ("m", "n", "k", "accumulate"))
+    if architecture.execution.tiles is not None:
+        return tiled_costs(m, n, k, accumulate, architecture, dtype, element)
     flops = 2.0 * m * n * k
     delivered, tile = traffic_by_level(m, n, k, accumulate, element, architecture.levels)
     registers = element * register_accesses(flops, tile, architecture.array_height, architecture.array_width, architecture.dataflow)
@@ -60,12 +63,37 @@ def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, el
     return _slowest(compute, traffic, flops, architecture, launches=np.ones_like(m))
 
 
+def tiled_costs(
+    m: Array, n: Array, k: Array, accumulate: Array, architecture: Architecture, dtype: str, element: float, activity: float = 1.0
+) -> KernelCosts:
+    """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`)."""
+    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity)
+    moved = element * (m * k + k * n + m * n * (1.0 + accumulate))
+    memory = moved / architecture.memory.bandwidth
+    time = np.cbrt(together**3 + memory**3)
+    names = [level.name for level in architecture.levels]
+    last_cache = names[-2] if len(names) > 1 else names[-1]
+    shape = time.shape
+    nothing = np.zeros(shape)
+    by_name = {last_cache: cache, "memory": memory}
+    times = np.stack([np.broadcast_to(part, shape) for part in (compute, *(by_name.get(name, nothing) for name in names))])
+    launch = np.broadcast_to(architecture.execution.kernel_launch, shape)
+    traffic = np.stack([np.broadcast_to(moved if name == "memory" else nothing, shape) for name in names])
+    return KernelCosts(time=time + launch, launch=launch, resource_times=times, flops=np.broadcast_to(2.0 * m * n * k, shape), traffic=traffic)
+
+
 def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
     """Cost of work that passes over data once: its bytes cross every level of memory."""
     flops, elements, launches = (np.array([[getattr(s, name)] for s in streams], dtype=float) for name in ("flops", "elements", "launches"))
-    compute = flops / (architecture.vector_throughput[dtype] * architecture.execution.vector_utilisation)
+    compute = flops / (vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
     traffic = np.repeat((elements * element)[None], len(architecture.levels), axis=0)
     return _slowest(compute, traffic, flops, architecture, launches=launches)
+
+
+def vector_rate(architecture: Architecture, dtype: str) -> Array:
+    """Peak rate of pointwise work: of the type itself, or in fp32, which every device computes in. [flop/s]"""
+    rates = architecture.vector_throughput
+    return rates[dtype] if dtype in rates else rates.get("fp32", architecture.throughput[dtype])
 
 
 def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Architecture, launches: Array) -> KernelCosts:

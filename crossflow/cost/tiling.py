@@ -23,11 +23,9 @@ import numpy as np
 from crossflow.architecture import Level
 from crossflow.arrays import Array
 
-# Candidate tiles: which operand stays (C, B, A), the share of the capacity it gets, its aspect ratio.
-_STAYS = np.repeat([0, 1, 2], 6)[:, None, None]
-_SHARE = np.tile(np.repeat([0.34, 0.8], 3), 3)[:, None, None]
-_ASPECT = np.tile([0.5, 1.0, 2.0], 6)[:, None, None]
-CANDIDATES = _STAYS.shape[0]
+# Shapes tried for the operand that stays: the share of the capacity that it gets, and its aspect ratio; shape (6, 1, 1).
+_SHARE = np.repeat([0.34, 0.8], 3)[:, None, None]
+_ASPECT = np.tile([0.5, 1.0, 2.0], 2)[:, None, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,63 +82,67 @@ def _best_tile(
 ) -> tuple[Block, Array]:
     """Best tile of one level within the tile of the level outside, and the bytes that it makes cross between them."""
     tiles = candidates(outer, capacity)
-    elements = crossing(outer, tiles)
-    time = elements * element / np.maximum(bandwidth, 1e-300)
+    elements = np.stack([crossing(outer, tile, stays) for stays, tile in tiles.items()])
+    time = elements * (element / np.maximum(bandwidth, 1e-300))
     if nearer is not None and rate is not None:
-        bound = _inner_bound(outer, tiles, nearer.capacity / element) * element / np.maximum(rate, 1e-300)
-        time = np.maximum(time, bound) + 1e-3 * (time + bound)
-    best = time.argmin(axis=0)[None]
-    pick = [np.take_along_axis(np.broadcast_to(part, time.shape), best, axis=0)[0] for part in (tiles.m, tiles.n, tiles.k, elements)]
-    chosen = Block(m=pick[0], n=pick[1], k=pick[2], repeats=outer.repeats, accumulate=outer.accumulate)
-    return inside(outer, chosen), pick[3] * element
+        inner = np.stack([_inner_bound(outer, tile, nearer.capacity / element) for tile in tiles.values()])
+        inner *= element / np.maximum(rate, 1e-300)
+        time = np.maximum(time, inner) + 1e-3 * (time + inner)
+    flat = time.reshape(-1, *time.shape[2:])
+    best = flat.argmin(axis=0)[None]
+
+    def pick(parts: Sequence[Array]) -> Array:
+        whole = np.stack([np.broadcast_to(part, time.shape[1:]) for part in parts])
+        return np.asarray(np.take_along_axis(whole.reshape(flat.shape), best, axis=0)[0])
+
+    m, n, k = (pick([getattr(tile, name) for tile in tiles.values()]) for name in ("m", "n", "k"))
+    chosen = Block(m=m, n=n, k=k, repeats=outer.repeats, accumulate=outer.accumulate)
+    return inside(outer, chosen), pick(list(elements)) * element
 
 
-def candidates(outer: Block, capacity: Array) -> Block:
-    """Tiles to try: A (m x k), B (k x n) and C (m x n) of a tile fit the capacity together [elements].
+def candidates(outer: Block, capacity: Array) -> dict[str, Block]:
+    """Tiles to try, by the operand that stays: A (m x k), B (k x n) and C (m x n) of a tile fit the capacity together.
 
-    The operand that stays is made about square (in three aspects) with a share of the capacity, within the dimensions
-    it has; the third dimension streams through what is left.
+    The operand that stays is made about square (in three aspects) with a share of the capacity [elements], within the
+    dimensions it has; the third dimension streams through what is left.
     """
     m, n, k = outer.m, outer.n, outer.k
-    rows = np.where(_STAYS == 1, k, m)  # C: m x n, B: k x n, A: m x k
-    columns = np.where(_STAYS == 2, k, n)
-    streamed = np.where(_STAYS == 0, k, np.where(_STAYS == 1, m, n))
     room = _SHARE * capacity
-    height = np.minimum(np.maximum(np.sqrt(room) * _ASPECT, 1.0), rows)
-    width = np.minimum(np.maximum(room / height, 1.0), columns)
-    height = np.minimum(np.maximum(room / width, 1.0), rows)
-    depth = np.minimum(np.maximum((capacity - height * width) / (height + width), 1.0), streamed)
-    return Block(
-        m=np.where(_STAYS == 1, depth, height),
-        n=np.where(_STAYS == 2, depth, width),
-        k=np.where(_STAYS == 0, depth, np.where(_STAYS == 1, height, width)),
-        repeats=outer.repeats,
-        accumulate=outer.accumulate,
-    )
+    side = np.maximum(np.sqrt(room) * _ASPECT, 1.0)
+    tiles = {}
+    for stays, (rows, columns, streamed) in {"c": (m, n, k), "b": (k, n, m), "a": (m, k, n)}.items():
+        height = np.minimum(side, rows)
+        width = np.minimum(np.maximum(room / height, 1.0), columns)
+        height = np.minimum(np.maximum(room / width, 1.0), rows)
+        depth = np.minimum(np.maximum((capacity - height * width) / (height + width), 1.0), streamed)
+        sides = {"c": (height, width, depth), "b": (depth, width, height), "a": (height, depth, width)}[stays]
+        tiles[stays] = Block(m=sides[0], n=sides[1], k=sides[2], repeats=outer.repeats, accumulate=outer.accumulate)
+    return tiles
 
 
-def crossing(outer: Block, tile: Block) -> Array:
+def crossing(outer: Block, tile: Block, stays: str) -> Array:
     """Elements that cross into a level that holds `tile` while it works through all blocks `outer`.
 
-    The cheapest of the three loop orders: the innermost loop runs over m, n or k, so that B, A or C stays.
+    The innermost loop runs over the dimension that the operand which stays does not have, so that it moves once; the two
+    others move once for every tile along the dimension that they lack, and C is read and written where it does not stay.
     """
-    passes_m, passes_n, passes_k = passes(outer, tile)
     a, b, c = outer.m * outer.k, outer.k * outer.n, outer.m * outer.n
-    spilled = c * (2.0 * passes_k - 1.0 + outer.accumulate)
-    c_stays = a * passes_n + b * passes_m + c * (1.0 + outer.accumulate)
-    b_stays = a * passes_n + b + spilled
-    a_stays = a + b * passes_m + spilled
-    return np.asarray(outer.repeats * np.minimum(c_stays, np.minimum(b_stays, a_stays)))
+    if stays != "a":
+        a = a * _passes(outer.n, tile.n)
+    if stays != "b":
+        b = b * _passes(outer.m, tile.m)
+    c = c * ((1.0 if stays == "c" else 2.0 * _passes(outer.k, tile.k) - 1.0) + outer.accumulate)
+    return np.asarray(outer.repeats * (a + b + c))
 
 
-def passes(outer: Block, tile: Block) -> tuple[Array, Array, Array]:
-    """How many tiles cover each dimension of a block."""
-    return tuple(np.ceil(whole / part - 1e-9) for whole, part in ((outer.m, tile.m), (outer.n, tile.n), (outer.k, tile.k)))  # type: ignore[return-value]
+def _passes(whole: Array, part: Array) -> Array:
+    """How many parts cover a whole; one that is whole but for rounding counts as whole."""
+    return np.asarray(np.ceil(whole / part - 1e-9))
 
 
 def inside(outer: Block, tile: Block) -> Block:
     """The block that a tile holds, its dimensions cut evenly so that all tiles together are the whole."""
-    passes_m, passes_n, passes_k = passes(outer, tile)
+    passes_m, passes_n, passes_k = _passes(outer.m, tile.m), _passes(outer.n, tile.n), _passes(outer.k, tile.k)
     return Block(
         m=outer.m / passes_m,
         n=outer.n / passes_n,
@@ -151,12 +153,16 @@ def inside(outer: Block, tile: Block) -> Block:
 
 
 def _inner_bound(outer: Block, tile: Block, capacity: Array) -> Array:
-    """Elements that the level inside will at least need: square tiles of its capacity, C visited once a cut of k."""
-    side = np.sqrt(np.maximum(capacity, 1.0))
+    """Elements that the level inside will at least need while this level holds `tile`.
+
+    Every element is read once for a tile, and the two operands that stream past the one that stays are each read once
+    for every block of it, which at best is square and fills the level; cuts are not rounded.
+    """
     work = outer.repeats * outer.m * outer.n * outer.k
-    return np.asarray(
-        work * (1.0 / np.minimum(side, tile.m) + 1.0 / np.minimum(side, tile.n)) + outer.repeats * outer.m * outer.n * outer.k / tile.k
-    )
+    side = np.sqrt(capacity)
+    m, n, k = (np.maximum(1.0 / part, 1.0 / side) for part in (tile.m, tile.n, tile.k))
+    c_stays, b_stays, a_stays = m + n + 1.0 / tile.k, n + 2.0 * k + 1.0 / tile.m, m + 2.0 * k + 1.0 / tile.n
+    return np.asarray(work * np.minimum(c_stays, np.minimum(b_stays, a_stays)))
 
 
 def register_accesses(flops: Array, tile: Block, height: Array, width: Array, dataflow: str) -> Array:

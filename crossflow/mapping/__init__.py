@@ -13,6 +13,7 @@ from crossflow.mapping.placement import (
     routed_edges,
     to_networkx,
 )
+from crossflow.mapping.rings import has_chain, rings
 from crossflow.mapping.topology import SINGLE, Network, Topology, most_square
 
 __all__ = [

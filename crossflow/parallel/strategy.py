@@ -20,7 +20,9 @@ from crossflow.errors import StrategyError, did_you_mean
 # rows: rows of the first factor; columns: columns of the second; inner: the dimension that is summed over;
 # batch: samples, with a replica of the weights each; layers: pipeline stages.
 Role = Literal["rows", "columns", "inner", "batch", "layers"]
-_NOTATION = re.compile(r"^(?:RC-(?P<rows>\d+)-(?P<columns>\d+)|CR-(?P<inner>\d+))?(?:(?:^|-)d(?P<dp>\d+))?(?:(?:^|-)p(?P<lp>\d+))?$")
+_NOTATION = re.compile(
+    r"^(?!-)(?:RC-(?P<rows>\d+)-(?P<columns>\d+)|CR-(?P<inner>\d+))?(?:(?:^|-)d(?P<dp>\d+))?(?:(?:^|-)p(?P<lp>\d+))?$", re.ASCII
+)
 _DEGREES = ("kernel", "kp1", "kp2", "dp", "pp", "lp")
 
 

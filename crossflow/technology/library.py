@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from crossflow import files
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.technology.components import Compute, Link, LogicNode, LogicRule, Memory, OnChip, Substrate
 
 Component = TypeVar("Component", bound=FileModel)
 Scaled = TypeVar("Scaled", Compute, OnChip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Library entries by name, and which of them each design point takes: `names[index[i]]` for point i."""
+
+    names: tuple[str, ...]
+    index: Index
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Choice:
+        """Choice of one name a point."""
+        distinct = tuple(dict.fromkeys(names))
+        rank = {name: i for i, name in enumerate(distinct)}
+        return cls(names=distinct, index=np.array([rank[name] for name in names]))
+
+    def at(self, points: Index) -> Choice:
+        """The same choice for some of the points."""
+        return Choice(names=self.names, index=self.index[points])
 
 
 class TechLibrary(FileModel):
@@ -51,11 +71,11 @@ class TechLibrary(FileModel):
             )
         return known[name]
 
-    def gather(self, kind: str, names: Sequence[str]) -> Any:
-        """Component whose fields hold, for each design point, the figures of the component named there."""
-        return gather([self.component(kind, name) for name in names])
+    def gather(self, kind: str, choice: Choice) -> Any:
+        """Component whose fields hold, for each design point, the figures of the component chosen there."""
+        return gather([self.component(kind, name) for name in choice.names], choice.index)
 
-    def scale(self, component: Scaled, nodes: Sequence[str]) -> Scaled:
+    def scale(self, component: Scaled, nodes: Choice) -> Scaled:
         """Component carried from its own logic node to the node of each design point.
 
         Logic follows the rule (area and power by a fixed factor a step at equal performance); on-chip memory follows
@@ -66,7 +86,7 @@ class TechLibrary(FileModel):
         .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 9.
         """
         own, target = self.component("logic", component.node), self.gather("logic", nodes)
-        steps = np.array([self.component("logic", node).step - own.step for node in nodes], dtype=float)
+        steps = np.array([self.component("logic", node).step - own.step for node in nodes.names], dtype=float)[nodes.index]
         area = self.logic_rule.area_per_step**-steps
         power = self.logic_rule.power_per_step**-steps
         if isinstance(component, Compute):
@@ -82,23 +102,20 @@ class TechLibrary(FileModel):
         return component.model_copy(update=changed)
 
 
-def gather(components: Sequence[Component]) -> Component:
-    """One component whose quantities have shape (n,), from n components of one kind.
+def gather(components: Sequence[Component], index: Index) -> Component:
+    """One component whose quantities have shape (n,): point i takes those of `components[index[i]]`.
 
     A field that only some of them carry (a fixed number of lanes) is infinite, that is no limit, for the others.
     """
-    distinct = list({id(component): component for component in components}.values())
-    if len(distinct) == 1:
-        return distinct[0]
-    rank = {id(component): i for i, component in enumerate(distinct)}
-    index = np.array([rank[id(component)] for component in components])
+    if len(components) == 1:
+        return components[0]
     changed: dict[str, Array] = {}
-    for name in type(distinct[0]).model_fields:
-        values = [getattr(component, name) for component in distinct]
+    for name in type(components[0]).model_fields:
+        values = [getattr(component, name) for component in components]
         if any(isinstance(value, np.ndarray) for value in values):
             filled = [np.array([np.inf]) if value is None else value for value in values]
             changed[name] = np.concatenate(filled)[index]
-    return distinct[0].model_copy(update=changed)
+    return components[0].model_copy(update=changed)
 
 
 @functools.lru_cache(maxsize=32)
@@ -110,18 +127,18 @@ def load_library(name: str, base: Path | None = None) -> TechLibrary:
     return library
 
 
-def library_document(name: str, base: Path | None = None) -> Document:
-    """Plain data of a library after `extends` has been followed."""
-    path = files.find("techlibs", name, base)
+def library_document(name: str, base: Path | None = None, above: tuple[Path, ...] = ()) -> Document:
+    """Plain data of a library after `extends` has been followed; `above` are the files that led to it."""
+    path = files.find("techlibs", name, base).resolve()
     document = files.read_yaml(path)
     if not isinstance(document.data, dict):
         raise SpecError([document.problem((), "expected a mapping with the sections of a technology library")])
     parent = document.data.get("extends")
     if parent is None:
         return document
-    if parent == document.data.get("name"):
+    if parent == document.data.get("name") or path in above:
         raise SpecError([document.problem(("extends",), "a library cannot extend itself")])
-    return files.merge(library_document(str(parent), path.parent), document)
+    return files.merge(library_document(str(parent), path.parent, (*above, path)), document)
 
 
 def _check(library: TechLibrary, document: Document) -> None:

@@ -1,0 +1,137 @@
+"""A device on a page: what it can do, what limited each part of it, and how much of its budgets it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from crossflow.architecture import Architecture, BudgetUse, Level, Port
+from crossflow.cli import page
+from crossflow.cli.page import count, number, percent
+from crossflow.units import show
+
+UNITS = {"area": "m2", "power": "W", "perimeter": "m"}
+SLOTS = {"intra": "link in node", "inter": "link to nodes"}
+
+
+def derived(device: Architecture) -> Group:
+    """The figures of a device, as generated or as published."""
+    kind = "derived from its budgets" if device.usage else "from its datasheet"
+    parts = [
+        page.heading("Architecture", aside=f"one device, {kind}"),
+        page.indented(page.pairs(_figures(device))),
+        Text(),
+        page.indented(_levels(device)),
+    ]
+    problems = [sentence for mask, sentence in device.problems if mask.any()]
+    return Group(*parts, *(page.indented(Text(f"cannot be built: {sentence}", "red")) for sentence in problems))
+
+
+def _figures(device: Architecture) -> dict[str, RenderableType]:
+    power, static = number(device.maximum_power), number(device.static_power)
+    voltage = "" if device.voltage is None else f", {show(number(device.voltage), 'V')}"
+    rows: dict[str, RenderableType] = {
+        "matrix rate": _rates(device.throughput),
+        "vector rate": _rates(device.vector_throughput),
+        "units": _units(device),
+        "runs at": show(number(device.frequency), "Hz") + voltage,
+        "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest",
+    }
+    limit = _limits(device).get("compute")
+    return rows if limit is None else rows | {"limited by": limit}
+
+
+def _rates(rates: Any) -> Text:
+    by_rate: dict[str, list[str]] = {}
+    for dtype, rate in rates.items():
+        by_rate.setdefault(show(number(rate), "flop/s"), []).append(dtype)
+    return Text("   ").join(Text.assemble((", ".join(dtypes), "dim"), " ", rate) for rate, dtypes in by_rate.items())
+
+
+def _units(device: Architecture) -> str:
+    units, mcus = count(number(device.units)), count(number(device.mcus))
+    array = f"{count(number(device.array_height))} x {count(number(device.array_width))} multipliers"
+    return f"{units} of {array}" if units == mcus else f"{mcus} of {array} in {units} bundles"
+
+
+def _limits(device: Architecture) -> dict[str, str]:
+    return {limit.component: limit.name(0) for limit in device.limits}
+
+
+def _levels(device: Architecture) -> RenderableType:
+    limits = _limits(device)
+    header = ["", "capacity", "", "bandwidth", "latency", "limited by" if limits else ""]
+    rows = [_level(level, limits.get(level.name, "")) for level in device.levels]
+    rows += [_port(name, getattr(device, name), limits.get(f"{name}_link", "")) for name in SLOTS]
+    return page.grid(rows, right=(1, 3, 4), header=header, wraps=5)
+
+
+def _level(level: Level, limit: str) -> list[RenderableType]:
+    instances, capacity = number(level.instances), number(level.capacity)
+    each = Text(f"{count(instances)} x {show(capacity, 'B', 3)}" if instances != 1 else "", "dim")
+    speed = [_finite(level.bandwidth, "B/s"), _finite(level.latency, "s")]
+    return [level.name, show(capacity * instances, "B"), each, *speed, limit]
+
+
+def _port(name: str, port: Port | None, limit: str) -> list[RenderableType]:
+    label = SLOTS[name]
+    if port is None or number(port.bandwidth) == 0:
+        return [label, "", "", Text("none", "dim"), "", ""]
+    return [label, "", "", show(number(port.bandwidth), "B/s"), _finite(port.latency, "s"), limit]
+
+
+def _finite(value: Any, unit: str) -> RenderableType:
+    """A figure, or a dash for one that is not published and limits nothing."""
+    figure = number(value)
+    return show(figure, unit) if 0 < figure < float("inf") else Text("-", "dim")
+
+
+# ------------------------------------------------------------------------------------------ budgets
+
+
+def budgets(device: Architecture) -> Group:
+    """Bars of what each component uses of its share of area, power and perimeter; empty for a datasheet device."""
+    if not device.usage:
+        return Group()
+    resources = list(dict.fromkeys(use.resource for use in device.usage))
+    components = list(dict.fromkeys(use.component for use in device.usage))
+    uses = {(use.component, use.resource): use for use in device.usage}
+    rows = [[name.replace("_", " "), *_cells(uses, name, resources)] for name in components]
+    rows.append([Text("all", "bold"), *(cell for resource in resources for cell in _total(device, resource))])
+    header = ["", *(word for resource in resources for word in (resource, "", ""))]
+    right = [i for i in range(len(header)) if i % 3 == 2]
+    title = page.heading("Budgets", aside="used of what each component was given")
+    return Group(title, page.indented(page.grid(rows, right, header=header)))
+
+
+def _cells(uses: dict[tuple[str, str], BudgetUse], component: str, resources: list[str]) -> Iterator[RenderableType]:
+    for resource in resources:
+        use = uses.get((component, resource))
+        yield from _cell(number(use.used), number(use.budget), resource) if use is not None else ("", "", "")
+
+
+def _total(device: Architecture, resource: str) -> list[RenderableType]:
+    uses = [use for use in device.usage if use.resource == resource]
+    return _cell(sum(number(use.used) for use in uses), sum(number(use.budget) for use in uses), resource)
+
+
+def _cell(used: float, budget: float, resource: str) -> list[RenderableType]:
+    unit = UNITS[resource]
+    share = used / budget if budget else 0.0
+    style = "green" if share < 0.995 else "yellow" if share <= 1 + 1e-9 else "red"
+    figure = show(used, unit, 3).split(" ")[0] if _same_scale(used, budget, unit) else show(used, unit, 3)
+    bar = page.bar(share, 8 if page.columns() > 90 else 4, style, track=True)
+    return [bar, figure, Text(f"of {show(budget, unit, 3)}", "dim")]
+
+
+def _same_scale(used: float, budget: float, unit: str) -> bool:
+    return used == 0 or show(used, unit, 3).split(" ")[-1] == show(budget, unit, 3).split(" ")[-1]
+
+
+def watts_per_device(power: float, devices: int, device: Architecture) -> str:
+    """Mean power of one device against what it may take."""
+    share = power / devices / number(device.maximum_power)
+    return f"{show(power / devices, 'W')} a device, {percent(share)} of its {show(number(device.maximum_power), 'W')}"

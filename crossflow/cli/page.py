@@ -1,0 +1,174 @@
+"""What pages are made of: one console, headings, tables and bars, plain text wherever stdout is no terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+WIDTH = 100  # of a page, where the terminal has as many columns
+UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+_FULL, _EMPTY = "█", "·"
+_SHADES = ("█", "▓", "▒", "░", "▚", "▞", "◼", "◻")
+_PLAIN_SHADES = ("#", "=", "+", "-", "%", "*", "o", "x")
+_COLOURS = ("cyan", "blue", "magenta", "yellow", "green", "red", "white", "bright_black")
+
+
+def emit_json(data: Any) -> None:
+    """Write plain data as JSON."""
+    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def emit(*parts: RenderableType, unbroken: bool = False) -> None:
+    """Write the parts of a page, below each other; `unbroken` rows may be longer than the page."""
+    console = _console()
+    if unbroken:
+        console.width = UNBROKEN
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    # Written here, not by rich, which would end the process itself when a pipe breaks.
+    sys.stdout.write("\n".join(line.rstrip() for line in captured.get().lstrip("\n").split("\n")))
+
+
+def _console() -> Console:
+    terminal = sys.stdout.isatty()
+    console = Console(force_terminal=terminal, force_jupyter=False, highlight=False, markup=False, emoji=False)
+    console.width = min(console.width, WIDTH) if terminal else WIDTH
+    return console
+
+
+def columns() -> int:
+    """Width of the page."""
+    return _console().width
+
+
+def fancy() -> bool:
+    """Whether stdout takes block characters."""
+    return (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+def log(line: str) -> None:
+    """Write a line to the log."""
+    sys.stderr.write(line + "\n")
+
+
+# ------------------------------------------------------------------------------------------ pieces
+
+
+def heading(title: str, *, aside: str = "") -> Text:
+    """Title of a section, an empty line before it."""
+    return Text.assemble("\n", (title, "bold"), ("  " + aside if aside else "", "dim"))
+
+
+def indented(part: RenderableType, by: int = 2) -> RenderableType:
+    """A part moved to the right."""
+    return Padding(part, (0, 0, 0, by))
+
+
+def grid(
+    rows: Iterable[Sequence[RenderableType]],
+    right: Sequence[int] = (),
+    *,
+    header: Sequence[str] = (),
+    wraps: int | None = None,
+) -> RenderableType:
+    """Columns without rules: those in `right` flush right, the one in `wraps` broken where it is too long."""
+    rows = [list(row) for row in rows]
+    breadth = max((len(row) for row in rows), default=len(header))
+    table = Table(box=None, show_header=bool(header), header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for i in range(breadth):
+        justify = "right" if i in right or i - breadth in right else "left"
+        title = header[i] if i < len(header) else ""
+        table.add_column(title, justify=justify, no_wrap=i != wraps, overflow="fold" if i == wraps else "ellipsis")  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def columns_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
+    """A table as such, numbers flush right."""
+    numeric = [all(row[i][:1].isdigit() or row[i] in ("", "-") for row in rows) for i in range(len(headers))]
+    right = [i for i, is_numeric in enumerate(numeric) if is_numeric and rows]
+    return [grid([[Text(cell) for cell in row] for row in rows], right, header=headers)]
+
+
+def pairs(rows: Mapping[str, RenderableType], style: str = "dim") -> RenderableType:
+    """Names, dim, before what they name."""
+    return grid([[Text(name, style=style), value] for name, value in rows.items()], wraps=1)
+
+
+# ------------------------------------------------------------------------------------------ bars
+
+
+def bar(share: float, width: int, style: str = "cyan", *, track: bool = False) -> Text:
+    """A bar that fills `share` of its width, to an eighth of a column; on a dotted track where the rest has a meaning.
+
+    >>> bar(0.5, 4, track=True).plain in ("██··", "##..")
+    True
+    """
+    share = min(max(share, 0.0), 1.0)
+    if fancy():
+        eighths = max(round(share * width * 8), 1 if share > 0 else 0)
+        filled = _FULL * (eighths // 8) + _EIGHTHS[eighths % 8]
+    else:
+        filled = "#" * max(round(share * width), 1 if share > 0 else 0)
+    return Text.assemble((filled, style), _rest(width - len(filled), track))
+
+
+def stacked(parts: Sequence[tuple[float, tuple[str, str]]], width: int, *, track: bool = False) -> Text:
+    """A bar of parts, each a share of the width with its character and colour; what exceeds the width is cut."""
+    text, start, total = Text(), 0, 0.0
+    for part, (shade, style) in parts:
+        total += max(part, 0.0)
+        end = min(round(min(total, 1.0) * width), width)
+        end = min(end + 1, width) if part > 1e-3 and end == start else end
+        text.append(shade * (end - start), style)
+        start = end
+    return text.append(*_rest(width - start, track))
+
+
+def shade_of(index: int) -> tuple[str, str]:
+    """Character and colour of a part of a stacked bar."""
+    shades = _SHADES if fancy() else _PLAIN_SHADES
+    return shades[index % len(shades)], _COLOURS[index % len(_COLOURS)]
+
+
+def _rest(width: int, track: bool) -> tuple[str, str]:
+    dot = _EMPTY if fancy() else "."
+    return (dot if track else " ") * max(width, 0), "bright_black"
+
+
+# ------------------------------------------------------------------------------------------ numbers
+
+
+def number(value: Any) -> float:
+    """The figure at the first design point of an array."""
+    import numpy as np
+
+    return float(np.ravel(value)[0])
+
+
+def count(value: float) -> str:
+    """A plain number with thousands set apart.
+
+    >>> count(337283.69), count(12.3456), count(776.0)
+    ('337,284', '12.35', '776')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share in percent.
+
+    >>> percent(0.4053), percent(0.0)
+    ('40.5 %', '0 %')
+    """
+    return "0 %" if share == 0 else f"{100 * share:.1f} %"

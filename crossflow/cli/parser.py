@@ -1,0 +1,114 @@
+"""The words of the command line. Nothing heavy is imported here: `crossflow --help` must come at once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+KINDS = ("techlibs", "templates", "models", "studies")
+_ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
+_EPILOG = "Names resolve to files shipped with crossflow, then to paths. Data goes to stdout, the log to stderr."
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose complaint is one line that says where to read on."""
+
+    def error(self, message: str) -> NoReturn:
+        """Complain and exit with status 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the words of a command.
+
+    >>> parse(["predict", "s.yaml", "--set", "system.devices=8", "strategy=d8"]).settings
+    ['system.devices=8', 'strategy=d8']
+    """
+    return build().parse_args(spread(argv))
+
+
+def handler(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], None]:
+    """The function that carries out a command, from the module of its name."""
+    run: Callable[[argparse.Namespace], None] = importlib.import_module(f"crossflow.cli.{arguments.command}").run
+    return run
+
+
+def spread(argv: Sequence[str]) -> list[str]:
+    """Write ``--set a=1 b=2`` as ``--set a=1 --set b=2``, so that a file name after them is not taken for a setting.
+
+    >>> spread(["predict", "--set", "a=1", "b=2", "s.yaml"])
+    ['predict', '--set', 'a=1', '--set', 'b=2', 's.yaml']
+    """
+    words: list[str] = []
+    for word in argv:
+        follows = len(words) > 1 and words[-2] == "--set" and "=" in words[-1]
+        words += ["--set", word] if follows and "=" in word and not word.startswith("-") else [word]
+    return words
+
+
+def build() -> Parser:
+    """The parser of all commands."""
+    from crossflow import __version__
+
+    parser = Parser(prog="crossflow", description=_ABOUT, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"crossflow {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (about, add_arguments) in _COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        add_arguments(command)
+        command.add_argument("--json", action="store_true", help="write JSON instead of a page for people")
+    return parser
+
+
+def _list(parser: Parser) -> None:
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="only names of this kind")
+
+
+def _show(parser: Parser) -> None:
+    about = "a name that `list` gives, a component such as standard/memory/HBM3, or a file"
+    parser.add_argument("name", metavar="NAME", help=about)
+
+
+def _predict(parser: Parser) -> None:
+    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
+    _settings(parser)
+
+
+def _study(parser: Parser) -> None:
+    parser.add_argument("study", metavar="STUDY.yaml", help="study file, or the name of a shipped one")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables, plots and the run record")
+    parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given")
+    parser.add_argument("--resume", action="store_true", help="keep the points that an earlier run finished")
+    _settings(parser)
+
+
+def _validate(parser: Parser) -> None:
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of measured tables")
+
+
+def _bench(parser: Parser) -> None:
+    """The command takes nothing of its own."""
+
+
+def _settings(parser: Parser) -> None:
+    about = "override a field, such as system.devices=512"
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help=about)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got '{text}'")
+    return int(text)
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "list": ("name the technology libraries, templates, models and studies at hand", _list),
+    "show": ("show one of them resolved, with units and the source of every number", _show),
+    "predict": ("predict a scenario: step time, what bounds it, memory, energy", _predict),
+    "study": ("run a study: a sweep or a search, with its tables and plots", _study),
+    "validate": ("compare predictions with measured data", _validate),
+    "bench": ("measure the speed of crossflow itself", _bench),
+}

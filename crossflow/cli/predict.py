@@ -1,0 +1,164 @@
+"""`crossflow predict`: one scenario, as JSON or as a page that a person reads from top to bottom."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from crossflow.cli import device, page
+from crossflow.cli.page import count, number, percent
+from crossflow.prediction import Prediction, extrapolated, predict
+from crossflow.scenario import load
+from crossflow.units import show
+
+_LABEL = 21  # columns of the names beside bars
+_KINDS = {
+    "compute": ("compute", "green"),
+    "memory_bound_compute": ("memory-bound compute", "yellow"),
+    "exposed_communication": ("exposed communication", "red"),
+    "bubble": ("bubble", "magenta"),
+    "other": ("kernel launches, other", "blue"),
+}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predict the scenario with its overrides."""
+    prediction = predict(load(arguments.scenario, arguments.settings))
+    if arguments.json:
+        page.emit_json(prediction.to_dict())
+    else:
+        page.emit(*sections(prediction))
+
+
+def sections(prediction: Prediction) -> list[RenderableType]:
+    """The page: what it takes, where the time goes, what it needs, what it runs on, where it comes from."""
+    return [
+        headline(prediction),
+        breakdown(prediction),
+        communication(prediction),
+        memory(prediction),
+        device.derived(prediction.device),
+        device.budgets(prediction.device),
+        provenance(prediction),
+    ]
+
+
+def headline(prediction: Prediction) -> Group:
+    """Scenario, verdict and the figures asked for first."""
+    scenario = prediction.scenario
+    what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy}"
+    title = Text.assemble((scenario.name, "bold"), "  ", what)
+    return Group(title, Text(), page.indented(page.pairs(_answers(prediction))))
+
+
+def _fleet(prediction: Prediction) -> str:
+    devices, name = prediction.scenario.devices, prediction.scenario.system.name
+    return f"one {name}" if devices == 1 else f"{count(devices)} x {name}"
+
+
+def _answers(prediction: Prediction) -> dict[str, RenderableType]:
+    time, mfu = prediction.step_time, number(prediction.score.mfu)
+    written = show(time, "s") if math.isfinite(time) else "never ends"
+    rows: dict[str, RenderableType] = {"verdict": _verdict(prediction), "step time": Text(written, "bold")}
+    if math.isfinite(time):
+        rows["throughput"] = _throughput(prediction)
+        rows["peak use"] = f"{percent(mfu)} of the matrix units' {prediction.scenario.workload.dtype} rate"
+        rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
+        rows["energy"] = _energy(prediction)
+    return rows
+
+
+def _verdict(prediction: Prediction) -> Text:
+    if prediction.feasible:
+        return Text("feasible", "bold green")
+    return Text.assemble(("infeasible: ", "bold red"), (str(prediction.reason), "red"))
+
+
+def _throughput(prediction: Prediction) -> str:
+    score = prediction.score
+    tokens = number(score.tokens_per_second)
+    return f"{count(number(score.samples_per_second))} samples/s" + (f", {count(tokens)} tokens/s" if tokens else "")
+
+
+def _energy(prediction: Prediction) -> str:
+    score, devices = prediction.score, prediction.scenario.devices
+    power = number(score.power)
+    each = device.watts_per_device(power, devices, prediction.device)
+    return f"{show(number(score.energy), 'J')} a step, {show(power, 'W')} in all; {each}"
+
+
+def _bar_width() -> int:
+    return max(page.columns() - _LABEL - 33, 10)
+
+
+def breakdown(prediction: Prediction) -> Group:
+    """Where the step goes: its parts, which add up to it, as bars."""
+    total = prediction.step_time
+    if not 0 < total < math.inf:
+        return Group()
+    rows: list[list[RenderableType]] = []
+    for kind, time in prediction.score.breakdown.items():
+        label, style = _KINDS[kind]
+        share = number(time) / total
+        rows.append([label, page.bar(share, _bar_width(), style), show(number(time), "s"), percent(share)])
+    return Group(page.heading("Where the step goes"), page.indented(page.grid(rows, right=(2, 3))))
+
+
+def communication(prediction: Prediction) -> Group:
+    """Time of each collective: what lengthens the step, and what hides behind computation."""
+    score = prediction.score
+    totals = {name: number(time) for name, time in score.communication.items() if number(time) > 0}
+    longest = max(totals.values(), default=0.0)
+    if not 0 < longest < math.inf:
+        return Group()
+    shown, hidden = (page.shade_of(0)[0], "red"), (page.shade_of(3)[0], "bright_black")
+    rows: list[list[RenderableType]] = []
+    for name, total in totals.items():
+        exposed = min(number(score.exposed_communication[name]), total)
+        shaded = page.stacked([(exposed / longest, shown), ((total - exposed) / longest, hidden)], _bar_width())
+        label = name.replace("_", " ").ljust(_LABEL)
+        rows.append([label, shaded, show(exposed, "s"), Text(f"of {show(total, 's')}", "dim")])
+    aside = f"{shown[0]} exposed   {hidden[0]} hidden behind computation"
+    return Group(page.heading("Communication", aside=aside), page.indented(page.grid(rows, right=(2, 3))))
+
+
+def memory(prediction: Prediction) -> Group:
+    """What the fullest device holds, against its capacity."""
+    score = prediction.score
+    needed, capacity = number(score.memory_needed), number(score.memory_capacity)
+    kinds = {kind: number(size) for kind, size in score.memory.items() if number(size) > 0}
+    whole = max(needed, capacity)
+    if not whole:
+        return Group()
+    parts = [(size / whole, page.shade_of(i)) for i, size in enumerate(kinds.values())]
+    bar = page.stacked(parts, page.columns() - 6, track=True)
+    return Group(_memory_title(needed, capacity), page.indented(bar), page.indented(_legend(kinds, needed, capacity)))
+
+
+def _memory_title(needed: float, capacity: float) -> Text:
+    over = f", {show(needed - capacity, 'B')} too much" if needed > capacity else ""
+    words = f"  {show(needed, 'B')} of {show(capacity, 'B')} a device{over}"
+    return Text.assemble("\n", ("Memory", "bold"), (words, "red" if over else "dim"))
+
+
+def _legend(kinds: dict[str, float], needed: float, capacity: float) -> Text:
+    entries = []
+    for i, (kind, size) in enumerate(kinds.items()):
+        entries.append(Text.assemble(page.shade_of(i), f" {kind.replace('_', ' ')} {show(size, 'B')}"))
+    if capacity > needed:
+        entries.append(Text(f"free {show(capacity - needed, 'B')}", "dim"))
+    return Text("   ").join(entries)
+
+
+def provenance(prediction: Prediction) -> Group:
+    """Version and inputs, and whether the result leaves what was measured."""
+    record = prediction.to_dict()["provenance"]
+    inputs = ", ".join(f"{name} {digest}" for name, digest in record["inputs"].items())
+    seed = "" if record["seed"] is None else f"; seed {record['seed']}"
+    lines = [Text(), Text(f"crossflow {record['version']}; inputs {inputs}{seed}", "dim")]
+    if extrapolated(prediction.scenario):
+        lines.append(Text("extrapolated: nothing was measured on this very device", "dim"))
+    return Group(*lines)

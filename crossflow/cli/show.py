@@ -1,0 +1,371 @@
+"""`crossflow show`: one name resolved, with the unit and the source of every number."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from crossflow import files
+from crossflow.architecture import Architecture, architecture, resolve
+from crossflow.cli import device, page
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.evaluate import derived, quantity_at
+from crossflow.files import Document
+from crossflow.scenario import presets
+from crossflow.technology import load_library
+from crossflow.technology.library import library_document
+from crossflow.units import parse
+from crossflow.workload.spec import MODELS
+
+COMPONENTS = ("logic", "compute", "on_chip", "memory", "link", "substrate")
+_TEMPLATES = {"generated": "generated template", "datasheet": "datasheet device", "system": "system of devices"}
+_HEAD = ("name", "title", "notes", "sources")  # keys of a file that the head of its page shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One number of a file: as written there, in SI units where the model says which, and where it comes from."""
+
+    path: str
+    value: str
+    si: float | None = None
+    unit: str | None = None
+    low: str | None = None
+    high: str | None = None
+    projected: bool = False
+    source: str | None = None
+    note: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    @property
+    def range(self) -> str:
+        """Bounds, the unit written once where both have it.
+
+        >>> Figure(path="x", value="4 pJ/bit", low="3.4 pJ/bit", high="4.2 pJ/bit").range
+        '3.4 .. 4.2 pJ/bit'
+        """
+        if self.low is None and self.high is None:
+            return ""
+        low, high = self.low or self.value, self.high or self.value
+        same = low.partition(" ")[2] == high.partition(" ")[2]
+        return f"{low.partition(' ')[0] if same else low} .. {high}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """What there is to show of one name."""
+
+    name: str
+    kind: str
+    title: str
+    file: str | None
+    notes: str = ""
+    figures: Sequence[Figure] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    citations: Mapping[str, str] = field(default_factory=dict)
+    device: Architecture | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Citation behind each key that a figure names, in the order of the page."""
+        keys = dict.fromkeys(figure.source for figure in self.figures if figure.source is not None)
+        return {key: self.citations.get(key, "no citation in the file") for key in keys}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        plain: dict[str, Any] = {
+            name: getattr(self, name) for name in ("name", "kind", "title", "file", "notes", "sources")
+        }
+        plain |= {"figures": [asdict(figure) for figure in self.figures], "settings": dict(self.settings)}
+        return plain if self.device is None else {**plain, "architecture": _plain_device(self.device)}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Show one name."""
+    sheet = look_up(arguments.name)
+    if arguments.json:
+        page.emit_json(sheet.to_dict())
+    else:
+        page.emit(*sections(sheet))
+
+
+# ------------------------------------------------------------------------------------------ names
+
+
+def look_up(name: str) -> Sheet:
+    """The sheet of a techlib, template, model, study, component or file; CrossflowError for an unknown name."""
+    if name in files.catalogue("techlibs"):
+        return techlib(name)
+    if name in MODELS:
+        return model(name)
+    if name in presets():
+        return preset(name)
+    if name in files.catalogue("templates"):
+        return template(name)
+    if name in files.catalogue("studies"):
+        return plain(name, "study", files.find("studies", name))
+    found = list(_components(name))
+    if found:
+        library, kind, entry = found[0]
+        return component(library, kind, entry, also=tuple("/".join(other) for other in found[1:]))
+    if Path(name).is_file():
+        return of_file(Path(name))
+    raise CrossflowError(f"unknown name '{name}'{did_you_mean(name, _names())}; `crossflow list` gives all names")
+
+
+def _names() -> list[str]:
+    known = [*MODELS, *(name for kind in files.KINDS for name in files.catalogue(kind))]
+    for library in files.catalogue("techlibs"):
+        loaded = load_library(library)
+        for kind in COMPONENTS:
+            known += [
+                text for entry in loaded.names(kind) for text in (entry, f"{kind}/{entry}", f"{library}/{kind}/{entry}")
+            ]
+    return known
+
+
+def _components(name: str) -> Iterator[tuple[str, str, str]]:
+    """All (library, kind, name) that ``name``, ``kind/name`` or ``library/kind/name`` can mean."""
+    parts = name.split("/")
+    libraries = sorted(files.catalogue("techlibs"), key=lambda library: library != "standard")
+    if len(parts) == 3:
+        libraries = [library for library in libraries if library == parts[0]]
+    elif len(parts) > 3:
+        return
+    kinds = [kind for kind in COMPONENTS if len(parts) == 1 or kind == parts[-2].replace("-", "_")]
+    for library in libraries:
+        loaded = load_library(library)
+        yield from ((library, kind, parts[-1]) for kind in kinds if parts[-1] in loaded.names(kind))
+
+
+def of_file(path: Path) -> Sheet:
+    """Sheet of a user's own file: a template where it says so, otherwise as it stands."""
+    document = files.read_yaml(path)
+    data = document.data if isinstance(document.data, Mapping) else {}
+    is_template = data.get("kind") in ("generated", "datasheet", "system")
+    return template(str(path)) if is_template else plain(path.stem, "file", path)
+
+
+# ------------------------------------------------------------------------------------------ sheets
+
+
+def techlib(name: str) -> Sheet:
+    """Sheet of a whole library, with what it extends."""
+    path, document, library = files.find("techlibs", name), library_document(name), load_library(name)
+    return _sheet(library.name, "technology library", str(path), document, library)
+
+
+def component(library: str, kind: str, name: str, also: tuple[str, ...] = ()) -> Sheet:
+    """Sheet of one component of a library."""
+    document, loaded = library_document(library), load_library(library)
+    file, _ = document.lines.get((kind, name), (document.file, 0))
+    citations = document.data.get("sources", {})
+    below = document.under(kind, name)
+    what = f"{kind.replace('_', '-')} of technology library {library}"
+    return _sheet(name, what, file, below, loaded.component(kind, name), citations=citations, also=also)
+
+
+def template(name: str) -> Sheet:
+    """Sheet of a template with all that it builds on, and the device that comes out."""
+    path = files.find("templates", name)
+    own = files.read_yaml(path)
+    kind = str(own.data.get("kind", "")) if isinstance(own.data, Mapping) else ""
+    if path.parent.name == "families" or kind == "family":
+        return plain(name, "family of devices", path)
+    spec, document = resolve(Document(file=str(path), data={"template": name}))
+    built = architecture(spec, base=path.parent)
+    return _sheet(spec.name, _TEMPLATES.get(kind, kind), str(path), document, spec, device=built)
+
+
+def preset(name: str) -> Sheet:
+    """Sheet of a model preset, defaults filled in."""
+    path = presets()[name]
+    document = files.read_yaml(path)
+    kind: Any = MODELS[str(document.data.get("model"))]
+    spec = files.validate(kind, document)
+    data = {**document.data, **spec.model_dump(exclude_none=True), "parameters": spec.graph().parameters}
+    return _sheet(name, "model preset", str(path), Document(file=str(path), data=data, lines=document.lines), spec)
+
+
+def model(name: str) -> Sheet:
+    """Sheet of a kind of model: its dimensions, and what they are where a scenario does not say."""
+    kind: Any = MODELS[name]
+    fields = kind.model_fields
+    settings = {key: _default(info) for key, info in fields.items() if key not in (*_HEAD, "model")}
+    title = str(kind.__doc__).strip().splitlines()[0]
+    return Sheet(name=name, kind="kind of model", title=title, file=None, settings=settings)
+
+
+def _default(info: Any) -> Any:
+    """Default of a dimension with what it may be, as far as the model lists that."""
+    options = [option for option in get_args(info.annotation) if isinstance(option, str)]
+    default = "required" if info.is_required() else info.default
+    return f"{default} (of {', '.join(options)})" if options else default
+
+
+def plain(name: str, kind: str, path: Path) -> Sheet:
+    """Sheet of a file as it stands."""
+    return _sheet(name, kind, str(path), files.read_yaml(path), None)
+
+
+def _sheet(
+    name: str,
+    kind: str,
+    file: str,
+    document: Document,
+    read: Any,
+    *,
+    citations: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Sheet:
+    data = document.data if isinstance(document.data, Mapping) else {"": document.data}
+    body = {key: value for key, value in data.items() if key not in _HEAD}
+    return Sheet(
+        name=name,
+        kind=kind,
+        title=str(data.get("title", "")),
+        notes=str(data.get("notes", "")),
+        file=file,
+        figures=tuple(_figures(body, read, document)),
+        settings={files.dotted(path): value for path, value in _settings(body, ())},
+        citations=data.get("sources", {}) if citations is None else citations,
+        **more,
+    )
+
+
+def _figures(data: Any, read: Any, document: Document) -> Iterator[Figure]:
+    """Every ``{value, source, ...}`` of plain data."""
+    for path, value in files.walk(data):
+        if not isinstance(value, Mapping) or "value" not in value:
+            continue
+        file, line = document.lines.get(path, (document.file, None))
+        more = _texts(value) | _in_si(value, path, read)
+        yield Figure(path=files.dotted(path), projected=bool(value.get("projected")), file=file, line=line, **more)
+
+
+def _texts(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: str(value[key]) for key in ("value", "low", "high", "source", "note") if value.get(key) is not None}
+
+
+def _in_si(value: Mapping[str, Any], path: tuple[str | int, ...], read: Any) -> dict[str, Any]:
+    """The figure in the SI unit of the model's field, where there is one."""
+    quantity = None if read is None else quantity_at(read, [str(part) for part in path])
+    return {} if quantity is None else {"si": parse(value["value"], quantity.unit), "unit": quantity.unit}
+
+
+def _settings(data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every name, count and switch of plain data: what is no figure; lists of plain values whole."""
+    if isinstance(data, Mapping):
+        if "value" not in data:
+            for key, value in data.items():
+                yield from _settings(value, (*path, key))
+    elif isinstance(data, list) and any(isinstance(item, Mapping | list) for item in data):
+        for i, item in enumerate(data):
+            yield from _settings(item, (*path, i))
+    elif data not in (None, ""):
+        yield path, data
+
+
+def _plain_device(built: Architecture) -> dict[str, Any]:
+    figures = {name: page.number(value) for name, value in derived(built).items()}
+    limits = {limit.component: limit.name(0) for limit in built.limits}
+    uses = [
+        {"resource": u.resource, "component": u.component, "budget": page.number(u.budget), "used": page.number(u.used)}
+        for u in built.usage
+    ]
+    known = {name: value if value < float("inf") else None for name, value in figures.items()}
+    return {**known, "limits": limits, "budgets": uses}
+
+
+# ------------------------------------------------------------------------------------------ the page
+
+
+def sections(sheet: Sheet) -> list[RenderableType]:
+    """The page of a sheet."""
+    owned = {_split(figure.path)[0] for figure in sheet.figures} - {""}
+    parts: list[RenderableType] = [head(sheet)]
+    if free := {path: value for path, value in sheet.settings.items() if _split(path)[0] not in owned}:
+        written = {path: _written(value) for path, value in free.items()}
+        parts += [page.heading("Settings"), page.indented(page.pairs(written))]
+    if sheet.figures:
+        parts += figure_table(sheet)
+    if sheet.device is not None:
+        parts += [device.derived(sheet.device), device.budgets(sheet.device)]
+    if sheet.sources:
+        cited = {key: Text(text) for key, text in sheet.sources.items()}
+        parts += [page.heading("Sources"), page.indented(page.pairs(cited, style="cyan"))]
+    return parts
+
+
+def head(sheet: Sheet) -> Group:
+    """Name, kind, title and file."""
+    lines = [Text.assemble((sheet.name, "bold"), f"  {sheet.kind}")]
+    lines += [Text(text) for text in (sheet.title, sheet.notes) if text]
+    lines += [Text(sheet.file, "dim")] if sheet.file is not None else []
+    lines += [Text(f"also in {', '.join(sheet.also)}", "dim")] if sheet.also else []
+    return Group(*lines)
+
+
+def _written(value: Any) -> Text:
+    if isinstance(value, list | tuple):
+        return Text(", ".join(str(item) for item in value))
+    return Text(str(value).lower() if isinstance(value, bool) or value is None else str(value).strip())
+
+
+def _split(path: str) -> tuple[str, str]:
+    """What a figure or setting belongs to, and its own name there."""
+    owner, _, name = path.rpartition(".")
+    return owner, name
+
+
+def figure_table(sheet: Sheet) -> list[RenderableType]:
+    """Figures in columns, grouped by what they belong to; those of files that the sheet builds on come last."""
+    groups: dict[str, list[Figure]] = {"": []}
+    for figure in sheet.figures:
+        groups.setdefault(_split(figure.path)[0], []).append(figure)
+    ordered = sorted(groups.items(), key=lambda group: bool(group[1]) and group[1][0].file != sheet.file)
+    widths = _widths(sheet.figures)
+    aside = "~ projected: not published as such" if any(figure.projected for figure in sheet.figures) else ""
+    parts: list[RenderableType] = [page.heading("Figures", aside=aside)]
+    for owner, figures in ordered:
+        parts += [_owner(owner, figures[0], sheet)] if owner else []
+        parts += [line for figure in figures for line in _lines(figure, widths, 4 if owner else 2)]
+    return parts
+
+
+def _owner(owner: str, first: Figure, sheet: Sheet) -> RenderableType:
+    """Name of what figures belong to, with its title, its other settings, and its file if that is another one."""
+    own = {_split(path)[1]: value for path, value in sheet.settings.items() if _split(path)[0] == owner}
+    words = [str(own.pop("title", ""))] + [f"{name} {_written(value)}" for name, value in own.items()]
+    if first.file not in (None, sheet.file):
+        words.append(f"from {Path(str(first.file)).name}")
+    aside = "; ".join(word for word in words if word)
+    return page.indented(Text.assemble("\n", (owner, "bold"), "  ", (aside, "dim")))
+
+
+def _widths(figures: Iterable[Figure]) -> tuple[int, int, int]:
+    rows = [(_split(figure.path)[1], figure.value, figure.range) for figure in figures]
+    names, values, ranges = (max(len(row[i]) for row in rows) for i in range(3))
+    return names, values, ranges
+
+
+def _lines(figure: Figure, widths: tuple[int, int, int], indent: int) -> Iterator[RenderableType]:
+    """A figure and, below it, its note."""
+    names, values, ranges = widths
+    line = Text.assemble(
+        _split(figure.path)[1].ljust(names + 6 - indent),
+        (f"{'~' if figure.projected else ' '} {figure.value}".ljust(values + 4), "bold"),
+        figure.range.ljust(ranges + 2) if ranges else "",
+        (figure.source or "", "cyan"),
+    )
+    yield page.indented(line, indent)
+    if figure.note:
+        yield page.indented(Text(figure.note, "dim"), indent + 2)

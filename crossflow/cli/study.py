@@ -1,0 +1,75 @@
+"""`crossflow study`: run a study, progress on stderr, its table on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from crossflow import files
+from crossflow.cli import page
+from crossflow.study import StudyResult, run_study
+
+Report = Callable[[int, int, str], None]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the study and show its table."""
+    with progress() as report:
+        result = run_study(
+            locate(arguments.study),
+            out=arguments.out,
+            jobs=arguments.jobs,
+            resume=arguments.resume,
+            settings=arguments.settings,
+            progress=report,
+        )
+    if arguments.json:
+        page.emit_json(result.to_dict())
+    else:
+        page.emit(*page.columns_of(*result.table()), unbroken=True)
+    _log(result)
+
+
+def locate(name: str) -> Path:
+    """Path of a study: a file of the user's before a shipped one of that name."""
+    return Path(name) if Path(name).is_file() else files.find("studies", name)
+
+
+def _log(result: StudyResult) -> None:
+    page.log(result.summary)
+    for path in result.files:
+        page.log(f"wrote {path}")
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Report]:
+    """A bar with rate, time left and the best point so far on stderr; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield _silent
+        return
+    best = TextColumn("fastest {task.fields[best]}")
+    words = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), best
+    console = Console(stderr=True, force_terminal=True, highlight=False, markup=False)
+    with Progress(*words, console=console, transient=True) as bars:
+        task = bars.add_task("points", total=None, best="-")
+        yield lambda done, total, best: bars.update(task, completed=done, total=total, best=best)
+
+
+def _silent(done: int, total: int, best: str) -> None:
+    """Report nothing."""
+
+
+class Rate(ProgressColumn):
+    """Points a second."""
+
+    def render(self, task: Task) -> Text:
+        """Text of the column."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{page.count(speed)}/s", "dim")

@@ -1,0 +1,92 @@
+"""What a comparison with measurements says: errors of all rows, overall and in groups, nothing dropped without a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.arrays import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Predictions for one table of measurements.
+
+    Attributes
+    ----------
+    name : file name without ending.
+    measured, predicted : of the rows that could be predicted, shape (rows,). [s]
+    groups : for each way of grouping (source, device, regime) the group of every such row.
+    skipped : reasons why other rows were not predicted, and how many rows each.
+    notes : what a reader must know of the figures.
+    """
+
+    name: str
+    measured: Array
+    predicted: Array
+    groups: Mapping[str, Sequence[str]]
+    skipped: Mapping[str, int]
+    notes: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Overall errors, errors by group, and what was skipped."""
+        by = {way: {name: self._of(way, name) for name in dict.fromkeys(members)} for way, members in self.groups.items()}
+        return {
+            **errors(self.measured, self.predicted),
+            "skipped": sum(self.skipped.values()),
+            "skipped_reasons": dict(self.skipped),
+            "by": by,
+            "notes": list(self.notes),
+        }
+
+    def _of(self, way: str, name: str) -> dict[str, float | int | None]:
+        mine = np.array([member == name for member in self.groups[way]], dtype=bool)
+        return errors(self.measured[mine], self.predicted[mine])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All tables of a folder."""
+
+    data: Path
+    tables: Sequence[Table]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: one entry a table."""
+        return {"data": str(self.data), "tables": {table.name: table.to_dict() for table in self.tables}}
+
+    def __repr__(self) -> str:
+        lines = [f"Report({self.data})"]
+        for table in self.tables:
+            found = errors(table.measured, table.predicted)
+            lines.append(f"  {table.name}: {found['n']} rows, mean absolute error {_percent(found['mean_abs_error'])}, {dict(table.skipped)} skipped")
+        return "\n".join(lines)
+
+
+def errors(measured: Array, predicted: Array) -> dict[str, float | int | None]:
+    """Relative errors of all rows: median, mean and 90th percentile of their size, and their mean with sign (bias)."""
+    if not measured.size:
+        return {"n": 0, "median_abs_error": None, "mean_abs_error": None, "p90_abs_error": None, "bias": None}
+    relative = predicted / measured - 1.0
+    size = np.abs(relative)
+    return {
+        "n": int(size.size),
+        "median_abs_error": float(np.median(size)),
+        "mean_abs_error": float(size.mean()),
+        "p90_abs_error": float(np.quantile(size, 0.9)),
+        "bias": float(relative.mean()),
+    }
+
+
+def count_skipped(reasons: Sequence[str]) -> dict[str, int]:
+    """How often each reason occurs."""
+    return dict(Counter(reasons))
+
+
+def _percent(value: Any) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

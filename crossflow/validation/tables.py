@@ -1,0 +1,262 @@
+"""Reading tables of measurements and predicting their rows.
+
+A folder may hold ``gemm.csv`` (matrix products), ``collectives.csv`` with the systems it names in ``systems.csv``, and
+``training_runs.csv``. Devices are found among the templates by name; one that has no template is skipped and said so.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow import files
+from crossflow.architecture import Architecture, DatasheetSystem, FabricParameters, architecture, resolve
+from crossflow.arrays import Array
+from crossflow.cost.collectives import COLLECTIVES
+from crossflow.cost.fabrics import Fabric, path, path_time
+from crossflow.cost.roofline import tiled_costs
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow.files import Document
+from crossflow.units import parse
+from crossflow.validation.report import Report, Table, count_skipped
+from crossflow.workload import DTYPE_BYTES
+
+Row = Mapping[str, str]
+Rows = Sequence[Row]
+
+
+def validate(data: str | Path | None = None) -> Report:
+    """Compare predictions with every table in a folder; without one, with the small excerpt that the package carries.
+
+    Raises
+    ------
+    CrossflowError
+        When the folder has no table, or a table lacks a column or holds a value that is no number.
+    """
+    folder = shipped() if data is None else Path(data)
+    if not folder.is_dir():
+        raise CrossflowError(f"{folder} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data")
+    tables = [read(folder) for name, read in READERS.items() if (folder / f"{name}.csv").is_file()]
+    if not tables:
+        raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
+    return Report(data=folder, tables=tables)
+
+
+def shipped() -> Path:
+    """Folder of the excerpt of measured data in the package."""
+    return Path(files.__file__).parent / "data" / "validation"
+
+
+def read_rows(file: Path, columns: Sequence[str]) -> Rows:
+    """Rows of a CSV file with comment lines; SpecError when it cannot be read or a column is missing."""
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError([Problem(file=str(file), message=f"cannot be read: {error}")]) from None
+    reader = csv.DictReader(lines)
+    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing:
+        raise SpecError([Problem(file=str(file), message=f"column {name} is missing{did_you_mean(name, reader.fieldnames or ())}") for name in missing])
+    return list(reader)
+
+
+def numbers(file: Path, rows: Rows, column: str) -> Array:
+    """One column as floats; SpecError with the first row that holds something else."""
+    try:
+        return np.array([float(row[column]) for row in rows])
+    except (TypeError, ValueError):
+        bad = next(row for row in rows if not _is_number(row[column]))
+        raise SpecError([Problem(file=str(file), path=column, message=f"expected a number, got {bad[column]!r} in the row {','.join(map(str, bad.values()))}")]) from None
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        float(text or "")
+    except ValueError:
+        return False
+    return True
+
+
+# -------------------------------------------------------------------------------------------- matrix products
+
+
+def gemm_table(folder: Path) -> Table:
+    """Measured matrix products: columns source, device, dtype, m, n, k, time_us."""
+    file = folder / "gemm.csv"
+    rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
+    m, n, k, time = (numbers(file, rows, column) for column in ("m", "n", "k", "time_us"))
+    predicted = np.full(len(rows), np.nan)
+    reasons: list[str] = []
+    for key in dict.fromkeys((row["source"], row["device"], row["dtype"]) for row in rows):
+        mine = np.array([i for i, row in enumerate(rows) if (row["source"], row["device"], row["dtype"]) == key])
+        times = _gemm_times(*key, m[mine, None], n[mine, None], k[mine, None])
+        if isinstance(times, str):
+            reasons += [times] * len(mine)
+        else:
+            predicted[mine] = times
+    known = np.isfinite(predicted)
+    kept = [row for row, keep in zip(rows, known, strict=True) if keep]
+    seconds = time[known] * 1e-6
+    return Table(
+        name="gemm",
+        measured=seconds,
+        predicted=predicted[known],
+        groups={
+            "source": [row["source"] for row in kept],
+            "device": [row["device"] for row in kept],
+            "regime": [">= 100 us" if value >= 100e-6 else "< 100 us" for value in seconds],
+            "device and regime": [f"{row['device']}, {'>=' if value >= 100e-6 else '<'} 100 us" for row, value in zip(kept, seconds, strict=True)],
+        },
+        skipped=count_skipped(reasons),
+        notes=[f"{source}: {text}" for source, text in _conditions_used(kept).items()],
+    )
+
+
+def _gemm_times(source: str, device: str, dtype: str, m: Array, n: Array, k: Array) -> Array | str:
+    """Predicted times of products on one device, or why there are none. [s]"""
+    found = device_architecture(device)
+    if found is None:
+        return f"no template for device '{device}'"
+    if dtype not in found.throughput or found.execution.tiles is None:
+        return f"template '{found.name}' has no {dtype} matrix products that were ever measured"
+    host, activity = _conditions(source)
+    costs = tiled_costs(m, n, k, np.zeros_like(m), found, dtype, DTYPE_BYTES[dtype], activity)
+    return np.asarray(costs.time[:, 0] + host)
+
+
+@functools.cache
+def _measurements() -> Mapping[str, Mapping[str, Any]]:
+    return dict(files.read_yaml(shipped() / "measurements.yaml").data)
+
+
+def _conditions(source: str) -> tuple[float, float]:
+    """Host time that a source's figures include [s], and how much its operands switch [1]."""
+    given = _measurements().get(source, {})
+    return parse(given.get("host_time", "0 us"), "s"), float(given.get("operand_activity", 1))
+
+
+def _conditions_used(rows: Rows) -> dict[str, str]:
+    used = {row["source"] for row in rows} & set(_measurements())
+    return {source: ", ".join(f"{key} {value}" for key, value in _measurements()[source].items()) for source in sorted(used)}
+
+
+@functools.cache
+def device_architecture(device: str) -> Architecture | None:
+    """Architecture of a device known by its template's name, an alias, or by maker's name and memory size."""
+    name = template_of(device)
+    if name is None:
+        return None
+    spec, _ = resolve(Document(file=device, data={"template": name}))
+    return architecture(spec)
+
+
+def template_of(device: str) -> str | None:
+    """Template of a device as tables of measurements call it, such as ``h100-80gb``; None where there is none."""
+    devices = {name: file for name, file in files.catalogue("templates").items() if file.parent.name == "devices"}
+    device = device.strip().lower()
+    if device in devices:
+        return device
+    plain = re.sub(r"-\d+gb$", "", device)
+    if plain in devices:
+        return plain
+    family = [name for name in devices if re.split(r"[-_ ]", name)[0] == re.split(r"[-_ ]", device)[0]]
+    size = re.search(r"\d+gb$", device)
+    sized = [name for name in family if size and name.endswith(size.group())]
+    return (sized or family or [None])[0]
+
+
+# -------------------------------------------------------------------------------------------- collectives
+
+
+def collectives_table(folder: Path) -> Table:
+    """Measured collectives: columns source, system, collective, ranks, ranks_per_node, size_bytes, time_us."""
+    file = folder / "collectives.csv"
+    rows = read_rows(file, ("source", "system", "collective", "ranks", "ranks_per_node", "size_bytes", "time_us"))
+    size, time = numbers(file, rows, "size_bytes"), numbers(file, rows, "time_us")
+    systems = _fabrics(folder / "systems.csv")
+    predicted = np.full(len(rows), np.nan)
+    reasons: list[str] = []
+    groups = dict.fromkeys((row["system"], row["collective"], row["ranks"], row["ranks_per_node"]) for row in rows)
+    for key in groups:
+        mine = np.array([i for i, row in enumerate(rows) if (row["system"], row["collective"], row["ranks"], row["ranks_per_node"]) == key])
+        system, collective, ranks, per_node = key
+        if system not in systems or collective not in COLLECTIVES:
+            what = f"system '{system}' is not in systems.csv" if system not in systems else f"unknown collective '{collective}'"
+            reasons += [what] * len(mine)
+            continue
+        found = path(systems[system], collective, int(ranks), int(per_node))
+        predicted[mine] = path_time(size[mine, None], found)[:, 0]
+    known = np.isfinite(predicted)
+    kept = [(row, bytes_) for row, bytes_, keep in zip(rows, size, known, strict=True) if keep]
+    large = [">= 1 MiB" if bytes_ >= 2**20 else "< 1 MiB" for _, bytes_ in kept]
+    regimes = [_regime(row, systems[row["system"]]) for row, _ in kept]
+    return Table(
+        name="collectives",
+        measured=time[known] * 1e-6,
+        predicted=predicted[known],
+        groups={
+            "source": [row["source"] for row, _ in kept],
+            "system": [row["system"] for row, _ in kept],
+            "size": large,
+            "regime": [f"{regime}, {what}" for regime, what in zip(regimes, large, strict=True)],
+        },
+        skipped=count_skipped(reasons),
+    )
+
+
+def _regime(row: Row, fabric: Fabric) -> str:
+    """Where a collective runs: inside switched nodes, where the wiring matters, or across nodes."""
+    if int(row["ranks_per_node"]) < int(row["ranks"]) and not (fabric.intra == "nvl72" and int(row["ranks"]) <= fabric.devices_per_node):
+        return "across nodes"
+    return "inside NVSwitch nodes" if fabric.intra in ("nvswitch", "nvswitch-sharp", "nvl72") else "where the wiring matters"
+
+
+def _fabrics(file: Path) -> dict[str, Fabric]:
+    """Fabrics of the systems that a table names."""
+    if not file.is_file():
+        raise CrossflowError(f"{file} is missing: collectives.csv names systems that it describes")
+    columns = ("system", "gpus_per_node", "intra_fabric", "intra_gb_s_per_direction", "pcie_gb_s_per_direction", "inter_network", "inter_gbit_s_per_gpu")
+    return {row["system"]: _fabric(row) for row in read_rows(file, columns)}
+
+
+def _fabric(row: Row) -> Fabric:
+    return Fabric(
+        intra=row["intra_fabric"],
+        network=row["inter_network"] or "none",
+        devices_per_node=int(row["gpus_per_node"]),
+        link=_rate(row["intra_gb_s_per_direction"], 1e9),
+        host=_rate(row["pcie_gb_s_per_direction"], 1e9),
+        nic=_rate(row["inter_gbit_s_per_gpu"], 1e9 / 8),
+        parameters=fabric_parameters(),
+    )
+
+
+def _rate(text: str, unit: float) -> Array:
+    return np.array([float(text) * unit if text else np.nan])
+
+
+@functools.cache
+def fabric_parameters() -> FabricParameters:
+    """Parameters of the fabrics as every system has them."""
+    spec, _ = resolve(Document(file="validate", data={"template": "dgx-a100"}))
+    assert isinstance(spec, DatasheetSystem)
+    return spec.network.parameters
+
+
+# -------------------------------------------------------------------------------------------- training runs
+
+
+def training_table(folder: Path) -> Table:
+    """Measured training runs: read, and skipped for a stated reason as long as no workload of theirs is modelled."""
+    rows = read_rows(folder / "training_runs.csv", ("source", "model", "device"))
+    reasons = [f"no workload for {row['model']}: transformer models are not among the models of this version" for row in rows]
+    return Table(name="training_runs", measured=np.zeros(0), predicted=np.zeros(0), groups={}, skipped=count_skipped(reasons))
+
+
+READERS: Mapping[str, Callable[[Path], Table]] = {"gemm": gemm_table, "collectives": collectives_table, "training_runs": training_table}

@@ -1,0 +1,56 @@
+"""Scenarios and devices that several test modules start from; hypothesis draws the same examples in every run."""
+
+import re
+
+import hypothesis
+import pytest
+
+import crossflow
+from crossflow.architecture import architecture
+from crossflow.technology import load_library
+
+hypothesis.settings.register_profile("crossflow", deadline=None, derandomize=True, database=None, max_examples=60)
+hypothesis.settings.load_profile("crossflow")
+
+
+@pytest.fixture(scope="session")
+def exactly():
+    """Pattern that matches one whole sentence, as `pytest.raises(match=...)` takes it."""
+    return lambda sentence: f"^{re.escape(sentence)}$"
+
+
+@pytest.fixture(scope="session")
+def lstm():
+    """The case study's language model, or a smaller one, on the case study's accelerator."""
+
+    def build(strategy="d8", template="pathfinder", workload=None, **system):
+        return crossflow.from_dict({"system": {"template": template, **system}, "workload": {"model": "lstm-16k", **(workload or {})}, "strategy": strategy})
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def gemm():
+    """A matrix product on a generated device."""
+
+    def build(template="v100", strategy="d1", m=4096, n=4096, k=4096, system=None, **workload):
+        dtype = "fp32" if template == "p4" else "fp16"
+        size = {"model": "gemm", "m": m, "n": n, "k": k, "dtype": dtype, **workload}
+        return crossflow.from_dict({"system": {"template": template, **(system or {})}, "workload": size, "strategy": strategy})
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def standard():
+    return load_library("standard")
+
+
+@pytest.fixture(scope="session")
+def v100(gemm):
+    return architecture(gemm("v100").system)
+
+
+@pytest.fixture(scope="session")
+def p4(gemm):
+    return architecture(gemm("p4").system)

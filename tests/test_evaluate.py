@@ -1,0 +1,288 @@
+"""Evaluation: a batch is its points one by one, sums are whole, and what cannot be built is an answer."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow import files
+from crossflow.errors import CrossflowError
+from crossflow.evaluate import evaluate
+from crossflow.files import Document
+from crossflow.scenario import from_document
+
+MIXED = {
+    "system.technology.logic": ["N12", "N7", "N12", "N3", "N7", "N1"],
+    "system.technology.memory": ["HBM2", "HBM3", "HBM4", "HBM2e", "HBM2", "HBM4"],
+    "system.technology.inter_link": ["NDR-x8", "GDR-x8", "NDR-x8", "XDR-x8", "NDR-x8", "XDR-x8"],
+    "system.budgets.power": ["300 W", "300 W", "200 W", "450 W", "300 W", "250 W"],
+    "system.budgets.area.compute": [0.35, 0.2, 0.35, 0.3, 0.25, 0.35],
+    "system.components.memory.dynamic_energy_per_bit": ["4.2 pJ/bit", "3 pJ/bit", "4 pJ/bit", "5 pJ/bit", "4 pJ/bit", "3 pJ/bit"],
+    "strategy": ["d8", "RC-2-4", "d8", "CR-8", "RC-2-2-d2", "d4-p2"],
+}
+# Every single figure that a study may sweep alone, at two values: each must broadcast through all stages.
+ALONE = {
+    "system.budgets.power": ["300 W", "250 W"],
+    "system.budgets.chip_area": ["850 mm2", "600 mm2"],
+    "system.budgets.node_area": ["1260 mm2", "1400 mm2"],
+    "system.budgets.area.compute": [0.35, 0.2],
+    "system.budgets.area.on_chip.l1": [0.08, 0.04],
+    "system.budgets.area.on_chip.registers": [0.1, 0.05],
+    "system.budgets.power_shares.compute": [0.36, 0.2],
+    "system.budgets.power_shares.on_chip.l2": [0.06, 0.03],
+    "system.budgets.power_shares.on_chip.registers": [0.1, 0.05],
+    "system.budgets.power_shares.memory": [0.34, 0.02],
+    "system.budgets.power_shares.inter_link": [0.06, 0.01],
+    "system.budgets.perimeter.memory": [0.5, 0.2],
+    "system.memory_utilisation": [1.0, 0.8],
+    "system.mcus_per_bundle": [8, 4],
+    "system.rates.fp16": [1.0, 2.0],
+    "system.vector_rates.fp16": [0.25, 0.5],
+    "system.levels.l1.utilisation": [1.0, 0.7],
+    "system.execution.kernel_launch": ["9 us", "1 us"],
+    "system.execution.matrix_utilisation": [0.85, 0.7],
+    "system.components.compute.nominal_area": ["0.38 mm2", "0.3 mm2"],
+    "system.components.on_chip.l2.controller_area": ["0.004 mm2", "0.002 mm2"],
+    "system.components.memory.access_latency": ["100 ns", "500 ns"],
+    "system.components.inter_link.latency": ["3 us", "1 us"],
+    "system.technology.logic": ["N12", "N5"],
+    "system.technology.compute": ["matrix-unit-8x8", "volta-tensor-core"],
+    "system.technology.memory": ["HBM2", "HBM4"],
+    "system.technology.inter_link": ["NDR-x8", "EDR"],
+    "system.technology.substrate": ["silicon-interposer", "wafer"],
+}
+
+
+@pytest.fixture(scope="module")
+def small(lstm):
+    return lstm("d8", workload={"hidden": 1024, "vocabulary": 32000, "global_batch": 512, "sequence": 6})
+
+
+@pytest.fixture(scope="module")
+def mixed(small):
+    return evaluate(small, MIXED)
+
+
+def point(points, i):
+    return {path: [values[i]] for path, values in points.items()}
+
+
+def figures(score, i=0):
+    return {name: values[i] for name, values in score.columns().items()}
+
+
+def assert_same_figures(some, other):
+    """Equal columns, floats but for the order of sums; a collective that only one batch knows takes no time there."""
+    for name in {*some, *other}:
+        one, two = some.get(name, 0.0), other.get(name, 0.0)
+        assert one == (pytest.approx(two, rel=1e-12, abs=1e-15) if isinstance(two, float) else two), name
+
+
+def set_in(scenario, settings):
+    document = files.override(Document(file="set", data=scenario.document.data), settings)
+    return from_document(document, scenario.base, scenario.name)
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_a_batch_is_its_points_one_by_one(small, mixed, i):
+    assert_same_figures(figures(mixed, i), figures(evaluate(small, point(MIXED, i))))
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_a_point_is_the_scenario_with_the_same_settings(small, mixed, i):
+    scenario = set_in(small, [f"{path}={values[i]}" for path, values in MIXED.items()])
+    assert_same_figures(figures(mixed, i), figures(evaluate(scenario)))
+
+
+@pytest.mark.parametrize("path", ALONE)
+def test_every_figure_can_vary_alone(small, path):
+    both = evaluate(small, {path: ALONE[path]})
+    for i, value in enumerate(ALONE[path]):
+        assert_same_figures(figures(both, i), figures(evaluate(set_in(small, [f"{path}={value}"]))))
+
+
+def test_points_beyond_one_chunk_keep_their_places(small):
+    power = np.linspace(150.0, 450.0, 1200)
+    score = evaluate(small, {"system.budgets.power": power})
+    for i in (0, 511, 512, 1023, 1199):
+        assert score.step_time[i] == pytest.approx(evaluate(small, {"system.budgets.power": power[[i]]}).step_time[0], rel=1e-12)
+    assert len(score) == 1200
+
+
+def test_floats_are_si_and_equal_to_text_with_units(small):
+    text = evaluate(small, {"system.budgets.chip_area": ["700 mm2"]})
+    assert evaluate(small, {"system.budgets.chip_area": [700e-6]}).step_time[0] == pytest.approx(text.step_time[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("values", [np.array([4, 8]), [4, 8], [4.0, 8.0], (np.int64(4), np.int64(8))], ids=repr)
+def test_whole_numbers_may_come_from_numpy(small, values):
+    assert evaluate(small, {"system.mcus_per_bundle": values}).architecture["units"].tolist() == [195.0, 97.0]
+
+
+def test_breakdown_adds_up_to_the_step(mixed):
+    np.testing.assert_allclose(sum(mixed.breakdown.values()), mixed.step_time, rtol=1e-12)
+
+
+def test_bound_shares_add_up_to_one(mixed):
+    np.testing.assert_allclose(sum(mixed.bound.values()), 1.0, rtol=1e-12)
+    assert all((share >= 0).all() for share in mixed.bound.values())
+
+
+def test_exposed_communication_is_part_of_all_and_of_the_breakdown(mixed):
+    exposed = sum(mixed.exposed_communication.values())
+    np.testing.assert_allclose(exposed, mixed.breakdown["exposed_communication"], rtol=1e-12, atol=1e-15)
+    assert (exposed <= sum(mixed.communication.values()) * (1 + 1e-12)).all()
+
+
+def test_one_device_does_not_communicate(small):
+    score = evaluate(small, {"strategy": ["d1"]})
+    assert not score.communication
+    assert score.breakdown["exposed_communication"] == score.breakdown["bubble"] == 0
+
+
+def test_throughput_mfu_and_power_follow_from_time(small, mixed):
+    np.testing.assert_allclose(mixed.samples_per_second * mixed.step_time, 512, rtol=1e-12)
+    np.testing.assert_allclose(mixed.tokens_per_second, 6 * mixed.samples_per_second, rtol=1e-12)
+    np.testing.assert_allclose(mixed.power * mixed.step_time, mixed.energy, rtol=1e-12)
+    peak = 8 * mixed.architecture["throughput.fp16"]
+    np.testing.assert_allclose(mixed.mfu, mixed.flops / (mixed.step_time * peak), rtol=1e-12)
+
+
+def test_overfull_memory_is_infeasible_with_its_numbers_and_a_time(lstm):
+    score = evaluate(lstm("d512"))
+    assert not score.feasible[0]
+    assert np.isfinite(score.step_time[0])
+    assert score.why(0) == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
+
+
+UNBUILDABLE = [
+    ("system.budgets.power", "0 W", "not one bundle of compute units fits its area and power"),
+    ("system.budgets.power", "1 mW", "not one bundle of compute units fits its area and power"),
+    ("system.budgets.chip_area", "0.1 mm2", "not one bundle of compute units fits its area and power"),
+    ("system.budgets.chip_area", "1300 mm2", "the chip leaves no package area for memory devices"),
+    ("system.budgets.node_area", "5000 mm2", "the node area exceeds what the substrate can carry"),
+    ("system.budgets.area.compute", 0.9, "the area shares add up to more than 1"),
+    ("system.budgets.power_shares.compute", 0.9, "the power shares add up to more than 1"),
+    ("system.budgets.area.memory", 0.0, "not one memory device fits its package area, controller area, edge and power"),
+    ("system.budgets.power_shares.memory", 0.0, "not one memory device fits its package area, controller area, edge and power"),
+    ("system.budgets.area.on_chip.l2", 0.0, "l2 has no bandwidth: banks or power are missing"),
+    ("system.budgets.power_shares.on_chip.l1", 0.0, "l1 has no bandwidth: banks or power are missing"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "sentence"), UNBUILDABLE)
+def test_a_design_that_cannot_be_built_is_an_answer(small, path, value, sentence):
+    score = evaluate(small, {path: [value]})
+    assert score.feasible.tolist() == [False]
+    assert score.why(0) == f"cannot be built: {sentence}"
+
+
+@pytest.mark.parametrize(("path", "value", "sentence"), UNBUILDABLE)
+def test_a_bad_neighbour_changes_no_point(small, path, value, sentence):
+    good = ALONE.get(path, [0.04])[0]
+    both = evaluate(small, {path: [value, good]})
+    assert_same_figures(figures(both, 1), figures(evaluate(small, {path: [good]})))
+    assert both.feasible.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("share", ["area", "power_shares", "perimeter"])
+def test_no_link_where_the_strategy_needs_one_is_infeasible(small, share):
+    score = evaluate(small, {f"system.budgets.{share}.inter_link": [0.0, 0.06]})
+    assert score.feasible.tolist() == [False, True]
+    assert score.why(0) == "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"
+
+
+def test_no_link_is_no_obstacle_for_one_device(small):
+    score = evaluate(small, {"system.budgets.power_shares.inter_link": [0.0, 0.06], "strategy": ["d1", "d1"]})
+    assert score.feasible.all()
+    assert score.step_time[0] == pytest.approx(score.step_time[1], rel=1e-12)
+
+
+def test_results_of_a_design_without_a_link_say_so_in_every_figure(gemm):
+    score = evaluate(gemm("p4", "d2", task="training"))
+    assert np.isinf(score.step_time[0])
+    assert score.samples_per_second[0] == score.mfu[0] == 0
+    assert np.isinf(score.breakdown["exposed_communication"][0])
+    assert not any(np.isnan(value).any() for value in score.breakdown.values())
+
+
+def test_a_strategy_that_does_not_divide_names_its_numbers(small, exactly):
+    with pytest.raises(CrossflowError, match=exactly("global_batch = 512 does not divide by dp = 3 of strategy d3")):
+        evaluate(small, {"strategy": ["d8", "d3"]})
+
+
+WRONG = [
+    ("system.budgets.power", ["1 GB"], "system.budgets.power: expected a quantity in W, got '1 GB': 'GB' is not a unit of W"),
+    ("system.budgets.power", [300], "system.budgets.power: expected a quantity in W, got the bare number 300; write the unit"),
+    ("system.budgets.power", ["-5 W"], "system.budgets.power: expected at least 0 W, got -5"),
+    ("system.budgets.power", [-5.0], "system.budgets.power: expected at least 0 W, got -5"),
+    ("system.budgets.power", np.array([300.0, -5.0]), "system.budgets.power: expected at least 0 W, got -5"),
+    ("system.budgets.power", np.array([300.0, np.nan, 200.0]), "system.budgets.power: expected a finite number, got nan"),
+    ("system.budgets.area.compute", [1.5], "system.budgets.area.compute: expected at most 1, got 1.5"),
+    ("system.technology.memroy", ["HBM2"], "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, substrate"),
+]
+
+
+@pytest.mark.parametrize(("path", "values", "sentence"), WRONG)
+def test_wrong_points_are_told_exactly(small, exactly, path, values, sentence):
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        evaluate(small, {path: values})
+
+
+def test_unknown_paths_are_told_with_what_was_meant(small):
+    with pytest.raises(CrossflowError, match=r"system\.budgets\.powr: unknown key 'powr'; did you mean 'power'\?$"):
+        evaluate(small, {"system.budgets.powr": ["1 W"]})
+
+
+def test_unknown_technology_is_told_with_what_was_meant(small):
+    with pytest.raises(CrossflowError, match="^technology library 'deepflow-2024' has no memory 'HBM5'; did you mean 'HBM4'\\?; known: "):
+        evaluate(small, {"system.technology.memory": ["HBM2", "HBM5"]})
+
+
+def test_paths_of_unequal_length_are_a_wrong_call(small, exactly):
+    with pytest.raises(ValueError, match=exactly("all paths must have as many values: {'strategy': 2, 'system.budgets.power': 1}")):
+        evaluate(small, {"strategy": ["d1", "d2"], "system.budgets.power": ["1 W"]})
+
+
+def test_evaluation_changes_none_of_its_inputs(small):
+    before, document = repr(small.system), repr(small.document)
+    points = {"system.budgets.power": np.array([300.0, 200.0]), "strategy": ["d8", "RC-2-4"]}
+    copies = {path: list(values) for path, values in points.items()}
+    first, second = (evaluate(small, points).step_time.tolist() for _ in range(2))
+    assert first == second
+    assert {path: list(values) for path, values in points.items()} == copies
+    assert (repr(small.system), repr(small.document)) == (before, document)
+
+
+def test_several_kernels_at_once_agree_with_bounds(small):
+    """Running k kernels at once never beats work / k and never the critical path; with one it is the in-order schedule."""
+    one, two, many = (evaluate(set_in(small, [f"kernels_per_device={k}", "strategy=d8"])) for k in (1, 2, 64))
+    assert two.step_time[0] < one.step_time[0]
+    assert many.step_time[0] >= one.step_time[0] / 64
+    for score in (two, many):
+        assert sum(value[0] for value in score.breakdown.values()) == pytest.approx(score.step_time[0], rel=1e-12)
+
+
+def test_score_tabulates_every_point(mixed):
+    table = mixed.to_dict()
+    assert {len(column) for column in table.values()} == {6}
+    assert table["bound_by"] == mixed.bound_by
+    assert {"step_time_s", "feasible", "reason", "bound_by"} <= set(table)
+
+
+def test_prediction_has_the_keys_of_the_contract(small):
+    result = crossflow.predict(small).to_dict()
+    wanted = "step_time_s feasible reason breakdown_s communication_s memory throughput mfu energy_j power_w bound_by architecture provenance"
+    assert set(wanted.split()) <= set(result)
+    assert list(result["breakdown_s"]) == ["compute", "memory_bound_compute", "exposed_communication", "bubble", "other"]
+    assert sum(result["breakdown_s"].values()) == pytest.approx(result["step_time_s"], rel=1e-12)
+    assert result["memory"]["fits"] is (result["memory"]["total_bytes"] <= result["memory"]["capacity_bytes"])
+
+
+def test_every_pair_of_names_can_be_combined(small):
+    grid = list(itertools.product(["HBM2", "HBM4", "DDR5"], ["NDR", "NVLink4", "PCIe5"]))
+    score = evaluate(small, {"system.technology.memory": [a for a, _ in grid], "system.technology.inter_link": [b for _, b in grid]})
+    for i in (0, 4, 8):
+        alone = evaluate(small, {"system.technology.memory": [grid[i][0]], "system.technology.inter_link": [grid[i][1]]})
+        assert_same_figures(figures(score, i), figures(alone))

@@ -1,0 +1,142 @@
+"""Schedules: the longest path is what an event engine finds, merged or not, and no link sends two things at once."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from crossflow.architecture import architecture
+from crossflow.cost import cost
+from crossflow.evaluate import placed
+from crossflow.parallel import Message, SuperGraph, Task, Work, parse_strategy, transform
+from crossflow.timeline import longest_path, schedule, simulate
+from crossflow.timeline.schedule import stream_edges
+from crossflow.workload import Stream
+
+STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]
+
+
+@st.composite
+def programs(draw):
+    """Tasks of three stages, each after some earlier ones, with durations of ten orders of magnitude and some of nothing."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count = int(rng.integers(1, 31))
+    tasks = tuple(
+        Task(
+            name=str(i),
+            stage=int(rng.integers(3)),
+            kind=("compute", "network")[rng.integers(2)],
+            index=i,
+            after=tuple(sorted({int(j) for j in rng.integers(0, i, size=rng.integers(4))})) if i else (),
+        )
+        for i in range(count)
+    )
+    return tasks, (10.0 ** rng.uniform(-9, 1, count) * (rng.random(count) > 0.1)).tolist()
+
+
+def super_graph(tasks):
+    """A super-graph in which task i is work i, or message i."""
+    works = tuple(Work(operations=(Stream(kind=str(i), flops=0.0, elements=0.0),)) for i in range(len(tasks)))
+    messages = tuple(Message(collective="send_recv", size=float(i), axes=("lp",)) for i in range(len(tasks)))
+    return SuperGraph(
+        strategy=parse_strategy("p3"), stages=3, works=works, messages=messages, tasks=tasks, memory=({},) * 3,
+        volumes={}, dtype="fp16", element=2, layers_of_stage=((),) * 3,
+    )  # fmt: skip
+
+
+def streams(tasks):
+    return [(task.stage, task.kind) for task in tasks]
+
+
+@settings(max_examples=400)
+@given(programs())
+def test_longest_path_is_the_event_simulation_to_the_last_digit(program):
+    tasks, durations = program
+    ends = longest_path(np.array(durations)[:, None], stream_edges(tasks))[:, 0]
+    assert ends.tolist() == simulate(durations, [task.after for task in tasks], streams(tasks))[1].tolist()
+
+
+@settings(max_examples=200)
+@given(programs())
+def test_merged_segments_end_when_their_tasks_do(program):
+    tasks, durations = program
+    times = np.array(durations)[:, None]
+    plain = longest_path(times, stream_edges(tasks)).max()
+    assert schedule(super_graph(tasks)).makespan(times, times)[0] == pytest.approx(plain, rel=1e-12)
+
+
+@given(programs())
+def test_segments_hold_every_task_once_and_wait_for_earlier_ones_alone(program):
+    tasks, _ = program
+    plan = schedule(super_graph(tasks))
+    assert sorted(i for segment in plan.segments for i in segment.tasks) == list(range(len(tasks)))
+    assert all(before < i for i, segment in enumerate(plan.segments) for before in segment.after)
+    assert plan.counts.sum() == plan.busy.sum() + plan.sent.sum() == len(tasks)
+
+
+@given(programs(), st.integers(2, 5))
+def test_points_do_not_mix(program, n):
+    tasks, durations = program
+    times = np.array(durations)[:, None] * np.arange(1, n + 1)
+    ends = longest_path(times, stream_edges(tasks))
+    for i in range(n):
+        assert ends[:, i].tolist() == longest_path(times[:, [i]], stream_edges(tasks))[:, 0].tolist()
+
+
+@given(programs())
+def test_no_stream_runs_two_tasks_at_once(program):
+    tasks, durations = program
+    start, end = simulate(durations, [task.after for task in tasks], streams(tasks))
+    for stream in set(streams(tasks)):
+        mine = [i for i, other in enumerate(streams(tasks)) if other == stream]
+        assert all(start[later] >= end[earlier] for earlier, later in zip(mine, mine[1:], strict=False))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
+    graph = transform(lstm(strategy).graph(), parse_strategy(strategy))
+    rng = np.random.default_rng(7)
+    works, messages = rng.exponential(size=(len(graph.works), 3)), rng.exponential(size=(len(graph.messages), 3))
+    made = schedule(graph).makespan(works, messages)
+    for i in range(3):
+        seconds = [(works if task.kind == "compute" else messages)[task.index, i] for task in graph.tasks]
+        ends = simulate(seconds, [task.after for task in graph.tasks], streams(graph.tasks))[1]
+        assert made[i] == pytest.approx(ends.max(), rel=1e-12)
+
+
+def test_two_reductions_on_one_link_never_overlap():
+    """The public code's event loop freed the link early: three reductions of 5 s ended after 5 s instead of 15."""
+    compute = [Task(name=f"g{i}", stage=0, kind="compute", index=i, after=()) for i in range(3)]
+    network = [Task(name=f"r{i}", stage=0, kind="network", index=i, after=(i,)) for i in range(3)]
+    plan = schedule(super_graph((*compute, *network)))
+    assert plan.makespan(np.full((6, 1), 0.1), np.full((6, 1), 5.0))[0] == pytest.approx(15.1, rel=1e-12)
+
+
+def test_data_parallel_case_study_waits_for_all_of_its_reductions(lstm):
+    """No gradient is whole before all softmax steps went back; then the link carries them all (deepflow.md 3.3, bug b)."""
+    scenario = lstm("d512")
+    graph = transform(scenario.graph(), scenario.strategy)
+    device = architecture(scenario.system)
+    costs = cost(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
+    seconds = {task.name: (costs.work_time if task.kind == "compute" else costs.messages.time)[task.index, 0] for task in graph.tasks}
+    reductions = sum(time for name, time in seconds.items() if name.endswith("all_reduce"))
+    softmax = sum(time for name, time in seconds.items() if name.startswith("softmax.backward"))
+    step = schedule(graph).makespan(costs.work_time, costs.messages.time)[0]
+    assert len([name for name in seconds if name.endswith("all_reduce")]) == 4
+    assert step >= softmax + reductions
+    assert step <= sum(seconds.values())
+
+
+def test_a_step_is_never_shorter_than_the_work_of_any_stream(lstm):
+    scenario = lstm("RC-2-2-d2-p4")
+    graph = transform(scenario.graph(), scenario.strategy)
+    plan, rng = schedule(graph), np.random.default_rng(1)
+    works, messages = rng.random((len(graph.works), 5)), rng.random((len(graph.messages), 5))
+    busiest = np.concatenate([plan.busy @ works, plan.sent @ messages]).max(axis=0)
+    assert (plan.makespan(works, messages) >= busiest * (1 - 1e-12)).all()
+
+
+def test_a_link_without_bandwidth_makes_the_step_endless():
+    tasks = (Task(name="a", stage=0, kind="compute", index=0, after=()), Task(name="b", stage=0, kind="network", index=1, after=(0,)))
+    times = np.array([[1.0], [np.inf]])
+    assert schedule(super_graph(tasks)).makespan(times, times).tolist() == [np.inf]

@@ -1,0 +1,194 @@
+"""The technology library: every number has a unit and a source, nodes scale as the paper says, generations improve."""
+
+import numpy as np
+import pytest
+
+from crossflow import files
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.technology import Choice, TechLibrary, load_library
+from crossflow.technology.library import library_document
+from crossflow.units import parse
+
+NODES = {"N16": -1, "N12": 0, "N10": 1, "N7": 2, "N5": 3, "N3": 4, "N2": 5, "N1": 6}
+LIBRARIES = sorted(files.catalogue("techlibs"))
+
+
+def broken(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nextends: standard\nsources: {}\n" + text)
+    return path
+
+
+def figures(component):
+    return {name: value for name, value in component if isinstance(value, np.ndarray)}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_every_number_has_a_unit_and_a_source(name):
+    document = library_document(name)
+    library = files.validate(TechLibrary, document, sourced=True)
+    numbers = [value for _, value in files.walk(document.data) if isinstance(value, dict) and "value" in value]
+    assert len(numbers) > 500
+    assert {number["source"] for number in numbers} <= set(library.sources)
+    assert all(len(text) > 20 for text in library.sources.values())
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_no_bare_number_but_the_step_of_a_node(name):
+    bare = [path for path, value in files.walk(library_document(name).data) if isinstance(value, int | float) and not isinstance(value, bool)]
+    bare = [path for path in bare if path[-1] not in ("value", "low", "high")]
+    assert {path[-1] for path in bare} == {"step"}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_intervals_enclose_their_values_and_projections_have_one(name):
+    for path, value in files.walk(library_document(name).data):
+        if isinstance(value, dict) and "value" in value:
+            assert not value.get("projected") or {"low", "high"} <= set(value), path
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_logic_nodes_are_those_of_the_paper_and_sram_never_grows(name):
+    library = load_library(name)
+    assert {node: library.logic[node].step for node in NODES} == NODES
+    for field in ("sram_area", "sram_energy", "sram_leakage"):
+        factors = [float(getattr(library.logic[node], field)[0]) for node in NODES]
+        assert factors == sorted(factors, reverse=True)
+        assert factors[1] == 1
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_logic_scales_by_the_rule_of_the_paper(standard, node):
+    """Sec. 9: area / 1.8 and power / 1.3 a step at equal performance."""
+    unit = standard.component("compute", "volta-tensor-core")
+    scaled = standard.scale(unit, Choice.of([node]))
+    assert scaled.nominal_area[0] == pytest.approx(unit.nominal_area[0] / 1.8 ** NODES[node], rel=1e-14)
+    assert scaled.nominal_power[0] == pytest.approx(unit.nominal_power[0] / 1.3 ** NODES[node], rel=1e-14)
+    assert scaled.nominal_frequency[0] == unit.nominal_frequency[0]
+    assert scaled.nominal_flop_rate[0] == unit.nominal_flop_rate[0]
+
+
+def test_a_component_given_at_another_node_scales_from_there(standard):
+    unit = standard.component("compute", "pascal-core")
+    assert unit.node == "N16"
+    assert standard.scale(unit, Choice.of(["N12"])).nominal_area[0] == pytest.approx(unit.nominal_area[0] / 1.8, rel=1e-14)
+    assert standard.scale(unit, Choice.of(["N16"])).nominal_power[0] == unit.nominal_power[0]
+
+
+@pytest.mark.parametrize("name", ["l2", "l1-v100", "registers-p4"])
+def test_memory_cells_scale_by_the_factors_of_the_nodes_and_crossbars_as_logic(standard, name):
+    bank = standard.component("on_chip", name)
+    own, target = standard.logic[bank.node], standard.logic["N5"]
+    scaled = standard.scale(bank, Choice.of(["N5"]))
+    steps = target.step - own.step
+    assert scaled.area_per_bit[0] == pytest.approx((bank.area_per_bit * target.sram_area / own.sram_area)[0], rel=1e-14)
+    assert scaled.dynamic_energy_per_bit[0] == pytest.approx((bank.dynamic_energy_per_bit * target.sram_energy / own.sram_energy)[0], rel=1e-14)
+    assert scaled.static_power_per_bit[0] == pytest.approx((bank.static_power_per_bit * target.sram_leakage / own.sram_leakage)[0], rel=1e-14)
+    assert scaled.controller_area[0] == pytest.approx(bank.controller_area[0] / 1.8**steps, rel=1e-14)
+    assert scaled.bank_capacity[0] == bank.bank_capacity[0]
+
+
+def test_scaling_a_batch_is_scaling_each(standard):
+    unit = standard.component("compute", "matrix-unit-8x8")
+    batch = standard.scale(unit, Choice.of(list(NODES)))
+    for i, node in enumerate(NODES):
+        one = standard.scale(unit, Choice.of([node]))
+        assert (one.nominal_area[0], one.nominal_power[0]) == (batch.nominal_area[i], batch.nominal_power[i])
+
+
+@pytest.mark.parametrize("kind", ["compute", "memory", "link", "substrate", "on_chip"])
+def test_gathering_takes_each_points_component(standard, kind):
+    names = standard.names(kind)
+    chosen = [names[i] for i in np.random.default_rng(0).integers(len(names), size=12)]
+    gathered = figures(standard.gather(kind, Choice.of(chosen)))
+    for i, name in enumerate(chosen):
+        for field, value in figures(standard.component(kind, name)).items():
+            assert gathered[field][i] == value[0]
+
+
+def test_a_limit_that_only_some_have_is_none_for_the_others(standard):
+    gathered = standard.gather("link", Choice.of(["NDR", "interposer"]))
+    assert gathered.maximum_links.tolist() == [standard.link["NDR"].maximum_links[0], np.inf]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("generations", [("HBM2", "HBM2e", "HBM3", "HBM4"), ("NDR-x8", "XDR-x8", "GDR-x8"), ("NDR", "XDR", "GDR")])
+def test_generations_improve(name, generations):
+    library = load_library(name)
+    kind = "memory" if generations[0] == "HBM2" else "link"
+    parts = [library.component(kind, generation) for generation in generations]
+    energy = "dynamic_energy_per_bit" if kind == "memory" else "nominal_energy_per_bit"
+    lanes = [float((part.links_per_device if kind == "memory" else part.maximum_links)[0]) for part in parts]
+    rates = [count * float(part.nominal_frequency[0]) for count, part in zip(lanes, parts, strict=True)]
+    assert rates == sorted(set(rates))
+    assert [float(getattr(part, energy)[0]) for part in parts] == sorted((float(getattr(part, energy)[0]) for part in parts), reverse=True)
+    assert kind == "link" or [float(part.device_capacity[0]) for part in parts] == sorted(float(part.device_capacity[0]) for part in parts)
+
+
+@pytest.mark.parametrize(("name", "terabytes"), [("HBM2", 1.024), ("HBM2e", 2.048), ("HBM3", 2.6), ("HBM4", 3.3)])
+def test_four_stacks_reach_the_bandwidth_of_the_paper(name, terabytes):
+    """deepflow-2024 Sec. 9: 1, 2, 2.6 and 3.3 TB/s from four stacks."""
+    stack = load_library("deepflow-2024").component("memory", name)
+    assert 4 * stack.links_per_device[0] * stack.nominal_frequency[0] / 8 == pytest.approx(terabytes * 1e12, rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "gigabytes"), [("NDR-x8", 100), ("XDR-x8", 200), ("GDR-x8", 400)])
+def test_network_ports_reach_the_bandwidth_of_the_paper(standard, name, gigabytes):
+    port = standard.component("link", name)
+    assert port.maximum_links[0] * port.nominal_frequency[0] / 8 == pytest.approx(gigabytes * 1e9, rel=1e-12)
+
+
+def test_extension_replaces_whole_entries_and_keeps_the_rest(standard):
+    own = load_library("deepflow-2024")
+    assert own.memory["HBM3"].nominal_frequency[0] == 5.078125e9 != standard.memory["HBM3"].nominal_frequency[0]
+    assert own.compute["volta-tensor-core"].nominal_power[0] == standard.compute["volta-tensor-core"].nominal_power[0]
+    assert set(standard.link) < set(own.link)
+
+
+def test_unknown_component_is_told_with_what_was_meant(standard):
+    with pytest.raises(CrossflowError, match="^technology library 'standard' has no on-chip 'register'; did you mean 'registers'\\?; known: l2-v100, "):
+        standard.component("on_chip", "register")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "path", "message"),
+    [
+        ("logic_rule: {area_per_step: 1.8}", 4, "logic_rule.area_per_step", "expected a mapping {value: ..., source: ...}: every number of a library names its source"),
+        ("logic_rule: {area_per_step: {value: 1.8}}", 4, "logic_rule.area_per_step", "expected the key 'source' in {value: ..., source: ...}"),
+        ("logic_rule:\n  area_per_step: {value: 1.8, source: chen-2051}", 5, "logic_rule.area_per_step.source", "source 'chen-2051' is not among the file's sources; did you mean 'chen-2015'?"),
+        ("logic_rule: {area_per_step: {value: 1.8, source: derived, low: 1.9}}", 4, "logic_rule.area_per_step", "low, value and high must not decrease"),
+        ("logic_rule: {area_per_step: {value: 1.8, source: derived, lo: 1}}", 4, "logic_rule.area_per_step", "unknown key 'lo' beside value; did you mean 'low'?"),
+        ("compute: {volta-tensor-core: {node: N11}}", 4, "compute.volta-tensor-core.node", "no logic node 'N11'; did you mean 'N1'?"),
+        ("compute:\n  volta-tensor-core:\n    minimum_voltage: {value: 0.1 V, source: derived}", 5, "compute.volta-tensor-core", "voltages must satisfy threshold < minimum <= nominal <= maximum"),
+        ("memory: {HBM2: {device_capacity: {value: 8 GB/s, source: derived}}}", 4, "memory.HBM2.device_capacity", "expected a quantity in B, got '8 GB/s': 'GB/s' is not a unit of B"),
+        ("extend: x", 4, "extend", "unknown key 'extend'; did you mean 'extends'?"),
+    ],
+)  # fmt: skip
+def test_wrong_libraries_are_told_with_their_line(tmp_path, text, line, path, message):
+    file = broken(tmp_path, text)
+    with pytest.raises(SpecError) as caught:
+        load_library(str(file))
+    assert message in [problem.message for problem in caught.value.problems]
+    problem = next(problem for problem in caught.value.problems if problem.message == message)
+    assert problem.path == path
+    assert str(problem).startswith(f"{file}:{line}: ") or path == "compute.volta-tensor-core"
+
+
+@pytest.mark.parametrize("text", ["name: mine\nextends: mine\n", "name: other\nextends: {file}\n"])
+def test_a_library_cannot_extend_itself(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.format(file=path) + "sources: {}\n")
+    with pytest.raises(SpecError, match="extends: a library cannot extend itself"):
+        load_library(str(path))
+
+
+def test_a_circle_of_libraries_is_told(tmp_path):
+    for own, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{own}.yaml").write_text(f"name: {own}\nextends: {other}.yaml\nsources: {{}}\n")
+    with pytest.raises(SpecError, match="extend"):
+        load_library(str(tmp_path / "a.yaml"))
+
+
+def test_units_of_the_library_are_those_of_its_figures():
+    """The library's files against the models: 4.2 pJ/bit is 33.6 pJ/B."""
+    assert load_library("standard").memory["HBM2"].dynamic_energy_per_bit[0] == parse("4.2 pJ/bit", "J/B") == pytest.approx(33.6e-12)
