@@ -28,7 +28,7 @@ from crossflow.timeline import Schedule, schedule, simulate
 from crossflow.units import Quantity
 from crossflow.workload import Graph
 
-CHUNK = 512  # points a batch: arrays of a chunk stay in cache, and the interpreter's cost is spread over them
+CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 

@@ -16,16 +16,17 @@ from crossflow.score import Score
 from crossflow.technology.library import library_document
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction:
-    """Score of a single scenario, with the architecture behind it.
-
-    `score` holds the one point, `device` the derived architecture with its use of the budgets.
-    """
+    """Score of a single scenario; `score` holds the one point."""
 
     scenario: Scenario
     score: Score
-    device: Architecture
+
+    @functools.cached_property
+    def device(self) -> Architecture:
+        """The derived architecture, with its use of the budgets."""
+        return architecture(self.scenario.system, base=self.scenario.base)
 
     @property
     def step_time(self) -> float:
@@ -93,7 +94,7 @@ class Prediction:
 
 def predict(scenario: Scenario) -> Prediction:
     """Predict one scenario: its step time, what bounds it, whether it fits."""
-    return Prediction(scenario=scenario, score=evaluate(scenario), device=architecture(scenario.system, base=scenario.base))
+    return Prediction(scenario=scenario, score=evaluate(scenario))
 
 
 def extrapolated(scenario: Scenario) -> bool:

@@ -22,6 +22,7 @@ from crossflow.architecture.voltage import OperatingPoint, operate
 from crossflow.arrays import Array, Mask
 from crossflow.files import FileModel
 from crossflow.technology import Choice, Compute, Link, Memory, OnChip, Substrate, TechLibrary
+from crossflow.technology.library import gather
 
 NOTHING = np.zeros(1)
 
@@ -49,10 +50,11 @@ class Allotment:
 
 @dataclass(frozen=True, kw_only=True)
 class Cores:
-    """The compute units that fit and run."""
+    """The compute units that fit and run; `built` counts all bundles on the die, those left dark too."""
 
     mcus: Array
     bundles: Array
+    built: Array
     peak: Array
     frequency: Array
     point: OperatingPoint
@@ -142,13 +144,14 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     """Gather the components that each design point names, changed as the template says, at the point's logic node."""
     choice = {role: choices.get(role) or Choice.of((name,)) for role, name in system.technology.model_dump().items()}
     changes = system.components
-    compute = _changed(library.gather("compute", choice["compute"]), changes.compute)
+    # Each unit is scaled from its own node, and only then do the points choose among them.
+    units = [library.scale(_changed(library.component("compute", name), changes.compute), choice["logic"]) for name in choice["compute"].names]
     on_chip = {
         name: library.scale(_changed(library.component("on_chip", spec.component), changes.on_chip.get(name)), choice["logic"])
         for name, spec in system.levels.items()
     }
     return Parts(
-        compute=library.scale(compute, choice["logic"]),
+        compute=gather(units, choice["compute"].index),
         on_chip=on_chip,
         memory=_changed(library.gather("memory", choice["memory"]), changes.memory),
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
@@ -216,6 +219,7 @@ def build_cores(compute: Compute, given: Allotment, mcus_per_bundle: Array) -> C
     return Cores(
         mcus=mcus,
         bundles=running,
+        built=bundles,
         peak=mcus * compute.nominal_flop_rate * frequency,
         frequency=frequency,
         point=point,
@@ -235,12 +239,13 @@ def build_on_chip(
     """Banks and the crossbar to the units in scope share the area; what static power leaves feeds accesses (Eq. 2, 3).
 
     Every bank has a crosspoint to every unit in its scope, so crossbar area and power grow with banks x ports
-    (Sec. 4.4.2). The number of banks that fit has a closed form, where the paper iterates.
+    (Sec. 4.4.2), the ports of bundles left dark among them. The number of banks that fit has a closed form, where the
+    paper iterates.
     """
     instances, ports = {
         "mcu": (cores.mcus, np.ones(1)),
         "bundle": (cores.bundles, mcus_per_bundle),
-        "global": (np.ones(1), cores.bundles),
+        "global": (np.ones(1), cores.built),
     }[scope]
     bank_area = bank.area_per_bit * bank.bank_capacity / (1.0 - bank.area_overhead) + ports * bank.controller_area
     banks = whole(given.area / bank_area)
@@ -300,7 +305,7 @@ def build_memory(memory: Memory, budgets: Budgets, given: Allotment, utilisation
     )
     names = ("package area", "controller area", "perimeter")
     limits = (*names, *(f"{name}; power slows its pins" for name in names))
-    slowed = 3 * (point.frequency < 1.0 - 1e-9)
+    slowed = 3 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
     limit = Limit(component="memory", names=limits, code=fits.argmin(axis=0) + slowed)
     return MainMemory(level=level, static_power=static, used=used, limit=limit)
 
@@ -318,7 +323,7 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
     return Links(
         port=Port(bandwidth=peak * point.frequency, latency=link.latency, energy=link.nominal_energy_per_bit),
         used=Allotment(area=lanes * link.area_per_link, power=point.power, perimeter=lanes / density),
-        limit=Limit(component=component, names=limits, code=fits.argmin(axis=0) + 3 * (point.frequency < 1.0 - 1e-9)),
+        limit=Limit(component=component, names=limits, code=fits.argmin(axis=0) + 3 * ((point.frequency < 1.0 - 1e-9) & (lanes > 0))),
     )
 
 

@@ -12,7 +12,7 @@ from crossflow.architecture.datasheet import from_datasheet
 from crossflow.architecture.generator import generate
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
-from crossflow.errors import SpecError
+from crossflow.errors import SpecError, did_you_mean
 from crossflow.files import Document
 from crossflow.technology import Choice, load_library
 
@@ -32,7 +32,8 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
     merged = _merged(document, base)
     kind = merged.data.get("kind")
     if kind not in _KINDS:
-        raise SpecError([merged.problem(("kind",), f"expected one of generated, datasheet, system, got {kind!r}")])
+        known = (*_KINDS, "system")
+        raise SpecError([merged.problem(("kind",), f"expected one of {', '.join(known)}, got {kind!r}{did_you_mean(str(kind), known)}")])
     spec = files.validate(_KINDS[kind], merged)
     return spec, merged
 

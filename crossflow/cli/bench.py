@@ -6,6 +6,7 @@ import argparse
 
 from crossflow import bench
 from crossflow.cli import page
+from crossflow.units import show
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -15,7 +16,13 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit_json(figures)
         return
     rows = [
-        [name.replace("_", " "), page.count(figure["value"]), figure["unit"], figure["meaning"]]
+        [name.replace("_", " "), *_value(figure["value"], figure["unit"]), figure["meaning"]]
         for name, figure in figures.items()
     ]
     page.emit(page.grid(rows, right=(1,), wraps=3))
+
+
+def _value(value: float, unit: str) -> list[str]:
+    """A figure and its unit, in columns of their own."""
+    number, _, written = show(value, unit).partition(" ") if unit in ("s", "B") else (page.count(value), "", unit)
+    return [number, "" if written == "1" else written]

@@ -53,8 +53,10 @@ def _rates(rates: Any) -> Text:
 
 def _units(device: Architecture) -> str:
     units, mcus = count(number(device.units)), count(number(device.mcus))
+    if not device.usage:  # a datasheet does not tell what its units are made of
+        return units
     array = f"{count(number(device.array_height))} x {count(number(device.array_width))} multipliers"
-    return f"{units} of {array}" if units == mcus else f"{mcus} of {array} in {units} bundles"
+    return f"{mcus} of {array} in {units} bundles"
 
 
 def _limits(device: Architecture) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ class Figure:
     high: str | None = None
     projected: bool = False
     source: str | None = None
+    citation: str | None = None
     note: str | None = None
     file: str | None = None
     line: int | None = None
@@ -69,15 +71,19 @@ class Sheet:
     notes: str = ""
     figures: Sequence[Figure] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    citations: Mapping[str, str] = field(default_factory=dict)
     device: Architecture | None = None
     also: tuple[str, ...] = ()
 
     @property
     def sources(self) -> dict[str, str]:
-        """Citation behind each key that a figure names, in the order of the page."""
-        keys = dict.fromkeys(figure.source for figure in self.figures if figure.source is not None)
-        return {key: self.citations.get(key, "no citation in the file") for key in keys}
+        """Citation behind each key that figures name, in the order of the page; equal keys of two files kept apart."""
+        cited: dict[str, str] = {}
+        for figure in self.figures:
+            if figure.source is not None:
+                text = figure.citation or "no citation in the file"
+                same = cited.setdefault(figure.source, text) == text
+                cited |= {} if same else {f"{figure.source} ({Path(str(figure.file)).name})": text}
+        return cited
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -160,7 +166,9 @@ def of_file(path: Path) -> Sheet:
 def techlib(name: str) -> Sheet:
     """Sheet of a whole library, with what it extends."""
     path, document, library = files.find("techlibs", name), library_document(name), load_library(name)
-    return _sheet(library.name, "technology library", str(path), document, library)
+    return _sheet(
+        library.name, "technology library", str(path), document, library, citations=document.data.get("sources", {})
+    )
 
 
 def component(library: str, kind: str, name: str, also: tuple[str, ...] = ()) -> Sheet:
@@ -234,25 +242,31 @@ def _sheet(
         title=str(data.get("title", "")),
         notes=str(data.get("notes", "")),
         file=file,
-        figures=tuple(_figures(body, read, document)),
+        figures=tuple(_figures(body, read, document, citations)),
         settings={files.dotted(path): value for path, value in _settings(body, ())},
-        citations=data.get("sources", {}) if citations is None else citations,
         **more,
     )
 
 
-def _figures(data: Any, read: Any, document: Document) -> Iterator[Figure]:
-    """Every ``{value, source, ...}`` of plain data."""
+def _figures(data: Any, read: Any, document: Document, citations: Mapping[str, str] | None) -> Iterator[Figure]:
+    """Every ``{value, source, ...}`` of plain data; without `citations` each file has its own."""
     for path, value in files.walk(data):
         if not isinstance(value, Mapping) or "value" not in value:
             continue
         file, line = document.lines.get(path, (document.file, None))
-        more = _texts(value) | _in_si(value, path, read)
+        known = _citations(file) if citations is None else citations
+        more = _texts(value) | _in_si(value, path, read) | {"citation": known.get(str(value.get("source")))}
         yield Figure(path=files.dotted(path), projected=bool(value.get("projected")), file=file, line=line, **more)
 
 
 def _texts(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: str(value[key]) for key in ("value", "low", "high", "source", "note") if value.get(key) is not None}
+
+
+@functools.cache
+def _citations(file: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = files.read_yaml(file).data.get("sources", {})
+    return found
 
 
 def _in_si(value: Mapping[str, Any], path: tuple[str | int, ...], read: Any) -> dict[str, Any]:
@@ -267,7 +281,7 @@ def _settings(data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[st
         if "value" not in data:
             for key, value in data.items():
                 yield from _settings(value, (*path, key))
-    elif isinstance(data, list) and any(isinstance(item, Mapping | list) for item in data):
+    elif isinstance(data, list) and any(isinstance(item, Mapping) for item in data):
         for i, item in enumerate(data):
             yield from _settings(item, (*path, i))
     elif data not in (None, ""):
@@ -316,7 +330,7 @@ def head(sheet: Sheet) -> Group:
 
 def _written(value: Any) -> Text:
     if isinstance(value, list | tuple):
-        return Text(", ".join(str(item) for item in value))
+        return Text(", ".join(" x ".join(map(str, item)) if isinstance(item, list) else str(item) for item in value))
     return Text(str(value).lower() if isinstance(value, bool) or value is None else str(value).strip())
 
 
@@ -331,7 +345,7 @@ def figure_table(sheet: Sheet) -> list[RenderableType]:
     groups: dict[str, list[Figure]] = {"": []}
     for figure in sheet.figures:
         groups.setdefault(_split(figure.path)[0], []).append(figure)
-    ordered = sorted(groups.items(), key=lambda group: bool(group[1]) and group[1][0].file != sheet.file)
+    ordered = sorted(groups.items(), key=lambda group: bool(group[0]) and group[1][0].file != sheet.file)
     widths = _widths(sheet.figures)
     aside = "~ projected: not published as such" if any(figure.projected for figure in sheet.figures) else ""
     parts: list[RenderableType] = [page.heading("Figures", aside=aside)]

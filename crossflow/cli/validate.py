@@ -10,11 +10,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
-from crossflow.validate import validate
+from crossflow.validation import validate
 
 # Statistics of a table, and the words above their columns; all errors are relative.
 _ERRORS = {"median_abs_error": "median", "mean_abs_error": "mean", "p90_abs_error": "p90", "bias": "bias"}
 _SHARES = {"memory_median_abs_error": "memory median", "oom_accuracy": "fits told right"}
+_REASONS = 5  # reasons told on a page
 
 Row = tuple[str, Mapping[str, Any]]
 
@@ -25,37 +26,45 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         page.emit_json(report)
     else:
-        page.emit(*sections(report))
+        page.emit(*sections(report["tables"]))
 
 
-def sections(report: Mapping[str, Any]) -> list[RenderableType]:
-    """One table of errors for each table of data; what else the report says is left to JSON."""
-    tables = {name: list(rows(entry, "")) for name, entry in report.items() if isinstance(entry, Mapping)}
-    return [table(name, found) for name, found in tables.items() if found] or [Text("nothing to compare")]
+def sections(tables: Mapping[str, Any]) -> list[RenderableType]:
+    """One table of errors for each table of data."""
+    return [table(name, entry) for name, entry in tables.items()] or [Text("no table of measured data to compare with")]
 
 
-def rows(entry: Mapping[str, Any], label: str) -> Iterator[Row]:
-    """Every set of statistics in an entry of the report, at any depth, with the words that lead to it."""
-    if "n" in entry:
-        yield label or "all", entry
-    for key, value in entry.items():
-        if isinstance(value, Mapping) and key != "skipped":
-            yield from rows(value, "all" if key == "overall" else f"{label} {key}".strip())
+def table(name: str, entry: Mapping[str, Any]) -> Group:
+    """Statistics of all rows and of each group, and below them why rows were skipped and what else is to be known."""
+    found = list(rows(entry))
+    extra = [key for key in ("rank_correlation", *_SHARES) if any(row.get(key) is not None for _, row in found)]
+    header = ["", "n", *_ERRORS.values(), *(_SHARES.get(key, "rank correlation") for key in extra)]
+    body = [[label, *_cells(row, extra)] for label, row in found]
+    shown = page.grid(body, right=range(1, len(header)), header=header, wraps=0)
+    remarks = [Text(remark, "dim") for remark in (*skipped(entry), *entry.get("notes", ()))]
+    title = page.heading(
+        name.replace("_", " "), aside=f"relative errors of {entry['n']} rows, {entry['skipped']} skipped"
+    )
+    return Group(title, page.indented(Group(shown, *remarks)))
 
 
-def table(name: str, found: list[Row]) -> Group:
-    """Statistics in columns, and below them why rows were skipped."""
-    extra = [key for key in ("rank_correlation", *_SHARES) if any(entry.get(key) is not None for _, entry in found)]
-    header = ["", "n", "skipped", *_ERRORS.values(), *(_SHARES.get(key, "rank correlation") for key in extra)]
-    body = [[label, *_cells(entry, extra)] for label, entry in found]
-    shown = page.grid(body, right=range(1, len(header)), header=header)
-    reasons = [Text(f"{count} skipped: {reason}", "dim") for reason, count in _reasons(found[0][1]).items()]
-    return Group(page.heading(name.replace("_", " "), aside="relative errors"), page.indented(Group(shown, *reasons)))
+def rows(entry: Mapping[str, Any]) -> Iterator[Row]:
+    """Every set of statistics of a table with its name: all rows, then the groups of each way of grouping."""
+    yield "all", entry
+    for way, groups in entry.get("by", {}).items():
+        yield from ((f"{way} {name}", group) for name, group in groups.items())
+
+
+def skipped(entry: Mapping[str, Any]) -> list[str]:
+    """The commonest reasons why rows were skipped; JSON has all."""
+    reasons = sorted(entry.get("skipped_reasons", {}).items(), key=lambda pair: -pair[1])
+    told = [f"{count} skipped: {reason}" for reason, count in reasons[:_REASONS]]
+    rest = reasons[_REASONS:]
+    return told + ([f"{sum(count for _, count in rest)} skipped for {len(rest)} more reasons (--json)"] if rest else [])
 
 
 def _cells(entry: Mapping[str, Any], extra: list[str]) -> Iterator[RenderableType]:
     yield page.count(entry["n"])
-    yield page.count(_skipped(entry))
     for key in _ERRORS:
         yield _percent(entry.get(key))
     for key in extra:
@@ -65,13 +74,3 @@ def _cells(entry: Mapping[str, Any], extra: list[str]) -> Iterator[RenderableTyp
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def _reasons(entry: Mapping[str, Any]) -> Mapping[str, int]:
-    skipped = entry.get("skipped", 0)
-    return skipped if isinstance(skipped, Mapping) else {}
-
-
-def _skipped(entry: Mapping[str, Any]) -> int:
-    skipped = entry.get("skipped", 0)
-    return sum(skipped.values()) if isinstance(skipped, Mapping) else int(skipped)

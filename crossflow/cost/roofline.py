@@ -56,9 +56,12 @@ def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, el
     if architecture.execution.tiles is not None:
         return tiled_costs(m, n, k, accumulate, architecture, dtype, element)
     flops = 2.0 * m * n * k
-    delivered, tile = traffic_by_level(m, n, k, accumulate, element, architecture.levels)
-    registers = element * register_accesses(flops, tile, architecture.array_height, architecture.array_width, architecture.dataflow)
-    traffic = np.concatenate([np.broadcast_to(registers, delivered.shape[1:])[None], delivered])
+    # Products that differ only in whether they add to C share their tiles: the sum in C crosses every level once more.
+    distinct, which = np.unique(np.concatenate([m, n, k], axis=1), axis=0, return_inverse=True)
+    delivered, tile = traffic_by_level(distinct[:, :1], distinct[:, 1:2], distinct[:, 2:], element, architecture.levels)
+    registers = register_accesses(2.0 * distinct.prod(axis=1)[:, None], tile, architecture.array_height, architecture.array_width, architecture.dataflow)
+    traffic = np.concatenate([np.broadcast_to(element * registers, delivered.shape[1:])[None], delivered])[:, which.ravel()]
+    traffic += element * accumulate * m * n
     compute = flops / (architecture.throughput[dtype] * architecture.execution.matrix_utilisation)
     return _slowest(compute, traffic, flops, architecture, launches=np.ones_like(m))
 

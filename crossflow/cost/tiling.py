@@ -26,6 +26,11 @@ from crossflow.arrays import Array
 # Shapes tried for the operand that stays: the share of the capacity that it gets, and its aspect ratio; shape (6, 1, 1).
 _SHARE = np.repeat([0.34, 0.8], 3)[:, None, None]
 _ASPECT = np.tile([0.5, 1.0, 2.0], 2)[:, None, None]
+SHAPES = len(_SHARE)
+STAYS = ("c", "b", "a")
+CHUNK = 256  # design points a batch: the tiles of one batch stay in cache
+SMALLEST = 256.0  # elements below which a memory is not tiled
+_WHOLE = 1.0 - 1e-12  # a quotient that is whole but for rounding counts as whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +41,22 @@ class Block:
     ----------
     m, n, k : dimensions; not whole numbers where a dimension is cut evenly.
     repeats : how many such blocks make up the whole product.
-    accumulate : share of the visits to C that read it before they write it.
+    revisits : share of the visits to C that read what an earlier cut of k has left there.
     """
 
     m: Array
     n: Array
     k: Array
     repeats: Array
-    accumulate: Array
+    revisits: Array
 
 
-def traffic_by_level(m: Array, n: Array, k: Array, accumulate: Array, element: float, levels: Sequence[Level]) -> tuple[Array, Block]:
+def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Sequence[Level]) -> tuple[Array, Block]:
     """Bytes that every level but the nearest delivers to the level inside it, each summed over the device.
 
     Parameters
     ----------
-    m, n, k : shape (gemms, 1) or (gemms, n). Dimensions. [1]
-    accumulate : shape (gemms, 1). 1 where C is read before it is written, 0 where not.
+    m, n, k : shape (gemms, 1). Dimensions. [1]
     element : size of an element. [B]
     levels : memory levels from the nearest to main memory.
 
@@ -62,107 +66,139 @@ def traffic_by_level(m: Array, n: Array, k: Array, accumulate: Array, element: f
     tile : the block that the nearest level holds.
     """
     work = m * n * k
-    block = Block(m=m, n=n, k=k, repeats=np.ones_like(work), accumulate=accumulate)
+    whole = Block(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work))
+    room = [_room(level, work, element) for level in levels[:-1]]
+    costs = [element / np.maximum(level.bandwidth, 1e-300) for level in levels]
+    points = max(array.shape[-1] for array in (*room, *costs))
+    parts = []
+    for start in range(0, points, CHUNK):
+        here = slice(start, start + CHUNK)
+        parts.append(_search(whole, [_points(array, here) for array in room], [_points(array, here) for array in costs]))
+    tile = Block(**{name: np.concatenate([getattr(block, name) for _, block in parts], axis=-1) for name in vars(whole)})
+    return np.concatenate([moved for moved, _ in parts], axis=-1) * element, tile
+
+
+def _room(level: Level, work: Array, element: float) -> Array:
+    """Elements that one instance of a level holds of a product, shape (gemms, n) or (n,).
+
+    A level with many instances is filled only as far as the work spreads over all of them.
+    """
+    capacity = level.capacity / element
+    if level.scope != "global":
+        capacity = np.minimum(capacity, 3.0 * np.cbrt(work / np.maximum(level.instances, 1.0)) ** 2)
+    return np.maximum(capacity, SMALLEST)
+
+
+def _points(array: Array, part: slice) -> Array:
+    """Some of the design points of an array; one that has a single point for all stays."""
+    return array if array.shape[-1] == 1 else array[..., part]
+
+
+def _search(block: Block, room: Sequence[Array], costs: Sequence[Array]) -> tuple[Array, Block]:
+    """Elements that cross into each level from the one outside it, and the innermost tile, level by level from outside."""
     moved: list[Array] = []
-    for inner in range(len(levels) - 2, -1, -1):
-        source, here = levels[inner + 1], levels[inner]
-        capacity = here.capacity / element
-        # A level with many instances is filled only as far as the work spreads over all of them.
-        if here.scope != "global":
-            capacity = np.minimum(capacity, 3.0 * (work / np.maximum(here.instances, 1.0)) ** (2.0 / 3.0))
-        nearer = levels[inner - 1] if inner > 0 else None
-        rate = here.bandwidth if inner > 0 else None
-        block, amount = _best_tile(block, np.maximum(capacity, 3.0), element, source.bandwidth, nearer, rate)
+    for level in range(len(room) - 1, -1, -1):
+        block, amount = _best_tile(block, room[level], (costs[level + 1], costs[level]), room[level - 1] if level else None)
         moved.append(amount)
     return np.stack(np.broadcast_arrays(*reversed(moved))), block
 
 
-def _best_tile(
-    outer: Block, capacity: Array, element: float, bandwidth: Array, nearer: Level | None, rate: Array | None
-) -> tuple[Block, Array]:
-    """Best tile of one level within the tile of the level outside, and the bytes that it makes cross between them."""
+def _best_tile(outer: Block, capacity: Array, costs: tuple[Array, Array], nearer: Array | None) -> tuple[Block, Array]:
+    """Best tile of one level within the tile of the level outside, and the elements that it makes cross between them.
+
+    `costs` are the times that an element takes from the level outside to this one and from this one inwards [s],
+    `nearer` the capacity of the level inside [elements], None where there is none.
+    """
     tiles = candidates(outer, capacity)
-    elements = np.stack([crossing(outer, tile, stays) for stays, tile in tiles.items()])
-    time = elements * (element / np.maximum(bandwidth, 1e-300))
-    if nearer is not None and rate is not None:
-        inner = np.stack([_inner_bound(outer, tile, nearer.capacity / element) for tile in tiles.values()])
-        inner *= element / np.maximum(rate, 1e-300)
-        time = np.maximum(time, inner) + 1e-3 * (time + inner)
-    flat = time.reshape(-1, *time.shape[2:])
-    best = flat.argmin(axis=0)[None]
+    elements = np.stack([crossing(outer, tiles[i], stays) for i, stays in enumerate(STAYS)])
+    time = elements * costs[0]
+    if nearer is not None:
+        bound = _inner_bound(outer, tiles, nearer)
+        bound *= costs[1]
+        slower = np.maximum(bound, time)
+        time += bound
+        time *= 1e-3  # among tiles that one of the two levels holds back alike, the one that spares the other
+        time += slower
+    gemms, n = time.shape[2:]
+    best = time.reshape(-1, gemms, n).argmin(axis=0)[None]
 
-    def pick(parts: Sequence[Array]) -> Array:
-        whole = np.stack([np.broadcast_to(part, time.shape[1:]) for part in parts])
-        return np.asarray(np.take_along_axis(whole.reshape(flat.shape), best, axis=0)[0])
+    def pick(parts: Array) -> Array:
+        return np.asarray(np.take_along_axis(parts.reshape(-1, gemms, n), best, axis=0)[0])
 
-    m, n, k = (pick([getattr(tile, name) for tile in tiles.values()]) for name in ("m", "n", "k"))
-    chosen = Block(m=m, n=n, k=k, repeats=outer.repeats, accumulate=outer.accumulate)
-    return inside(outer, chosen), pick(list(elements)) * element
+    return inside(outer, pick(tiles[:, 0]), pick(tiles[:, 1]), pick(tiles[:, 2])), pick(elements)
 
 
-def candidates(outer: Block, capacity: Array) -> dict[str, Block]:
-    """Tiles to try, by the operand that stays: A (m x k), B (k x n) and C (m x n) of a tile fit the capacity together.
+def candidates(outer: Block, capacity: Array) -> Array:
+    """Tiles to try: their m, n and k by the operand that stays, shape (3 operands, 3 sides, 6 shapes, gemms, n).
 
-    The operand that stays is made about square (in three aspects) with a share of the capacity [elements], within the
-    dimensions it has; the third dimension streams through what is left.
+    A (m x k), B (k x n) and C (m x n) of a tile fit the capacity [elements] together. The operand that stays is made
+    about square (in three aspects) with a share of the capacity, within the dimensions it has; the third dimension
+    streams through what is left.
     """
     m, n, k = outer.m, outer.n, outer.k
     room = _SHARE * capacity
-    side = np.maximum(np.sqrt(room) * _ASPECT, 1.0)
-    tiles = {}
-    for stays, (rows, columns, streamed) in {"c": (m, n, k), "b": (k, n, m), "a": (m, k, n)}.items():
-        height = np.minimum(side, rows)
-        width = np.minimum(np.maximum(room / height, 1.0), columns)
-        height = np.minimum(np.maximum(room / width, 1.0), rows)
-        depth = np.minimum(np.maximum((capacity - height * width) / (height + width), 1.0), streamed)
-        sides = {"c": (height, width, depth), "b": (depth, width, height), "a": (height, depth, width)}[stays]
-        tiles[stays] = Block(m=sides[0], n=sides[1], k=sides[2], repeats=outer.repeats, accumulate=outer.accumulate)
+    side = np.sqrt(room) * _ASPECT
+    tiles = np.empty((3, 3, *np.broadcast_shapes(side.shape, m.shape, n.shape, k.shape)))
+    # Sides of the operand that stays, and of the stream past it, as positions among m, n, k.
+    for tile, rows, columns, streamed, (across, along, past) in zip(tiles, (m, k, m), (n, n, k), (k, m, n), ((0, 1, 2), (2, 1, 0), (0, 2, 1)), strict=True):
+        height, width, depth = tile[across], tile[along], tile[past]
+        np.minimum(side, rows, out=height)
+        np.divide(room, height, out=width)
+        np.minimum(width, columns, out=width)
+        np.divide(room, width, out=height)
+        np.minimum(height, rows, out=height)
+        np.multiply(height, width, out=depth)
+        np.subtract(capacity, depth, out=depth)
+        np.divide(depth, height + width, out=depth)
+        np.minimum(depth, streamed, out=depth)
     return tiles
 
 
-def crossing(outer: Block, tile: Block, stays: str) -> Array:
-    """Elements that cross into a level that holds `tile` while it works through all blocks `outer`.
+def crossing(outer: Block, tile: Array, stays: str) -> Array:
+    """Elements that cross into a level that holds a tile (its m, n, k) while it works through all blocks `outer`.
 
     The innermost loop runs over the dimension that the operand which stays does not have, so that it moves once; the two
     others move once for every tile along the dimension that they lack, and C is read and written where it does not stay.
     """
-    a, b, c = outer.m * outer.k, outer.k * outer.n, outer.m * outer.n
-    if stays != "a":
-        a = a * _passes(outer.n, tile.n)
-    if stays != "b":
-        b = b * _passes(outer.m, tile.m)
-    c = c * ((1.0 if stays == "c" else 2.0 * _passes(outer.k, tile.k) - 1.0) + outer.accumulate)
-    return np.asarray(outer.repeats * (a + b + c))
+    a, b, c = (outer.repeats * size for size in (outer.m * outer.k, outer.k * outer.n, outer.m * outer.n))
+    if stays == "c":
+        return np.asarray(a * _passes(outer.n, tile[1]) + b * _passes(outer.m, tile[0]) + c * (1.0 + outer.revisits))
+    spilled = c * (2.0 * _passes(outer.k, tile[2]) - 1.0 + outer.revisits)
+    if stays == "b":
+        return np.asarray(a * _passes(outer.n, tile[1]) + b + spilled)
+    return np.asarray(a + b * _passes(outer.m, tile[0]) + spilled)
 
 
 def _passes(whole: Array, part: Array) -> Array:
-    """How many parts cover a whole; one that is whole but for rounding counts as whole."""
-    return np.asarray(np.ceil(whole / part - 1e-9))
+    """How many parts cover a whole."""
+    count = (whole * _WHOLE) / part
+    return np.asarray(np.ceil(count, out=count))
 
 
-def inside(outer: Block, tile: Block) -> Block:
+def inside(outer: Block, m: Array, n: Array, k: Array) -> Block:
     """The block that a tile holds, its dimensions cut evenly so that all tiles together are the whole."""
-    passes_m, passes_n, passes_k = _passes(outer.m, tile.m), _passes(outer.n, tile.n), _passes(outer.k, tile.k)
+    passes_m, passes_n, passes_k = _passes(outer.m, m), _passes(outer.n, n), _passes(outer.k, k)
     return Block(
         m=outer.m / passes_m,
         n=outer.n / passes_n,
         k=outer.k / passes_k,
         repeats=outer.repeats * passes_m * passes_n * passes_k,
-        accumulate=(passes_k - 1.0 + outer.accumulate) / passes_k,
+        revisits=(passes_k - 1.0 + outer.revisits) / passes_k,
     )
 
 
-def _inner_bound(outer: Block, tile: Block, capacity: Array) -> Array:
-    """Elements that the level inside will at least need while this level holds `tile`.
+def _inner_bound(outer: Block, tiles: Array, capacity: Array) -> Array:
+    """Elements that the level inside will at least need while this level holds a tile, shape (3, 6, gemms, n).
 
-    Every element is read once for a tile, and the two operands that stream past the one that stays are each read once
-    for every block of it, which at best is square and fills the level; cuts are not rounded.
+    Every element of the tile once, and 2 / sqrt(capacity) a multiplication, the bound of Hong and Kung (STOC 1981); it
+    falls with the least dimension where that is shorter than a square block that fills the level.
     """
-    work = outer.repeats * outer.m * outer.n * outer.k
-    side = np.sqrt(capacity)
-    m, n, k = (np.maximum(1.0 / part, 1.0 / side) for part in (tile.m, tile.n, tile.k))
-    c_stays, b_stays, a_stays = m + n + 1.0 / tile.k, n + 2.0 * k + 1.0 / tile.m, m + 2.0 * k + 1.0 / tile.n
-    return np.asarray(work * np.minimum(c_stays, np.minimum(b_stays, a_stays)))
+    bound = np.minimum(np.minimum(tiles[:, 0], tiles[:, 1]), tiles[:, 2])
+    bound *= 2.0 / capacity
+    np.minimum(bound, 2.0 / np.sqrt(capacity), out=bound)
+    np.maximum(bound, (1.0 / tiles).sum(axis=1), out=bound)
+    bound *= outer.repeats * outer.m * outer.n * outer.k
+    return np.asarray(bound)
 
 
 def register_accesses(flops: Array, tile: Block, height: Array, width: Array, dataflow: str) -> Array:

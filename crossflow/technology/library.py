@@ -103,7 +103,7 @@ class TechLibrary(FileModel):
 
 
 def gather(components: Sequence[Component], index: Index) -> Component:
-    """One component whose quantities have shape (n,): point i takes those of `components[index[i]]`.
+    """One component whose quantities have shape (n,): point i takes those of `components[index[i]]`, (1,) or (n,) themselves.
 
     A field that only some of them carry (a fixed number of lanes) is infinite, that is no limit, for the others.
     """
@@ -113,8 +113,8 @@ def gather(components: Sequence[Component], index: Index) -> Component:
     for name in type(components[0]).model_fields:
         values = [getattr(component, name) for component in components]
         if any(isinstance(value, np.ndarray) for value in values):
-            filled = [np.array([np.inf]) if value is None else value for value in values]
-            changed[name] = np.concatenate(filled)[index]
+            filled = [np.broadcast_to(np.inf if value is None else value, index.shape) for value in values]
+            changed[name] = np.stack(filled)[index, np.arange(index.size)]
     return components[0].model_copy(update=changed)
 
 

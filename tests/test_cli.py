@@ -1,0 +1,532 @@
+"""The command line: what each command prints, and how it fails."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from crossflow import files
+from crossflow.__main__ import main
+from crossflow.cli import list as listing
+from crossflow.cli import page, parser, show
+from crossflow.errors import Problem, SpecError
+from crossflow.units import parse
+from crossflow.units import show as show_number
+
+CONTRACT = {
+    "step_time_s", "feasible", "reason", "breakdown_s", "communication_s", "memory", "throughput", "mfu", "energy_j",
+    "power_w", "bound_by", "architecture", "provenance",
+}  # fmt: skip
+HEAVY = ("numpy", "pydantic", "rich", "matplotlib", "pint", "yaml", "scipy", "networkx", "optuna")
+SCENARIO = """\
+system: {template: pathfinder}
+workload: {model: lstm-16k}
+strategy: CR-8-d64
+"""
+STUDY = """\
+name: small
+scenario: {system: {template: pathfinder, devices: 512}, workload: {model: lstm-16k}, strategy: d512}
+sweep:
+  system.technology.memory: [HBM2, HBM4]
+columns: [step_time_s, feasible]
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "case.yaml"
+    path.write_text(SCENARIO)
+    return str(path)
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(STUDY)
+    return str(path)
+
+
+@pytest.fixture
+def out(capsys):
+    """Run a command that succeeds and return what it printed."""
+
+    def run(*words):
+        assert main(words) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that is refused and return its complaint; nothing goes to stdout."""
+
+    def run(*words):
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = end.code
+        captured = capsys.readouterr()
+        assert (status, captured.out) == (2, "")
+        assert "Traceback" not in captured.err
+        return captured.err
+
+    return run
+
+
+def shell(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "crossflow", *words], capture_output=True, text=True, check=False, **options
+    )
+
+
+# ------------------------------------------------------------------------------------------ start
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; from crossflow.cli import parser; from crossflow.__main__ import main; parser.build()\n"
+    code += f"print([name for name in {HEAVY} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert all(f"    {command} " in text for command in ("list", "show", "predict", "study", "validate", "bench"))
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == "crossflow 0.1.0\n"
+
+
+def test_settings_may_follow_one_flag_or_several():
+    words = ["predict", "--set", "a=1", "b=2", "s.yaml", "--set", "c=3"]
+    arguments = parser.parse(words)
+    assert arguments.settings == ["a=1", "b=2", "c=3"]
+    assert arguments.scenario == Path("s.yaml")
+
+
+# ------------------------------------------------------------------------------------------ list
+
+
+def test_list_names_all_kinds(out):
+    text = out("list")
+    for name in (
+        "techlibs",
+        "deepflow-2024",
+        "pathfinder",
+        "h100-sxm",
+        "dgx-h100",
+        "lstm",
+        "gemm",
+        "lstm-16k",
+        "studies",
+    ):
+        assert f"{name}" in text.split()
+
+
+def test_list_json_holds_the_kind_asked_for(out):
+    found = json.loads(out("list", "templates", "--json"))
+    assert list(found) == ["templates"]
+    by_name = {entry["name"]: entry for entry in found["templates"]}
+    assert by_name["v100"]["group"] == "generated"
+    assert by_name["h100-sxm"] == {
+        "name": "h100-sxm", "group": "datasheet device", "title": "NVIDIA H100 SXM5 80 GB",
+        "file": str(files.find("templates", "h100-sxm")),
+    }  # fmt: skip
+
+
+def test_list_puts_a_name_on_each_line_of_a_pipe(out):
+    lines = out("list", "models").splitlines()
+    assert lines[0] == "models"
+    assert len(lines) == 1 + len(listing.entries("models"))
+
+
+@pytest.mark.parametrize("kind", ["techlibs", "templates", "studies"])
+def test_titles_are_those_of_the_files(kind):
+    for entry in listing.entries(kind)[:4]:
+        assert entry.title == files.read_yaml(entry.file).data.get("title", "")
+
+
+# ------------------------------------------------------------------------------------------ show
+
+
+@pytest.mark.parametrize("name", ["HBM3", "memory/HBM3", "standard/memory/HBM3"])
+def test_show_component_by_any_of_its_names(out, name):
+    sheet = json.loads(out("show", name, "--json"))
+    figures = {figure["path"]: figure for figure in sheet["figures"]}
+    assert figures["nominal_frequency"]["value"] == "6.4 GHz"
+    assert (figures["nominal_frequency"]["si"], figures["nominal_frequency"]["unit"]) == (6.4e9, "Hz")
+    assert sheet["sources"]["jesd238"].startswith("JEDEC JESD238")
+
+
+def test_show_marks_projections_and_gives_their_range_and_source(out):
+    text = out("show", "HBM3")
+    line = next(line for line in text.splitlines() if "dynamic_energy_per_bit" in line)
+    assert line.split() == ["dynamic_energy_per_bit", "~", "4.0", "pJ/bit", "3.3", "..", "5.0", "pJ/bit", "derived"]
+    assert "also in deepflow-2024/memory/HBM3" in text
+
+
+@pytest.mark.parametrize("library", ["standard", "deepflow-2024"])
+def test_show_techlib_has_a_citation_for_every_number(library):
+    sheet = show.look_up(library)
+    assert len(sheet.figures) > 300
+    assert all(figure.source in sheet.sources and figure.unit for figure in sheet.figures)
+    assert "no citation in the file" not in sheet.sources.values()
+
+
+def test_show_generated_template_with_its_architecture(out):
+    text = out("show", "pathfinder")
+    for words in ("deepflow-code", "derived from its budgets", "link to nodes", "limited by", "Budgets", "Sources"):
+        assert words in text
+    found = json.loads(out("show", "pathfinder", "--json"))["architecture"]
+    assert found["memory.capacity"] == 32 * 2**30
+    assert {use["resource"] for use in found["budgets"]} == {"area", "power", "perimeter"}
+
+
+def test_show_datasheet_device_and_system(out):
+    assert "3.35 TB/s" in out("show", "h100-sxm")
+    text = out("show", "dgx-h100")
+    assert "450 GB/s" in text
+    assert "from h100-sxm.yaml" in text
+
+
+def test_show_keeps_equal_keys_of_two_files_apart():
+    sheet = show.look_up("h100-sxm")
+    fits = [key for key in sheet.sources if key.startswith("fit")]
+    assert len({sheet.sources[key] for key in fits}) == len(fits) > 1
+
+
+def test_show_models_and_studies(out):
+    assert "30510298368" in out("show", "lstm-16k")
+    assert "adam" in out("show", "lstm")
+    assert "N12, N10, N7" in out("show", "technology-scaling")
+
+
+def test_show_a_file(out, scenario):
+    assert "CR-8-d64" in out("show", scenario)
+
+
+def test_show_every_name_that_list_gives():
+    for kind in ("techlibs", "templates", "models", "studies"):
+        for entry in listing.entries(kind):
+            assert show.sections(show.look_up(entry.name))
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [("HBM33", "HBM3"), ("memory/HBM33", "memory/HBM3"), ("pathfindr", "pathfinder"), ("lstm-16", "lstm-16k")],
+)
+def test_show_unknown_name_suggests_one(refused, name, guess):
+    expected = f"crossflow: unknown name '{name}'; did you mean '{guess}'?; `crossflow list` gives all names\n"
+    assert refused("show", name) == expected
+
+
+# ------------------------------------------------------------------------------------------ predict
+
+
+def test_predict_json_holds_the_contract(out, scenario):
+    import crossflow
+
+    found = json.loads(out("predict", scenario, "--json"))
+    assert set(found) >= CONTRACT
+    assert found == json.loads(json.dumps(crossflow.predict(crossflow.load(scenario)).to_dict()))
+    assert sum(found["breakdown_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-9)
+
+
+def test_predict_page_says_what_json_says(out, scenario):
+    text, found = out("predict", scenario), json.loads(out("predict", scenario, "--json"))
+    for section in ("Where the step goes", "Communication", "Memory", "Architecture", "Budgets"):
+        assert f"\n{section}" in text
+    assert text.startswith("case  lstm on 512 x pathfinder, strategy CR-8-d64\n")
+    for figure in (found["step_time_s"], *found["breakdown_s"].values()):
+        assert f" {show_number(figure, 's')}" in text
+    assert f"{show_number(found['memory']['total_bytes'], 'B')} of 32 GiB a device" in text
+    assert f"bound by    {found['bound_by'][0]['resource']} " in text
+    assert found["provenance"]["inputs"]["system"] in text
+
+
+def test_predict_settings_change_the_result(out, scenario):
+    narrow = ["predict", scenario, "--json", "--set", "system.technology.memory=HBM4", "strategy=d512"]
+    assert json.loads(out(*narrow))["system"]["strategy"] == "d512"
+
+
+def test_predict_infeasible_is_an_answer(out, scenario):
+    words = ["predict", scenario, "--set", "strategy=d512"]
+    found = json.loads(out(*words, "--json"))
+    assert (found["feasible"], found["memory"]["fits"]) == (False, False)
+    text = " ".join(out(*words).split())
+    assert f"infeasible: {found['reason']}" in text
+    assert "GiB of 32 GiB a device" in text
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of the model, not of the command
+def test_predict_time_without_end(out, scenario):
+    words = ["predict", scenario, "--set", "system.budgets.power_shares.inter_link=0"]
+    assert "never ends" in out(*words)
+    assert json.loads(out(*words, "--json"))["step_time_s"] is None
+
+
+def test_predict_one_device(out, scenario):
+    text = out("predict", scenario, "--set", "strategy=d1", "workload={model: gemm, m: 512, n: 512, k: 512}")
+    assert text.startswith("case  gemm on one pathfinder, strategy d1")
+    assert "Communication" not in text
+
+
+def test_pages_in_a_pipe_are_plain_and_fit_100_columns(scenario):
+    done = shell("predict", scenario, env={**os.environ, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_pages_survive_an_ascii_terminal(scenario):
+    done = shell("predict", scenario, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "####" in done.stdout
+    assert "?" not in done.stdout
+
+
+# ------------------------------------------------------------------------------------------ study, validate, bench
+
+
+def test_study_table_on_stdout_files_in_the_log(capsys, study, tmp_path):
+    assert main(["study", study, "--out", str(tmp_path / "o")]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0].split() == ["memory", "step_time_s", "feasible"]
+    assert captured.out.splitlines()[2].split()[0] == "HBM4"
+    assert f"wrote {tmp_path / 'o' / 'points.csv'}\n" in captured.err
+    assert "\r" not in captured.err
+
+
+def test_study_json(out, study, tmp_path):
+    found = json.loads(out("study", study, "--out", str(tmp_path / "o"), "--json", "--set", "name=other"))
+    assert [point["system.technology.memory"] for point in found["points"]] == ["HBM2", "HBM4"]
+
+
+def test_study_shipped_by_name_and_by_path(monkeypatch, tmp_path):
+    from crossflow.cli.study import locate
+
+    monkeypatch.chdir(tmp_path)
+    assert (
+        locate("technology-scaling")
+        == locate("studies/technology-scaling.yaml")
+        == files.find("studies", "technology-scaling")
+    )
+    (tmp_path / "technology-scaling").write_text("name: own")
+    assert locate("technology-scaling") == Path("technology-scaling")
+
+
+def test_study_interrupted_keeps_its_points(monkeypatch, capsys, study):
+    import crossflow.cli.study as command
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_study", interrupt)
+    assert main(["study", study]) == 130
+    kept = "crossflow: interrupted; finished points are kept, and the same command with --resume goes on from them\n"
+    assert capsys.readouterr().err == kept
+
+
+def test_study_progress_on_a_terminal_only(monkeypatch, capsys):
+    from crossflow.cli.study import progress
+
+    with progress() as report:
+        report(1, 2, "5 s")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress() as report:
+        report(1, 2, "5 s")
+        report(2, 2, "4 s")
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_study_into_a_folder_that_cannot_be(refused, study, tmp_path):
+    (tmp_path / "file").write_text("")
+    complaint = refused("study", study, "--out", str(tmp_path / "file" / "o"))
+    assert complaint.startswith(f"crossflow: cannot write {tmp_path}")
+    assert complaint.count("\n") == 1
+
+
+REPORT = {
+    "data": "d",
+    "tables": {
+        "gemm": {
+            "n": 3, "skipped": 2, "skipped_reasons": {"no such device": 2}, "notes": [],
+            "median_abs_error": 0.05, "mean_abs_error": 0.1, "p90_abs_error": None, "bias": -0.02,
+            "rank_correlation": 0.9,
+            "by": {"device": {"a40": {"n": 1, "median_abs_error": 0.05}}},
+        }
+    },
+}  # fmt: skip
+
+
+def test_validate_table(monkeypatch, out):
+    import crossflow.cli.validate as command
+
+    monkeypatch.setattr(command, "validate", lambda data: types.SimpleNamespace(to_dict=lambda: REPORT))
+    lines = out("validate", "--data", "d").splitlines()
+    assert lines[0] == "gemm  relative errors of 3 rows, 2 skipped"
+    assert lines[2].split() == ["all", "3", "5.0", "%", "10.0", "%", "-", "-2.0", "%", "0.900"]
+    assert lines[3].split()[:3] == ["device", "a40", "1"]
+    assert lines[4].strip() == "2 skipped: no such device"
+    assert json.loads(out("validate", "--json")) == REPORT
+
+
+def test_validate_tells_the_commonest_reasons():
+    from crossflow.cli.validate import skipped
+
+    reasons = {f"reason {i}": i for i in range(1, 9)}
+    assert skipped({"skipped_reasons": reasons})[0] == "8 skipped: reason 8"
+    assert skipped({"skipped_reasons": reasons})[-1] == "6 skipped for 3 more reasons (--json)"
+    assert skipped({}) == []
+
+
+def test_validate_measured_products(out, tmp_path):
+    header = "source,device,dtype,m,n,k,time_us\n"
+    (tmp_path / "gemm.csv").write_text(header + "vidur-2024,a100-80gb,fp16,4096,4096,4096,600\n")
+    found = json.loads(out("validate", "--data", str(tmp_path), "--json"))
+    assert found["tables"]["gemm"]["n"] + found["tables"]["gemm"]["skipped"] == 1
+
+
+def test_bench_table(monkeypatch, out):
+    import crossflow
+
+    figures = {
+        "points": {"value": 12345.6, "unit": "1/s", "meaning": "design points"},
+        "warm": {"value": 0.00817, "unit": "s", "meaning": "one prediction"},
+    }
+    fake = types.ModuleType("crossflow.bench")
+    fake.run = lambda: figures
+    monkeypatch.setitem(sys.modules, "crossflow.bench", fake)
+    monkeypatch.setattr(crossflow, "bench", fake, raising=False)
+    monkeypatch.delitem(sys.modules, "crossflow.cli.bench", raising=False)
+    assert [line.split() for line in out("bench").splitlines()] == [
+        ["points", "12,346", "1/s", "design", "points"],
+        ["warm", "8.17", "ms", "one", "prediction"],
+    ]
+    assert json.loads(out("bench", "--json")) == figures
+    sys.modules.pop("crossflow.cli.bench")
+
+
+# ------------------------------------------------------------------------------------------ failing
+
+
+def test_no_command(refused):
+    assert refused() == "crossflow: the following arguments are required: COMMAND (see crossflow --help)\n"
+
+
+def test_wrong_words(refused):
+    expected = (
+        "crossflow study: argument --jobs: expected a positive whole number, got '0' (see crossflow study --help)\n"
+    )
+    assert refused("study", "s.yaml", "--jobs", "0") == expected
+
+
+def test_missing_file(refused):
+    assert refused("predict", "no.yaml") == "no.yaml: cannot be read: No such file or directory\n"
+
+
+def test_every_problem_on_its_line_and_a_count(refused, tmp_path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        "system: {template: pathfinder, devces: 8}\nworkload:\n  model: lstm-16k\n  hiden: 3\nstrategy: Q\n"
+    )
+    lines = refused("predict", str(path)).splitlines()
+    assert lines[-1] == "crossflow: 3 problems"
+    assert lines[1] == f"{path}:4: workload.hiden: unknown key 'hiden'; did you mean 'hidden'?"
+    assert len(lines) == 4
+
+
+def test_clash_of_strategy_and_system(refused, scenario):
+    expected = "crossflow: strategy CR-8-d64 needs 512 devices (kp1 8 x dp 64), but the system has 7\n"
+    assert refused("predict", scenario, "--set", "system.devices=7") == expected
+
+
+def _raising(monkeypatch, error):
+    def run(arguments):
+        raise error
+
+    monkeypatch.setattr(parser, "handler", lambda arguments: run)
+
+
+def test_one_problem_has_no_count(monkeypatch, refused):
+    _raising(monkeypatch, SpecError([Problem(file="a.yaml", line=3, path="x", message="bad")]))
+    assert refused("list") == "a.yaml:3: x: bad\n"
+
+
+def test_os_error_is_one_sentence(monkeypatch, refused):
+    _raising(monkeypatch, PermissionError(13, "Permission denied", "/root/x"))
+    assert refused("list") == "crossflow: /root/x: Permission denied\n"
+
+
+def test_value_error_of_crossflow_is_the_users(monkeypatch, refused):
+    monkeypatch.setattr(parser, "handler", lambda arguments: lambda arguments: parse("3", "B"))
+    assert refused("list") == "crossflow: expected a quantity in B, got the bare number 3; write the unit\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("of a library"), KeyError("x"), ZeroDivisionError()])
+def test_an_unexpected_exception_keeps_its_traceback(monkeypatch, error):
+    _raising(monkeypatch, error)
+    with pytest.raises(type(error)):
+        main(["list"])
+
+
+def test_interrupted_elsewhere(monkeypatch, capsys):
+    _raising(monkeypatch, KeyboardInterrupt())
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "crossflow: interrupted\n"
+
+
+@pytest.mark.parametrize("words", [["show", "standard"], ["show", "standard", "--json"]])
+def test_a_reader_that_leaves_is_no_error(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "crossflow", *words]
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+# ------------------------------------------------------------------------------------------ bars
+
+
+@pytest.mark.parametrize(
+    ("share", "filled"), [(0.0, ""), (0.5, "████"), (0.515625, "████▏"), (1.0, "████████"), (7.0, "████████")]
+)
+def test_bar_fills_its_share(monkeypatch, share, filled):
+    monkeypatch.setattr(page, "fancy", lambda: True)
+    assert page.bar(share, 8, track=True).plain == filled.ljust(8, "·")
+
+
+def test_stacked_bar_is_as_wide_as_it_is_told(monkeypatch):
+    monkeypatch.setattr(page, "fancy", lambda: True)
+    parts = [(0.25, ("a", "")), (0.01, ("b", "")), (0.5, ("c", ""))]
+    assert page.stacked(parts, 8, track=True).plain == "aabccc··"
+    assert page.stacked([(0.7, ("a", "")), (0.7, ("b", ""))], 10).plain == "aaaaaaabbb"
+
+
+@pytest.mark.parametrize("width", [70, 80, 100])
+def test_page_fits_its_terminal(monkeypatch, scenario, width):
+    import crossflow
+    from crossflow.cli import predict
+
+    prediction = crossflow.predict(crossflow.load(scenario))
+    monkeypatch.setattr(page, "columns", lambda: width)
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as captured:
+        console.print(predict.breakdown(prediction), predict.communication(prediction), predict.memory(prediction))
+    for name, time in prediction.score.breakdown.items():
+        assert f" {show_number(time[0], 's')} " in captured.get(), name
+    assert "…" not in captured.get()

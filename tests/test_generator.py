@@ -1,0 +1,299 @@
+"""The generator: published devices, budgets that hold, and each equation of Sec. 4.4 by hand."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from crossflow.architecture import architecture
+from crossflow.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip, whole
+from crossflow.evaluate import with_quantity
+from crossflow.technology import Choice
+from crossflow.units import parse
+
+ONE = np.ones(1)
+LOGIC = ["N16", "N12", "N10", "N7", "N5", "N3", "N2", "N1"]
+MEMORY = ["HBM2", "HBM2e", "HBM3", "HBM3e", "HBM4", "GDDR6", "LPDDR5X", "DDR5"]
+LINK = ["NDR-x8", "XDR-x8", "GDR-x8", "NVLink4", "PCIe5", "inter-2021", "EDR"]
+UNIT = ["matrix-unit-8x8", "volta-tensor-core", "pascal-core"]
+QUANTITIES = {
+    "budgets.power": (50.0, 1000.0),
+    "budgets.chip_area": (100e-6, 900e-6),
+    "budgets.node_area": (950e-6, 2800e-6),
+    "budgets.area.compute": (0.02, 0.5),
+    "budgets.area.on_chip.registers": (0.01, 0.12),
+    "budgets.area.on_chip.l1": (0.01, 0.12),
+    "budgets.area.on_chip.l2": (0.02, 0.14),
+    "budgets.area.memory": (0.01, 0.06),
+    "budgets.area.inter_link": (0.001, 0.05),
+    "budgets.power_shares.compute": (0.005, 0.5),
+    "budgets.power_shares.on_chip.registers": (0.001, 0.1),
+    "budgets.power_shares.on_chip.l1": (0.001, 0.1),
+    "budgets.power_shares.on_chip.l2": (0.001, 0.1),
+    "budgets.power_shares.memory": (0.001, 0.15),
+    "budgets.power_shares.inter_link": (0.0001, 0.05),
+    "budgets.perimeter.memory": (0.05, 0.6),
+    "budgets.perimeter.inter_link": (0.01, 0.4),
+    "mcus_per_bundle": (1.0, 32.0),
+}
+
+
+def allot(area=0.0, power=0.0, perimeter=0.0):
+    return Allotment(area=np.array([area]), power=np.array([power]), perimeter=np.array([perimeter]))
+
+
+def changed(system, values):
+    for path, value in values.items():
+        system = with_quantity(system, path.split("."), np.atleast_1d(value))
+    return system
+
+
+def random_designs(seed, n):
+    rng = np.random.default_rng(seed)
+    values = {path: rng.uniform(*limits, n) for path, limits in QUANTITIES.items()}
+    values["mcus_per_bundle"] = np.floor(values["mcus_per_bundle"])
+    names = {"logic": LOGIC, "memory": MEMORY, "inter_link": LINK, "compute": UNIT}
+    return values, {role: [str(name) for name in rng.choice(known, n)] for role, known in names.items()}
+
+
+def chosen(names):
+    return {role: Choice.of(picked) for role, picked in names.items()}
+
+
+def used(device, resource):
+    return sum(use.used for use in device.usage if use.resource == resource)
+
+
+@pytest.fixture(scope="module")
+def system(gemm):
+    return gemm("pathfinder").system
+
+
+# ------------------------------------------------------------------------------------------ published devices
+
+
+def test_v100_lands_on_its_datasheet(v100):
+    """NVIDIA WP-08608: 125 Tflop/s, 900 GB/s, 16 GB, 6 MiB L2, 80 SM, 300 W; within 5 % (design.md, section 3)."""
+    assert v100.throughput["fp16"][0] == pytest.approx(125e12, rel=0.05)
+    assert v100.throughput["fp32"][0] == pytest.approx(15.7e12, rel=0.05)
+    assert v100.memory.bandwidth[0] == pytest.approx(900e9, rel=0.05)
+    assert v100.memory.capacity[0] == 16 * 2**30
+    assert v100.level("l2").capacity[0] == pytest.approx(6 * 2**20, rel=0.05)
+    assert v100.units[0] == 80
+    assert v100.maximum_power[0] == 300
+
+
+def test_p4_lands_on_its_datasheet(p4):
+    """NVIDIA Tesla P4: 5.5 Tflop/s fp32, 22 Top/s int8, 192 GB/s, 8 GB, 20 SM; within 5 %."""
+    assert p4.throughput["fp32"][0] == pytest.approx(5.5e12, rel=0.05)
+    assert p4.throughput["int8"][0] == pytest.approx(22e12, rel=0.05)
+    assert p4.memory.bandwidth[0] == pytest.approx(192e9, rel=0.05)
+    assert p4.memory.capacity[0] == 8 * 2**30
+    assert p4.units[0] == 20
+
+
+def test_v100_has_the_figures_of_the_papers_code(v100):
+    """deepflow.md 1.3: the L2 of 2.307 TB/s at 45 %, L1 30.03 TB/s and 10 MiB, registers 103.0 TB/s and 20.03 MiB."""
+    levels = {level.name: (level.bandwidth[0], (level.capacity * level.instances)[0] / 2**20) for level in v100.levels}
+    assert levels["l2"] == pytest.approx((2.307e12 * 0.45, 6), rel=1e-3)
+    assert levels["l1"] == pytest.approx((30.03e12, 10), rel=1e-3)
+    assert levels["registers"] == pytest.approx((103.0e12, 20.03), rel=1e-3)
+    assert v100.inter.bandwidth[0] == pytest.approx(51.6e9 / 0.96, rel=2e-3)
+
+
+# ------------------------------------------------------------------------------------------ laws
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1))
+def test_no_design_uses_more_than_its_budgets(system, seed):
+    """Every share, and the whole chip, in power, area and perimeter."""
+    values, names = random_designs(seed, 64)
+    device = architecture(changed(system, values), chosen(names))
+    for use in device.usage:
+        assert (use.used <= use.budget * (1 + 1e-12)).all(), (use.resource, use.component)
+        assert (use.used >= 0).all()
+    assert (used(device, "power") <= values["budgets.power"] * (1 + 1e-9)).all()
+    assert (used(device, "area") <= values["budgets.chip_area"] * (1 + 1e-9)).all()
+    assert (used(device, "perimeter") <= 4 * np.sqrt(values["budgets.chip_area"]) * (1 + 1e-9)).all()
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1))
+def test_a_batch_is_its_designs_one_by_one(system, seed):
+    values, names = random_designs(seed, 12)
+    batch = architecture(changed(system, values), chosen(names))
+    for i in range(12):
+        one = architecture(changed(system, {path: value[[i]] for path, value in values.items()}), chosen({role: [name[i]] for role, name in names.items()}))
+        for some, alone in ((batch.throughput["fp16"], one.throughput["fp16"]), (batch.static_power, one.static_power), (batch.inter.bandwidth, one.inter.bandwidth)):
+            assert np.broadcast_to(some, 12)[i] == alone[0]
+        for some, alone in zip(batch.levels, one.levels, strict=True):
+            assert np.broadcast_to(some.bandwidth, 12)[i] == alone.bandwidth[0]
+            assert np.broadcast_to(some.capacity * some.instances, 12)[i] == (alone.capacity * alone.instances)[0]
+
+
+RESULTS = {
+    "budgets.area.compute": lambda device: device.mcus,
+    "budgets.power_shares.compute": lambda device: device.throughput["fp16"],
+    "budgets.power_shares.on_chip.l2": lambda device: device.level("l2").bandwidth,
+    "budgets.power_shares.on_chip.l1": lambda device: device.level("l1").bandwidth,
+    "budgets.area.on_chip.l2": lambda device: device.level("l2").capacity,
+    "budgets.area.on_chip.l1": lambda device: device.level("l1").capacity,
+    "budgets.area.memory": lambda device: device.memory.capacity,
+    "budgets.power_shares.memory": lambda device: device.memory.bandwidth,
+    "budgets.perimeter.memory": lambda device: device.memory.capacity,
+    "budgets.node_area": lambda device: device.memory.capacity,
+    "budgets.power_shares.inter_link": lambda device: device.inter.bandwidth,
+    "budgets.area.inter_link": lambda device: device.inter.bandwidth,
+    "budgets.perimeter.inter_link": lambda device: device.inter.bandwidth,
+}
+
+
+@pytest.mark.parametrize("path", RESULTS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_larger_share_never_gives_its_component_less(system, path, seed):
+    """At equal rest. Throughput may fall by one bundle where the voltage is at its minimum, never by more."""
+    values, names = random_designs(seed, 1)
+    sweep = np.linspace(*QUANTITIES[path], 400)
+    device = architecture(changed(system, {**values, path: sweep}), chosen(names))
+    result = np.broadcast_to(RESULTS[path](device), 400)
+    assert (np.diff(result) >= -1e-9 * result[1:]).all()
+
+
+def test_more_compute_area_gives_more_throughput_up_to_whole_bundles(system):
+    device = architecture(changed(system, {"budgets.area.compute": np.linspace(0.05, 0.5, 500)}))
+    throughput = device.throughput["fp16"]
+    step = throughput / np.maximum(device.units, 1)
+    assert (np.diff(throughput) >= -step[1:] * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize(("logic", "steps"), list(zip(LOGIC, range(-1, 7), strict=True)))
+def test_nodes_scale_the_number_of_units_and_their_power_exactly(system, standard, logic, steps):
+    """Sec. 9: at equal area 1.8 times the units a step, each with 1/1.3 of the power."""
+    device = architecture(system, chosen({"logic": [logic]}))
+    fitting = 8 * np.floor(np.floor(0.35 * 850e-6 * 1.8**steps / 0.38e-6) / 8)
+    area = next(use.used[0] for use in device.usage if (use.component, use.resource) == ("compute", "area"))
+    assert area == pytest.approx(fitting * 0.38e-6 / 1.8**steps, rel=1e-12)
+    assert device.mcus[0] == fitting or device.limits[0].name(0) == "power: units left dark at the minimum voltage"
+    unit = standard.scale(standard.compute["matrix-unit-8x8"], Choice.of([logic]))
+    assert unit.nominal_power[0] * 1.3**steps == pytest.approx(0.13, rel=1e-14)
+
+
+@pytest.mark.parametrize(("role", "names"), [("memory", ["HBM2", "HBM2e", "HBM3", "HBM4"]), ("inter_link", ["NDR-x8", "XDR-x8", "GDR-x8"])])
+def test_generations_of_memory_and_network_give_more_bandwidth(system, role, names):
+    device = architecture(system, chosen({role: names}))
+    bandwidth = device.memory.bandwidth if role == "memory" else device.inter.bandwidth
+    assert (np.diff(bandwidth) > 0).all()
+
+
+# ------------------------------------------------------------------------------------------ the equations of Sec. 4.4
+
+
+def test_throughput_is_eq_1(standard):
+    """N x flop x f_op / f_nominal; at nominal power the units run at nominal frequency."""
+    unit = standard.compute["volta-tensor-core"]
+    cores = build_cores(unit, allot(area=100 * 0.38e-6, power=100 * 0.13), np.array([10.0]))
+    assert cores.mcus[0] == 100
+    assert cores.bundles[0] == 10
+    assert cores.peak[0] == pytest.approx(100 * 128 * 1.33e9, rel=1e-12)
+    assert cores.used.area[0] == pytest.approx(100 * 0.38e-6, rel=1e-12)
+
+
+def test_units_come_in_whole_bundles_and_dark_ones_do_not_count(standard):
+    unit = standard.compute["volta-tensor-core"]
+    assert build_cores(unit, allot(area=107 * 0.38e-6, power=50.0), np.array([10.0])).bundles[0] == 10
+    dark = build_cores(unit, allot(area=100 * 0.38e-6, power=1.0), np.array([10.0]))
+    at_minimum = 0.13 * 10 * 0.55 * 0.35**2 / (0.8 * 0.6**2)  # one bundle at 0.55 V
+    assert dark.bundles[0] == np.floor(1.0 / at_minimum) == 3
+    assert dark.used.power[0] == pytest.approx(3 * at_minimum, rel=1e-9)
+
+
+def test_leakage_is_part_of_the_power_but_not_of_the_energy_per_operation(system):
+    device = architecture(system)
+    volts = device.voltage[0]
+    leaking = 0.05 * device.mcus[0] * 0.13 * volts / 0.8
+    power = next(use.used[0] for use in device.usage if (use.component, use.resource) == ("compute", "power"))
+    assert device.energy_per_flop[0] * device.throughput["fp16"][0] == pytest.approx(power - leaking, rel=1e-9)
+
+
+def test_banks_and_their_static_power_are_eq_2(standard):
+    """Static power per bit x banks x capacity, and the crossbar: 256 KiB of L2 banks with 10 ports each."""
+    bank = standard.on_chip["l2"]
+    cores = build_cores(standard.compute["volta-tensor-core"], allot(area=100 * 0.38e-6, power=13.0), np.array([10.0]))
+    bits = 32 * 2**10 * 8
+    area = bits * 0.064e-12 / 0.8 + 10 * 0.004e-6
+    built = build_on_chip("l2", "global", ONE, bank, allot(area=8.5 * area, power=1.0), cores, np.array([10.0]))
+    assert built.level.capacity[0] == 8 * 32 * 2**10
+    assert built.used.area[0] == pytest.approx(8 * area, rel=1e-12)
+    static = 8 * bits * 8.4e-12 + 8 * 10 * bank.controller_power[0]
+    assert built.static_power[0] == pytest.approx(static, rel=1e-12)
+
+
+def test_on_chip_bandwidth_is_eq_3(standard):
+    """(P - P_static) / energy per bit, as far as it can be used."""
+    bank = standard.on_chip["l1-v100"]
+    cores = build_cores(standard.compute["volta-tensor-core"], allot(area=100 * 0.38e-6, power=13.0), np.array([10.0]))
+    built = build_on_chip("l1", "bundle", np.array([0.45]), bank, allot(area=1e-6, power=2.0), cores, np.array([10.0]))
+    assert built.level.bandwidth[0] == pytest.approx(0.45 * (2.0 - built.static_power[0]) / (8 * 130e-15), rel=1e-12)
+    assert built.level.instances[0] == 10
+    assert built.used.power[0] == pytest.approx(2.0, rel=1e-12)
+
+
+def test_static_power_beyond_the_share_leaves_no_bandwidth(standard):
+    cores = build_cores(standard.compute["volta-tensor-core"], allot(area=100 * 0.38e-6, power=13.0), np.array([10.0]))
+    built = build_on_chip("l2", "global", ONE, standard.on_chip["l2"], allot(area=10e-6, power=1e-6), cores, np.array([10.0]))
+    assert built.level.bandwidth[0] == 0
+    assert built.used.power[0] == 1e-6
+    assert built.limit.name(0) == "static power takes the whole share"
+
+
+@pytest.mark.parametrize(
+    ("node", "controllers", "edge", "devices", "limit"),
+    [(1260, 100, 100, 4, "package area"), (5000, 20, 100, 4, "controller area"), (5000, 100, 20, 3, "perimeter"), (940, 100, 100, 0, "package area")],
+)
+def test_memory_devices_are_eq_4(system, standard, node, controllers, edge, devices, limit):
+    """min((node - die) / device area, controller area / controller, edge x links per mm / links per device)."""
+    budgets = changed(system, {"budgets.node_area": node * 1e-6}).budgets
+    built = build_memory(standard.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE)
+    assert built.level.capacity[0] == devices * 8 * 2**30
+    assert built.level.bandwidth[0] == pytest.approx(devices * 1024 * 2.0e9 / 8, rel=1e-12)
+    assert built.limit.name(0) == limit
+
+
+def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, standard):
+    full = 4 * 1024 * 2.0e9 * 4.2e-12
+    static = 0.6e-12 * 4 * 8 * 2**33
+    rich, poor = (build_memory(standard.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE) for watts in (500.0, 5.0))
+    assert rich.used.power[0] == pytest.approx(full + static, rel=1e-9)
+    assert poor.used.power[0] == pytest.approx(5.0, rel=1e-9)
+    assert poor.level.bandwidth[0] < rich.level.bandwidth[0]
+    assert poor.limit.name(0) == "package area; power slows its pins"
+
+
+@pytest.mark.parametrize(("area", "edge", "wiring", "lanes", "limit"), [(0.45, 10, None, 10, "area"), (45, 1.0, None, 20, "perimeter"), (45, 1.0, 7, 7, "perimeter")])
+def test_lanes_are_as_many_as_area_and_edge_allow(area, edge, wiring, lanes, limit):
+    from crossflow.technology import load_library
+
+    link = load_library("deepflow-2024").link["inter-2021"]
+    wires = None if wiring is None else np.array([wiring * 1e3])
+    built = build_links("inter_link", link, allot(area=area * 1e-6, power=1e3, perimeter=edge * 1e-3), wires)
+    assert built.port.bandwidth[0] == pytest.approx(lanes * 20e9 / 8, rel=1e-12)
+    assert built.used.power[0] == pytest.approx(lanes * 20e9 * 13e-12, rel=1e-9)
+    assert built.limit.name(0) == limit
+
+
+def test_a_standards_port_has_its_lanes_and_no_more(standard):
+    built = build_links("inter_link", standard.link["NDR"], allot(area=1.0, power=1e3, perimeter=1.0), None)
+    assert built.port.bandwidth[0] == pytest.approx(parse("50 GB/s", "B/s"), rel=1e-12)
+    assert built.limit.name(0) == "the standard's port"
+
+
+@pytest.mark.parametrize(("value", "count"), [(2.9999, 2), (3.0, 3), (3 * (1 - 1e-15), 3), (0.0, 0), (-1.0, 0), (1e6 - 1e-7, 1e6)])
+def test_whole_forgives_rounding_alone(value, count):
+    assert whole(np.array([value]))[0] == count
+
+
+def test_bundles_never_go_dark_for_rounding(system):
+    """Between the voltage limits the power carries all bundles: a lost one would be the root's rounding."""
+    device = architecture(changed(system, {"budgets.power": np.linspace(200.0, 450.0, 20001)}))
+    assert (device.units == 97).all()
