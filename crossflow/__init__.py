@@ -22,11 +22,11 @@ _PUBLIC = {
     "load": "scenario",
     "from_dict": "scenario",
     "Score": "score",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
     "Prediction": "prediction",
     "predict": "prediction",
     "run_study": "study",
-    "validate": "validate",
+    "validate": "validation",
 }
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604

@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow.architecture import architecture, resolve
 from crossflow.cost.roofline import tiled_costs
-from crossflow.evaluate import evaluate
+from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.prediction import predict
 from crossflow.scenario import Scenario, from_dict

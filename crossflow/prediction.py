@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow import provenance
 from crossflow.architecture import Architecture, architecture
-from crossflow.evaluate import evaluate
+from crossflow.evaluation import evaluate
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.technology.library import library_document

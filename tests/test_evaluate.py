@@ -8,7 +8,7 @@ import pytest
 import crossflow
 from crossflow import files
 from crossflow.errors import CrossflowError
-from crossflow.evaluate import evaluate
+from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.scenario import from_document
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from crossflow.architecture import architecture
 from crossflow.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip, whole
-from crossflow.evaluate import with_quantity
+from crossflow.evaluation import with_quantity
 from crossflow.technology import Choice
 from crossflow.units import parse
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from crossflow.architecture import architecture
 from crossflow.cost import cost
-from crossflow.evaluate import placed
+from crossflow.evaluation import placed
 from crossflow.parallel import Message, SuperGraph, Task, Work, parse_strategy, transform
 from crossflow.timeline import longest_path, schedule, simulate
 from crossflow.timeline.schedule import stream_edges

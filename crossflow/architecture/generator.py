@@ -124,8 +124,8 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         frequency=cores.frequency,
         voltage=cores.point.voltage,
         levels=(*(cache.level for cache in caches.values()), memory.level),
-        intra=intra.port,
-        inter=inter.port,
+        intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
+        inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop=(cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0),
         static_power=np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING)),
         maximum_power=budgets.power,
@@ -133,7 +133,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
         limits=tuple(part.limit for part in built.values()),
-        problems=_problems(budgets, parts, cores, caches, memory),
+        problems=_problems(system, parts, cores, caches, memory),
     )
 
 
@@ -354,16 +354,18 @@ def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tup
 
 
 def _problems(
-    budgets: Budgets, parts: Parts, cores: Cores, caches: Mapping[str, OnChipMemory], memory: MainMemory
+    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, OnChipMemory], memory: MainMemory
 ) -> tuple[tuple[Mask, str], ...]:
     """Design points that cannot be built, with the sentence that says why."""
+    budgets = system.budgets
     found: list[tuple[Mask, str]] = []
     for resource, shares in (("area", budgets.area), ("power", budgets.power_shares), ("perimeter", budgets.perimeter)):
         names = ("compute", *caches, "memory", "intra_link", "inter_link")
         total = sum((_share(shares, name) for name in names), NOTHING)
         found.append((np.asarray(total > 1 + 1e-9), f"the {resource} shares add up to more than 1"))
     found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
-    found.append((np.asarray(budgets.node_area > parts.substrate.maximum_area), "the node area exceeds what the substrate can carry"))
+    package = budgets.node_area * system.devices_per_node
+    found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
     found.append((np.asarray(cores.mcus < 1), "not one bundle of compute units fits its area and power"))
     found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: banks or power are missing") for name, c in caches.items()]

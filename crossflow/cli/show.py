@@ -16,7 +16,7 @@ from crossflow import files
 from crossflow.architecture import Architecture, architecture, resolve
 from crossflow.cli import device, page
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.evaluate import derived, quantity_at
+from crossflow.evaluation import derived, quantity_at
 from crossflow.files import Document
 from crossflow.scenario import presets
 from crossflow.technology import load_library

@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow import files, provenance
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluate import evaluate, split
+from crossflow.evaluation import evaluate, split
 from crossflow.files import Document
 from crossflow.scenario import Scenario, from_document
 from crossflow.study import records

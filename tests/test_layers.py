@@ -1,0 +1,136 @@
+"""The architecture of the code: who may import whom, and what no library module does."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import crossflow
+
+ROOT = Path(crossflow.__file__).parent
+MODULES = sorted(path for path in ROOT.rglob("*.py"))
+# From the bottom up (design.md, section 1); a module imports only what stands at or below its own line.
+LAYERS = (
+    ("errors", "arrays"),
+    ("units", "files", "provenance"),
+    ("technology",),
+    ("architecture",),
+    ("workload",),
+    ("parallel",),
+    ("mapping",),
+    ("cost",),
+    ("timeline",),
+    ("scenario", "score"),
+    ("evaluate",),
+    ("prediction",),
+    ("search", "explain"),
+    ("study", "validation", "validate", "trace"),
+    ("bench",),
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# Heavy, and needed by few commands: imported inside the functions that use them.
+HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch"}
+EDGE = ("__main__", "cli")
+
+
+def name_of(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imported(node):
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def imports(tree):
+    return [(node, name) for node in ast.walk(tree) for name in imported(node)]
+
+
+def module_level(tree):
+    """Statements that run at import, without those for type checkers alone."""
+    for node in tree.body:
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        yield from () if typing_only or isinstance(node, ast.FunctionDef | ast.ClassDef) else ast.walk(node)
+
+
+def calls(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def each(paths):
+    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@each(MODULES)
+def test_packages_import_only_what_is_below_them(path):
+    own = name_of(path)
+    if own == "__init__":
+        return  # it names everything and imports nothing until asked
+    for node, name in imports(tree_of(path)):
+        parts = name.split(".")
+        if parts[0] == "crossflow" and len(parts) > 1 and parts[1] in LEVEL:
+            assert parts[1] == own or LEVEL[parts[1]] <= LEVEL[own], f"{path.name}:{node.lineno} imports {name}"
+
+
+def test_every_package_has_a_layer():
+    assert {name_of(path) for path in MODULES} - {"__init__"} <= set(LEVEL)
+
+
+@each(MODULES)
+def test_imports_are_absolute(path):
+    assert not [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) and node.level]
+
+
+@each([path for path in MODULES if name_of(path) not in EDGE])
+def test_nothing_prints_or_exits_below_the_command_line(path):
+    for call in calls(tree_of(path)):
+        assert ast.unparse(call.func) not in ("print", "exit", "quit", "sys.exit", "os._exit", "sys.stdout.write", "input"), f"{path.name}:{call.lineno}"
+
+
+@each(MODULES)
+def test_no_error_is_swallowed_whole(path):
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"{path.name}:{node.lineno}: bare except"
+            assert ast.unparse(node.type) != "BaseException", f"{path.name}:{node.lineno}"
+
+
+@each(MODULES)
+def test_heavy_packages_are_imported_where_they_are_used(path):
+    for node in module_level(tree_of(path)):
+        for name in imported(node):
+            assert name.split(".")[0] not in HEAVY, f"{path.name}:{node.lineno} imports {name}"
+
+
+@each([path for path in MODULES if name_of(path) not in EDGE])
+def test_random_numbers_come_from_a_seeded_generator(path):
+    for call in calls(tree_of(path)):
+        name = ast.unparse(call.func)
+        assert not name.startswith(("random.", "np.random.")) or name in ("np.random.default_rng", "np.random.Generator"), f"{path.name}:{call.lineno}"
+        assert name != "np.random.default_rng" or call.args, f"{path.name}:{call.lineno}: no seed"
+
+
+@each([path for path in MODULES if name_of(path) in ("technology", "architecture", "workload", "parallel", "mapping", "cost", "timeline")])
+def test_dataclasses_of_the_stages_are_frozen(path):
+    """Objects between stages; builders that live inside one function are private."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for decorator in node.decorator_list:
+                text = ast.unparse(decorator)
+                assert not text.startswith("dataclass") or "frozen=True" in text, f"{path.name}:{node.lineno}: {node.name}"
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    import subprocess
+    import sys
+
+    code = "import sys, crossflow; print(*sorted(name for name in sys.modules if '.' not in name))"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    assert not loaded & (HEAVY | {"numpy", "pydantic", "pint", "yaml"})
