@@ -33,3 +33,14 @@ def divide(numerator: Array, denominator: Array) -> Array:
     safe = np.where(denominator == 0, 1.0, denominator)
     at_zero = np.where(numerator == 0, 0.0, np.inf)
     return np.asarray(np.where(denominator == 0, at_zero, numerator / safe))
+
+
+def tally(counts: Array, amounts: Array) -> Array:
+    """Matrix product of how often things occur with what each amounts to; what never occurs may be infinite.
+
+    counts : shape (rows, things). amounts : shape (things, n). Returns shape (rows, n).
+    """
+    endless = np.isinf(amounts)
+    if not endless.any():
+        return np.asarray(counts @ amounts)
+    return np.asarray(np.where((counts > 0).astype(float) @ endless > 0, np.inf, counts @ np.where(endless, 0.0, amounts)))

@@ -15,7 +15,7 @@ import numpy as np
 
 from crossflow import files
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, tally
 from crossflow.cost import Costs, cost
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document, FileModel
@@ -101,7 +101,8 @@ def _read(path: str, quantity: Quantity, values: Sequence[Any]) -> Array:
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         return quantity_checked(path, quantity, values)
     try:
-        read = [value if isinstance(value, float) else float(quantity.read(value)[0]) for value in values]
+        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+        read = [value if isinstance(value, float) else float(quantity.read(value)[0]) for value in plain]
     except ValueError as error:
         raise CrossflowError(f"{path}: {error}") from None
     return quantity_checked(path, quantity, np.array(read))
@@ -111,7 +112,7 @@ def quantity_checked(path: str, quantity: Quantity, values: Array) -> Array:
     """The values, if all lie in the range of the quantity."""
     try:
         for value in (values.min(), values.max()):
-            quantity.read(np.array([value])) if quantity.unit != "1" else quantity.read(float(value))
+            quantity.checked(float(value))
     except ValueError as error:
         raise CrossflowError(f"{path}: {error}") from None
     return values
@@ -255,10 +256,13 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
     memory, capacity = _memory(supergraph, device, n)
     replicas = scenario.devices / supergraph.stages
     energy = replicas * (plan.busy.sum(axis=0) @ costs.work_energy + plan.sent.sum(axis=0) @ costs.message_energy)
-    energy = _wide(energy + scenario.devices * device.static_power * total, n)
+    static = scenario.devices * device.static_power
+    timed = np.isfinite(total) & (total > 0)
+    elapsed = np.where(timed, total, 1.0)
+    energy = np.where(timed | (total == 0), _wide(energy + static * elapsed, n), np.inf)
     flops = _wide(replicas * (plan.busy.sum(axis=0) @ costs.work_flops), n)
     feasible, reason, reasons = _feasibility(device, costs, plan, total, sum(memory.values(), np.zeros(n)), capacity, n)
-    samples = np.divide(graph.batch, total, out=np.zeros(n), where=np.isfinite(total) & (total > 0))
+    samples = np.divide(graph.batch, total, out=np.zeros(n), where=timed)
     peak = device.throughput[graph.dtype] * scenario.devices
     return Score(
         step_time=total,
@@ -272,9 +276,9 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         memory=memory,
         memory_capacity=capacity,
         energy=energy,
-        power=_wide(np.where(total > 0, energy / np.where(total > 0, total, 1.0), 0.0), n),
+        power=_wide(np.where(timed, np.where(timed, energy, 0.0) / elapsed, static), n),
         flops=flops,
-        mfu=_wide(np.where(peak * total > 0, flops / np.maximum(peak * total, 1e-300), 0.0), n),
+        mfu=_wide(np.where(timed & (peak > 0), flops / np.where(peak > 0, peak * elapsed, 1.0), 0.0), n),
         samples_per_second=samples,
         tokens_per_second=samples * graph.tokens_per_sample,
         architecture={name: _wide(value, n) for name, value in derived(device).items()},
@@ -309,14 +313,14 @@ def _decompose(
     Where several kernels share a device, their times overlap and are counted in proportion.
     """
     points = np.arange(n)
-    parts = {name: _wide(plan.busy @ costs.bound_time[r], n)[stage, points] for r, name in enumerate(costs.resources)}
-    parts["launch"] = _wide(plan.busy @ costs.launch_time, n)[stage, points]
+    parts = {name: _wide(tally(plan.busy, costs.bound_time[r]), n)[stage, points] for r, name in enumerate(costs.resources)}
+    parts["launch"] = _wide(tally(plan.busy, costs.launch_time), n)[stage, points]
     busy = sum(parts.values(), np.zeros(n))
     if overlapping:
         squeeze = np.minimum(1.0, silent / np.maximum(busy, 1e-300))
         parts = {name: part * squeeze for name, part in parts.items()}
         busy = busy * squeeze
-    bubble = np.maximum(silent - busy, 0.0)
+    bubble = _difference(silent, busy)
     bubble[bubble < 1e-12 * silent] = 0.0
     exposed = _difference(total, silent)
     kinds = {
@@ -354,7 +358,7 @@ def _by_collective(
     gain: dict[str, Array] = {}
     for i, name in enumerate(names):
         mine = (kind == i)[:, None]
-        in_all[name] = _wide(plan.sent @ np.where(mine, sent, 0.0), n)[stage, np.arange(n)]
+        in_all[name] = _wide(tally(plan.sent, np.where(mine, sent, 0.0)), n)[stage, np.arange(n)]
         gain[name] = _difference(total, silent) if len(names) == 1 else _difference(total, _wide(makespan(costs.work_time, np.where(mine, 0.0, sent)), n))
     if len(names) < 2:
         return in_all, gain
@@ -379,7 +383,7 @@ def _feasibility(
     causes = [(_wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
     causes.append((~np.isfinite(total), "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"))
     causes.append((needed > capacity, OVERFULL))
-    bound = (plan.busy @ costs.lower_bound).max(axis=0)
+    bound = tally(plan.busy, costs.lower_bound).max(axis=0)
     causes.append((_wide(total < bound * (1 - 1e-6), n), INCONSISTENT))
     reason = np.full(n, -1)
     for code, (mask, _) in reversed(list(enumerate(causes))):

@@ -23,7 +23,8 @@ from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-KINDS = ("techlibs", "templates", "studies")
+SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
+KINDS = tuple(SINGULAR)
 _FLOAT = re.compile(r"^[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _INT = re.compile(r"^[+-]?\d[\d_]*$")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -140,8 +141,14 @@ def parse_yaml(text: str, file: str) -> Document:
     return Document(file=file, data=data, lines=lines)
 
 
-def _plain(node: yaml.Node, path: Path_, lines: dict[Path_, tuple[str, int]], problems: list[Problem], file: str) -> Any:
+def _plain(
+    node: yaml.Node, path: Path_, lines: dict[Path_, tuple[str, int]], problems: list[Problem], file: str, above: tuple[yaml.Node, ...] = ()
+) -> Any:
     lines[path] = (file, node.start_mark.line + 1)
+    if any(node is outer for outer in above):
+        problems.append(Problem(file=file, line=node.start_mark.line + 1, path=dotted(path), message="the alias stands inside what it names"))
+        return None
+    above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         result: dict[Any, Any] = {}
         for key_node, value_node in node.value:
@@ -152,11 +159,11 @@ def _plain(node: yaml.Node, path: Path_, lines: dict[Path_, tuple[str, int]], pr
                 first = lines[(*path, key)][1]
                 message = f"duplicate key '{key}' (first on line {first})"
                 problems.append(Problem(file=file, line=line, path=dotted((*path, key)), message=message))
-            result[key] = _plain(value_node, (*path, key), lines, problems, file)
+            result[key] = _plain(value_node, (*path, key), lines, problems, file, above)
             lines[(*path, key)] = (file, line)
         return result
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(child, (*path, i), lines, problems, file) for i, child in enumerate(node.value)]
+        return [_plain(child, (*path, i), lines, problems, file, above) for i, child in enumerate(node.value)]
     return _scalar(node)
 
 
@@ -280,7 +287,7 @@ def find(kind: str, name: str, base: Path | None = None) -> Path:
     if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
     raise CrossflowError(
-        f"unknown {kind.removesuffix('s')} '{name}'{did_you_mean(name, shipped)}; "
+        f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, shipped)}; "
         f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
     )
 

@@ -125,8 +125,17 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
     StrategyError
         When the strategy does not fit the system or the workload.
     """
-    document = files.override(files.read_yaml(path), settings)
+    document = files.override(spelled_out(files.read_yaml(path)), settings)
     return from_document(document, Path(path).parent, name=Path(path).stem)
+
+
+def spelled_out(document: Document) -> Document:
+    """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below."""
+    data = document.data
+    if not isinstance(data, Mapping):
+        return document
+    named = {section: {key: data[section]} for section, key in (("system", "template"), ("workload", "model")) if isinstance(data.get(section), str)}
+    return Document(file=document.file, data={**data, **named}, lines=document.lines) if named else document
 
 
 def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None = None) -> Scenario:
@@ -136,6 +145,7 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
 
 def from_document(document: Document, base: Path | None, name: str) -> Scenario:
     """Resolve a scenario, with the problems of all of its sections at once."""
+    document = spelled_out(document)
     top = files.validate(ScenarioFile, document)
     problems: list[Problem] = []
     system = workload = strategy = None

@@ -33,6 +33,7 @@ tera- = 1e12 = T-
 giga- = 1e9 = G-
 mega- = 1e6 = M-
 kilo- = 1e3 = k-
+centi- = 1e-2 = c-
 milli- = 1e-3 = m-
 micro- = 1e-6 = u- = µ-
 nano- = 1e-9 = n-
@@ -60,7 +61,7 @@ newton = kilogram * meter / second ** 2 = N
 joule = newton * meter = J
 watt = joule / second = W
 volt = watt / ampere = V
-cycle = []
+cycle = [cycles]
 """
 _TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 _PLAIN_UNITS = {"m2": "m**2", "mm2": "mm**2", "um2": "um**2", "nm2": "nm**2", "cm2": "cm**2", "%": "percent"}
@@ -78,6 +79,8 @@ def _registry() -> pint.UnitRegistry[float]:
 @functools.cache
 def _factor(unit: str, target: str) -> float:
     """How many `target` one `unit` is; ValueError when they measure different things or `unit` is unknown."""
+    import tokenize
+
     import pint
 
     registry = _registry()
@@ -85,7 +88,7 @@ def _factor(unit: str, target: str) -> float:
         return float(registry.Quantity(1.0, registry.Unit(_expand(unit))).to(registry.Unit(_expand(target))).magnitude)
     except pint.DimensionalityError:
         raise ValueError(f"'{unit}' is not a unit of {target}") from None
-    except (pint.UndefinedUnitError, pint.errors.DefinitionSyntaxError, AttributeError, ValueError, TypeError):
+    except (pint.UndefinedUnitError, pint.errors.DefinitionSyntaxError, AttributeError, ValueError, TypeError, AssertionError, tokenize.TokenError):
         raise ValueError(f"'{unit}' is not a known unit") from None
 
 
@@ -147,7 +150,7 @@ class Quantity:
             return self._read_mapping(raw)
         if sourced:
             raise ValueError("expected a mapping {value: ..., source: ...}: every number of a library names its source")
-        return points(self._checked(parse(raw, self.unit)))
+        return points(self.checked(parse(raw, self.unit)))
 
     def _read_mapping(self, raw: Mapping[str, Any]) -> Array:
         from crossflow.errors import did_you_mean
@@ -162,9 +165,10 @@ class Quantity:
         bounds = [parse(raw[key], self.unit) for key in ("low", "value", "high") if key in raw]
         if bounds != sorted(bounds):
             raise ValueError("low, value and high must not decrease")
-        return points(self._checked(parse(raw["value"], self.unit)))
+        return points(self.checked(parse(raw["value"], self.unit)))
 
-    def _checked(self, value: float) -> float:
+    def checked(self, value: float) -> float:
+        """The value, if it is finite and in the range; ValueError says what was expected."""
         if not np.isfinite(value):
             raise ValueError(f"expected a finite number, got {value}")
         for limit, wrong, words in (

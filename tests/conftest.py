@@ -24,7 +24,13 @@ def lstm():
     """The case study's language model, or a smaller one, on the case study's accelerator."""
 
     def build(strategy="d8", template="pathfinder", workload=None, **system):
-        return crossflow.from_dict({"system": {"template": template, **system}, "workload": {"model": "lstm-16k", **(workload or {})}, "strategy": strategy})
+        return crossflow.from_dict(
+            {
+                "system": {"template": template, **system},
+                "workload": {"model": "lstm-16k", **(workload or {})},
+                "strategy": strategy,
+            }
+        )
 
     return build
 
@@ -36,7 +42,9 @@ def gemm():
     def build(template="v100", strategy="d1", m=4096, n=4096, k=4096, system=None, **workload):
         dtype = "fp32" if template == "p4" else "fp16"
         size = {"model": "gemm", "m": m, "n": n, "k": k, "dtype": dtype, **workload}
-        return crossflow.from_dict({"system": {"template": template, **(system or {})}, "workload": size, "strategy": strategy})
+        return crossflow.from_dict(
+            {"system": {"template": template, **(system or {})}, "workload": size, "strategy": strategy}
+        )
 
     return build
 

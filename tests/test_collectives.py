@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
 """Collectives in closed form: limits, identities, bytes, and message costs on ideal fabrics."""
 
 import numpy as np
@@ -11,7 +12,11 @@ from crossflow.parallel import Message
 
 RANKS = [2, 3, 4, 5, 8, 16, 64, 512]
 SIZE, BANDWIDTH, LATENCY, ZERO = np.array([1e6]), np.array([50e9]), np.array([2e-6]), np.zeros(1)
-ALL_REDUCES = [collectives.tree_all_reduce, collectives.halving_doubling_all_reduce, lambda *given: collectives.ring("all_reduce", *given)]
+ALL_REDUCES = [
+    collectives.tree_all_reduce,
+    collectives.halving_doubling_all_reduce,
+    lambda *given: collectives.ring("all_reduce", *given),
+]
 
 
 def ring(collective, size=SIZE, ranks=8, bandwidth=BANDWIDTH, latency=LATENCY):
@@ -20,7 +25,9 @@ def ring(collective, size=SIZE, ranks=8, bandwidth=BANDWIDTH, latency=LATENCY):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_ring_all_reduce_is_reduce_scatter_and_all_gather(ranks):
-    assert ring("all_reduce", ranks=ranks) == pytest.approx(ring("reduce_scatter", ranks=ranks) + ring("all_gather", ranks=ranks), rel=1e-12)
+    assert ring("all_reduce", ranks=ranks) == pytest.approx(
+        ring("reduce_scatter", ranks=ranks) + ring("all_gather", ranks=ranks), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -31,12 +38,14 @@ def test_ring_all_reduce_by_hand(ranks):
 
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES)
 def test_no_latency_leaves_bytes_over_bandwidth(collective):
-    assert ring(collective, latency=ZERO) == pytest.approx(collectives.ring_volume(collective, 8) * 1e6 / 50e9, rel=1e-12)
+    assert ring(collective, latency=ZERO) == pytest.approx(
+        collectives.ring_volume(collective, 8) * 1e6 / 50e9, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES)
 def test_nothing_to_send_takes_the_latency_of_the_steps(collective):
-    steps = {"all_reduce": 14, "send_recv": 1}.get(collective, 7)
+    steps = {"all_reduce": 14, "send_recv": 1, "sendrecv": 1}.get(collective, 7)
     assert ring(collective, size=ZERO) == pytest.approx(steps * 2e-6, rel=1e-12)
     assert ring(collective, size=ZERO, latency=ZERO, bandwidth=ZERO) == 0
 
@@ -50,7 +59,9 @@ def test_alone_nothing_moves(collective):
 def test_bytes_of_all_ranks_are_what_must_move(collective):
     """Sum over ranks: each of p shards passes p-1 links in a gather or scatter, twice in an all-reduce; a transfer moves once."""
     p, moved = 8, 8 * collectives.ring_volume(collective, 8)
-    assert moved == pytest.approx({"all_reduce": 2 * (p - 1), "broadcast": p, "send_recv": p}.get(collective, p - 1), rel=1e-12)
+    assert moved == pytest.approx(
+        {"all_reduce": 2 * (p - 1), "broadcast": p, "send_recv": p, "sendrecv": p}.get(collective, p - 1), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("algorithm", ALL_REDUCES, ids=["tree", "halving-doubling", "ring"])
@@ -62,13 +73,18 @@ def test_two_ranks_exchange_their_buffers(algorithm):
 def test_halving_doubling_has_the_rings_bytes_in_fewer_steps(ranks):
     long = collectives.halving_doubling_all_reduce(SIZE, ranks, BANDWIDTH, ZERO)[0]
     assert long == pytest.approx(ring("all_reduce", ranks=ranks, latency=ZERO), rel=1e-12)
-    assert collectives.halving_doubling_all_reduce(ZERO, ranks, BANDWIDTH, LATENCY)[0] == pytest.approx(2 * np.log2(ranks) * 2e-6, rel=1e-12)
+    assert collectives.halving_doubling_all_reduce(ZERO, ranks, BANDWIDTH, LATENCY)[0] == pytest.approx(
+        2 * np.log2(ranks) * 2e-6, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 6, 7, 100])
 def test_ranks_beyond_a_power_of_two_cost_extra_steps_and_bytes(ranks):
     power = 2 ** int(np.log2(ranks))
-    assert collectives.halving_doubling_all_reduce(SIZE, ranks, BANDWIDTH, LATENCY)[0] > collectives.halving_doubling_all_reduce(SIZE, power, BANDWIDTH, LATENCY)[0]
+    assert (
+        collectives.halving_doubling_all_reduce(SIZE, ranks, BANDWIDTH, LATENCY)[0]
+        > collectives.halving_doubling_all_reduce(SIZE, power, BANDWIDTH, LATENCY)[0]
+    )
 
 
 @pytest.mark.parametrize("algorithm", ALL_REDUCES, ids=["tree", "halving-doubling", "ring"])
@@ -89,7 +105,9 @@ def test_the_best_algorithm_is_no_slower_than_any(ranks):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_switch_that_adds_sends_each_buffer_about_once(ranks):
-    assert collectives.in_switch_all_reduce(SIZE, ranks, BANDWIDTH, ZERO)[0] == pytest.approx((1 + 1 / ranks) * 1e6 / 50e9, rel=1e-12)
+    assert collectives.in_switch_all_reduce(SIZE, ranks, BANDWIDTH, ZERO)[0] == pytest.approx(
+        (1 + 1 / ranks) * 1e6 / 50e9, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES)
@@ -158,7 +176,9 @@ def test_reduction_over_packages_takes_both_levels_phases(lstm):
 def test_bytes_inside_and_outside_are_all_bytes(lstm):
     for collective in ("all_reduce", "all_gather", "reduce_scatter"):
         made, _ = costs(lstm, reduction(collective=collective), (("dp", 32),), PACKAGES, 8)
-        assert (made.intra_bytes + made.inter_bytes)[0, 0] == pytest.approx(collectives.ring_volume(collective, 32) * 1e9, rel=1e-12)
+        assert (made.intra_bytes + made.inter_bytes)[0, 0] == pytest.approx(
+            collectives.ring_volume(collective, 32) * 1e9, rel=1e-12
+        )
 
 
 def test_two_axes_reduce_one_after_the_other(lstm):
@@ -172,5 +192,5 @@ def test_two_axes_reduce_one_after_the_other(lstm):
 
 def test_no_messages_cost_nothing(lstm):
     spec = lstm("d1").system
-    none = message_costs((), place((("dp", 1),), FLAT), spec.network, architecture(spec), 1)
+    none = message_costs((), place((("dp", 1),), Network()), spec.network, architecture(spec), 1)
     assert none.time.shape == none.intra_bytes.shape == (0, 1)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
 """Evaluation: a batch is its points one by one, sums are whole, and what cannot be built is an answer."""
 
 import itertools
@@ -18,7 +19,14 @@ MIXED = {
     "system.technology.inter_link": ["NDR-x8", "GDR-x8", "NDR-x8", "XDR-x8", "NDR-x8", "XDR-x8"],
     "system.budgets.power": ["300 W", "300 W", "200 W", "450 W", "300 W", "250 W"],
     "system.budgets.area.compute": [0.35, 0.2, 0.35, 0.3, 0.25, 0.35],
-    "system.components.memory.dynamic_energy_per_bit": ["4.2 pJ/bit", "3 pJ/bit", "4 pJ/bit", "5 pJ/bit", "4 pJ/bit", "3 pJ/bit"],
+    "system.components.memory.dynamic_energy_per_bit": [
+        "4.2 pJ/bit",
+        "3 pJ/bit",
+        "4 pJ/bit",
+        "5 pJ/bit",
+        "4 pJ/bit",
+        "3 pJ/bit",
+    ],
     "strategy": ["d8", "RC-2-4", "d8", "CR-8", "RC-2-2-d2", "d4-p2"],
 }
 # Every single figure that a study may sweep alone, at two values: each must broadcast through all stages.
@@ -106,13 +114,17 @@ def test_points_beyond_one_chunk_keep_their_places(small):
     power = np.linspace(150.0, 450.0, 1200)
     score = evaluate(small, {"system.budgets.power": power})
     for i in (0, 511, 512, 1023, 1199):
-        assert score.step_time[i] == pytest.approx(evaluate(small, {"system.budgets.power": power[[i]]}).step_time[0], rel=1e-12)
+        assert score.step_time[i] == pytest.approx(
+            evaluate(small, {"system.budgets.power": power[[i]]}).step_time[0], rel=1e-12
+        )
     assert len(score) == 1200
 
 
 def test_floats_are_si_and_equal_to_text_with_units(small):
     text = evaluate(small, {"system.budgets.chip_area": ["700 mm2"]})
-    assert evaluate(small, {"system.budgets.chip_area": [700e-6]}).step_time[0] == pytest.approx(text.step_time[0], rel=1e-12)
+    assert evaluate(small, {"system.budgets.chip_area": [700e-6]}).step_time[0] == pytest.approx(
+        text.step_time[0], rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("values", [np.array([4, 8]), [4, 8], [4.0, 8.0], (np.int64(4), np.int64(8))], ids=repr)
@@ -153,7 +165,10 @@ def test_overfull_memory_is_infeasible_with_its_numbers_and_a_time(lstm):
     score = evaluate(lstm("d512"))
     assert not score.feasible[0]
     assert np.isfinite(score.step_time[0])
-    assert score.why(0) == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
+    assert (
+        score.why(0)
+        == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
+    )
 
 
 UNBUILDABLE = [
@@ -161,11 +176,15 @@ UNBUILDABLE = [
     ("system.budgets.power", "1 mW", "not one bundle of compute units fits its area and power"),
     ("system.budgets.chip_area", "0.1 mm2", "not one bundle of compute units fits its area and power"),
     ("system.budgets.chip_area", "1300 mm2", "the chip leaves no package area for memory devices"),
-    ("system.budgets.node_area", "5000 mm2", "the node area exceeds what the substrate can carry"),
+    ("system.budgets.node_area", "5000 mm2", "the accelerators of a package exceed the area of its substrate"),
     ("system.budgets.area.compute", 0.9, "the area shares add up to more than 1"),
     ("system.budgets.power_shares.compute", 0.9, "the power shares add up to more than 1"),
     ("system.budgets.area.memory", 0.0, "not one memory device fits its package area, controller area, edge and power"),
-    ("system.budgets.power_shares.memory", 0.0, "not one memory device fits its package area, controller area, edge and power"),
+    (
+        "system.budgets.power_shares.memory",
+        0.0,
+        "not one memory device fits its package area, controller area, edge and power",
+    ),
     ("system.budgets.area.on_chip.l2", 0.0, "l2 has no bandwidth: banks or power are missing"),
     ("system.budgets.power_shares.on_chip.l1", 0.0, "l1 has no bandwidth: banks or power are missing"),
 ]
@@ -190,7 +209,9 @@ def test_a_bad_neighbour_changes_no_point(small, path, value, sentence):
 def test_no_link_where_the_strategy_needs_one_is_infeasible(small, share):
     score = evaluate(small, {f"system.budgets.{share}.inter_link": [0.0, 0.06]})
     assert score.feasible.tolist() == [False, True]
-    assert score.why(0) == "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"
+    assert (
+        score.why(0) == "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"
+    )
 
 
 def test_no_link_is_no_obstacle_for_one_device(small):
@@ -213,14 +234,30 @@ def test_a_strategy_that_does_not_divide_names_its_numbers(small, exactly):
 
 
 WRONG = [
-    ("system.budgets.power", ["1 GB"], "system.budgets.power: expected a quantity in W, got '1 GB': 'GB' is not a unit of W"),
-    ("system.budgets.power", [300], "system.budgets.power: expected a quantity in W, got the bare number 300; write the unit"),
+    (
+        "system.budgets.power",
+        ["1 GB"],
+        "system.budgets.power: expected a quantity in W, got '1 GB': 'GB' is not a unit of W",
+    ),
+    (
+        "system.budgets.power",
+        [300],
+        "system.budgets.power: expected a quantity in W, got the bare number 300; write the unit",
+    ),
     ("system.budgets.power", ["-5 W"], "system.budgets.power: expected at least 0 W, got -5"),
     ("system.budgets.power", [-5.0], "system.budgets.power: expected at least 0 W, got -5"),
     ("system.budgets.power", np.array([300.0, -5.0]), "system.budgets.power: expected at least 0 W, got -5"),
-    ("system.budgets.power", np.array([300.0, np.nan, 200.0]), "system.budgets.power: expected a finite number, got nan"),
+    (
+        "system.budgets.power",
+        np.array([300.0, np.nan, 200.0]),
+        "system.budgets.power: expected a finite number, got nan",
+    ),
     ("system.budgets.area.compute", [1.5], "system.budgets.area.compute: expected at most 1, got 1.5"),
-    ("system.technology.memroy", ["HBM2"], "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, substrate"),
+    (
+        "system.technology.memroy",
+        ["HBM2"],
+        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, substrate",
+    ),
 ]
 
 
@@ -236,12 +273,17 @@ def test_unknown_paths_are_told_with_what_was_meant(small):
 
 
 def test_unknown_technology_is_told_with_what_was_meant(small):
-    with pytest.raises(CrossflowError, match="^technology library 'deepflow-2024' has no memory 'HBM5'; did you mean 'HBM4'\\?; known: "):
+    with pytest.raises(
+        CrossflowError,
+        match=r"^technology library 'deepflow-2024' has no memory 'HBM5'; did you mean 'HBM4'\?; known: ",
+    ):
         evaluate(small, {"system.technology.memory": ["HBM2", "HBM5"]})
 
 
 def test_paths_of_unequal_length_are_a_wrong_call(small, exactly):
-    with pytest.raises(ValueError, match=exactly("all paths must have as many values: {'strategy': 2, 'system.budgets.power': 1}")):
+    with pytest.raises(
+        ValueError, match=exactly("all paths must have as many values: {'strategy': 2, 'system.budgets.power': 1}")
+    ):
         evaluate(small, {"strategy": ["d1", "d2"], "system.budgets.power": ["1 W"]})
 
 
@@ -275,14 +317,24 @@ def test_prediction_has_the_keys_of_the_contract(small):
     result = crossflow.predict(small).to_dict()
     wanted = "step_time_s feasible reason breakdown_s communication_s memory throughput mfu energy_j power_w bound_by architecture provenance"
     assert set(wanted.split()) <= set(result)
-    assert list(result["breakdown_s"]) == ["compute", "memory_bound_compute", "exposed_communication", "bubble", "other"]
+    assert list(result["breakdown_s"]) == [
+        "compute",
+        "memory_bound_compute",
+        "exposed_communication",
+        "bubble",
+        "other",
+    ]
     assert sum(result["breakdown_s"].values()) == pytest.approx(result["step_time_s"], rel=1e-12)
     assert result["memory"]["fits"] is (result["memory"]["total_bytes"] <= result["memory"]["capacity_bytes"])
 
 
 def test_every_pair_of_names_can_be_combined(small):
     grid = list(itertools.product(["HBM2", "HBM4", "DDR5"], ["NDR", "NVLink4", "PCIe5"]))
-    score = evaluate(small, {"system.technology.memory": [a for a, _ in grid], "system.technology.inter_link": [b for _, b in grid]})
+    score = evaluate(
+        small, {"system.technology.memory": [a for a, _ in grid], "system.technology.inter_link": [b for _, b in grid]}
+    )
     for i in (0, 4, 8):
-        alone = evaluate(small, {"system.technology.memory": [grid[i][0]], "system.technology.inter_link": [grid[i][1]]})
+        alone = evaluate(
+            small, {"system.technology.memory": [grid[i][0]], "system.technology.inter_link": [grid[i][1]]}
+        )
         assert_same_figures(figures(score, i), figures(alone))

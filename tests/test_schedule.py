@@ -1,4 +1,7 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
 """Schedules: the longest path is what an event engine finds, merged or not, and no link sends two things at once."""
+
+import itertools
 
 import hypothesis.strategies as st
 import numpy as np
@@ -89,7 +92,7 @@ def test_no_stream_runs_two_tasks_at_once(program):
     start, end = simulate(durations, [task.after for task in tasks], streams(tasks))
     for stream in set(streams(tasks)):
         mine = [i for i, other in enumerate(streams(tasks)) if other == stream]
-        assert all(start[later] >= end[earlier] for earlier, later in zip(mine, mine[1:], strict=False))
+        assert all(start[later] >= end[earlier] for earlier, later in itertools.pairwise(mine))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -118,7 +121,10 @@ def test_data_parallel_case_study_waits_for_all_of_its_reductions(lstm):
     graph = transform(scenario.graph(), scenario.strategy)
     device = architecture(scenario.system)
     costs = cost(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
-    seconds = {task.name: (costs.work_time if task.kind == "compute" else costs.messages.time)[task.index, 0] for task in graph.tasks}
+    seconds = {
+        task.name: (costs.work_time if task.kind == "compute" else costs.messages.time)[task.index, 0]
+        for task in graph.tasks
+    }
     reductions = sum(time for name, time in seconds.items() if name.endswith("all_reduce"))
     softmax = sum(time for name, time in seconds.items() if name.startswith("softmax.backward"))
     step = schedule(graph).makespan(costs.work_time, costs.messages.time)[0]
@@ -137,6 +143,9 @@ def test_a_step_is_never_shorter_than_the_work_of_any_stream(lstm):
 
 
 def test_a_link_without_bandwidth_makes_the_step_endless():
-    tasks = (Task(name="a", stage=0, kind="compute", index=0, after=()), Task(name="b", stage=0, kind="network", index=1, after=(0,)))
+    tasks = (
+        Task(name="a", stage=0, kind="compute", index=0, after=()),
+        Task(name="b", stage=0, kind="network", index=1, after=(0,)),
+    )
     times = np.array([[1.0], [np.inf]])
     assert schedule(super_graph(tasks)).makespan(times, times).tolist() == [np.inf]

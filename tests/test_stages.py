@@ -19,7 +19,9 @@ def heaviest(loads, stages):
     return max(sum(load for load, stage in zip(loads, stages, strict=True) if stage == s) for s in set(stages))
 
 
-@pytest.mark.parametrize("loads", [(1, 1, 1, 1), (5, 1, 1, 1, 5), (1, 2, 3, 4, 5, 6), (9, 1, 1), (1, 1, 9), (3, 1, 4, 1, 5, 9, 2, 6)])
+@pytest.mark.parametrize(
+    "loads", [(1, 1, 1, 1), (5, 1, 1, 1, 5), (1, 2, 3, 4, 5, 6), (9, 1, 1), (1, 1, 9), (3, 1, 4, 1, 5, 9, 2, 6)]
+)
 def test_no_other_cut_is_lighter(loads):
     for stages in range(1, len(loads) + 1):
         made = assign_stages(model(*loads), stages)
@@ -41,5 +43,8 @@ def test_an_embedding_weighs_almost_nothing():
 
 def test_too_many_stages_name_the_layers(exactly):
     graph = lstm(hidden=64, vocabulary=128, sequence=2, layers=2, batch=4)
-    with pytest.raises(StrategyError, match=exactly("p = 5 stages, but the model has 4 layers to divide (embedding, cell1, cell2, softmax)")):
+    with pytest.raises(
+        StrategyError,
+        match=exactly("p = 5 stages, but the model has 4 layers to divide (embedding, cell1, cell2, softmax)"),
+    ):
         assign_stages(graph, 5)

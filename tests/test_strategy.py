@@ -7,7 +7,20 @@ import pytest
 from crossflow.errors import StrategyError
 from crossflow.parallel import parse_strategy
 
-NOTATIONS = ["d1", "d512", "p4", "d8-p2", "CR-8", "CR-8-d64", "CR-8-p2", "CR-8-d64-p2", "RC-16-4", "RC-16-4-d8", "RC-1-4-p2", "RC-16-4-d8-p2"]
+NOTATIONS = [
+    "d1",
+    "d512",
+    "p4",
+    "d8-p2",
+    "CR-8",
+    "CR-8-d64",
+    "CR-8-p2",
+    "CR-8-d64-p2",
+    "RC-16-4",
+    "RC-16-4-d8",
+    "RC-1-4-p2",
+    "RC-16-4-d8-p2",
+]
 
 
 @pytest.mark.parametrize("text", NOTATIONS)
@@ -50,9 +63,32 @@ def test_axes_of_one_device_have_no_name():
     assert parse_strategy("RC-1-4-d1").names("rows", "columns", "batch") == ("kp2",)
 
 
-@pytest.mark.parametrize("text", ["", " ", "x8", "rc-2-2", "RC-2", "RC-2-2-2", "CR-2-2", "d", "d8-", "-d8", "-p2", "p2-d8", "d8p2", "d-8", "RC--2", "d1.5", "d１"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "x8",
+        "rc-2-2",
+        "RC-2",
+        "RC-2-2-2",
+        "CR-2-2",
+        "d",
+        "d8-",
+        "-d8",
+        "-p2",
+        "p2-d8",
+        "d8p2",
+        "d-8",
+        "RC--2",
+        "d1.5",
+        "d\uff11",
+    ],
+)
 def test_other_notation_is_refused(text, exactly):
-    sentence = f"strategy '{text}' is not of the form RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, or a part of these such as d512"
+    sentence = (
+        f"strategy '{text}' is not of the form RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, or a part of these such as d512"
+    )
     with pytest.raises(StrategyError, match=exactly(sentence)):
         parse_strategy(text)
 
@@ -63,7 +99,10 @@ def test_other_notation_is_refused(text, exactly):
         ("d0", "strategy 'd0': every degree must be at least 1"),
         ("RC-0-2", "strategy 'RC-0-2': every degree must be at least 1"),
         ({"dp": 0}, "strategy '{'dp': 0}': every degree must be at least 1"),
-        ({"kernal": "CR"}, "strategy: unknown degree 'kernal'; did you mean 'kernel'?; known: kernel, kp1, kp2, dp, pp, lp"),
+        (
+            {"kernal": "CR"},
+            "strategy: unknown degree 'kernal'; did you mean 'kernel'?; known: kernel, kp1, kp2, dp, pp, lp",
+        ),
         ({"dp": "8"}, "strategy: dp must be a positive whole number, got '8'"),
         ({"dp": 2.0}, "strategy: dp must be a positive whole number, got 2.0"),
         ({"dp": True}, "strategy: dp must be a positive whole number, got True"),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
 """The technology library: every number has a unit and a source, nodes scale as the paper says, generations improve."""
 
 import numpy as np
@@ -35,7 +36,11 @@ def test_every_number_has_a_unit_and_a_source(name):
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_no_bare_number_but_the_step_of_a_node(name):
-    bare = [path for path, value in files.walk(library_document(name).data) if isinstance(value, int | float) and not isinstance(value, bool)]
+    bare = [
+        path
+        for path, value in files.walk(library_document(name).data)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     bare = [path for path in bare if path[-1] not in ("value", "low", "high")]
     assert {path[-1] for path in bare} == {"step"}
 
@@ -71,7 +76,9 @@ def test_logic_scales_by_the_rule_of_the_paper(standard, node):
 def test_a_component_given_at_another_node_scales_from_there(standard):
     unit = standard.component("compute", "pascal-core")
     assert unit.node == "N16"
-    assert standard.scale(unit, Choice.of(["N12"])).nominal_area[0] == pytest.approx(unit.nominal_area[0] / 1.8, rel=1e-14)
+    assert standard.scale(unit, Choice.of(["N12"])).nominal_area[0] == pytest.approx(
+        unit.nominal_area[0] / 1.8, rel=1e-14
+    )
     assert standard.scale(unit, Choice.of(["N16"])).nominal_power[0] == unit.nominal_power[0]
 
 
@@ -82,8 +89,12 @@ def test_memory_cells_scale_by_the_factors_of_the_nodes_and_crossbars_as_logic(s
     scaled = standard.scale(bank, Choice.of(["N5"]))
     steps = target.step - own.step
     assert scaled.area_per_bit[0] == pytest.approx((bank.area_per_bit * target.sram_area / own.sram_area)[0], rel=1e-14)
-    assert scaled.dynamic_energy_per_bit[0] == pytest.approx((bank.dynamic_energy_per_bit * target.sram_energy / own.sram_energy)[0], rel=1e-14)
-    assert scaled.static_power_per_bit[0] == pytest.approx((bank.static_power_per_bit * target.sram_leakage / own.sram_leakage)[0], rel=1e-14)
+    assert scaled.dynamic_energy_per_bit[0] == pytest.approx(
+        (bank.dynamic_energy_per_bit * target.sram_energy / own.sram_energy)[0], rel=1e-14
+    )
+    assert scaled.static_power_per_bit[0] == pytest.approx(
+        (bank.static_power_per_bit * target.sram_leakage / own.sram_leakage)[0], rel=1e-14
+    )
     assert scaled.controller_area[0] == pytest.approx(bank.controller_area[0] / 1.8**steps, rel=1e-14)
     assert scaled.bank_capacity[0] == bank.bank_capacity[0]
 
@@ -112,7 +123,9 @@ def test_a_limit_that_only_some_have_is_none_for_the_others(standard):
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-@pytest.mark.parametrize("generations", [("HBM2", "HBM2e", "HBM3", "HBM4"), ("NDR-x8", "XDR-x8", "GDR-x8"), ("NDR", "XDR", "GDR")])
+@pytest.mark.parametrize(
+    "generations", [("HBM2", "HBM2e", "HBM3", "HBM4"), ("NDR-x8", "XDR-x8", "GDR-x8"), ("NDR", "XDR", "GDR")]
+)
 def test_generations_improve(name, generations):
     library = load_library(name)
     kind = "memory" if generations[0] == "HBM2" else "link"
@@ -121,8 +134,12 @@ def test_generations_improve(name, generations):
     lanes = [float((part.links_per_device if kind == "memory" else part.maximum_links)[0]) for part in parts]
     rates = [count * float(part.nominal_frequency[0]) for count, part in zip(lanes, parts, strict=True)]
     assert rates == sorted(set(rates))
-    assert [float(getattr(part, energy)[0]) for part in parts] == sorted((float(getattr(part, energy)[0]) for part in parts), reverse=True)
-    assert kind == "link" or [float(part.device_capacity[0]) for part in parts] == sorted(float(part.device_capacity[0]) for part in parts)
+    assert [float(getattr(part, energy)[0]) for part in parts] == sorted(
+        (float(getattr(part, energy)[0]) for part in parts), reverse=True
+    )
+    assert kind == "link" or [float(part.device_capacity[0]) for part in parts] == sorted(
+        float(part.device_capacity[0]) for part in parts
+    )
 
 
 @pytest.mark.parametrize(("name", "terabytes"), [("HBM2", 1.024), ("HBM2e", 2.048), ("HBM3", 2.6), ("HBM4", 3.3)])
@@ -146,7 +163,10 @@ def test_extension_replaces_whole_entries_and_keeps_the_rest(standard):
 
 
 def test_unknown_component_is_told_with_what_was_meant(standard):
-    with pytest.raises(CrossflowError, match="^technology library 'standard' has no on-chip 'register'; did you mean 'registers'\\?; known: l2-v100, "):
+    with pytest.raises(
+        CrossflowError,
+        match=r"^technology library 'standard' has no on-chip 'register'; did you mean 'registers'\?; known: l2-v100, ",
+    ):
         standard.component("on_chip", "register")
 
 
@@ -191,4 +211,8 @@ def test_a_circle_of_libraries_is_told(tmp_path):
 
 def test_units_of_the_library_are_those_of_its_figures():
     """The library's files against the models: 4.2 pJ/bit is 33.6 pJ/B."""
-    assert load_library("standard").memory["HBM2"].dynamic_energy_per_bit[0] == parse("4.2 pJ/bit", "J/B") == pytest.approx(33.6e-12)
+    assert (
+        load_library("standard").memory["HBM2"].dynamic_energy_per_bit[0]
+        == parse("4.2 pJ/bit", "J/B")
+        == pytest.approx(33.6e-12)
+    )

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
 """Templates: all that ship resolve, every number has a source, and wrong ones are told with their lines."""
 
 import pytest
@@ -9,10 +10,27 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.units import parse
 
-TEMPLATES = {name: path for name, path in files.catalogue("templates").items() if path.parent.name in ("generated", "devices", "systems")}
+TEMPLATES = {
+    name: path
+    for name, path in files.catalogue("templates").items()
+    if path.parent.name in ("generated", "devices", "systems")
+}
 GENERATED = [name for name, path in TEMPLATES.items() if path.parent.name == "generated"]
 
-WORDS = {"devices", "nodes", "devices_per_node", "year", "note", "title", "notes", "shape", "shapes", "splits", "depth", "sources"}
+WORDS = {
+    "devices",
+    "nodes",
+    "devices_per_node",
+    "year",
+    "note",
+    "title",
+    "notes",
+    "shape",
+    "shapes",
+    "splits",
+    "depth",
+    "sources",
+}
 
 
 def section(**data):
@@ -52,7 +70,9 @@ def test_every_number_of_a_template_has_a_known_source(name):
 def test_every_number_of_a_generated_template_is_sourced_under_validation(name):
     _, document = section(template=name)
     spec = files.validate(GeneratedSystem, document, sourced=True)
-    assert {value["source"] for _, value in files.walk(document.data) if isinstance(value, dict) and "value" in value} <= set(spec.sources)
+    assert {
+        value["source"] for _, value in files.walk(document.data) if isinstance(value, dict) and "value" in value
+    } <= set(spec.sources)
 
 
 @pytest.mark.parametrize("name", GENERATED)

@@ -24,7 +24,14 @@ def test_parameters_of_the_case_study():
 
 def test_parameters_with_a_projection():
     graph = lstm(**SMALL, projection=2)
-    assert [layer.name for layer in graph.layers] == ["embedding", "cell1", "projection1", "cell2", "projection2", "softmax"]
+    assert [layer.name for layer in graph.layers] == [
+        "embedding",
+        "cell1",
+        "projection1",
+        "cell2",
+        "projection2",
+        "softmax",
+    ]
     assert graph.parameters == 40 * 2 + 2 * ((2 * 2 + 1) * 4 * 8 + 8 * 2) + (2 + 1) * 40
 
 
@@ -73,7 +80,9 @@ def test_an_update_waits_for_every_gradient_of_its_layer():
             before[i] |= {j} | before[j]
         stream[node.phase] = i
     for i, node in enumerate(graph.nodes):
-        gradients = {j for j, other in enumerate(graph.nodes) if other.layer == node.layer and other.phase == "backward"}
+        gradients = {
+            j for j, other in enumerate(graph.nodes) if other.layer == node.layer and other.phase == "backward"
+        }
         assert node.phase != "update" or gradients <= before[i]
 
 
@@ -90,7 +99,9 @@ def test_flops_of_a_product():
     assert (graph.parameters, graph.batch) == (56, 6)
 
 
-@pytest.mark.parametrize("work", [operations.cell_forward, operations.cell_backward, operations.softmax_forward, operations.softmax_backward])
+@pytest.mark.parametrize(
+    "work", [operations.cell_forward, operations.cell_backward, operations.softmax_forward, operations.softmax_backward]
+)
 def test_pointwise_work_is_proportional_to_its_shard(work):
     whole, half = work(64.0, 32.0), work(64.0, 16.0)
     assert (whole.flops, whole.elements) == (2 * half.flops, 2 * half.elements)

@@ -12,7 +12,7 @@ from crossflow.architecture.datasheet import from_datasheet
 from crossflow.architecture.generator import generate
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
-from crossflow.errors import SpecError, did_you_mean
+from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document
 from crossflow.technology import Choice, load_library
 
@@ -35,7 +35,25 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
         known = (*_KINDS, "system")
         raise SpecError([merged.problem(("kind",), f"expected one of {', '.join(known)}, got {kind!r}{did_you_mean(str(kind), known)}")])
     spec = files.validate(_KINDS[kind], merged)
+    _check_technology(spec, merged, base)
     return spec, merged
+
+
+def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -> None:
+    """SpecError with every technology name of a system that its library does not have."""
+    _found("techlibs", spec.techlib, base, document, "techlib")
+    library = _library(spec.techlib, base)
+    named = [(("technology", role), "link" if role.endswith("link") else role, name) for role, name in spec.technology.model_dump().items()]
+    if isinstance(spec, GeneratedSystem):
+        named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
+    problems = []
+    for path, kind, name in named:
+        try:
+            library.component(kind, name)
+        except CrossflowError as error:
+            problems.append(document.problem(path, str(error)))
+    if problems:
+        raise SpecError(problems)
 
 
 def _merged(document: Document, base: Path | None) -> Document:
@@ -66,8 +84,16 @@ def _template(document: Document, base: Path | None) -> Document:
         return _with_device(document.under("template"), base)
     if not isinstance(named, str):
         raise SpecError([document.problem(("template",), f"expected a template name, a path or a mapping, got {named!r}")])
-    path = files.find("templates", named, base)
+    path = _found("templates", named, base, document, "template")
     return _with_device(files.read_yaml(path), path.parent)
+
+
+def _found(kind: str, name: str, base: Path | None, document: Document, key: str) -> Path:
+    """Path of the file that a key of a document names; SpecError at that key when there is none."""
+    try:
+        return files.find(kind, name, base)
+    except CrossflowError as error:
+        raise SpecError([document.problem((key,), str(error))]) from None
 
 
 def _with_device(document: Document, base: Path | None) -> Document:
@@ -82,7 +108,7 @@ def _with_device(document: Document, base: Path | None) -> Document:
         return files.merge(device, document.without(*_OF_THE_FILE))
     document = files.merge(_fabrics(), document)
     if data.get("kind") == "datasheet" and "family" in data:
-        family = files.read_yaml(files.find("templates", str(data["family"]), base))
+        family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family"))
         return files.merge(family.without("kind", "name", "title"), document)
     return document
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, divide, tally
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.roofline import KernelCosts, gemm_costs, resources, stream_costs, vector_rate
 from crossflow.mapping import Placement
@@ -55,12 +55,12 @@ def cost(graph: SuperGraph, placement: Placement, network: NetworkSpec, architec
     per_device = [np.zeros(1) if port is None else port.energy for port in (architecture.intra, architecture.inter)]
     return Costs(
         resources=resources(architecture),
-        work_time=members @ kernels.time,
-        bound_time=members @ np.where(hit, kernels.time - kernels.launch, 0.0),
+        work_time=tally(members, kernels.time),
+        bound_time=np.stack([tally(members, np.where(mine, kernels.time - kernels.launch, 0.0)) for mine in hit]),
         launch_time=members @ np.broadcast_to(kernels.launch, kernels.time.shape),
         work_energy=members @ energy,
         work_flops=members @ kernels.flops,
-        lower_bound=members @ _lower_bound(graph, architecture, kernels),
+        lower_bound=tally(members, _lower_bound(graph, architecture, kernels)),
         messages=messages,
         message_energy=messages.intra_bytes * per_device[0] + messages.inter_bytes * per_device[1],
     )
@@ -110,4 +110,4 @@ def _lower_bound(graph: SuperGraph, architecture: Architecture, kernels: KernelC
     compulsory = np.array(least)[:, None] * graph.element
     matrix = np.arange(len(operations))[:, None] < len(ordered)
     rate = np.where(matrix, architecture.throughput[graph.dtype], vector_rate(architecture, graph.dtype))
-    return np.asarray(np.maximum(kernels.flops / rate, compulsory / np.maximum(architecture.memory.bandwidth, 1e-300)))
+    return np.asarray(np.maximum(divide(kernels.flops, rate), divide(compulsory, architecture.memory.bandwidth)))

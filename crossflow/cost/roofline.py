@@ -60,9 +60,11 @@ def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, el
     distinct, which = np.unique(np.concatenate([m, n, k], axis=1), axis=0, return_inverse=True)
     delivered, tile = traffic_by_level(distinct[:, :1], distinct[:, 1:2], distinct[:, 2:], element, architecture.levels)
     registers = register_accesses(2.0 * distinct.prod(axis=1)[:, None], tile, architecture.array_height, architecture.array_width, architecture.dataflow)
-    traffic = np.concatenate([np.broadcast_to(element * registers, delivered.shape[1:])[None], delivered])[:, which.ravel()]
+    shape = np.broadcast_shapes(registers.shape, delivered.shape[1:])
+    delivered = np.broadcast_to(delivered, (len(delivered), *shape))
+    traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], delivered])[:, which.ravel()]
     traffic += element * accumulate * m * n
-    compute = flops / (architecture.throughput[dtype] * architecture.execution.matrix_utilisation)
+    compute = divide(flops, architecture.throughput[dtype] * architecture.execution.matrix_utilisation)
     return _slowest(compute, traffic, flops, architecture, launches=np.ones_like(m))
 
 
@@ -88,7 +90,7 @@ def tiled_costs(
 def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
     """Cost of work that passes over data once: its bytes cross every level of memory."""
     flops, elements, launches = (np.array([[getattr(s, name)] for s in streams], dtype=float) for name in ("flops", "elements", "launches"))
-    compute = flops / (vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
+    compute = divide(flops, vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
     traffic = np.repeat((elements * element)[None], len(architecture.levels), axis=0)
     return _slowest(compute, traffic, flops, architecture, launches=launches)
 
@@ -103,6 +105,7 @@ def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Archite
     bandwidth = np.stack(np.broadcast_arrays(*(level.bandwidth for level in architecture.levels)))[:, None, :]
     latency = np.stack(np.broadcast_arrays(*(level.latency for level in architecture.levels)))[:, None, :]
     memory = divide(traffic, bandwidth) + latency * (traffic > 0)
-    times = np.concatenate([np.broadcast_to(compute, memory.shape[1:])[None], memory])
+    shape = np.broadcast_shapes(compute.shape, memory.shape[1:])
+    times = np.concatenate([np.broadcast_to(compute, shape)[None], np.broadcast_to(memory, (len(memory), *shape))])
     launch = launches * architecture.execution.kernel_launch
     return KernelCosts(time=times.max(axis=0) + launch, launch=launch, resource_times=times, flops=flops, traffic=traffic)

@@ -2,9 +2,9 @@
 
 The traffic into a level depends on the tile held there and on the tile of the level outside it, so the levels nearly
 decouple. Where the paper draws N random tiles at each of L levels and costs all N^L combinations, here each level, from
-main memory inwards, tries some twenty good tiles: for each operand that may stay (three dataflows of the loop nest), two
-splits of the capacity between it and the streams, and three aspect ratios. A tile is chosen by the time it causes at its
-own level and a bound of the time it leaves to the level inside.
+main memory inwards, tries some good tiles: for each operand that may stay (three orders of the loop nest), some splits of
+the capacity between it and the streams, and some aspect ratios. A few tiles of the outermost cache, which balance what
+crosses into it against what the level inside will need, are each followed inwards; the fastest of these tilings is taken.
 
 Arrays have shape (tiles, gemms, n).
 
@@ -17,20 +17,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossflow.architecture import Level
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index, divide
 
-# Shapes tried for the operand that stays: the share of the capacity that it gets, and its aspect ratio; shape (6, 1, 1).
-_SHARE = np.repeat([0.34, 0.8], 3)[:, None, None]
-_ASPECT = np.tile([0.5, 1.0, 2.0], 2)[:, None, None]
-SHAPES = len(_SHARE)
+Single = NDArray[np.float32]
+Numbers = NDArray[np.floating[Any]]
+Shapes = tuple[Single, Single]
+
+
+def _shapes(shares: Sequence[float], aspects: Sequence[float]) -> Shapes:
+    """Shares of the capacity and aspect ratios to try for the operand that stays, each of shape (shapes, 1, 1)."""
+    pairs = np.array([(share, aspect) for share in shares for aspect in aspects], np.float32)
+    return pairs[:, :1, None], pairs[:, 1:, None]
+
+
+# For the cache at main memory eight shapes an operand, and a tile kept for each of three ratios of the time that an
+# element takes inwards to the time that it takes from memory; for the levels inside, whose search runs once a kept tile,
+# three shapes and one ratio.
+FAR_SHAPES, NEAR_SHAPES = _shapes((0.15, 0.4, 0.65, 0.9), (0.7, 1.4)), _shapes((0.3, 0.6, 0.9), (1.0,))
+FAR_WEIGHTS, NEAR_WEIGHTS = (0.0, 0.35, 1.0), (0.1,)
 STAYS = ("c", "b", "a")
 CHUNK = 256  # design points a batch: the tiles of one batch stay in cache
 SMALLEST = 256.0  # elements below which a memory is not tiled
-_WHOLE = 1.0 - 1e-12  # a quotient that is whole but for rounding counts as whole
+_WHOLE = np.float32(1.0 - 1e-6)  # a quotient that is whole but for rounding counts as whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +58,11 @@ class Block:
     revisits : share of the visits to C that read what an earlier cut of k has left there.
     """
 
-    m: Array
-    n: Array
-    k: Array
-    repeats: Array
-    revisits: Array
+    m: Numbers
+    n: Numbers
+    k: Numbers
+    repeats: Numbers
+    revisits: Numbers
 
 
 def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Sequence[Level]) -> tuple[Array, Block]:
@@ -68,7 +82,7 @@ def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Seque
     work = m * n * k
     whole = Block(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work))
     room = [_room(level, work, element) for level in levels[:-1]]
-    costs = [element / np.maximum(level.bandwidth, 1e-300) for level in levels]
+    costs = [divide(np.array([element]), level.bandwidth) for level in levels[1:]]
     points = max(array.shape[-1] for array in (*room, *costs))
     parts = []
     for start in range(0, points, CHUNK):
@@ -94,111 +108,135 @@ def _points(array: Array, part: slice) -> Array:
     return array if array.shape[-1] == 1 else array[..., part]
 
 
-def _search(block: Block, room: Sequence[Array], costs: Sequence[Array]) -> tuple[Array, Block]:
-    """Elements that cross into each level from the one outside it, and the innermost tile, level by level from outside."""
-    moved: list[Array] = []
-    for level in range(len(room) - 1, -1, -1):
-        block, amount = _best_tile(block, room[level], (costs[level + 1], costs[level]), room[level - 1] if level else None)
-        moved.append(amount)
-    return np.stack(np.broadcast_arrays(*reversed(moved))), block
+def _search(whole: Block, room: Sequence[Array], costs: Sequence[Array]) -> tuple[Array, Block]:
+    """Elements that cross into each level from the one outside it, and the innermost tile, for the fastest tiling tried.
 
-
-def _best_tile(outer: Block, capacity: Array, costs: tuple[Array, Array], nearer: Array | None) -> tuple[Block, Array]:
-    """Best tile of one level within the tile of the level outside, and the elements that it makes cross between them.
-
-    `costs` are the times that an element takes from the level outside to this one and from this one inwards [s],
-    `nearer` the capacity of the level inside [elements], None where there is none.
+    Tiles are picked by what they make cross, never by the bandwidths of a point, and only the last choice is by time:
+    `costs`, the time of an element into each level [s]. So no tiling is lost because a level became faster.
     """
-    tiles = candidates(outer, capacity)
-    elements = np.stack([crossing(outer, tiles[i], stays) for i, stays in enumerate(STAYS)])
-    time = elements * costs[0]
-    if nearer is not None:
-        bound = _inner_bound(outer, tiles, nearer)
-        bound *= costs[1]
-        slower = np.maximum(bound, time)
-        time += bound
-        time *= 1e-3  # among tiles that one of the two levels holds back alike, the one that spares the other
-        time += slower
-    gemms, n = time.shape[2:]
-    best = time.reshape(-1, gemms, n).argmin(axis=0)[None]
-
-    def pick(parts: Array) -> Array:
-        return np.asarray(np.take_along_axis(parts.reshape(-1, gemms, n), best, axis=0)[0])
-
-    return inside(outer, pick(tiles[:, 0]), pick(tiles[:, 1]), pick(tiles[:, 2])), pick(elements)
+    gemms = whole.m.shape[0]
+    blocks, moved = whole, []
+    for level in range(len(room) - 1, -1, -1):
+        outermost, innermost = level == len(room) - 1, level == 0
+        weights = (0.0,) if innermost else FAR_WEIGHTS if outermost else NEAR_WEIGHTS
+        inner = None if innermost else _repeated(room[level - 1], blocks.m.shape[0] // gemms)
+        shapes = FAR_SHAPES if outermost else NEAR_SHAPES
+        blocks, crossed = _pick_tiles(blocks, _repeated(room[level], blocks.m.shape[0] // gemms), inner, weights, shapes)
+        moved = [_repeated(earlier, len(weights)) for earlier in moved] + [crossed]
+    amounts = np.stack(np.broadcast_arrays(*reversed(moved)))
+    slowest = np.stack(np.broadcast_arrays(*(amount * cost for amount, cost in zip(amounts, costs, strict=True)))).max(axis=0)
+    best = slowest.reshape(-1, gemms, slowest.shape[-1]).argmin(axis=0)[None]
+    tile = Block(**{name: _taken(part, best, slowest.shape) for name, part in vars(blocks).items()})
+    return np.stack([_taken(amount, best, slowest.shape) for amount in amounts]), tile
 
 
-def candidates(outer: Block, capacity: Array) -> Array:
-    """Tiles to try: their m, n and k by the operand that stays, shape (3 operands, 3 sides, 6 shapes, gemms, n).
+def _repeated(array: Array, times: int) -> Array:
+    """The rows of an array so often over, one set for each choice of outer tile; one row for all stays."""
+    return array if times == 1 or array.ndim < 2 or array.shape[0] == 1 else np.tile(array, (times, 1))
+
+
+def _taken(array: Numbers, best: Index, shape: tuple[int, ...]) -> Array:
+    """Entries of the chosen tiles, rows of one choice after those of the other; `best` has shape (choices, gemms, n)."""
+    wide = np.broadcast_to(array, shape).reshape(-1, *best.shape[1:])
+    return np.asarray(np.take_along_axis(wide, best, axis=0).reshape(-1, best.shape[-1]))
+
+
+def _pick_tiles(outer: Block, capacity: Array, nearer: Array | None, weights: Sequence[float], shapes: Shapes) -> tuple[Block, Array]:
+    """Good tiles of one level within the tiles of the level outside, and the elements that each makes cross into it.
+
+    One tile for each weight, rows after rows: the one with the least of what crosses into this level and of what the
+    level inside (capacity `nearer`, None where there is none) will about need, times the weight, whichever is more.
+    The search compares in single precision, which halves its time; what the picked tiles make cross is worked out in double.
+    """
+    rough = Block(**{name: part.astype(np.float32) for name, part in vars(outer).items()})
+    cuts, sides = candidates(rough, capacity.astype(np.float32), shapes)
+    here = np.stack([crossing(rough, cuts[i], stays) for i, stays in enumerate(STAYS)])
+    there = np.zeros(1, np.float32) if nearer is None else _inner_estimate(rough, sides, nearer.astype(np.float32))
+    best = np.stack([_least(here, np.float32(weight) * there, there) for weight in weights])
+    chosen = [_taken(cuts[:, i], best, (*here.shape[:-1], best.shape[-1])).astype(np.float64) for i in range(3)]
+    repeated = Block(**{name: np.tile(part, (len(weights), 1)) for name, part in vars(outer).items()})
+    crossed = np.minimum(crossing(repeated, chosen, "c"), np.minimum(crossing(repeated, chosen, "b"), crossing(repeated, chosen, "a")))
+    return inside(repeated, *chosen), np.asarray(crossed)
+
+
+def _least(here: Single, inner: Single, there: Single) -> Index:
+    """Number of the tile with the least of two amounts, whichever is more, shape (gemms, n).
+
+    Among tiles that one of the two levels holds back alike, the one that spares the other.
+    """
+    score = np.maximum(here, inner) + np.float32(1e-3) * (here + inner) + np.float32(1e-6) * there
+    return np.asarray(score.reshape(-1, *score.shape[2:]).argmin(axis=0))
+
+
+def candidates(outer: Block, capacity: Single, shapes: Shapes) -> tuple[Single, Single]:
+    """Tiles to try, as numbers of cuts of m, n and k and as sides, each of shape (3 operands, 3, shapes, gemms, n).
 
     A (m x k), B (k x n) and C (m x n) of a tile fit the capacity [elements] together. The operand that stays is made
-    about square (in three aspects) with a share of the capacity, within the dimensions it has; the third dimension
-    streams through what is left.
+    about square (in several aspects) with a share of the capacity; every side is an even cut of the block, and what a
+    cut leaves free goes to the next side; the third dimension streams through what is left of the capacity.
     """
     m, n, k = outer.m, outer.n, outer.k
-    room = _SHARE * capacity
-    side = np.sqrt(room) * _ASPECT
-    tiles = np.empty((3, 3, *np.broadcast_shapes(side.shape, m.shape, n.shape, k.shape)))
-    # Sides of the operand that stays, and of the stream past it, as positions among m, n, k.
-    for tile, rows, columns, streamed, (across, along, past) in zip(tiles, (m, k, m), (n, n, k), (k, m, n), ((0, 1, 2), (2, 1, 0), (0, 2, 1)), strict=True):
+    room = shapes[0] * capacity
+    side = np.sqrt(room) * shapes[1]
+    shape = (3, 3, *np.broadcast_shapes(side.shape, m.shape, n.shape, k.shape))
+    cuts, sides = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    # By operand that stays: its two dimensions and the one that streams past it, and their positions among m, n, k.
+    orders = ((m, n, k, (0, 1, 2)), (k, n, m, (2, 1, 0)), (m, k, n, (0, 2, 1)))
+    for cut, tile, (rows, columns, streamed, (across, along, past)) in zip(cuts, sides, orders, strict=True):
         height, width, depth = tile[across], tile[along], tile[past]
-        np.minimum(side, rows, out=height)
-        np.divide(room, height, out=width)
-        np.minimum(width, columns, out=width)
-        np.divide(room, width, out=height)
-        np.minimum(height, rows, out=height)
+        _cut(rows, side, cut[across], height)
+        _cut(columns, np.divide(room, height, out=width), cut[along], width)
+        _cut(rows, np.divide(room, width, out=height), cut[across], height)
         np.multiply(height, width, out=depth)
         np.subtract(capacity, depth, out=depth)
-        np.divide(depth, height + width, out=depth)
-        np.minimum(depth, streamed, out=depth)
-    return tiles
+        depth /= height + width
+        _cut(streamed, depth, cut[past], depth)
+    return cuts, sides
 
 
-def crossing(outer: Block, tile: Array, stays: str) -> Array:
-    """Elements that cross into a level that holds a tile (its m, n, k) while it works through all blocks `outer`.
+def _cut(whole: Single, largest: Single, cuts: Single, part: Single) -> None:
+    """Cut a dimension evenly into as few parts as are no longer than `largest`: their number, and their length."""
+    np.divide(whole * _WHOLE, largest, out=cuts)
+    np.ceil(cuts, out=cuts)
+    np.divide(whole, cuts, out=part)
+
+
+def crossing(outer: Block, cuts: Numbers, stays: str) -> Numbers:
+    """Elements that cross into a level whose tiles cut m, n and k so often, while it works through all blocks `outer`.
 
     The innermost loop runs over the dimension that the operand which stays does not have, so that it moves once; the two
-    others move once for every tile along the dimension that they lack, and C is read and written where it does not stay.
+    others move once for every cut of the dimension that they lack, and C is read and written where it does not stay.
     """
     a, b, c = (outer.repeats * size for size in (outer.m * outer.k, outer.k * outer.n, outer.m * outer.n))
     if stays == "c":
-        return np.asarray(a * _passes(outer.n, tile[1]) + b * _passes(outer.m, tile[0]) + c * (1.0 + outer.revisits))
-    spilled = c * (2.0 * _passes(outer.k, tile[2]) - 1.0 + outer.revisits)
+        return np.asarray(a * cuts[1] + b * cuts[0] + c * (1.0 + outer.revisits))
+    spilled = c * (2.0 * cuts[2] - 1.0 + outer.revisits)
     if stays == "b":
-        return np.asarray(a * _passes(outer.n, tile[1]) + b + spilled)
-    return np.asarray(a + b * _passes(outer.m, tile[0]) + spilled)
-
-
-def _passes(whole: Array, part: Array) -> Array:
-    """How many parts cover a whole."""
-    count = (whole * _WHOLE) / part
-    return np.asarray(np.ceil(count, out=count))
+        return np.asarray(a * cuts[1] + b + spilled)
+    return np.asarray(a + b * cuts[0] + spilled)
 
 
 def inside(outer: Block, m: Array, n: Array, k: Array) -> Block:
-    """The block that a tile holds, its dimensions cut evenly so that all tiles together are the whole."""
-    passes_m, passes_n, passes_k = _passes(outer.m, m), _passes(outer.n, n), _passes(outer.k, k)
+    """The block that a tile holds, from the numbers of cuts: all tiles together are the whole."""
     return Block(
-        m=outer.m / passes_m,
-        n=outer.n / passes_n,
-        k=outer.k / passes_k,
-        repeats=outer.repeats * passes_m * passes_n * passes_k,
-        revisits=(passes_k - 1.0 + outer.revisits) / passes_k,
+        m=outer.m / m, n=outer.n / n, k=outer.k / k, repeats=outer.repeats * m * n * k, revisits=(k - 1.0 + outer.revisits) / k
     )
 
 
-def _inner_bound(outer: Block, tiles: Array, capacity: Array) -> Array:
-    """Elements that the level inside will at least need while this level holds a tile, shape (3, 6, gemms, n).
+def _inner_estimate(outer: Block, sides: Single, capacity: Single) -> Single:
+    """Elements that the level inside will about need while this level holds a tile, shape (3, shapes, gemms, n).
 
-    Every element of the tile once, and 2 / sqrt(capacity) a multiplication, the bound of Hong and Kung (STOC 1981); it
-    falls with the least dimension where that is shorter than a square block that fills the level.
+    C stays there in blocks that fill the level, as square as the tile allows; A and B are each read once for every block,
+    and C is written, and read back, once for every cut of k here. Cuts are not rounded.
     """
-    bound = np.minimum(np.minimum(tiles[:, 0], tiles[:, 1]), tiles[:, 2])
-    bound *= 2.0 / capacity
-    np.minimum(bound, 2.0 / np.sqrt(capacity), out=bound)
-    np.maximum(bound, (1.0 / tiles).sum(axis=1), out=bound)
-    bound *= outer.repeats * outer.m * outer.n * outer.k
-    return np.asarray(bound)
+    m, n, k = sides[:, 0], sides[:, 1], sides[:, 2]
+    height = np.minimum(m, np.sqrt(capacity))
+    width = np.minimum(n, capacity / height)
+    np.minimum(m, capacity / width, out=height)
+    estimate = 1.0 / height + 1.0 / width + np.float32(2.0) / k
+    estimate -= (1.0 - outer.revisits) / outer.k  # the first visit to C writes only
+    estimate *= outer.repeats * outer.m * outer.n * outer.k
+    return np.asarray(estimate)
 
 
 def register_accesses(flops: Array, tile: Block, height: Array, width: Array, dataflow: str) -> Array:

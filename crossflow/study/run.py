@@ -14,7 +14,7 @@ from crossflow import files, provenance
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation import evaluate, split
 from crossflow.files import Document
-from crossflow.scenario import Scenario, from_document
+from crossflow.scenario import Scenario, from_document, spelled_out
 from crossflow.study import records
 from crossflow.study.plots import draw, plot_data
 from crossflow.study.spec import StudyFile, grid, label, sweep_values
@@ -105,7 +105,10 @@ _UNITS = {"_bytes": "B", "_share": "1", "_s": "s", "_j": "J", "_w": "W"}
 
 def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
     """Read a study file; `settings` override its fields, such as ``scenario.strategy=CR-8-d64``."""
-    document = files.override(files.read_yaml(path), settings)
+    document = files.read_yaml(path)
+    if isinstance(document.data, Mapping) and isinstance(document.data.get("scenario"), Mapping):
+        document = files.merge(document, spelled_out(document.under("scenario")).at("scenario"))
+    document = files.override(document, settings)
     spec = files.validate(StudyFile, document)
     scenario = _scenario(document, Path(path).parent, spec.name)
     values = {swept: sweep_values(swept, given, document) for swept, given in spec.sweep.items()}
@@ -167,6 +170,8 @@ def run_study(
     whole = {id_: row for id_, row in rows.items() if _task_done(rows, id_, len(study.points))}
     if len(whole) < len(rows):
         files.write_text(folder / records.POINTS, "".join(records.to_line(row) for row in whole.values()))
+    if progress is not None:
+        progress(len(whole), len(study.points), _fastest(whole.values()))
     for fresh in _evaluated(study, sorted(set(range(0, len(study.points), TASK)) - set(whole)), jobs):
         records.append(folder / records.POINTS, fresh)
         whole |= {row["id"]: row for row in fresh}
@@ -197,7 +202,9 @@ def _run_record(study: Study) -> dict[str, Any]:
 
 
 def _fastest(rows: Iterable[Mapping[str, Any]]) -> str:
-    times = [row["step_time_s"] for row in rows if row["step_time_s"] is not None]
+    """Time of the fastest point that fits, of the fastest of all where none does."""
+    timed = [row for row in rows if row["step_time_s"] is not None]
+    times = [row["step_time_s"] for row in timed if row["feasible"]] or [row["step_time_s"] for row in timed]
     return show(min(times), "s") if times else "-"
 
 

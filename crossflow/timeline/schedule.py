@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, tally
 from crossflow.parallel import SuperGraph, Task
 
 
@@ -61,12 +61,12 @@ class Schedule:
         ----------
         work_times, message_times : shape (works, n) and (messages, n). Time of each distinct work and message. [s]
         """
-        durations = self.counts @ np.concatenate(_same_points(work_times, message_times))
+        durations = tally(self.counts, np.concatenate(_same_points(work_times, message_times)))
         return np.asarray(longest_path(durations, [segment.after for segment in self.segments]).max(axis=0))
 
     def busy_times(self, work_times: Array) -> Array:
         """Time that each stage computes, shape (stages, n). [s]"""
-        return np.asarray(self.busy @ work_times)
+        return tally(self.busy, work_times)
 
 
 def _same_points(first: Array, second: Array) -> tuple[Array, Array]:

@@ -1,0 +1,519 @@
+"""Write what the documentation takes from the program: tables, figures, the file reference, and the output of examples.
+
+``python docs/scripts/make_docs.py --data DIR`` writes all of it from a folder of measured data; without ``--data`` the
+accuracy pages are left as they are, unless ``--excerpt`` asks for the small excerpt that the package carries.
+``--check`` writes nothing and fails where a page differs from what would be written, or an example from what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections.abc
+import contextlib
+import difflib
+import doctest
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel
+
+import crossflow
+from crossflow.architecture import execution, network, template
+from crossflow.architecture.model import Architecture
+from crossflow.scenario import ScenarioFile
+from crossflow.study import spec
+from crossflow.technology import components, library
+from crossflow.units import Quantity, show
+from crossflow.validation import Report, Table, errors, validate
+from crossflow.validation.tables import device_architecture
+from crossflow.workload.spec import GemmSpec, LstmSpec
+
+DOCS = Path(__file__).resolve().parents[1]
+ROOT, EXAMPLES, FIGURES = DOCS.parent, DOCS / "examples", DOCS / "figures"
+PAGES = (ROOT / "README.md", DOCS / "guide.md")
+GENERATED = "<!-- Written by docs/scripts/make_docs.py; change the script or the program, not this file. -->\n"
+
+
+def main() -> int:
+    """Write or check the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of measured data for the accuracy pages")
+    parser.add_argument("--excerpt", action="store_true", help="the accuracy pages from the excerpt in the package")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where something differs")
+    arguments = parser.parse_args()
+    report = validate(arguments.data) if arguments.data or arguments.excerpt else None
+    pages = {DOCS / "files.md": files_page()}
+    if report is not None:
+        pages[DOCS / "validation.md"] = validation_page(report, full=arguments.data is not None)
+    for page in PAGES:
+        text = refresh(page.read_text(encoding="utf-8"))
+        pages[page] = text if report is None else between(text, "accuracy", summary(report))
+    broken = [complaint for page in PAGES for complaint in doctests(page, pages[page])]
+    if arguments.check:
+        broken += [difference for page, text in pages.items() for difference in differences(page, text)]
+    else:
+        for page, text in pages.items():
+            page.write_text(text, encoding="utf-8")
+        draw_figures(report)
+    sys.stderr.write("".join(broken))
+    return 1 if broken else 0
+
+
+def differences(page: Path, text: str) -> Iterator[str]:
+    """What stands in a page and what would be written, as a diff."""
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    yield from difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(page), "as written now", n=1)
+
+
+# -------------------------------------------------------------------------------------------- examples in pages
+
+_BLOCK = re.compile(r"(?:<!-- keep (?P<keep>[0-9, -]+) -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
+
+
+def refresh(text: str) -> str:
+    """A page with the output of its console blocks as the commands print it now.
+
+    ``<!-- keep 1-9, 20-30 -->`` before a block keeps those lines of the output and puts ``...`` for the rest.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder) / "examples"
+        shutil.copytree(EXAMPLES, work)
+
+        def rewritten(found: re.Match[str]) -> str:
+            commands = [line for line in found["body"].splitlines() if line.startswith("$ ")]
+            if not all(line.startswith("$ crossflow") for line in commands):
+                return found.group()
+            mark = f"<!-- keep {found['keep']} -->\n" if found["keep"] else ""
+            body = "".join(f"{line}\n{shortened(output(line[2:], work), found['keep'])}" for line in commands)
+            return f"{mark}```console\n{body}```\n"
+
+        return _BLOCK.sub(rewritten, text)
+
+
+def output(command: str, folder: Path) -> str:
+    """What a command writes, stdout before stderr, with the paths of this checkout shortened."""
+    words, _, after = command.partition(" | head -")
+    width = {"COLUMNS": "100", "PYTHONUTF8": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(words)], cwd=folder, env=os.environ | width, capture_output=True, text=True, check=False
+    )
+    text = (done.stdout + done.stderr).replace(f"{ROOT}/", "").replace(f"{folder}/", "")
+    if "Traceback" in text:
+        raise RuntimeError(f"{command}\n{text}")
+    lines = text.splitlines()
+    return "".join(f"{line}\n" for line in (lines[: int(after)] if after else lines))
+
+
+def shortened(text: str, keep: str | None) -> str:
+    """The lines that are kept, ``...`` for those between."""
+    if keep is None:
+        return text
+    lines, kept, last = text.splitlines(), [], 0
+    for part in keep.split(","):
+        first, _, end = part.strip().partition("-")
+        start, stop = int(first), min(int(end or first), len(lines))
+        kept += ["..."] * (start > last + 1) + lines[start - 1 : stop]
+        last = stop
+    return "".join(f"{line}\n" for line in kept + ["..."] * (last < len(lines)))
+
+
+def doctests(page: Path, text: str) -> Iterator[str]:
+    """Complaints of the Python examples of a page, run in the folder of the examples."""
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    source = "\n".join(block for block in blocks if ">>>" in block)
+    test = doctest.DocTestParser().get_doctest(source, {}, page.name, str(page), 0)
+    complaints: list[str] = []
+    with contextlib.chdir(EXAMPLES):
+        doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(test, out=complaints.append)
+    yield from complaints
+
+
+def between(text: str, name: str, content: str) -> str:
+    """A page with what stands between the marks of a name replaced."""
+    return re.sub(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda found: found[1] + content + found[2], text, flags=re.DOTALL)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table."""
+    rule = ["---:" if i in right else "---" for i in range(len(header))]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
+
+
+# -------------------------------------------------------------------------------------------- reference of files
+
+# Units as people write them, by the SI unit of the field.
+WRITTEN = {
+    "J/B": "pJ/bit", "W/B": "pW/bit", "m2": "mm2", "m2/B": "um2/bit", "1/m": "1/mm", "B": "GiB", "B/s": "GB/s", "flop/s": "Tflop/s",
+    "s": "us", "Hz": "GHz", "J/flop": "pJ/flop", "USD/m2": "USD/mm2", "m": "um", "1": "number",
+}  # fmt: skip
+
+SECTIONS: tuple[tuple[str, str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
+    ("Scenario", "What `crossflow predict` reads. `--set path=value` overrides any field: `--set system.devices=64`.", (
+        ("Top level", ScenarioFile, None),
+        ("Workloads: `model: lstm`", LstmSpec, None),
+        ("Workloads: `model: gemm`", GemmSpec, None),
+    )),
+    ("Systems", "A template file, or the `system:` section of a scenario. A section with `template:` starts from that template and"
+     " changes fields of it; mappings merge key by key. A file of `kind: system` names a `device:` (a datasheet template) and may set any field of it.", (
+        ("Fields of every system", template.SystemFields, None),
+        ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
+        ("Technology choice: `technology`", template.TechnologyChoice, None),
+        ("On-chip levels: `levels.NAME`", template.OnChipLevel, None),
+        ("Budgets: `budgets`", template.Budgets, None),
+        ("Shares: `budgets.area`, `budgets.power_shares`, `budgets.perimeter`", template.Shares, None),
+        ("Component changes: `components`", template.ComponentChanges, None),
+        ("`kind: datasheet`", template.DatasheetSystem, template.SystemFields),
+        ("`technology` of a datasheet device", template.DatasheetTechnology, None),
+        ("`levels.NAME` of a datasheet device", template.DatasheetLevel, None),
+        ("`power` of a datasheet device", template.DatasheetPower, None),
+        ("`energy` of a datasheet device", template.DatasheetEnergy, None),
+    )),
+    ("Execution and network", "Parts of every system; a datasheet device inherits `execution` from its family, and every system `network.parameters` from `fabrics.yaml`.", (
+        ("Execution: `execution`", execution.Execution, None),
+        ("`execution.tiles`", execution.TileExecution, None),
+        ("Network: `network`", network.NetworkSpec, None),
+        ("`network.intra`, `network.inter`", network.NetworkLevel, None),
+        ("`network.host`", network.HostLink, None),
+        ("`network.parameters`", network.FabricParameters, None),
+    )),
+    ("Technology library", "In a library every number is a mapping `{value: 3.9 pJ/bit, source: KEY}`, with `projected: true`, `low`, `high` and `note` where they apply."
+     " `low` and `high` are kept and shown, not sampled, in this version.", (
+        ("Top level", library.TechLibrary, None),
+        ("`logic.NAME`", components.LogicNode, None),
+        ("`logic_rule`", components.LogicRule, None),
+        ("`compute.NAME`", components.Compute, None),
+        ("`on_chip.NAME`", components.OnChip, None),
+        ("`memory.NAME`", components.Memory, None),
+        ("`link.NAME`", components.Link, None),
+        ("`substrate.NAME`", components.Substrate, None),
+    )),
+    ("Study", "What `crossflow study` reads.", (
+        ("Top level", spec.StudyFile, None),
+        ("Ranges: `sweep.PATH`", spec.Range, None),
+        ("Plots: `plots[i]`", spec.LinePlot, None),
+    )),
+)  # fmt: skip
+
+KEYS = {
+    "name": "scenario's name", "step_time_s": "time of one step [s]; null where it never ends", "feasible": "can be built and fits in memory",
+    "reason": "what makes it infeasible, or null", "extrapolated": "true where nothing was measured on this very device",
+    "breakdown_s.*": "time by kind [s]; the parts add up to step_time_s", "communication_s.*.total": "time of a collective, hidden or not [s]",
+    "communication_s.*.exposed": "what it lengthens the step by [s]", "memory.*_bytes": "bytes on the fullest device, by kind and in all [B]",
+    "memory.fits": "total_bytes is at most capacity_bytes", "throughput.samples_per_s": "samples a second, all devices",
+    "throughput.tokens_per_s": "tokens a second, where the word has a meaning", "mfu": "operations over what all devices could do at peak",
+    "energy_j": "energy of a step, all devices [J]", "power_w": "mean power, all devices [W]", "bound_by[].resource": "resource, largest share first",
+    "bound_by[].share": "share of the step that it bounds", "architecture.throughput.*": "matrix peak by data type [flop/s]",
+    "architecture.units": "bundles that run (SMs, CUs)", "architecture.mcus": "compute units that run", "architecture.frequency": "[Hz]",
+    "architecture.voltage": "generated devices only [V]", "architecture.*.capacity": "all instances of a level together [B]",
+    "architecture.*.bandwidth": "of a level, as far as it can be used, or of a port, one direction [B/s]",
+    "architecture.used.*": "budget used: area [m2], power [W], perimeter [m]", "architecture.limits.*": "what limited a component, in words",
+    "architecture.budgets[].*": "resource, component, budget and use of it [m2, W, m]", "system.name": "template",
+    "system.devices": "accelerators in use", "system.strategy": "as parsed", "provenance.version": "of crossflow",
+    "provenance.inputs.*": "hash of the scenario, the resolved system, the technology library", "provenance.seed": "null: nothing is drawn at random",
+}  # fmt: skip
+
+COLUMNS = {
+    "step_time_s": "[s]", "feasible": "", "reason": "sentence, empty where feasible", "breakdown_s.*": "[s]", "communication_s.*": "by collective [s]",
+    "exposed_communication_s.*": "by collective [s]", "bound_share.*": "share of the step by resource", "memory_bytes.*": "by kind [B]",
+    "memory_capacity_bytes": "[B]", "memory_needed_bytes": "[B]", "energy_j": "[J]", "power_w": "[W]", "flops": "operations of a step, all devices",
+    "mfu": "", "samples_per_second": "", "tokens_per_second": "", "bound_by": "the resource with the largest share", "architecture.*": "as in `predict --json`",
+}  # fmt: skip
+
+
+def files_page() -> str:
+    """Reference of every file that crossflow reads, and of what it writes."""
+    text = f"{GENERATED}\n# Files\n\n" + (
+        "Every field of every file, read off the models that the program checks files with. An unknown key is an error.\n\n"
+        "A quantity is text with its unit, `3.35 TB/s`, `80 GiB`, `4.2 pJ/bit`, `9 us`: GB = 1e9 B, GiB = 2^30 B, any prefix will do. It may also be a mapping\n"
+        "`{value: 3.35 TB/s, source: KEY, projected: true, low: ..., high: ..., note: ...}`, of which `value` and `source` are required.\n"
+        "A bare number where a unit is needed is an error. A share is a number from 0 to 1, or a percentage such as `35 %`.\n"
+        'Names of templates, libraries, presets and studies resolve to shipped files (`crossflow list`) first, then to paths relative to the file that names them, then to the current folder.\n'
+    )
+    for title, about, models in SECTIONS:
+        text += f"\n## {title}\n\n{about}\n"
+        for heading, model, inherited in models:
+            text += f"\n### {heading}\n\n" + markdown(("field", "written as", "default", "meaning"), field_rows(model, inherited))
+    return text + _results_section()
+
+
+def field_rows(model: type[BaseModel], inherited: type[BaseModel] | None) -> Iterator[tuple[str, str, str, str]]:
+    """One row a field: name, form, default, meaning."""
+    known = yaml.safe_load((Path(__file__).parent / "meanings.yaml").read_text(encoding="utf-8"))
+    for name, info in model.model_fields.items():
+        if inherited is not None and name in inherited.model_fields:
+            continue
+        meaning = info.description or known.get(f"{model.__name__}.{name}") or known.get(f"*.{name}")
+        if meaning is None:
+            raise RuntimeError(f"{model.__name__}.{name} has no meaning; give it a description, or a line in meanings.yaml")
+        default = "required" if info.is_required() else _default(info.default)
+        yield f"`{info.alias or name}`", _form(info.annotation, info.metadata), default, _cell(meaning)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return ", ".join(f"{key}: {part}" for key, part in value.model_dump(exclude_defaults=True).items()) or ""
+    return "" if value in (None, "", (), {}) else f"`{value}`" if not isinstance(value, tuple) else ", ".join(value)
+
+
+def _form(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """How a field is written, from its annotation."""
+    quantity = next((meta for meta in metadata if isinstance(meta, Quantity)), None)
+    if quantity is not None:
+        bounded = quantity.unit == "1" and quantity.le == 1
+        return "share" if bounded else WRITTEN.get(quantity.unit, quantity.unit)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _form(arguments[0], arguments[1:])
+    if origin is typing.Literal:
+        return _cell(" | ".join(f"`{choice}`" for choice in arguments))
+    if origin in (dict, collections.abc.Mapping):
+        return f"name: {_form(arguments[1])}"
+    if origin is tuple:
+        return f"list of {_form(arguments[0])}"
+    if arguments:
+        return " or ".join(dict.fromkeys(_form(part) for part in arguments if part is not type(None)))
+    plain = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mapping"
+    return plain.get(annotation, "text, list or mapping")
+
+
+def _results_section() -> str:
+    predictions = [crossflow.predict(crossflow.load(EXAMPLES / name)).to_dict() for name in ("case-study.yaml", "lstm-on-h100.yaml")]
+    found = dict.fromkeys(key for prediction in predictions for key in flat(prediction))
+    columns = crossflow.evaluate(crossflow.load(EXAMPLES / "case-study.yaml")).columns()
+    intro = "One object. Times in s, sizes in B, energy in J, power in W; `*` stands for a name.\n\n"
+    outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, KEYS))
+    outputs += "\n## Columns of `points.csv` and `points.jsonl`\n\nOne row a point: `id`, the swept paths, and\n\n"
+    return outputs + markdown(("column", "meaning"), _explained(columns, COLUMNS))
+
+
+def flat(data: Any, path: str = "") -> Iterator[str]:
+    """Paths of all values in plain data."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from flat(value, f"{path}.{key}" if path else key)
+    elif isinstance(data, list):
+        for value in data:
+            yield from flat(value, f"{path}[]")
+    else:
+        yield path
+
+
+def _explained(found: Iterable[str], meanings: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The patterns that occur, with their meanings; RuntimeError for a key that no pattern matches."""
+    patterns = {pattern: re.compile(re.escape(pattern).replace(r"\*", ".+") + "$") for pattern in meanings}
+    # The longest pattern wins, so that a general one does not hide a special one.
+    used: dict[str, None] = {}
+    for key in found:
+        match = max((pattern for pattern, regex in patterns.items() if regex.match(key)), key=lambda pattern: len(pattern.replace("*", "")), default=None)
+        if match is None:
+            raise RuntimeError(f"no meaning for the key {key}")
+        used[match] = None
+    yield from ((f"`{pattern}`", meanings[pattern]) for pattern in meanings if pattern in used)
+
+
+# -------------------------------------------------------------------------------------------- accuracy
+
+WORKS = {
+    "vidur-2024": "Vidur (Agrawal et al., MLSys 2024): linear layers of eight language models, collectives; CUDA time, medians",
+    "llmcompass-2024": "LLMCompass (Zhang et al., ISCA 2024): torch.matmul wall clock on A100 and MI210",
+    "vtrain-2024": "vTrain (Bang et al., MICRO 2024): nccl-tests all-reduce on an 8-GPU A100 and an 8-GPU V100 node",
+}
+WEAK = (
+    "- Collectives below 1 MiB: the launch of a collective is one figure for a platform and is the least that a call takes, where some sources measured a few microseconds and others tens.\n"
+    "- All-reduce among part of the devices of several nodes on PCIe 4 platforms: the row of points some 80 % above zero in the figure is 4 ranks, 2 a node, on a100-dgx.\n"
+    "- Some matrix products come out 25 to 45 % too fast: the model takes the best tile and split, which the library may not have chosen.\n\n"
+)
+TITLES = {"gemm": "Matrix products", "collectives": "Collectives", "training_runs": "Training runs"}
+STATISTICS = ("rows", "median", "mean", "p90", "bias")
+
+
+def validation_page(report: Report, *, full: bool) -> str:
+    """Predicted against measured, for every table of a report."""
+    data = (
+        "From the full folder of measured data of the project, given with `--data`; the package carries an evenly spaced excerpt of it, which `crossflow validate` uses by itself."
+        if full
+        else "From the excerpt of measured data that the package carries."
+    )
+    text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n" + (
+        "All errors are relative errors of the time, predicted / measured - 1, over all rows: median, mean and 90th percentile of their size, and their mean with sign (bias).\n"
+        "Nothing is left out without a reason that is stated.\n\n"
+        "**What these errors are.** The parameters of a GPU family and of the kinds of fabric (`templates/families/*.yaml`, each value marked `source: fit`) were fitted to the rows\n"
+        "below, so for A100, H100, MI210 and these systems the errors are those of a fit: few physical parameters against\n"
+        "thousands of rows, none of them keyed by model, shape or system name (the MI210's eleven rows fixed two). A device or system that only has a template inherits its family's values, and `predict` marks it\n"
+        "`extrapolated`; expect larger errors there. Generated devices can only be compared with the datasheets of the products they imitate (last table). End-to-end training steps\n"
+        "are not validated in this version: the measured runs are of transformer models, which it does not model.\n\n"
+    )
+    text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
+    for table in report.tables:
+        text += f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
+    text += "## Where it is weak\n\n" + WEAK
+    return text + f"## Generated devices against datasheets\n\n{_anchors()}"
+
+
+def _sources(report: Report) -> Iterator[str]:
+    named = {_plain(source) for table in report.tables for source in table.groups.get("source", ())}
+    yield from (WORKS[name] for name in WORKS if name in named)
+    logs = sorted(named - set(WORKS))
+    if logs:
+        yield "public nccl-tests logs: " + "; ".join(logs)
+
+
+def _plain(source: str) -> str:
+    return re.sub(r"\s*\(.*$|\s*@.*$", "", source)
+
+
+def _table(table: Table) -> str:
+    if not table.measured.size:
+        reasons = sum(table.skipped.values())
+        return f"{reasons:,} rows read, none predicted: transformer models are not among the models of this version.\n\n"
+    ways = ("device and regime", "regime", "system") if table.name == "collectives" else ("device", "device and regime", "regime")
+    rows = [_statistics("**all**", table.measured, table.predicted)]
+    for way in (*(way for way in ways if way in table.groups), "source"):
+        members = [_plain(member) if way == "source" else member for member in table.groups[way]]
+        rows += [_statistics(name, table.measured[mask], table.predicted[mask]) for name, mask in _masks(members)]
+    skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()] or ["No row was skipped.\n"]
+    notes = [f"- conditions of the measurement: {note}\n" for note in table.notes]
+    figure = f"![Predicted against measured](figures/{table.name}.png)\n\n"
+    return markdown(("", *STATISTICS), rows, right=range(1, 6)) + "\n" + "".join([*skipped, *notes]) + "\n" + figure
+
+
+def _masks(members: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    names = np.array(members)
+    yield from ((name, names == name) for name in sorted(set(members)))
+
+
+def _statistics(name: str, measured: Any, predicted: Any) -> tuple[str, ...]:
+    found = errors(measured, predicted)
+    return name, f"{found['n']:,}", *(_percent(found[key]) for key in ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias"))
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _anchors() -> str:
+    """Generated V100 and P4 beside the datasheets of the products."""
+    rows = []
+    for generated, published, dtype in (("v100", "v100-sxm2-16gb", "fp16"), ("p4", "p4-datasheet", "fp32")):
+        scenario = {"system": {"template": generated}, "workload": {"model": "gemm", "m": 1, "n": 1, "k": 1, "dtype": dtype}}
+        made = crossflow.predict(crossflow.from_dict(scenario)).device
+        sheet = device_architecture(published)
+        assert sheet is not None
+        for what, unit, figure in _figures(made, sheet, dtype):
+            ours, theirs = figure
+            rows.append((generated, what, show(ours, unit), show(theirs, unit), f"{100 * (ours / theirs - 1):+.1f} %"))
+    return markdown(("template", "figure", "generated", "datasheet", "difference"), rows, right=(2, 3, 4))
+
+
+def _figures(made: Architecture, sheet: Architecture, dtype: str) -> Iterator[tuple[str, str, tuple[float, float]]]:
+    rate = sheet.throughput.get(dtype, sheet.vector_throughput.get(dtype))
+    yield f"{dtype} rate", "flop/s", (made.throughput[dtype][0], rate[0])  # type: ignore[index]
+    yield "units (SMs)", "1", (made.units[0], sheet.units[0])
+    if "l2" in [level.name for level in sheet.levels]:
+        yield "L2 capacity", "B", (made.level("l2").capacity[0], sheet.level("l2").capacity[0])
+    yield "memory capacity", "B", (made.memory.capacity[0], sheet.memory.capacity[0])
+    # Both as built, before the share of it that kernels reach.
+    yield "memory bandwidth", "B/s", (made.memory.bandwidth[0], _published_bandwidth(sheet))
+
+
+def _published_bandwidth(sheet: Architecture) -> float:
+    from crossflow.architecture import resolve
+    from crossflow.files import Document
+
+    system, _ = resolve(Document(file="docs", data={"template": sheet.name}))
+    return float(system.levels["memory"].bandwidth[0])  # type: ignore[union-attr]
+
+
+def summary(report: Report) -> str:
+    """The small table of the README."""
+    rows = []
+    for table in report.tables:
+        if table.name == "gemm":
+            names = {"a100-80gb, >= 100 us": "matrix products on A100, 100 us and more", "h100-80gb, >= 100 us": "matrix products on H100, 100 us and more"}
+            rows += _summary_rows(table, "device and regime", names)
+            rows.append(("matrix products, all", *_short(table.measured, table.predicted)))
+        elif table.measured.size:
+            names = {
+                "inside NVSwitch nodes, >= 1 MiB": "collectives inside NVSwitch nodes, 1 MiB and more",
+                "where the wiring matters, >= 1 MiB": "collectives on cube mesh and NVLink pairs, 1 MiB and more",
+                "across nodes, >= 1 MiB": "collectives across nodes, 1 MiB and more",
+            }
+            rows += _summary_rows(table, "regime", names)
+            rows.append(("collectives, all sizes", *_short(table.measured, table.predicted)))
+    return "\n" + markdown(("measured", "rows", "median error", "mean error"), rows, right=(1, 2, 3)) + "\n"
+
+
+def _summary_rows(table: Table, way: str, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for name, mask in _masks(table.groups[way]):
+        if name in names:
+            yield names[name], *_short(table.measured[mask], table.predicted[mask])
+
+
+def _short(measured: Any, predicted: Any) -> tuple[str, str, str]:
+    found = errors(measured, predicted)
+    return f"{found['n']:,}", _percent(found["median_abs_error"]), _percent(found["mean_abs_error"])
+
+
+# -------------------------------------------------------------------------------------------- figures
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # colour-blind safe (Okabe and Ito)
+
+
+def draw_figures(report: Report | None) -> None:
+    """The technology-scaling study, and predicted against measured where data are given."""
+    FIGURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for path in crossflow.run_study(ROOT / "studies" / "technology-scaling.yaml", out=folder).files:
+            if path.suffix in (".png", ".svg"):
+                shutil.copy(path, FIGURES / path.name)
+    for table in report.tables if report is not None else ():
+        if table.measured.size:
+            _draw(table, "device" if table.name == "gemm" else "regime")
+
+
+def _draw(table: Table, way: str) -> None:
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "crossflow"
+    figure = Figure(figsize=(9.6, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+    ends = np.array([table.measured.min() * 0.7, table.measured.max() * 1.4])
+    left.plot(ends, ends, color="#444444", linewidth=1)
+    right.axhline(0, color="#444444", linewidth=1)
+    for (name, mask), colour in zip(_masks(table.groups[way]), COLOURS * 3, strict=False):
+        style = {"color": colour, "s": 5, "linewidths": 0, "alpha": 0.5, "rasterized": True}
+        left.scatter(table.measured[mask], table.predicted[mask], label=name, **style)
+        right.scatter(table.measured[mask], np.clip(100 * (table.predicted[mask] / table.measured[mask] - 1), -100, 100), **style)
+    left.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="Measured time [s]", ylabel="Predicted time [s]")
+    right.set(xscale="log", xlim=ends, ylim=(-105, 105), xlabel="Measured time [s]", ylabel="Error [%], cut at 100")
+    for axis in (left, right):
+        axis.grid(color="#dddddd", linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{TITLES[table.name]}: predicted against measured, {table.measured.size:,} rows")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3)
+    figure.savefig(FIGURES / f"{table.name}.png", dpi=130, metadata={"Software": None})
+    figure.savefig(FIGURES / f"{table.name}.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
+"""Strict files: every problem with its line, nothing silently kept, dropped or retyped."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from crossflow import files
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.files import Document, FileModel, merge, override, parse_yaml, read_yaml, validate, write_text
+from crossflow.units import Bandwidth, Power
+
+
+class Part(FileModel):
+    bandwidth: Bandwidth
+    count: int = 1
+
+
+class Whole(FileModel):
+    name: str
+    power: Power
+    parts: Mapping[str, Part] = {}
+    inner: Sequence[Part] = ()
+
+
+def problems(function, *given):
+    with pytest.raises(SpecError) as caught:
+        function(*given)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e9", 1e9), ("1E-3", 1e-3), (".5", 0.5), ("12", 12), ("-3", -3), ("1_000", 1000), ("on", "on"), ("off", "off"), ("yes", "yes"), ("no", "no"), ("y", "y"),
+        ("true", True), ("False", False), ("~", None), ("null", None), ("", None), ("'12'", "12"), ('"true"', "true"), ("12:30", "12:30"), ("0x10", "0x10"),
+        ("2024-01-01", "2024-01-01"), ("80 GiB", "80 GiB"), (".nan", ".nan"), (".inf", ".inf"), ("NO", "NO"),
+    ],
+)  # fmt: skip
+def test_scalars_are_what_they_look_like(text, value):
+    read = parse_yaml(f"a: {text}", "f").data["a"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_duplicate_keys_are_told_with_both_lines():
+    assert problems(parse_yaml, "a: 1\nb:\n  c: 1\n  c: 2\na: 3\n", "f.yaml") == [
+        "f.yaml:4: b.c: duplicate key 'c' (first on line 3)",
+        "f.yaml:5: a: duplicate key 'a' (first on line 1)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1, 2\n", "f.yaml:2: not valid YAML: did not find expected ',' or ']'"),
+        ("a: 1\n  b: 2\n", "f.yaml:2: not valid YAML: mapping values are not allowed in this context"),
+        ("a: 1\n---\nb: 2\n", "f.yaml:2: not valid YAML: but found another document"),
+        ("", "f.yaml: expected a mapping, the file is empty"),
+        ("# nothing\n", "f.yaml: expected a mapping, the file is empty"),
+    ],
+)
+def test_what_is_not_yaml_is_told(text, message):
+    assert problems(parse_yaml, text, "f.yaml") == [message]
+
+
+def test_a_node_inside_itself_is_told():
+    assert problems(parse_yaml, "a: &x\n  b: *x\n", "f.yaml") == [
+        "f.yaml:1: a.b: the alias stands inside what it names"
+    ]
+
+
+def test_aliases_are_copies():
+    assert parse_yaml("a: &x {b: 1}\nc: *x\n", "f").data == {"a": {"b": 1}, "c": {"b": 1}}
+
+
+def test_unreadable_files_are_told(tmp_path):
+    missing, binary = tmp_path / "none.yaml", tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert problems(read_yaml, missing) == [f"{missing}: cannot be read: No such file or directory"]
+    assert problems(read_yaml, binary) == [f"{binary}: cannot be read: it is not UTF-8 text"]
+    assert problems(read_yaml, tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]
+
+
+def test_several_problems_are_told_at_once_each_with_its_line():
+    document = parse_yaml("name: [1]\npowr: 5 W\nparts:\n  a:\n    bandwidth: 5 GB\n    cuont: 2\n  b: {}\n", "f.yaml")
+    assert problems(validate, Whole, document) == [
+        "f.yaml:1: name: input should be a valid string, got [1]",
+        "f.yaml:1: the key 'power' is missing",
+        "f.yaml:5: parts.a.bandwidth: expected a quantity in B/s, got '5 GB': 'GB' is not a unit of B/s",
+        "f.yaml:6: parts.a.cuont: unknown key 'cuont'; did you mean 'count'?",
+        "f.yaml:7: parts.b: the key 'bandwidth' is missing",
+        "f.yaml:2: powr: unknown key 'powr'; did you mean 'power'?",
+    ]
+
+
+def test_places_in_lists_are_told():
+    document = parse_yaml("name: x\npower: 5 W\ninner:\n  - bandwidth: 1 GB/s\n  - bandwidth: 2 GB\n", "f.yaml")
+    assert problems(validate, Whole, document) == [
+        "f.yaml:5: inner[1].bandwidth: expected a quantity in B/s, got '2 GB': 'GB' is not a unit of B/s"
+    ]
+
+
+def test_a_far_off_key_lists_the_known_ones():
+    document = parse_yaml("name: x\npower: 5 W\nzzz: 1\n", "f.yaml")
+    assert problems(validate, Whole, document) == [
+        "f.yaml:3: zzz: unknown key 'zzz'; known keys: inner, name, parts, power"
+    ]
+
+
+def test_a_list_where_a_mapping_belongs_is_told():
+    (message,) = problems(validate, Whole, parse_yaml("- 1\n- 2\n", "f.yaml"))
+    assert message.startswith("f.yaml:1: ")
+    assert message.endswith("got [1, 2]")
+
+
+def test_models_are_frozen():
+    model = validate(Whole, parse_yaml("name: x\npower: 5 W\n", "f"))
+    with pytest.raises(ValueError, match="frozen"):
+        model.name = "y"
+
+
+# ------------------------------------------------------------------------------------------ merging and overriding
+
+
+def test_merging_is_key_by_key_and_keeps_lines():
+    base, own = (
+        parse_yaml("a:\n  b: 1\n  c: 2\nd: [1, 2]\n", "base"),
+        parse_yaml("\na: {c: 3}\n\nd: [3]\ne: 4\n", "own"),
+    )
+    merged = merge(base, own)
+    assert merged.data == {"a": {"b": 1, "c": 3}, "d": [3], "e": 4}
+    places = {path: merged.lines[path] for path in (("a", "b"), ("a", "c"), ("d",), ("d", 0), ("e",))}
+    assert places == {
+        ("a", "b"): ("base", 2),
+        ("a", "c"): ("own", 2),
+        ("d",): ("own", 4),
+        ("d", 0): ("own", 4),
+        ("e",): ("own", 5),
+    }
+    assert ("d", 1) not in merged.lines
+    assert (base.data["a"]["c"], own.data["a"]) == (2, {"c": 3})
+
+
+def test_merging_replaces_a_number_with_its_source():
+    base = parse_yaml("power: {value: 5 W, source: book, low: 4 W}", "base")
+    assert merge(base, parse_yaml("power: {value: 9 W, source: mine}", "own")).data == {
+        "power": {"value": "9 W", "source": "mine"}
+    }
+    assert merge(base, parse_yaml("power: 9 W", "own")).data == {"power": "9 W"}
+
+
+def test_merging_laws():
+    base, own = parse_yaml("a: {b: 1}\nc: 2\n", "base"), parse_yaml("a: {d: 3}\n", "own")
+    empty = Document(file="none", data={})
+    assert merge(base, empty).data == merge(empty, base).data == merge(base, base).data == base.data
+    assert merge(merge(base, own), own).data == merge(base, own).data
+
+
+@pytest.mark.parametrize(
+    ("setting", "data"),
+    [
+        ("a.b=5", {"a": {"b": 5}, "l": [1, 2]}),
+        ("a.b=80 GiB", {"a": {"b": "80 GiB"}, "l": [1, 2]}),
+        ("a.c.d=true", {"a": {"b": 1, "c": {"d": True}}, "l": [1, 2]}),
+        ("l.1=x", {"a": {"b": 1}, "l": [1, "x"]}),
+        ("a={x: 1e9}", {"a": {"x": 1e9}, "l": [1, 2]}),
+        ("l=[3]", {"a": {"b": 1}, "l": [3]}),
+        ("a.b=c=d", {"a": {"b": "c=d"}, "l": [1, 2]}),
+        ("a.b=", {"a": {"b": None}, "l": [1, 2]}),
+        ("a.b= 5 ", {"a": {"b": 5}, "l": [1, 2]}),
+    ],
+)
+def test_settings_override_one_place(setting, data):
+    document = parse_yaml("a: {b: 1}\nl: [1, 2]\n", "f")
+    assert override(document, [setting]).data == data
+    assert document.data == {"a": {"b": 1}, "l": [1, 2]}
+
+
+def test_later_settings_win():
+    assert override(parse_yaml("a: 1", "f"), ["a=2", "a=3"]).data == {"a": 3}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("a.b", "--set: expected path=value, got 'a.b'"),
+        ("=5", "--set: expected path=value, got '=5'"),
+        ("l.2=5", "--set l.2=5: '2' is not an index of a list of 2"),
+        ("l.x=5", "--set l.x=5: 'x' is not an index of a list of 2"),
+        ("a.b.c=5", "--set a.b.c=5: nothing can be set under 1; it has no key 'c'"),
+        ("a={x", "--set a:2: not valid YAML: did not find expected ',' or '}'"),
+    ],
+)
+def test_wrong_settings_are_told(setting, message):
+    assert problems(override, parse_yaml("a: {b: 1}\nl: [1, 2]\n", "f"), [setting]) == [message]
+
+
+def test_a_setting_is_told_as_such_when_its_value_is_wrong():
+    """The line of what stood there before is not where the fault is."""
+    document = override(parse_yaml("name: x\npower: 5 W\n", "f.yaml"), ["power=5 GB"])
+    (message,) = problems(validate, Whole, document)
+    assert message.endswith("power: expected a quantity in W, got '5 GB': 'GB' is not a unit of W")
+    assert "f.yaml:2" not in message
+
+
+# ------------------------------------------------------------------------------------------ finding and writing
+
+
+def test_shipped_names_and_paths_are_found(tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text("a: 1\n")
+    assert files.find("techlibs", "standard").name == "standard.yaml"
+    assert files.find("techlibs", "techlibs/standard.yaml").name == "standard.yaml"
+    assert files.find("techlibs", "mine.yaml", tmp_path) == own
+    with pytest.raises(
+        CrossflowError,
+        match=r"^unknown techlib 'standrad'; did you mean 'standard'\?; known: .*standard.* \(or give the path of a YAML file\)$",
+    ):
+        files.find("techlibs", "standrad")
+
+
+def test_shipped_names_are_unique():
+    for kind in ("techlibs", "templates"):
+        stems = [path.stem for path in files.data_folder(kind).rglob("*.yaml")]
+        assert len(stems) == len(set(stems))
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder" / "out.txt"
+    write_text(path, "one\n")
+    write_text(path, "två\n")
+    assert path.read_text(encoding="utf-8") == "två\n"
+    assert os.listdir(path.parent) == ["out.txt"]
+    with pytest.raises(CrossflowError, match=r"^cannot write .*; choose another folder with --out$"):
+        write_text(path / "below", "x")

@@ -1,0 +1,204 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
+"""Scenarios: sections resolved together, all problems at once, and devices that fit the strategy."""
+
+import re
+
+import pytest
+
+import crossflow
+from crossflow.errors import SpecError, StrategyError
+
+GOOD = """\
+name: small
+system:
+  template: pathfinder
+  devices: 8
+workload:
+  model: lstm
+  hidden: 512
+  vocabulary: 8000
+  sequence: 4
+  global_batch: 256
+strategy: RC-2-2-d2
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def file(text, name="s.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return file
+
+
+def told(path, *settings):
+    with pytest.raises(SpecError) as caught:
+        crossflow.load(path, settings)
+    return [str(problem).replace(f"{path}:", "s.yaml:") for problem in caught.value.problems]
+
+
+def test_a_file_becomes_a_scenario(write):
+    scenario = crossflow.load(write(GOOD))
+    assert (scenario.name, scenario.devices, str(scenario.strategy)) == ("small", 8, "RC-2-2-d2")
+    assert (scenario.workload.layers, scenario.workload.dtype, scenario.workload.task) == (2, "fp16", "training")
+    assert (scenario.order, scenario.kernels_per_device) == (None, 1)
+    assert repr(scenario) == "Scenario('small': lstm on 8 x pathfinder, strategy RC-2-2-d2)"
+
+
+def test_a_scenario_round_trips_through_plain_data(write):
+    scenario = crossflow.load(write(GOOD))
+    again = crossflow.from_dict(scenario.to_dict())
+    assert (again.system, again.workload, again.strategy) == (
+        scenario.system,
+        scenario.workload,
+        scenario.strategy,
+    ) or repr(again.system) == repr(scenario.system)
+    assert crossflow.predict(again).step_time == crossflow.predict(scenario).step_time
+
+
+def test_settings_override_any_field(write):
+    path = write(GOOD)
+    changed = crossflow.load(
+        path,
+        [
+            "system.devices=16",
+            "strategy=d16",
+            "workload.hidden=1024",
+            "system.budgets.power=400 W",
+            "system.technology.memory=HBM4",
+        ],
+    )
+    assert (
+        changed.devices,
+        changed.workload.hidden,
+        changed.system.budgets.power[0],
+        changed.system.technology.memory,
+    ) == (16, 1024, 400.0, "HBM4")
+
+
+@pytest.mark.parametrize("section", ["system: pathfinder", "system: {template: pathfinder}"])
+def test_settings_reach_below_a_section_given_by_name(write, section):
+    """`system: v100` is short for `system: {template: v100}`, `workload: lstm-16k` for its model: what is set goes beside the name."""
+    path = write(f"{section}\nworkload: lstm-16k\nstrategy: d8\n")
+    scenario = crossflow.load(path, ["system.devices=16", "strategy=d16", "workload.global_batch=32"])
+    assert (scenario.devices, scenario.workload.global_batch, scenario.workload.hidden) == (16, 32, 16384)
+
+
+def test_a_preset_can_be_changed(write):
+    scenario = crossflow.load(write("system: pathfinder\nworkload: {model: lstm-16k, hidden: 1024, optimizer: adam}\n"))
+    assert (scenario.workload.hidden, scenario.workload.vocabulary, scenario.workload.optimizer) == (
+        1024,
+        800000,
+        "adam",
+    )
+    assert scenario.graph().optimizer_states == 2
+
+
+def test_a_preset_may_be_a_file_beside_the_scenario(write):
+    write("model: gemm\nm: 64\nn: 64\nk: 64\n", "mine.yaml")
+    assert crossflow.load(write("system: v100\nworkload: mine.yaml\n")).workload.m == 64
+
+
+def test_all_sections_tell_their_problems_at_once(write):
+    text = GOOD.replace("devices: 8", "devces: 8").replace("hidden: 512", "hidden: -1").replace("RC-2-2-d2", "RC-2")
+    assert told(write(text)) == [
+        "s.yaml:4: system.devces: unknown key 'devces'; did you mean 'devices'?",
+        "s.yaml:7: workload.hidden: input should be greater than 0, got -1",
+        "s.yaml:11: strategy: strategy 'RC-2' is not of the form RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, or a part of these such as d512",
+    ]
+
+
+def test_unknown_names_are_told_with_their_lines_and_with_the_rest(write):
+    """A template that does not exist is a problem of the file like any other."""
+    lines = told(write(GOOD.replace("pathfinder", "pathfindr").replace("model: lstm", "model: lsmt")))
+    assert [re.sub(r"; (known|models): .*", "", line) for line in lines] == [
+        "s.yaml:3: system.template: unknown template 'pathfindr'; did you mean 'pathfinder'?",
+        "s.yaml:6: workload.model: unknown model 'lsmt'; did you mean 'lstm'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("name: small", "nam: small", "s.yaml:1: nam: unknown key 'nam'; did you mean 'name'?"),
+        ("strategy: RC-2-2-d2", "strategy: {dp: 8, tp: x}", "s.yaml:11: strategy: strategy: unknown degree 'tp'; known: kernel, kp1, kp2, dp, pp, lp"),
+        ("  model: lstm\n", "", "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, or a preset"),
+        ("  hidden: 512", "  hidden: 512.5", "s.yaml:7: workload.hidden: input should be a valid integer, got a number with a fractional part, got 512.5"),
+        ("  hidden: 512", "  hidden: 512\n  dtype: fp4", "s.yaml:8: workload.dtype: expected one of fp64, fp32, tf32, fp16, bf16, int8, fp8, got 'fp4'; did you mean 'fp64'?"),
+        ("  hidden: 512", "  hidden: 512\n  dtype: int8", "s.yaml:8: workload.dtype: pathfinder has no rates for int8; it has fp16, bf16, fp32"),
+        ("strategy: RC-2-2-d2", "strategy: RC-2-2-d2\nplacement: [dp, kp1]", "s.yaml:12: placement: expected each of kp1, kp2, dp once, or auto; got dp, kp1"),
+        ("strategy: RC-2-2-d2", "strategy: RC-2-2-d2\nkernels_per_device: 0", "s.yaml:12: kernels_per_device: input should be greater than 0, got 0"),
+    ],
+)  # fmt: skip
+def test_problems_are_told_exactly(write, old, new, line):
+    assert line in [
+        re.sub(r"; did you mean 'fp\d+'\?", "; did you mean 'fp64'?", found)
+        for found in told(write(GOOD.replace(old, new)))
+    ]
+
+
+@pytest.mark.parametrize("missing", ["system", "workload"])
+def test_a_missing_section_is_told(write, missing):
+    sections = {"system": "system: v100\n", "workload": "workload: {model: gemm, m: 8, n: 8, k: 8}\n"}
+    lines = told(write("".join(text for name, text in sections.items() if name != missing)))
+    assert lines == [f"s.yaml:1: the key '{missing}' is missing"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["strategy=d16"], "strategy d16 needs 16 devices (dp 16), but the system has 8"),
+        (["strategy=RC-2-4-d2"], "strategy RC-2-4-d2 needs 16 devices (kp1 2 x kp2 4 x dp 2), but the system has 8"),
+        (
+            ["strategy="],
+            "strategy: missing, and the system has 8 devices; for data parallelism over all of them write d8",
+        ),
+    ],
+)
+def test_strategies_that_do_not_fit_the_system_are_told(write, settings, sentence, exactly):
+    with pytest.raises(StrategyError, match=exactly(sentence)):
+        crossflow.load(write(GOOD), settings)
+
+
+def test_one_device_needs_no_strategy(write):
+    scenario = crossflow.load(write(GOOD), ["strategy=", "system.devices=1"])
+    assert (str(scenario.strategy), scenario.devices) == ("d1", 1)
+
+
+def test_the_strategy_counts_the_devices_where_the_system_does_not(write):
+    assert crossflow.load(write(GOOD.replace("  devices: 8\n", ""))).devices == 8
+
+
+def test_unknown_technology_is_told_when_the_file_is_read(write):
+    text = GOOD.replace("devices: 8", "technology: {memory: HBM9, logic: N6}")
+    assert [re.sub(r"; known: .*", "", line) for line in told(write(text))] == [
+        "s.yaml:4: system.technology.logic: technology library 'deepflow-2024' has no logic 'N6'; did you mean 'N16'?",
+        "s.yaml:4: system.technology.memory: technology library 'deepflow-2024' has no memory 'HBM9'; did you mean 'HBM4'?",
+    ]
+    with pytest.raises(
+        SpecError,
+        match=r"system.technology.memory: technology library 'deepflow-2024' has no memory 'HBM9'; did you mean 'HBM4'\?",
+    ):
+        crossflow.load(write(GOOD), ["system.technology.memory=HBM9"])
+
+
+def test_nodes_of_several_devices(write):
+    scenario = crossflow.load(
+        write(GOOD),
+        ["system.devices_per_node=4", "system.network={intra: {topology: ring}, inter: {topology: switch}}"],
+    )
+    assert scenario.nodes == (4, 2)
+    assert (str(scenario.network().package.kind), scenario.network().cluster.nodes) == ("ring", 2)
+
+
+def test_devices_without_a_wiring_are_told(write, exactly):
+    scenario = crossflow.load(write(GOOD), ["system.devices_per_node=4"])
+    with pytest.raises(
+        StrategyError,
+        match=exactly(
+            "4 devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"
+        ),
+    ):
+        scenario.network()
