@@ -27,7 +27,11 @@ def run() -> dict[str, dict[str, Any]]:
     warm = _cpu(lambda: predict(case), repeats=9)
     figures = {
         "predict_warm": (warm, "s", "one warm prediction of the case study (LSTM language model, 512 nodes)"),
-        "points_per_second": (POINTS / _cpu(lambda: evaluate(case, _points(POINTS)), repeats=3), "1/s", "technology and budget points of the case study"),
+        "points_per_second": (
+            POINTS / _cpu(lambda: evaluate(case, _points(POINTS)), repeats=3),
+            "1/s",
+            "technology and budget points of the case study",
+        ),
         "memory_growth": (_memory_growth(case), "B", "peak memory per further point, the score itself included"),
         "scale_65536_over_8": (_scale(), "1", "time of a prediction on 65,536 devices over that on 8"),
         "gemms_100k": (_cpu(_products, repeats=3), "s", "100,000 distinct matrix products on a100-80gb"),
@@ -76,8 +80,15 @@ def _memory_growth(case: Scenario) -> float:
 
 
 def _scale() -> float:
-    small, large = _case_study(8), from_dict(
-        {"system": {"template": "pathfinder", "devices": 65536}, "workload": {"model": "lstm-16k", "global_batch": 65536}, "strategy": "d65536"}
+    small, large = (
+        _case_study(8),
+        from_dict(
+            {
+                "system": {"template": "pathfinder", "devices": 65536},
+                "workload": {"model": "lstm-16k", "global_batch": 65536},
+                "strategy": "d65536",
+            }
+        ),
     )
     return _cpu(lambda: predict(large), repeats=9) / _cpu(lambda: predict(small), repeats=9)
 

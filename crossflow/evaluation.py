@@ -8,14 +8,14 @@ counts) splits the points into groups, each evaluated in one go with its super-g
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
 
 from crossflow import files
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture
-from crossflow.arrays import Array, Index, tally
+from crossflow.arrays import Array, Index, Mask, tally
 from crossflow.cost import Costs, cost
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document, FileModel
@@ -33,6 +33,7 @@ OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 
 Points = Mapping[str, Sequence[Any]]
+Makespan = Callable[[Array, Array], Array]  # of the times of works and of messages
 
 
 def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
@@ -243,10 +244,8 @@ def _link_ratio(network: Network, device: Architecture) -> float:
 def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Architecture, costs: Costs, n: int) -> Score:
     plan = schedule(supergraph)
     sent = costs.messages.time
-    if scenario.kernels_per_device == 1:
-        makespan = plan.makespan
-    else:
-        makespan = functools.partial(_simulated, supergraph, scenario.kernels_per_device)  # type: ignore[assignment]
+    slots = scenario.kernels_per_device
+    makespan: Makespan = plan.makespan if slots == 1 else functools.partial(_simulated, supergraph, slots)
     total = _wide(makespan(costs.work_time, sent), n)
     silent = _wide(makespan(costs.work_time, np.zeros_like(sent)) if len(sent) else total, n)
     busy = plan.busy_times(costs.work_time)
@@ -332,7 +331,10 @@ def _decompose(
     }
     shares = {**parts, "network": exposed, "bubble": bubble}
     with np.errstate(invalid="ignore"):
-        bound = {name: np.where(np.isfinite(total) & (total > 0), part / np.where(total > 0, total, 1.0), part == np.inf) for name, part in shares.items()}
+        bound = {
+            name: np.where(np.isfinite(total) & (total > 0), part / np.where(total > 0, total, 1.0), part == np.inf)
+            for name, part in shares.items()
+        }
     return kinds, {name: np.asarray(share, dtype=float) for name, share in bound.items()}
 
 
@@ -344,7 +346,7 @@ def _difference(longer: Array, shorter: Array) -> Array:
 
 
 def _by_collective(
-    supergraph: SuperGraph, plan: Schedule, costs: Costs, makespan: Any, total: Array, silent: Array, stage: Index
+    supergraph: SuperGraph, plan: Schedule, costs: Costs, makespan: Makespan, total: Array, silent: Array, stage: Index
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Time of messages by collective on the busiest stage, and the share of the exposed time that each causes.
 
@@ -359,13 +361,18 @@ def _by_collective(
     for i, name in enumerate(names):
         mine = (kind == i)[:, None]
         in_all[name] = _wide(tally(plan.sent, np.where(mine, sent, 0.0)), n)[stage, np.arange(n)]
-        gain[name] = _difference(total, silent) if len(names) == 1 else _difference(total, _wide(makespan(costs.work_time, np.where(mine, 0.0, sent)), n))
+        gain[name] = (
+            _difference(total, silent)
+            if len(names) == 1
+            else _difference(total, _wide(makespan(costs.work_time, np.where(mine, 0.0, sent)), n))
+        )
     if len(names) < 2:
         return in_all, gain
     exposed, sum_gain, sum_all = _difference(total, silent), sum(gain.values(), np.zeros(n)), sum(in_all.values(), np.zeros(n))
     with np.errstate(invalid="ignore"):
         share = {
-            name: np.where(sum_gain > 0, gain[name] / np.maximum(sum_gain, 1e-300), in_all[name] / np.maximum(sum_all, 1e-300)) for name in names
+            name: np.where(sum_gain > 0, gain[name] / np.maximum(sum_gain, 1e-300), in_all[name] / np.maximum(sum_all, 1e-300))
+            for name in names
         }
     return in_all, {name: np.nan_to_num(share[name]) * exposed for name in names}
 
@@ -378,7 +385,7 @@ def _memory(supergraph: SuperGraph, device: Architecture, n: int) -> tuple[dict[
 
 def _feasibility(
     device: Architecture, costs: Costs, plan: Schedule, total: Array, needed: Array, capacity: Array, n: int
-) -> tuple[Array, Index, tuple[str, ...]]:
+) -> tuple[Mask, Index, tuple[str, ...]]:
     """Which points can be built and hold their model, and for the others the first thing that stands against it."""
     causes = [(_wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
     causes.append((~np.isfinite(total), "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"))
@@ -406,4 +413,3 @@ def derived(device: Architecture) -> dict[str, Array]:
     for resource in dict.fromkeys(use.resource for use in device.usage):
         figures[f"used.{resource}"] = sum((use.used for use in device.usage if use.resource == resource), np.zeros(1))
     return figures
-

@@ -66,14 +66,14 @@ class Document:
         return Document(file=self.file, data=data, lines=lines)
 
     def at(self, *path: str | int) -> Document:
-        """This document moved below a path of a larger one."""
+        """The document moved below a path of a larger one."""
         data = self.data
         for part in reversed(path):
             data = {part: data}
         return Document(file=self.file, data=data, lines={(*path, *known): place for known, place in self.lines.items()})
 
     def without(self, *keys: str) -> Document:
-        """This document less some of its top-level keys."""
+        """The document less some of its top-level keys."""
         data = {key: value for key, value in self.data.items() if key not in keys}
         return Document(file=self.file, data=data, lines={k: v for k, v in self.lines.items() if k[:1] not in [(x,) for x in keys]})
 
@@ -146,7 +146,9 @@ def _plain(
 ) -> Any:
     lines[path] = (file, node.start_mark.line + 1)
     if any(node is outer for outer in above):
-        problems.append(Problem(file=file, line=node.start_mark.line + 1, path=dotted(path), message="the alias stands inside what it names"))
+        problems.append(
+            Problem(file=file, line=node.start_mark.line + 1, path=dotted(path), message="the alias stands inside what it names")
+        )
         return None
     above = (*above, node)
     if isinstance(node, yaml.MappingNode):
@@ -221,12 +223,10 @@ def _trim(location: tuple[str | int, ...], data: Any) -> tuple[str | int, ...]:
     """Drop the parts of a pydantic location (union and validator names) that are no keys of the data."""
     kept: list[str | int] = []
     for part in location[:-1]:
-        if isinstance(data, Mapping) and part in data:
-            data = data[part]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
-        else:
+        held = dict(enumerate(data)) if isinstance(data, list) else data
+        if not isinstance(held, Mapping) or part not in held:
             continue
+        data = held[part]
         kept.append(part)
     last = location[-1:] if not (isinstance(data, str | int | float) and location[-1:] and isinstance(location[-1], str)) else ()
     return (*kept, *last)

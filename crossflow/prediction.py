@@ -55,7 +55,8 @@ class Prediction:
             "extrapolated": extrapolated(self.scenario),
             "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
             "communication_s": {
-                name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])} for name, value in score.communication.items()
+                name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])}
+                for name, value in score.communication.items()
             },
             "memory": {
                 **{f"{kind}_bytes": _number(value) for kind, value in score.memory.items()},
@@ -125,5 +126,3 @@ def _provenance(scenario: Scenario) -> dict[str, Any]:
 @functools.lru_cache(maxsize=16)
 def _library_data(name: str, base: Any) -> Any:
     return library_document(name, base).data
-
-

@@ -108,7 +108,9 @@ def _topology(level: NetworkLevel, nodes: int) -> Topology:
     if nodes == 1 or (kind == "single" and nodes == 1):
         return Topology(kind="single", nodes=1)
     if kind == "single":
-        raise StrategyError(f"{nodes} devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d")
+        raise StrategyError(
+            f"{nodes} devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"
+        )
     try:
         return Topology(kind=kind, nodes=nodes, shape=level.shape or ())
     except ValueError as error:
@@ -134,7 +136,11 @@ def spelled_out(document: Document) -> Document:
     data = document.data
     if not isinstance(data, Mapping):
         return document
-    named = {section: {key: data[section]} for section, key in (("system", "template"), ("workload", "model")) if isinstance(data.get(section), str)}
+    named = {
+        section: {key: data[section]}
+        for section, key in (("system", "template"), ("workload", "model"))
+        if isinstance(data.get(section), str)
+    }
     return Document(file=document.file, data={**data, **named}, lines=document.lines) if named else document
 
 
@@ -169,7 +175,9 @@ def from_document(document: Document, base: Path | None, name: str) -> Scenario:
     else:
         dtypes, what = system.throughput, "throughput"
     if workload.dtype not in dtypes:
-        raise SpecError([document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")])
+        raise SpecError(
+            [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]
+        )
     strategy = _fitting(strategy, system)
     order = None if isinstance(top.placement, str) else top.placement
     if order is not None:
@@ -198,7 +206,9 @@ def _fitting(strategy: Strategy | None, system: SystemSpec) -> Strategy:
     devices = system.device_count
     if strategy is None:
         if counted and devices > 1:
-            raise StrategyError(f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write d{devices}")
+            raise StrategyError(
+                f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write d{devices}"
+            )
         return parse_strategy("d1")
     if counted and strategy.devices != devices:
         product = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes)
@@ -217,9 +227,6 @@ def _check_order(order: tuple[str, ...], strategy: Strategy, document: Document)
 def _workload(document: Document, base: Path | None) -> LstmSpec | GemmSpec:
     """Workload section: a model with its dimensions, or a preset by name with changes."""
     data = document.data
-    if isinstance(data, str):
-        document = Document(file=document.file, data={"model": data}, lines=document.lines)
-        data = document.data
     if not isinstance(data, Mapping):
         raise SpecError([document.problem((), f"expected a mapping with a model, got {data!r}")])
     model = data.get("model")
@@ -229,8 +236,11 @@ def _workload(document: Document, base: Path | None) -> LstmSpec | GemmSpec:
         document = files.merge(_preset(str(model), document, base), document.without("model"))
         model = document.data.get("model")
         if model not in MODELS:
-            raise SpecError([document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")])
-    return files.validate(MODELS[str(model)], document)
+            raise SpecError(
+                [document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")]
+            )
+    spec: LstmSpec | GemmSpec = files.validate(MODELS[str(model)], document)
+    return spec
 
 
 def presets() -> dict[str, Path]:

@@ -134,7 +134,8 @@ def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
         elif isinstance(getattr(parts[0][1], field.name), Mapping):
             names = dict.fromkeys(name for _, part in parts for name in getattr(part, field.name))
             merged[field.name] = {
-                name: _placed([(index, getattr(part, field.name).get(name, np.zeros(len(part)))) for index, part in parts], n) for name in names
+                name: _placed([(index, getattr(part, field.name).get(name, np.zeros(len(part)))) for index, part in parts], n)
+                for name in names
             }
         else:
             merged[field.name] = _placed([(index, getattr(part, field.name)) for index, part in parts], n)

@@ -88,7 +88,15 @@ def _factor(unit: str, target: str) -> float:
         return float(registry.Quantity(1.0, registry.Unit(_expand(unit))).to(registry.Unit(_expand(target))).magnitude)
     except pint.DimensionalityError:
         raise ValueError(f"'{unit}' is not a unit of {target}") from None
-    except (pint.UndefinedUnitError, pint.errors.DefinitionSyntaxError, AttributeError, ValueError, TypeError, AssertionError, tokenize.TokenError):
+    except (
+        pint.UndefinedUnitError,
+        pint.errors.DefinitionSyntaxError,
+        AttributeError,
+        ValueError,
+        TypeError,
+        AssertionError,
+        tokenize.TokenError,
+    ):
         raise ValueError(f"'{unit}' is not a known unit") from None
 
 
@@ -104,7 +112,7 @@ def parse(text: str | float, unit: str) -> float:
     (3350000000000.0, True, 0.85)
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"expected {_wanted(unit)}, got {text!r}")
+        raise ValueError(f"expected {_wanted(unit)}, got {text!r}")  # noqa: TRY004: a wrong file, told like the others
     if isinstance(text, int | float):
         if unit != "1":
             raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")
@@ -172,11 +180,11 @@ class Quantity:
         if not np.isfinite(value):
             raise ValueError(f"expected a finite number, got {value}")
         for limit, wrong, words in (
-            (self.gt, lambda v, b: v <= b, "greater than"),
-            (self.ge, lambda v, b: v < b, "at least"),
-            (self.le, lambda v, b: v > b, "at most"),
+            (self.gt, self.gt is not None and value <= self.gt, "greater than"),
+            (self.ge, self.ge is not None and value < self.ge, "at least"),
+            (self.le, self.le is not None and value > self.le, "at most"),
         ):
-            if limit is not None and wrong(value, limit):
+            if wrong:
                 raise ValueError(f"expected {words} {limit:g} {'' if self.unit == '1' else self.unit}".rstrip() + f", got {value:g}")
         return value
 
@@ -187,7 +195,7 @@ class Quantity:
             return self.read(raw, sourced=bool(info.context and info.context.get("sourced")))
 
         def plain(value: Array) -> float | list[float]:
-            return float(value[0]) if value.size == 1 else value.tolist()  # type: ignore[no-any-return]
+            return float(value[0]) if value.size == 1 else [float(item) for item in value]
 
         return core_schema.with_info_plain_validator_function(
             validate, serialization=core_schema.plain_serializer_function_ser_schema(plain)

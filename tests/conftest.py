@@ -42,9 +42,7 @@ def gemm():
     def build(template="v100", strategy="d1", m=4096, n=4096, k=4096, system=None, **workload):
         dtype = "fp32" if template == "p4" else "fp16"
         size = {"model": "gemm", "m": m, "n": n, "k": k, "dtype": dtype, **workload}
-        return crossflow.from_dict(
-            {"system": {"template": template, **(system or {})}, "workload": size, "strategy": strategy}
-        )
+        return crossflow.from_dict({"system": {"template": template, **(system or {})}, "workload": size, "strategy": strategy})
 
     return build
 

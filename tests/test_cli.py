@@ -80,9 +80,7 @@ def refused(capsys):
 
 
 def shell(*words, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "crossflow", *words], capture_output=True, text=True, check=False, **options
-    )
+    return subprocess.run([sys.executable, "-m", "crossflow", *words], capture_output=True, text=True, check=False, **options)
 
 
 # ------------------------------------------------------------------------------------------ start
@@ -316,11 +314,7 @@ def test_study_shipped_by_name_and_by_path(monkeypatch, tmp_path):
     from crossflow.cli.study import locate
 
     monkeypatch.chdir(tmp_path)
-    assert (
-        locate("technology-scaling")
-        == locate("studies/technology-scaling.yaml")
-        == files.find("studies", "technology-scaling")
-    )
+    assert locate("technology-scaling") == locate("studies/technology-scaling.yaml") == files.find("studies", "technology-scaling")
     (tmp_path / "technology-scaling").write_text("name: own")
     assert locate("technology-scaling") == Path("technology-scaling")
 
@@ -426,9 +420,7 @@ def test_no_command(refused):
 
 
 def test_wrong_words(refused):
-    expected = (
-        "crossflow study: argument --jobs: expected a positive whole number, got '0' (see crossflow study --help)\n"
-    )
+    expected = "crossflow study: argument --jobs: expected a positive whole number, got '0' (see crossflow study --help)\n"
     assert refused("study", "s.yaml", "--jobs", "0") == expected
 
 
@@ -438,9 +430,7 @@ def test_missing_file(refused):
 
 def test_every_problem_on_its_line_and_a_count(refused, tmp_path):
     path = tmp_path / "wrong.yaml"
-    path.write_text(
-        "system: {template: pathfinder, devces: 8}\nworkload:\n  model: lstm-16k\n  hiden: 3\nstrategy: Q\n"
-    )
+    path.write_text("system: {template: pathfinder, devces: 8}\nworkload:\n  model: lstm-16k\n  hiden: 3\nstrategy: Q\n")
     lines = refused("predict", str(path)).splitlines()
     assert lines[-1] == "crossflow: 3 problems"
     assert lines[1] == f"{path}:4: workload.hiden: unknown key 'hiden'; did you mean 'hidden'?"
@@ -502,9 +492,7 @@ def test_a_reader_that_leaves_is_no_error(words):
 # ------------------------------------------------------------------------------------------ bars
 
 
-@pytest.mark.parametrize(
-    ("share", "filled"), [(0.0, ""), (0.5, "████"), (0.515625, "████▏"), (1.0, "████████"), (7.0, "████████")]
-)
+@pytest.mark.parametrize(("share", "filled"), [(0.0, ""), (0.5, "████"), (0.515625, "████▏"), (1.0, "████████"), (7.0, "████████")])
 def test_bar_fills_its_share(monkeypatch, share, filled):
     monkeypatch.setattr(page, "fancy", lambda: True)
     assert page.bar(share, 8, track=True).plain == filled.ljust(8, "·")

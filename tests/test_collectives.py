@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (exact sentences and tables of cases)
 """Collectives in closed form: limits, identities, bytes, and message costs on ideal fabrics."""
 
 import numpy as np
@@ -38,9 +37,7 @@ def test_ring_all_reduce_by_hand(ranks):
 
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES)
 def test_no_latency_leaves_bytes_over_bandwidth(collective):
-    assert ring(collective, latency=ZERO) == pytest.approx(
-        collectives.ring_volume(collective, 8) * 1e6 / 50e9, rel=1e-12
-    )
+    assert ring(collective, latency=ZERO) == pytest.approx(collectives.ring_volume(collective, 8) * 1e6 / 50e9, rel=1e-12)
 
 
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES)
@@ -105,9 +102,7 @@ def test_the_best_algorithm_is_no_slower_than_any(ranks):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_switch_that_adds_sends_each_buffer_about_once(ranks):
-    assert collectives.in_switch_all_reduce(SIZE, ranks, BANDWIDTH, ZERO)[0] == pytest.approx(
-        (1 + 1 / ranks) * 1e6 / 50e9, rel=1e-12
-    )
+    assert collectives.in_switch_all_reduce(SIZE, ranks, BANDWIDTH, ZERO)[0] == pytest.approx((1 + 1 / ranks) * 1e6 / 50e9, rel=1e-12)
 
 
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES)
@@ -176,9 +171,7 @@ def test_reduction_over_packages_takes_both_levels_phases(lstm):
 def test_bytes_inside_and_outside_are_all_bytes(lstm):
     for collective in ("all_reduce", "all_gather", "reduce_scatter"):
         made, _ = costs(lstm, reduction(collective=collective), (("dp", 32),), PACKAGES, 8)
-        assert (made.intra_bytes + made.inter_bytes)[0, 0] == pytest.approx(
-            collectives.ring_volume(collective, 32) * 1e9, rel=1e-12
-        )
+        assert (made.intra_bytes + made.inter_bytes)[0, 0] == pytest.approx(collectives.ring_volume(collective, 32) * 1e9, rel=1e-12)
 
 
 def test_two_axes_reduce_one_after_the_other(lstm):

@@ -114,17 +114,13 @@ def test_points_beyond_one_chunk_keep_their_places(small):
     power = np.linspace(150.0, 450.0, 1200)
     score = evaluate(small, {"system.budgets.power": power})
     for i in (0, 511, 512, 1023, 1199):
-        assert score.step_time[i] == pytest.approx(
-            evaluate(small, {"system.budgets.power": power[[i]]}).step_time[0], rel=1e-12
-        )
+        assert score.step_time[i] == pytest.approx(evaluate(small, {"system.budgets.power": power[[i]]}).step_time[0], rel=1e-12)
     assert len(score) == 1200
 
 
 def test_floats_are_si_and_equal_to_text_with_units(small):
     text = evaluate(small, {"system.budgets.chip_area": ["700 mm2"]})
-    assert evaluate(small, {"system.budgets.chip_area": [700e-6]}).step_time[0] == pytest.approx(
-        text.step_time[0], rel=1e-12
-    )
+    assert evaluate(small, {"system.budgets.chip_area": [700e-6]}).step_time[0] == pytest.approx(text.step_time[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("values", [np.array([4, 8]), [4, 8], [4.0, 8.0], (np.int64(4), np.int64(8))], ids=repr)
@@ -165,10 +161,7 @@ def test_overfull_memory_is_infeasible_with_its_numbers_and_a_time(lstm):
     score = evaluate(lstm("d512"))
     assert not score.feasible[0]
     assert np.isfinite(score.step_time[0])
-    assert (
-        score.why(0)
-        == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
-    )
+    assert score.why(0) == "needs 114.9 GiB of memory per device but has 32 GiB: 82.91 GiB too much (3.59 times the capacity)"
 
 
 UNBUILDABLE = [
@@ -209,9 +202,7 @@ def test_a_bad_neighbour_changes_no_point(small, path, value, sentence):
 def test_no_link_where_the_strategy_needs_one_is_infeasible(small, share):
     score = evaluate(small, {f"system.budgets.{share}.inter_link": [0.0, 0.06]})
     assert score.feasible.tolist() == [False, True]
-    assert (
-        score.why(0) == "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"
-    )
+    assert score.why(0) == "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"
 
 
 def test_no_link_is_no_obstacle_for_one_device(small):
@@ -281,9 +272,7 @@ def test_unknown_technology_is_told_with_what_was_meant(small):
 
 
 def test_paths_of_unequal_length_are_a_wrong_call(small, exactly):
-    with pytest.raises(
-        ValueError, match=exactly("all paths must have as many values: {'strategy': 2, 'system.budgets.power': 1}")
-    ):
+    with pytest.raises(ValueError, match=exactly("all paths must have as many values: {'strategy': 2, 'system.budgets.power': 1}")):
         evaluate(small, {"strategy": ["d1", "d2"], "system.budgets.power": ["1 W"]})
 
 
@@ -315,7 +304,9 @@ def test_score_tabulates_every_point(mixed):
 
 def test_prediction_has_the_keys_of_the_contract(small):
     result = crossflow.predict(small).to_dict()
-    wanted = "step_time_s feasible reason breakdown_s communication_s memory throughput mfu energy_j power_w bound_by architecture provenance"
+    wanted = (
+        "step_time_s feasible reason breakdown_s communication_s memory throughput mfu energy_j power_w bound_by architecture provenance"
+    )
     assert set(wanted.split()) <= set(result)
     assert list(result["breakdown_s"]) == [
         "compute",
@@ -330,11 +321,7 @@ def test_prediction_has_the_keys_of_the_contract(small):
 
 def test_every_pair_of_names_can_be_combined(small):
     grid = list(itertools.product(["HBM2", "HBM4", "DDR5"], ["NDR", "NVLink4", "PCIe5"]))
-    score = evaluate(
-        small, {"system.technology.memory": [a for a, _ in grid], "system.technology.inter_link": [b for _, b in grid]}
-    )
+    score = evaluate(small, {"system.technology.memory": [a for a, _ in grid], "system.technology.inter_link": [b for _, b in grid]})
     for i in (0, 4, 8):
-        alone = evaluate(
-            small, {"system.technology.memory": [grid[i][0]], "system.technology.inter_link": [grid[i][1]]}
-        )
+        alone = evaluate(small, {"system.technology.memory": [grid[i][0]], "system.technology.inter_link": [grid[i][1]]})
         assert_same_figures(figures(score, i), figures(alone))

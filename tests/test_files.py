@@ -66,9 +66,7 @@ def test_what_is_not_yaml_is_told(text, message):
 
 
 def test_a_node_inside_itself_is_told():
-    assert problems(parse_yaml, "a: &x\n  b: *x\n", "f.yaml") == [
-        "f.yaml:1: a.b: the alias stands inside what it names"
-    ]
+    assert problems(parse_yaml, "a: &x\n  b: *x\n", "f.yaml") == ["f.yaml:1: a.b: the alias stands inside what it names"]
 
 
 def test_aliases_are_copies():
@@ -104,9 +102,7 @@ def test_places_in_lists_are_told():
 
 def test_a_far_off_key_lists_the_known_ones():
     document = parse_yaml("name: x\npower: 5 W\nzzz: 1\n", "f.yaml")
-    assert problems(validate, Whole, document) == [
-        "f.yaml:3: zzz: unknown key 'zzz'; known keys: inner, name, parts, power"
-    ]
+    assert problems(validate, Whole, document) == ["f.yaml:3: zzz: unknown key 'zzz'; known keys: inner, name, parts, power"]
 
 
 def test_a_list_where_a_mapping_belongs_is_told():
@@ -145,9 +141,7 @@ def test_merging_is_key_by_key_and_keeps_lines():
 
 def test_merging_replaces_a_number_with_its_source():
     base = parse_yaml("power: {value: 5 W, source: book, low: 4 W}", "base")
-    assert merge(base, parse_yaml("power: {value: 9 W, source: mine}", "own")).data == {
-        "power": {"value": "9 W", "source": "mine"}
-    }
+    assert merge(base, parse_yaml("power: {value: 9 W, source: mine}", "own")).data == {"power": {"value": "9 W", "source": "mine"}}
     assert merge(base, parse_yaml("power: 9 W", "own")).data == {"power": "9 W"}
 
 

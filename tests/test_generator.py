@@ -191,9 +191,7 @@ def test_nodes_scale_the_number_of_units_and_their_power_exactly(system, standar
     assert unit.nominal_power[0] * 1.3**steps == pytest.approx(0.13, rel=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("role", "names"), [("memory", ["HBM2", "HBM2e", "HBM3", "HBM4"]), ("inter_link", ["NDR-x8", "XDR-x8", "GDR-x8"])]
-)
+@pytest.mark.parametrize(("role", "names"), [("memory", ["HBM2", "HBM2e", "HBM3", "HBM4"]), ("inter_link", ["NDR-x8", "XDR-x8", "GDR-x8"])])
 def test_generations_of_memory_and_network_give_more_bandwidth(system, role, names):
     device = architecture(system, chosen({role: names}))
     bandwidth = device.memory.bandwidth if role == "memory" else device.inter.bandwidth
@@ -255,9 +253,7 @@ def test_on_chip_bandwidth_is_eq_3(standard):
 
 def test_static_power_beyond_the_share_leaves_no_bandwidth(standard):
     cores = build_cores(standard.compute["volta-tensor-core"], allot(area=100 * 0.38e-6, power=13.0), np.array([10.0]))
-    built = build_on_chip(
-        "l2", "global", ONE, standard.on_chip["l2"], allot(area=10e-6, power=1e-6), cores, np.array([10.0])
-    )
+    built = build_on_chip("l2", "global", ONE, standard.on_chip["l2"], allot(area=10e-6, power=1e-6), cores, np.array([10.0]))
     assert built.level.bandwidth[0] == 0
     assert built.used.power[0] == 1e-6
     assert built.limit.name(0) == "static power takes the whole share"
@@ -275,9 +271,7 @@ def test_static_power_beyond_the_share_leaves_no_bandwidth(standard):
 def test_memory_devices_are_eq_4(system, standard, node, controllers, edge, devices, limit):
     """min((node - die) / device area, controller area / controller, edge x links per mm / links per device)."""
     budgets = changed(system, {"budgets.node_area": node * 1e-6}).budgets
-    built = build_memory(
-        standard.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE
-    )
+    built = build_memory(standard.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE)
     assert built.level.capacity[0] == devices * 8 * 2**30
     assert built.level.bandwidth[0] == pytest.approx(devices * 1024 * 2.0e9 / 8, rel=1e-12)
     assert built.limit.name(0) == limit
@@ -287,8 +281,7 @@ def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, standar
     full = 4 * 1024 * 2.0e9 * 4.2e-12
     static = 0.6e-12 * 4 * 8 * 2**33
     rich, poor = (
-        build_memory(standard.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE)
-        for watts in (500.0, 5.0)
+        build_memory(standard.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE) for watts in (500.0, 5.0)
     )
     assert rich.used.power[0] == pytest.approx(full + static, rel=1e-9)
     assert poor.used.power[0] == pytest.approx(5.0, rel=1e-9)
@@ -317,9 +310,7 @@ def test_a_standards_port_has_its_lanes_and_no_more(standard):
     assert built.limit.name(0) == "the standard's port"
 
 
-@pytest.mark.parametrize(
-    ("value", "count"), [(2.9999, 2), (3.0, 3), (3 * (1 - 1e-15), 3), (0.0, 0), (-1.0, 0), (1e6 - 1e-7, 1e6)]
-)
+@pytest.mark.parametrize(("value", "count"), [(2.9999, 2), (3.0, 3), (3 * (1 - 1e-15), 3), (0.0, 0), (-1.0, 0), (1e6 - 1e-7, 1e6)])
 def test_whole_forgives_rounding_alone(value, count):
     assert whole(np.array([value]))[0] == count
 

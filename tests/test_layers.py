@@ -46,11 +46,7 @@ def tree_of(path):
 def imported(node):
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    return (
-        [f"{node.module}.{alias.name}" for alias in node.names]
-        if isinstance(node, ast.ImportFrom) and node.module
-        else []
-    )
+    return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
 def imports(tree):
@@ -132,22 +128,14 @@ def test_random_numbers_come_from_a_seeded_generator(path):
         assert name != "np.random.default_rng" or call.args, f"{path.name}:{call.lineno}: no seed"
 
 
-@each(
-    [
-        path
-        for path in MODULES
-        if name_of(path) in ("technology", "architecture", "workload", "parallel", "mapping", "cost", "timeline")
-    ]
-)
+@each([path for path in MODULES if name_of(path) in ("technology", "architecture", "workload", "parallel", "mapping", "cost", "timeline")])
 def test_dataclasses_of_the_stages_are_frozen(path):
     """Objects between stages; builders that live inside one function are private."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for decorator in node.decorator_list:
                 text = ast.unparse(decorator)
-                assert not text.startswith("dataclass") or "frozen=True" in text, (
-                    f"{path.name}:{node.lineno}: {node.name}"
-                )
+                assert not text.startswith("dataclass") or "frozen=True" in text, f"{path.name}:{node.lineno}: {node.name}"
 
 
 def test_importing_the_package_loads_nothing_heavy():
@@ -155,7 +143,5 @@ def test_importing_the_package_loads_nothing_heavy():
     import sys
 
     code = "import sys, crossflow; print(*sorted(name for name in sys.modules if '.' not in name))"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
     assert not loaded & (HEAVY | {"numpy", "pydantic", "pint", "yaml"})

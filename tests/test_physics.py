@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (exact sentences and tables of cases)
 """Laws of the whole model: better technology, conservation, lower bounds, published shapes, and devices beyond count."""
 
 import itertools
@@ -23,9 +22,7 @@ def grid(scenario, **fixed):
     """Score over every logic node, memory and link, and step times of shape (logic, memory, link)."""
     points = list(itertools.product(LOGIC, MEMORY, LINK))
     names = {"logic": 0, "memory": 1, "inter_link": 2}
-    score = evaluate(
-        scenario, {f"system.technology.{role}": [point[i] for point in points] for role, i in names.items()} | fixed
-    )
+    score = evaluate(scenario, {f"system.technology.{role}": [point[i] for point in points] for role, i in names.items()} | fixed)
     return score, score.step_time.reshape(len(LOGIC), len(MEMORY), len(LINK))
 
 
@@ -191,7 +188,6 @@ def test_endless_links_leave_no_exposed_communication(lstm):
 
 def test_energy_grows_with_the_bytes_that_move(lstm):
     cheap, dear = (
-        evaluate(lstm("CR-8-d64", components={"inter_link": {"nominal_energy_per_bit": f"{energy} pJ/bit"}})).energy[0]
-        for energy in (1, 3)
+        evaluate(lstm("CR-8-d64", components={"inter_link": {"nominal_energy_per_bit": f"{energy} pJ/bit"}})).energy[0] for energy in (1, 3)
     )
     assert dear > cheap

@@ -178,9 +178,7 @@ def oracle_sharing(network, load, level):
     topology = getattr(network, level)
     devices_each = network.package.nodes if level == "cluster" and topology.kind != "switch" else 1
     width = {} if topology.kind == "switch" else topology.links
-    return max(
-        (max(n / devices_each, 1) / width.get(link[2:], 1) for link, n in load.items() if link[0] == level), default=0
-    )
+    return max((max(n / devices_each, 1) / width.get(link[2:], 1) for link, n in load.items() if link[0] == level), default=0)
 
 
 def oracle_hops(network, source, target):
@@ -249,9 +247,7 @@ def test_a_switch_port_carries_one_edge_of_each_axis():
 def test_a_ring_of_eight_gpus_has_the_double_links_of_a_dgx1_to_itself():
     placed = place({"dp": 8}, flat("hybrid-cube-mesh", 8))
     assert placed.route("dp").package_sharing == 0.5
-    assert {tuple(link[0] for link in links) for *_, links in routed_edges(placed, "dp")} == {
-        (f"device {gpu}",) for gpu in range(8)
-    }
+    assert {tuple(link[0] for link in links) for *_, links in routed_edges(placed, "dp")} == {(f"device {gpu}",) for gpu in range(8)}
 
 
 def test_an_axis_of_size_one_is_never_routed():
@@ -395,9 +391,7 @@ def test_a_switch_cluster_is_closed_form(monkeypatch):
 def test_packages_that_look_alike_are_counted_once(monkeypatch):
     asked = []
     count_edges = placement.count_edges
-    monkeypatch.setattr(
-        placement, "count_edges", lambda *args, copies: asked.append(copies) or count_edges(*args, copies=copies)
-    )
+    monkeypatch.setattr(placement, "count_edges", lambda *args, copies: asked.append(copies) or count_edges(*args, copies=copies))
     network = Network(package=Topology(kind="mesh2d", nodes=16), cluster=Topology(kind="switch", nodes=4096))
     place({"tp": 32, "pp": 16, "dp": 128}, network)
     assert asked == [1]

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (exact sentences and tables of cases)
 """The hierarchical roofline: the slowest resource sets the time, and traffic is timed where it goes."""
 
 import dataclasses
@@ -76,15 +75,11 @@ def test_half_the_rate_is_twice_the_time(v100):
     """fp32 runs at an eighth of fp16: a compute-bound product takes eight times as long."""
     big = [Gemm(m=8192, n=8192, k=8192)]
     fp32 = gemm_costs(big, v100, "fp32", 4)
-    assert fp32.resource_times[0, 0, 0] == pytest.approx(
-        8 * gemm_costs(big, v100, "fp16", 2).resource_times[0, 0, 0], rel=1e-12
-    )
+    assert fp32.resource_times[0, 0, 0] == pytest.approx(8 * gemm_costs(big, v100, "fp16", 2).resource_times[0, 0, 0], rel=1e-12)
     assert fp32.bound[0, 0] == 0
 
 
-@pytest.mark.parametrize(
-    "field", ["throughput", "matrix_utilisation", "kernel_launch", "array_height", "bandwidth", "capacity", "latency"]
-)
+@pytest.mark.parametrize("field", ["throughput", "matrix_utilisation", "kernel_launch", "array_height", "bandwidth", "capacity", "latency"])
 def test_any_single_figure_may_vary_between_points(v100, field):
     """Two points that differ in one figure alone, against each by itself."""
 
@@ -97,16 +92,12 @@ def test_any_single_figure_may_vary_between_points(v100, field):
         if field in ("bandwidth", "capacity", "latency"):
             l1 = dataclasses.replace(v100.levels[1], **{field: getattr(v100.levels[1], field) * factor})
             return dataclasses.replace(v100, levels=(v100.levels[0], l1, *v100.levels[2:]))
-        return dataclasses.replace(
-            v100, execution=v100.execution.model_copy(update={field: getattr(v100.execution, field) * factor})
-        )
+        return dataclasses.replace(v100, execution=v100.execution.model_copy(update={field: getattr(v100.execution, field) * factor}))
 
     gemms = [Gemm(m=4096, n=4096, k=4096), Gemm(m=32, n=4096, k=4096, accumulate=True)]
     both = np.broadcast_to(gemm_costs(gemms, device([1.0, 0.5]), "fp16", 2).time, (2, 2))
     for i, factor in enumerate((1.0, 0.5)):
-        assert both[:, i].tolist() == pytest.approx(
-            gemm_costs(gemms, device([factor]), "fp16", 2).time[:, 0].tolist(), rel=1e-12
-        )
+        assert both[:, i].tolist() == pytest.approx(gemm_costs(gemms, device([factor]), "fp16", 2).time[:, 0].tolist(), rel=1e-12)
 
 
 @pytest.mark.parametrize("stage", ["time", "traffic"])

@@ -133,10 +133,7 @@ def test_unknown_names_are_told_with_their_lines_and_with_the_rest(write):
     ],
 )  # fmt: skip
 def test_problems_are_told_exactly(write, old, new, line):
-    assert line in [
-        re.sub(r"; did you mean 'fp\d+'\?", "; did you mean 'fp64'?", found)
-        for found in told(write(GOOD.replace(old, new)))
-    ]
+    assert line in [re.sub(r"; did you mean 'fp\d+'\?", "; did you mean 'fp64'?", found) for found in told(write(GOOD.replace(old, new)))]
 
 
 @pytest.mark.parametrize("missing", ["system", "workload"])
@@ -197,8 +194,6 @@ def test_devices_without_a_wiring_are_told(write, exactly):
     scenario = crossflow.load(write(GOOD), ["system.devices_per_node=4"])
     with pytest.raises(
         StrategyError,
-        match=exactly(
-            "4 devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"
-        ),
+        match=exactly("4 devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"),
     ):
         scenario.network()

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (exact sentences and tables of cases)
 """Schedules: the longest path is what an event engine finds, merged or not, and no link sends two things at once."""
 
 import itertools
@@ -121,10 +120,7 @@ def test_data_parallel_case_study_waits_for_all_of_its_reductions(lstm):
     graph = transform(scenario.graph(), scenario.strategy)
     device = architecture(scenario.system)
     costs = cost(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
-    seconds = {
-        task.name: (costs.work_time if task.kind == "compute" else costs.messages.time)[task.index, 0]
-        for task in graph.tasks
-    }
+    seconds = {task.name: (costs.work_time if task.kind == "compute" else costs.messages.time)[task.index, 0] for task in graph.tasks}
     reductions = sum(time for name, time in seconds.items() if name.endswith("all_reduce"))
     softmax = sum(time for name, time in seconds.items() if name.startswith("softmax.backward"))
     step = schedule(graph).makespan(costs.work_time, costs.messages.time)[0]

@@ -19,9 +19,7 @@ def heaviest(loads, stages):
     return max(sum(load for load, stage in zip(loads, stages, strict=True) if stage == s) for s in set(stages))
 
 
-@pytest.mark.parametrize(
-    "loads", [(1, 1, 1, 1), (5, 1, 1, 1, 5), (1, 2, 3, 4, 5, 6), (9, 1, 1), (1, 1, 9), (3, 1, 4, 1, 5, 9, 2, 6)]
-)
+@pytest.mark.parametrize("loads", [(1, 1, 1, 1), (5, 1, 1, 1, 5), (1, 2, 3, 4, 5, 6), (9, 1, 1), (1, 1, 9), (3, 1, 4, 1, 5, 9, 2, 6)])
 def test_no_other_cut_is_lighter(loads):
     for stages in range(1, len(loads) + 1):
         made = assign_stages(model(*loads), stages)

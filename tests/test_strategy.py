@@ -86,9 +86,7 @@ def test_axes_of_one_device_have_no_name():
     ],
 )
 def test_other_notation_is_refused(text, exactly):
-    sentence = (
-        f"strategy '{text}' is not of the form RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, or a part of these such as d512"
-    )
+    sentence = f"strategy '{text}' is not of the form RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, or a part of these such as d512"
     with pytest.raises(StrategyError, match=exactly(sentence)):
         parse_strategy(text)
 

@@ -37,9 +37,7 @@ def test_every_number_has_a_unit_and_a_source(name):
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_no_bare_number_but_the_step_of_a_node(name):
     bare = [
-        path
-        for path, value in files.walk(library_document(name).data)
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        path for path, value in files.walk(library_document(name).data) if isinstance(value, int | float) and not isinstance(value, bool)
     ]
     bare = [path for path in bare if path[-1] not in ("value", "low", "high")]
     assert {path[-1] for path in bare} == {"step"}
@@ -76,9 +74,7 @@ def test_logic_scales_by_the_rule_of_the_paper(standard, node):
 def test_a_component_given_at_another_node_scales_from_there(standard):
     unit = standard.component("compute", "pascal-core")
     assert unit.node == "N16"
-    assert standard.scale(unit, Choice.of(["N12"])).nominal_area[0] == pytest.approx(
-        unit.nominal_area[0] / 1.8, rel=1e-14
-    )
+    assert standard.scale(unit, Choice.of(["N12"])).nominal_area[0] == pytest.approx(unit.nominal_area[0] / 1.8, rel=1e-14)
     assert standard.scale(unit, Choice.of(["N16"])).nominal_power[0] == unit.nominal_power[0]
 
 
@@ -123,9 +119,7 @@ def test_a_limit_that_only_some_have_is_none_for_the_others(standard):
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-@pytest.mark.parametrize(
-    "generations", [("HBM2", "HBM2e", "HBM3", "HBM4"), ("NDR-x8", "XDR-x8", "GDR-x8"), ("NDR", "XDR", "GDR")]
-)
+@pytest.mark.parametrize("generations", [("HBM2", "HBM2e", "HBM3", "HBM4"), ("NDR-x8", "XDR-x8", "GDR-x8"), ("NDR", "XDR", "GDR")])
 def test_generations_improve(name, generations):
     library = load_library(name)
     kind = "memory" if generations[0] == "HBM2" else "link"
@@ -134,12 +128,8 @@ def test_generations_improve(name, generations):
     lanes = [float((part.links_per_device if kind == "memory" else part.maximum_links)[0]) for part in parts]
     rates = [count * float(part.nominal_frequency[0]) for count, part in zip(lanes, parts, strict=True)]
     assert rates == sorted(set(rates))
-    assert [float(getattr(part, energy)[0]) for part in parts] == sorted(
-        (float(getattr(part, energy)[0]) for part in parts), reverse=True
-    )
-    assert kind == "link" or [float(part.device_capacity[0]) for part in parts] == sorted(
-        float(part.device_capacity[0]) for part in parts
-    )
+    assert [float(getattr(part, energy)[0]) for part in parts] == sorted((float(getattr(part, energy)[0]) for part in parts), reverse=True)
+    assert kind == "link" or [float(part.device_capacity[0]) for part in parts] == sorted(float(part.device_capacity[0]) for part in parts)
 
 
 @pytest.mark.parametrize(("name", "terabytes"), [("HBM2", 1.024), ("HBM2e", 2.048), ("HBM3", 2.6), ("HBM4", 3.3)])
@@ -211,8 +201,4 @@ def test_a_circle_of_libraries_is_told(tmp_path):
 
 def test_units_of_the_library_are_those_of_its_figures():
     """The library's files against the models: 4.2 pJ/bit is 33.6 pJ/B."""
-    assert (
-        load_library("standard").memory["HBM2"].dynamic_energy_per_bit[0]
-        == parse("4.2 pJ/bit", "J/B")
-        == pytest.approx(33.6e-12)
-    )
+    assert load_library("standard").memory["HBM2"].dynamic_energy_per_bit[0] == parse("4.2 pJ/bit", "J/B") == pytest.approx(33.6e-12)

@@ -10,11 +10,7 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.units import parse
 
-TEMPLATES = {
-    name: path
-    for name, path in files.catalogue("templates").items()
-    if path.parent.name in ("generated", "devices", "systems")
-}
+TEMPLATES = {name: path for name, path in files.catalogue("templates").items() if path.parent.name in ("generated", "devices", "systems")}
 GENERATED = [name for name, path in TEMPLATES.items() if path.parent.name == "generated"]
 
 WORDS = {
@@ -70,9 +66,7 @@ def test_every_number_of_a_template_has_a_known_source(name):
 def test_every_number_of_a_generated_template_is_sourced_under_validation(name):
     _, document = section(template=name)
     spec = files.validate(GeneratedSystem, document, sourced=True)
-    assert {
-        value["source"] for _, value in files.walk(document.data) if isinstance(value, dict) and "value" in value
-    } <= set(spec.sources)
+    assert {value["source"] for _, value in files.walk(document.data) if isinstance(value, dict) and "value" in value} <= set(spec.sources)
 
 
 @pytest.mark.parametrize("name", GENERATED)

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (exact sentences and tables of cases)
 """Tiling: traffic between its bounds, tiles that fit, and no worse than the paper's brute force over random tiles."""
 
 import dataclasses
@@ -7,8 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
-from crossflow.cost.roofline import gemm_costs
 from crossflow.cost import tiling
+from crossflow.cost.roofline import gemm_costs
 from crossflow.cost.tiling import Block, candidates, crossing, inside, register_accesses, traffic_by_level
 from crossflow.workload import Gemm
 
@@ -31,9 +30,7 @@ def whole(m, n, k):
 def cuts(outer, tile):
     """How often a tile of given sides cuts m, n and k of a block."""
     return np.stack(
-        np.broadcast_arrays(
-            *(np.ceil(size / part * (1 - 1e-12)) for size, part in zip((outer.m, outer.n, outer.k), tile, strict=True))
-        )
+        np.broadcast_arrays(*(np.ceil(size / part * (1 - 1e-12)) for size, part in zip((outer.m, outer.n, outer.k), tile, strict=True)))
     )
 
 
@@ -44,9 +41,7 @@ def delivered(m, n, k, levels):
 
 def with_bandwidth(device, **factors):
     """The device with some levels faster by a factor."""
-    levels = tuple(
-        dataclasses.replace(level, bandwidth=level.bandwidth * factors.get(level.name, 1.0)) for level in device.levels
-    )
+    levels = tuple(dataclasses.replace(level, bandwidth=level.bandwidth * factors.get(level.name, 1.0)) for level in device.levels)
     return dataclasses.replace(device, levels=levels)
 
 
@@ -148,17 +143,11 @@ def brute_force(shape, device, rng):
     for i, level in enumerate(device.levels[:-1]):
         if level.scope != "global":
             caps[i] = max(3.0, min(caps[i], 3.0 * (work / level.instances[0]) ** (2 / 3)))
-    l2, l1, registers = (
-        np.minimum(np.array(random_tiles(rng, cap)).T, np.array([[m], [n], [k]])) for cap in reversed(caps)
-    )
-    outer = Block(
-        m=np.array(float(m)), n=np.array(float(n)), k=np.array(float(k)), repeats=np.array(1.0), revisits=np.array(0.0)
-    )
+    l2, l1, registers = (np.minimum(np.array(random_tiles(rng, cap)).T, np.array([[m], [n], [k]])) for cap in reversed(caps))
+    outer = Block(m=np.array(float(m)), n=np.array(float(n)), k=np.array(float(k)), repeats=np.array(1.0), revisits=np.array(0.0))
     times = []
     for tiles, source in ((l2[:, :, None, None], 3), (l1[:, None, :, None], 2), (registers[:, None, None, :], 1)):
-        number = cuts(
-            outer, [np.minimum(tile, size) for tile, size in zip(tiles, (outer.m, outer.n, outer.k), strict=True)]
-        )
+        number = cuts(outer, [np.minimum(tile, size) for tile, size in zip(tiles, (outer.m, outer.n, outer.k), strict=True)])
         times.append(cheapest(outer, number) * ELEMENT / device.levels[source].bandwidth[0])
         outer = inside(outer, *number)
     reads = register_accesses(2.0 * work, outer, device.array_height, device.array_width, device.dataflow) * ELEMENT
@@ -192,9 +181,7 @@ def test_endless_bandwidth_leaves_compute_alone(v100):
         costs = gemm_costs([Gemm(m=m, n=n, k=k)], fast, "fp16", 2)
         if 2 * m * n * k > 1e8:
             assert costs.bound[0, 0] == 0
-            assert costs.time[0, 0] == pytest.approx(
-                9e-6 + 2 * m * n * k / (0.85 * v100.throughput["fp16"][0]), rel=1e-9
-            )
+            assert costs.time[0, 0] == pytest.approx(9e-6 + 2 * m * n * k / (0.85 * v100.throughput["fp16"][0]), rel=1e-9)
 
 
 @pytest.mark.parametrize("level", ["registers", "l1", "l2", "memory"])
@@ -214,9 +201,7 @@ def test_products_in_a_batch_are_those_one_by_one(v100):
 
 def test_accumulation_reads_c_once_more_at_every_level(v100):
     for m, n, k in SHAPES[:6]:
-        plain, added = (
-            gemm_costs([Gemm(m=m, n=n, k=k, accumulate=add)], v100, "fp16", 2).traffic[:, 0, 0] for add in (False, True)
-        )
+        plain, added = (gemm_costs([Gemm(m=m, n=n, k=k, accumulate=add)], v100, "fp16", 2).traffic[:, 0, 0] for add in (False, True))
         np.testing.assert_allclose(added - plain, ELEMENT * m * n, rtol=1e-6)
 
 
@@ -224,12 +209,8 @@ def test_accumulation_reads_c_once_more_at_every_level(v100):
 
 
 def accesses(extent, height, width, dataflow="weight", others=1.0):
-    m, n, k = (
-        {"weight": (extent, others, others), "activation": (others, extent, others), "output": (others, others, extent)}
-    )[dataflow]
-    return float(
-        register_accesses(np.array([[1.0]]), whole(m, n, k), np.array([height]), np.array([width]), dataflow)[0, 0]
-    )
+    m, n, k = ({"weight": (extent, others, others), "activation": (others, extent, others), "output": (others, others, extent)})[dataflow]
+    return float(register_accesses(np.array([[1.0]]), whole(m, n, k), np.array([height]), np.array([width]), dataflow)[0, 0])
 
 
 @pytest.mark.parametrize(("height", "width"), [(1.0, 1.0), (4.0, 4.0), (8.0, 4.0), (128.0, 128.0)])

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (exact sentences and tables of cases)
 """The super-graph: work is conserved, dimensions must divide, and only what must move moves."""
 
 import itertools
@@ -30,23 +29,11 @@ def super_graph(graph, strategy):
 
 def products(made):
     """Every GEMM that one device of each stage runs, with repeats."""
-    return [
-        op
-        for task in made.tasks
-        if task.kind == "compute"
-        for op in made.works[task.index].operations
-        if isinstance(op, Gemm)
-    ]
+    return [op for task in made.tasks if task.kind == "compute" for op in made.works[task.index].operations if isinstance(op, Gemm)]
 
 
 def streams(made):
-    return [
-        op
-        for task in made.tasks
-        if task.kind == "compute"
-        for op in made.works[task.index].operations
-        if not isinstance(op, Gemm)
-    ]
+    return [op for task in made.tasks if task.kind == "compute" for op in made.works[task.index].operations if not isinstance(op, Gemm)]
 
 
 def sent(made):
@@ -58,23 +45,17 @@ def replicas(made):
     return made.strategy.devices // made.stages
 
 
-@pytest.mark.parametrize(
-    ("graph", "strategy"), [*itertools.product(GRAPHS, STRATEGIES), *itertools.product(GRAPHS[:3], PIPELINES)]
-)
+@pytest.mark.parametrize(("graph", "strategy"), [*itertools.product(GRAPHS, STRATEGIES), *itertools.product(GRAPHS[:3], PIPELINES)])
 def test_flops_of_all_devices_are_those_of_the_model(graph, strategy):
     whole, made = super_graph(graph, "d1"), super_graph(graph, strategy)
-    assert replicas(made) * sum(op.flops for op in products(made)) == pytest.approx(
-        sum(op.flops for op in products(whole)), rel=1e-12
-    )
+    assert replicas(made) * sum(op.flops for op in products(made)) == pytest.approx(sum(op.flops for op in products(whole)), rel=1e-12)
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *PIPELINES])
 def test_pointwise_work_of_all_devices_is_that_of_the_model(strategy):
     """All but the optimizer, which every replica of the weights runs, and the clearing of replicated gradients."""
     whole, made = super_graph(FORWARD, "d1"), super_graph(FORWARD, strategy)
-    assert replicas(made) * sum(op.elements for op in streams(made)) == pytest.approx(
-        sum(op.elements for op in streams(whole)), rel=1e-12
-    )
+    assert replicas(made) * sum(op.elements for op in streams(made)) == pytest.approx(sum(op.elements for op in streams(whole)), rel=1e-12)
 
 
 @pytest.mark.parametrize("graph", GRAPHS[:3], ids=["lstm", "projection", "forward"])
@@ -187,7 +168,7 @@ def test_volumes_are_the_bytes_of_the_messages(strategy):
     made = super_graph(MODEL, strategy)
     assert set(made.volumes) == set(made.strategy.names("rows", "columns", "inner", "batch"))
     alone = super_graph(MODEL, "d8").volumes["dp"]
-    assert alone == 2 * 2 * MODEL.parameters
+    assert alone == pytest.approx(2 * 7 / 8 * 2 * MODEL.parameters)
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *PIPELINES])
@@ -229,9 +210,7 @@ def test_what_does_not_divide_is_told_with_its_numbers(graph, strategy, sentence
 
 def test_vocabulary_that_does_not_divide_is_told(exactly):
     graph = lstm(**{**SIZES, "vocabulary": 4801})
-    with pytest.raises(
-        StrategyError, match=exactly("softmax: its 4801 columns do not divide by kp2 = 4 of strategy RC-1-4")
-    ):
+    with pytest.raises(StrategyError, match=exactly("softmax: its 4801 columns do not divide by kp2 = 4 of strategy RC-1-4")):
         super_graph(graph, "RC-1-4")
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (exact sentences and tables of cases)
 """Voltage and frequency: the cubic's root, its limits, and a power that never exceeds its budget."""
 
 import hypothesis.strategies as st
@@ -17,9 +16,7 @@ LINK_POWER, LINK_LANES, LINK_FREQUENCY = 1141 * 13e-12 * 20e9, 1141, 20e9
 
 def run(budget, nominal_power, volts, leakage=0.0, divisible=True):
     arrays = {name: np.array([value]) for name, value in volts.items()}
-    return operate(
-        np.atleast_1d(budget), np.atleast_1d(nominal_power), **arrays, leakage=np.array([leakage]), divisible=divisible
-    )
+    return operate(np.atleast_1d(budget), np.atleast_1d(nominal_power), **arrays, leakage=np.array([leakage]), divisible=divisible)
 
 
 @st.composite
@@ -41,9 +38,7 @@ def test_the_root_satisfies_the_cubic(leakage):
     power = 10 ** rng.uniform(-3, 3, 5000)
     voltage = voltage_for(power, nominal, threshold, np.array([leakage]))
     inner = voltage > threshold
-    np.testing.assert_allclose(
-        relative_power(voltage, nominal, threshold, np.array([leakage]))[inner], power[inner], rtol=1e-9
-    )
+    np.testing.assert_allclose(relative_power(voltage, nominal, threshold, np.array([leakage]))[inner], power[inner], rtol=1e-9)
     below = leakage * threshold[~inner] / nominal[~inner]  # leakage alone takes the budget at the threshold
     assert (power[~inner] <= below * (1 + 1e-9)).all()
 
@@ -53,16 +48,12 @@ def test_the_root_is_the_papers_equation_without_leakage():
     for power in (0.01, 0.5, 1.0, 3.0):
         roots = np.roots([1.0, -2 * 0.2, 0.2**2, -power * 0.8 * 0.6**2])
         real = roots[abs(roots.imag) < 1e-9].real
-        assert voltage_for(np.array([power]), np.array([0.8]), np.array([0.2]), np.zeros(1))[0] == pytest.approx(
-            real.max(), rel=1e-9
-        )
+        assert voltage_for(np.array([power]), np.array([0.8]), np.array([0.2]), np.zeros(1))[0] == pytest.approx(real.max(), rel=1e-9)
 
 
 def test_nominal_power_buys_the_nominal_point():
     point = run(CORE_POWER, CORE_POWER, CORE, leakage=0.1)
-    assert (point.voltage[0], point.frequency[0], point.active[0], point.power[0]) == pytest.approx(
-        (0.8, 1.0, 1.0, CORE_POWER), rel=1e-12
-    )
+    assert (point.voltage[0], point.frequency[0], point.active[0], point.power[0]) == pytest.approx((0.8, 1.0, 1.0, CORE_POWER), rel=1e-12)
     assert relative_frequency(np.array([0.8]), np.array([0.8]), np.array([0.2]))[0] == pytest.approx(1.0)
 
 
@@ -71,11 +62,7 @@ def test_power_never_exceeds_its_budget(component, divisible):
     volts, leakage, nominal_power, budget = component
     point = run(budget, nominal_power, volts, leakage, divisible)
     assert 0 <= point.power[0] <= budget
-    spent = (
-        point.active[0]
-        * nominal_power
-        * relative_power(point.voltage, volts["nominal"], volts["threshold"], leakage)[0]
-    )
+    spent = point.active[0] * nominal_power * relative_power(point.voltage, volts["nominal"], volts["threshold"], leakage)[0]
     assert not divisible or spent <= budget * (1 + 1e-9)
 
 

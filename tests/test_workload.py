@@ -80,9 +80,7 @@ def test_an_update_waits_for_every_gradient_of_its_layer():
             before[i] |= {j} | before[j]
         stream[node.phase] = i
     for i, node in enumerate(graph.nodes):
-        gradients = {
-            j for j, other in enumerate(graph.nodes) if other.layer == node.layer and other.phase == "backward"
-        }
+        gradients = {j for j, other in enumerate(graph.nodes) if other.layer == node.layer and other.phase == "backward"}
         assert node.phase != "update" or gradients <= before[i]
 
 

@@ -2,8 +2,8 @@
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
-from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.network import FabricParameters, NetworkLevel, NetworkSpec
+from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 
 __all__ = [

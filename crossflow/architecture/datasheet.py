@@ -34,7 +34,9 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         energy=energy.memory if energy.memory is not None else memory.dynamic_energy_per_bit,
     )
     idle = system.power.idle if system.power.idle is not None else ZERO
-    fastest = next((system.throughput[dtype] for dtype in ("fp16", "bf16") if dtype in system.throughput), next(iter(system.throughput.values())))
+    fastest = next(
+        (system.throughput[dtype] for dtype in ("fp16", "bf16") if dtype in system.throughput), next(iter(system.throughput.values()))
+    )
     side = np.sqrt(fastest / (2.0 * system.units * system.clock))  # multiply-accumulates of one unit, as a square
     return Architecture(
         name=system.name,

@@ -64,18 +64,8 @@ class Cores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnChipMemory:
-    """One on-chip level as built."""
-
-    level: Level
-    static_power: Array
-    used: Allotment
-    limit: Limit
-
-
-@dataclass(frozen=True, kw_only=True)
-class MainMemory:
-    """The off-chip memory as built."""
+class BuiltMemory:
+    """One level of memory as built, on the chip or off it."""
 
     level: Level
     static_power: Array
@@ -112,7 +102,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     memory = build_memory(parts.memory, budgets, given["memory"], system.memory_utilisation)
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
-    built = {"compute": cores, **caches, "memory": memory, "intra_link": intra, "inter_link": inter}
+    built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **caches, "memory": memory, "intra_link": intra, "inter_link": inter}
     return Architecture(
         name=system.name,
         throughput={dtype: cores.peak * rate for dtype, rate in system.rates.items()},
@@ -145,7 +135,9 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     choice = {role: choices.get(role) or Choice.of((name,)) for role, name in system.technology.model_dump().items()}
     changes = system.components
     # Each unit is scaled from its own node, and only then do the points choose among them.
-    units = [library.scale(_changed(library.component("compute", name), changes.compute), choice["logic"]) for name in choice["compute"].names]
+    units = [
+        library.scale(_changed(library.component("compute", name), changes.compute), choice["logic"]) for name in choice["compute"].names
+    ]
     on_chip = {
         name: library.scale(_changed(library.component("on_chip", spec.component), changes.on_chip.get(name)), choice["logic"])
         for name, spec in system.levels.items()
@@ -235,7 +227,7 @@ def build_cores(compute: Compute, given: Allotment, mcus_per_bundle: Array) -> C
 
 def build_on_chip(
     name: str, scope: str, utilisation: Array, bank: OnChip, given: Allotment, cores: Cores, mcus_per_bundle: Array
-) -> OnChipMemory:
+) -> BuiltMemory:
     """Banks and the crossbar to the units in scope share the area; what static power leaves feeds accesses (Eq. 2, 3).
 
     Every bank has a crosspoint to every unit in its scope, so crossbar area and power grow with banks x ports
@@ -263,7 +255,7 @@ def build_on_chip(
         energy=bank.dynamic_energy_per_bit,
     )
     power = np.where(banks > 0, np.minimum(given.power, static + left), 0.0)
-    return OnChipMemory(
+    return BuiltMemory(
         level=level,
         static_power=np.minimum(static, given.power),
         used=Allotment(area=banks * bank_area, power=power, perimeter=NOTHING),
@@ -275,7 +267,7 @@ def build_on_chip(
     )
 
 
-def build_memory(memory: Memory, budgets: Budgets, given: Allotment, utilisation: Array) -> MainMemory:
+def build_memory(memory: Memory, budgets: Budgets, given: Allotment, utilisation: Array) -> BuiltMemory:
     """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows."""
     fits = np.stack(
         np.broadcast_arrays(
@@ -307,7 +299,7 @@ def build_memory(memory: Memory, budgets: Budgets, given: Allotment, utilisation
     limits = (*names, *(f"{name}; power slows its pins" for name in names))
     slowed = 3 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
     limit = Limit(component="memory", names=limits, code=fits.argmin(axis=0) + slowed)
-    return MainMemory(level=level, static_power=static, used=used, limit=limit)
+    return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
 
 
 def build_links(component: str, link: Link, given: Allotment, wiring: Array | None) -> Links:
@@ -354,7 +346,7 @@ def _usage(given: Mapping[str, Allotment], used: Mapping[str, Allotment]) -> tup
 
 
 def _problems(
-    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, OnChipMemory], memory: MainMemory
+    system: GeneratedSystem, parts: Parts, cores: Cores, caches: Mapping[str, BuiltMemory], memory: BuiltMemory
 ) -> tuple[tuple[Mask, str], ...]:
     """Design points that cannot be built, with the sentence that says why."""
     budgets = system.budgets

@@ -26,7 +26,9 @@ class FabricParameters(FileModel):
     reduction_copy: Ratio = Field(description="extra link-time of an all-reduce per buffer byte: local reduce/copy not hidden by transfer")
     switch_step: Time = Field(description="pipeline step of a ring over NVSwitch / bonded NVLink")
     in_switch_fill: Time = Field(description="in-switch reduction: fill time per rank")
-    in_switch_efficiency_nvlink5: Ratio = Field(description="in-switch reduction on NVLink 5 (>= 800 GB/s a GPU: Blackwell, NVL72), over eff_switch")
+    in_switch_efficiency_nvlink5: Ratio = Field(
+        description="in-switch reduction on NVLink 5 (>= 800 GB/s a GPU: Blackwell, NVL72), over eff_switch"
+    )
     switch_transfer_efficiency: Ratio = Field(description="send/recv over NVSwitch")
     bridge_transfer_efficiency: Ratio = Field(description="send/recv over a bridged pair (timed to the last hand-over, so > 1)")
     direct_efficiency: Ratio = Field(description="achieved over raw rate of single direct NVLinks (cube mesh)")

@@ -43,7 +43,9 @@ def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -
     """SpecError with every technology name of a system that its library does not have."""
     _found("techlibs", spec.techlib, base, document, "techlib")
     library = _library(spec.techlib, base)
-    named = [(("technology", role), "link" if role.endswith("link") else role, name) for role, name in spec.technology.model_dump().items()]
+    named: list[tuple[tuple[str, ...], str, str]] = [
+        (("technology", role), "link" if role.endswith("link") else role, name) for role, name in spec.technology.model_dump().items()
+    ]
     if isinstance(spec, GeneratedSystem):
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
     problems = []

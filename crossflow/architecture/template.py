@@ -34,6 +34,7 @@ from crossflow.units import (
 Scope = Literal["mcu", "bundle", "global"]
 Dataflow = Literal["weight", "activation", "output", "best"]
 
+
 def _partial(model: type[FileModel]) -> type[FileModel]:
     """Model with the same fields, each optional: what a template or scenario may change in a component."""
     fields: dict[str, Any] = {}

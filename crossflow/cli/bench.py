@@ -15,10 +15,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         page.emit_json(figures)
         return
-    rows = [
-        [name.replace("_", " "), *_value(figure["value"], figure["unit"]), figure["meaning"]]
-        for name, figure in figures.items()
-    ]
+    rows = [[name.replace("_", " "), *_value(figure["value"], figure["unit"]), figure["meaning"]] for name, figure in figures.items()]
     page.emit(page.grid(rows, right=(1,), wraps=3))
 
 

@@ -50,17 +50,12 @@ def entries(kind: str) -> list[Entry]:
     paths = files.catalogue(kind)
     if kind == "templates":
         return _templates(paths)
-    return [
-        Entry(name=name, group=kind.removesuffix("s"), title=title(path), file=str(path))
-        for name, path in paths.items()
-    ]
+    return [Entry(name=name, group=kind.removesuffix("s"), title=title(path), file=str(path)) for name, path in paths.items()]
 
 
 def _models() -> list[Entry]:
     kinds = [Entry(name=name, group="kind", title=_summary(model), file=None) for name, model in MODELS.items()]
-    return kinds + [
-        Entry(name=name, group="preset", title=title(path), file=str(path)) for name, path in presets().items()
-    ]
+    return kinds + [Entry(name=name, group="preset", title=title(path), file=str(path)) for name, path in presets().items()]
 
 
 def _templates(paths: dict[str, Path]) -> list[Entry]:

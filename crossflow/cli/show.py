@@ -87,9 +87,7 @@ class Sheet:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        plain: dict[str, Any] = {
-            name: getattr(self, name) for name in ("name", "kind", "title", "file", "notes", "sources")
-        }
+        plain: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "title", "file", "notes", "sources")}
         plain |= {"figures": [asdict(figure) for figure in self.figures], "settings": dict(self.settings)}
         return plain if self.device is None else {**plain, "architecture": _plain_device(self.device)}
 
@@ -132,9 +130,7 @@ def _names() -> list[str]:
     for library in files.catalogue("techlibs"):
         loaded = load_library(library)
         for kind in COMPONENTS:
-            known += [
-                text for entry in loaded.names(kind) for text in (entry, f"{kind}/{entry}", f"{library}/{kind}/{entry}")
-            ]
+            known += [text for entry in loaded.names(kind) for text in (entry, f"{kind}/{entry}", f"{library}/{kind}/{entry}")]
     return known
 
 
@@ -166,9 +162,7 @@ def of_file(path: Path) -> Sheet:
 def techlib(name: str) -> Sheet:
     """Sheet of a whole library, with what it extends."""
     path, document, library = files.find("techlibs", name), library_document(name), load_library(name)
-    return _sheet(
-        library.name, "technology library", str(path), document, library, citations=document.data.get("sources", {})
-    )
+    return _sheet(library.name, "technology library", str(path), document, library, citations=document.data.get("sources", {}))
 
 
 def component(library: str, kind: str, name: str, also: tuple[str, ...] = ()) -> Sheet:

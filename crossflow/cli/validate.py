@@ -42,9 +42,7 @@ def table(name: str, entry: Mapping[str, Any]) -> Group:
     body = [[label, *_cells(row, extra)] for label, row in found]
     shown = page.grid(body, right=range(1, len(header)), header=header, wraps=0)
     remarks = [Text(remark, "dim") for remark in (*skipped(entry), *entry.get("notes", ()))]
-    title = page.heading(
-        name.replace("_", " "), aside=f"relative errors of {entry['n']} rows, {entry['skipped']} skipped"
-    )
+    title = page.heading(name.replace("_", " "), aside=f"relative errors of {entry['n']} rows, {entry['skipped']} skipped")
     return Group(title, page.indented(Group(shown, *remarks)))
 
 

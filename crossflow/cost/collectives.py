@@ -68,9 +68,7 @@ def best(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Ar
     time = ring(collective, size, ranks, bandwidth, latency)
     if collective != "all_reduce" or not any_to_any or ranks < 3:
         return time
-    other = np.minimum(
-        halving_doubling_all_reduce(size, ranks, bandwidth, latency), tree_all_reduce(size, ranks, bandwidth, latency)
-    )
+    other = np.minimum(halving_doubling_all_reduce(size, ranks, bandwidth, latency), tree_all_reduce(size, ranks, bandwidth, latency))
     return np.asarray(np.minimum(time, other))
 
 

@@ -97,7 +97,11 @@ def _joined(parts: list[KernelCosts]) -> KernelCosts:
         return np.concatenate([np.broadcast_to(array, (*array.shape[:-1], n)) for array in arrays], axis=axis)
 
     return KernelCosts(
-        time=join("time", 0), launch=join("launch", 0), resource_times=join("resource_times", 1), flops=join("flops", 0), traffic=join("traffic", 1)
+        time=join("time", 0),
+        launch=join("launch", 0),
+        resource_times=join("resource_times", 1),
+        flops=join("flops", 0),
+        traffic=join("traffic", 1),
     )
 
 

@@ -101,7 +101,9 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
     )
 
 
-def fabric_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture, devices_per_node: int) -> Array:
+def fabric_time(
+    collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture, devices_per_node: int
+) -> Array:
     """Time of a collective along one axis of a mesh in which every device of every node is busy. [s]"""
     fabric = fabric_of(network, architecture, devices_per_node)
     return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True))

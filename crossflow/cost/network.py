@@ -92,7 +92,13 @@ def _ideal_time(collective: str, size: Array, route: AxisRoute, placement: Place
 
 
 def _hierarchical(
-    collective: str, size: Array, route: AxisRoute, bandwidths: tuple[Array, Array], ports: tuple[Port, Port], package_any: bool, cluster_any: bool
+    collective: str,
+    size: Array,
+    route: AxisRoute,
+    bandwidths: tuple[Array, Array],
+    ports: tuple[Port, Port],
+    package_any: bool,
+    cluster_any: bool,
 ) -> Array:
     """Inside each package first, then between packages on the shard of each rank, then back inside."""
     p, packages = route.package_size, route.size // route.package_size

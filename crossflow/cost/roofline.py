@@ -59,7 +59,9 @@ def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, el
     # Products that differ only in whether they add to C share their tiles: the sum in C crosses every level once more.
     distinct, which = np.unique(np.concatenate([m, n, k], axis=1), axis=0, return_inverse=True)
     delivered, tile = traffic_by_level(distinct[:, :1], distinct[:, 1:2], distinct[:, 2:], element, architecture.levels)
-    registers = register_accesses(2.0 * distinct.prod(axis=1)[:, None], tile, architecture.array_height, architecture.array_width, architecture.dataflow)
+    registers = register_accesses(
+        2.0 * distinct.prod(axis=1)[:, None], tile, architecture.array_height, architecture.array_width, architecture.dataflow
+    )
     shape = np.broadcast_shapes(registers.shape, delivered.shape[1:])
     delivered = np.broadcast_to(delivered, (len(delivered), *shape))
     traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], delivered])[:, which.ravel()]
@@ -84,7 +86,9 @@ def tiled_costs(
     times = np.stack([np.broadcast_to(part, shape) for part in (compute, *(by_name.get(name, nothing) for name in names))])
     launch = np.broadcast_to(architecture.execution.kernel_launch, shape)
     traffic = np.stack([np.broadcast_to(moved if name == "memory" else nothing, shape) for name in names])
-    return KernelCosts(time=time + launch, launch=launch, resource_times=times, flops=np.broadcast_to(2.0 * m * n * k, shape), traffic=traffic)
+    return KernelCosts(
+        time=time + launch, launch=launch, resource_times=times, flops=np.broadcast_to(2.0 * m * n * k, shape), traffic=traffic
+    )
 
 
 def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:

@@ -115,7 +115,8 @@ def _search(whole: Block, room: Sequence[Array], costs: Sequence[Array]) -> tupl
     `costs`, the time of an element into each level [s]. So no tiling is lost because a level became faster.
     """
     gemms = whole.m.shape[0]
-    blocks, moved = whole, []
+    blocks = whole
+    moved: list[Array] = []
     for level in range(len(room) - 1, -1, -1):
         outermost, innermost = level == len(room) - 1, level == 0
         weights = (0.0,) if innermost else FAR_WEIGHTS if outermost else NEAR_WEIGHTS
@@ -201,7 +202,7 @@ def _cut(whole: Single, largest: Single, cuts: Single, part: Single) -> None:
     np.divide(whole, cuts, out=part)
 
 
-def crossing(outer: Block, cuts: Numbers, stays: str) -> Numbers:
+def crossing(outer: Block, cuts: Sequence[Numbers] | Numbers, stays: str) -> Numbers:
     """Elements that cross into a level whose tiles cut m, n and k so often, while it works through all blocks `outer`.
 
     The innermost loop runs over the dimension that the operand which stays does not have, so that it moves once; the two
@@ -218,9 +219,7 @@ def crossing(outer: Block, cuts: Numbers, stays: str) -> Numbers:
 
 def inside(outer: Block, m: Array, n: Array, k: Array) -> Block:
     """The block that a tile holds, from the numbers of cuts: all tiles together are the whole."""
-    return Block(
-        m=outer.m / m, n=outer.n / n, k=outer.k / k, repeats=outer.repeats * m * n * k, revisits=(k - 1.0 + outer.revisits) / k
-    )
+    return Block(m=outer.m / m, n=outer.n / n, k=outer.k / k, repeats=outer.repeats * m * n * k, revisits=(k - 1.0 + outer.revisits) / k)
 
 
 def _inner_estimate(outer: Block, sides: Single, capacity: Single) -> Single:

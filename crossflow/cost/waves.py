@@ -25,7 +25,9 @@ ACCUMULATOR = 4  # size of a partial sum [B]
 CHUNK = 16384  # matrix products a batch: temporaries stay in cache
 
 
-def wave_times(m: Array, n: Array, k: Array, architecture: Architecture, dtype: str, element: float, activity: float = 1.0) -> tuple[Array, Array, Array]:
+def wave_times(
+    m: Array, n: Array, k: Array, architecture: Architecture, dtype: str, element: float, activity: float = 1.0
+) -> tuple[Array, Array, Array]:
     """Times that computing, the last cache and both together take, without main memory and launch.
 
     Parameters
@@ -38,13 +40,18 @@ def wave_times(m: Array, n: Array, k: Array, architecture: Architecture, dtype: 
     -------
     compute, cache, together : shape (gemms, n). [s]
     """
-    parts = [_wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], architecture, dtype, element, activity) for i in range(0, len(m), CHUNK)]
+    parts = [
+        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], architecture, dtype, element, activity)
+        for i in range(0, len(m), CHUNK)
+    ]
     if len(parts) == 1:
         return parts[0]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
-def _wave_times(m: Array, n: Array, k: Array, architecture: Architecture, dtype: str, element: float, activity: float) -> tuple[Array, Array, Array]:
+def _wave_times(
+    m: Array, n: Array, k: Array, architecture: Architecture, dtype: str, element: float, activity: float
+) -> tuple[Array, Array, Array]:
     tiles = architecture.execution.tiles
     assert tiles is not None  # the caller has looked
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation

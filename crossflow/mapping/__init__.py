@@ -26,10 +26,12 @@ __all__ = [
     "best_placement",
     "devices",
     "effective_bandwidth",
+    "has_chain",
     "level_bandwidths",
     "most_square",
     "orders",
     "place",
+    "rings",
     "routed_edges",
     "to_networkx",
 ]

@@ -282,15 +282,11 @@ def _check_devices(axes: tuple[tuple[str, int], ...], network: Network) -> None:
     if product > network.devices:
         raise ValueError(f"{network} cannot hold {product} devices")
     if product < network.devices:
-        raise ValueError(
-            f"{'*'.join(name for name, _ in axes)} = {product} but the system has {network.devices} devices"
-        )
+        raise ValueError(f"{'*'.join(name for name, _ in axes)} = {product} but the system has {network.devices} devices")
 
 
 @lru_cache(maxsize=4096)
-def _place(
-    axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str, ...], chains: frozenset[str]
-) -> Placement:
+def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str, ...], chains: frozenset[str]) -> Placement:
     _check_devices(axes, network)
     spans = _spans(axes, order, chains)
     package, cluster = _package_usage(spans, network), _cluster_usage(spans, network)
@@ -313,9 +309,7 @@ def _place(
     )
 
 
-def _route(
-    span: _Span, network: Network, *, hops: int = 0, package_sharing: float = 0.0, cluster_sharing: float = 0.0
-) -> AxisRoute:
+def _route(span: _Span, network: Network, *, hops: int = 0, package_sharing: float = 0.0, cluster_sharing: float = 0.0) -> AxisRoute:
     return AxisRoute(
         name=span.name,
         size=span.size,
@@ -340,10 +334,7 @@ def _best_placement(
     volume = dict(volumes)
 
     def time(placement: Placement) -> float:
-        return sum(
-            volume[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing)
-            for route in placement.routes
-        )
+        return sum(volume[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing) for route in placement.routes)
 
     return min((_place(axes, network, order, chains) for order in orders(axes)), key=time)
 
@@ -365,10 +356,7 @@ def _crosses(span: _Span, package: int) -> bool:
 def _aligned(spans: tuple[_Span, ...], package: int) -> bool:
     """Whether all packages look alike: each axis ends at a package border, starts at one, or is cut evenly by it."""
     return all(
-        package % span.end == 0
-        or span.stride % package == 0
-        or (package % span.stride == 0 and span.end % package == 0)
-        for span in spans
+        package % span.end == 0 or span.stride % package == 0 or (package % span.stride == 0 and span.end % package == 0) for span in spans
     )
 
 
@@ -518,9 +506,7 @@ def _system_route(network: Network, source: int, target: int) -> tuple[SystemLin
 def _package_link(network: Network, package: int, link: tuple[int, int]) -> SystemLink:
     topology = network.package
     switch = f"switch of package {package}"
-    first, second = (
-        switch if node == topology.switch_node else f"device {package * topology.nodes + node}" for node in link
-    )
+    first, second = (switch if node == topology.switch_node else f"device {package * topology.nodes + node}" for node in link)
     return first, second
 
 

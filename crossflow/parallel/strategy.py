@@ -107,7 +107,15 @@ def _from_degrees(given: Mapping[str, Any]) -> Strategy:
     return _mesh(str(dict(given)), **{name: size for name, size in degrees.items() if size is not None})
 
 
-def _mesh(text: str, *, rows: int | None = None, columns: int | None = None, inner: int | None = None, dp: int | None = None, lp: int | None = None) -> Strategy:
+def _mesh(
+    text: str,
+    *,
+    rows: int | None = None,
+    columns: int | None = None,
+    inner: int | None = None,
+    dp: int | None = None,
+    lp: int | None = None,
+) -> Strategy:
     wanted: tuple[tuple[str, int | None, Role], ...] = (
         ("kp1", rows, "rows"), ("kp2", columns, "columns"), ("kp1", inner, "inner"), ("dp", dp, "batch"), ("lp", lp, "layers"),
     )  # fmt: skip

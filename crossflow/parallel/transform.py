@@ -20,7 +20,6 @@ References
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -58,7 +57,7 @@ def check_divides(graph: Graph, strategy: Strategy) -> None:
     for layer in graph.layers:
         if _width(graph, layer) % columns:
             raise StrategyError(f"{layer.name}: its {_width(graph, layer)} columns do not divide by kp2 = {columns} of strategy {strategy}")
-        for what, size in (("inputs", _inputs(graph, layer)), ("columns", _width(graph, layer))):
+        for what, size in (("inputs", _inputs(layer)), ("columns", _width(graph, layer))):
             if size % inner:
                 raise StrategyError(f"{layer.name}: its {size} {what} do not divide by kp1 = {inner} of strategy {strategy}")
 
@@ -68,7 +67,7 @@ def _width(graph: Graph, layer: Layer) -> int:
     return graph.sizes["hidden"] if layer.kind == "cell" else layer.columns
 
 
-def _inputs(graph: Graph, layer: Layer) -> int:
+def _inputs(layer: Layer) -> int:
     """Inputs of a layer that a cut of the inner dimension must divide: a cell reads two vectors of one width."""
     return layer.columns if layer.kind == "embedding" else layer.rows // 2 if layer.kind == "cell" else layer.rows
 
@@ -125,7 +124,7 @@ class _Builder:
     def _transferred(self, source: int, task: int, stage: int) -> int:
         node = self.graph.nodes[source]
         layer = self.graph.layers[node.layer]
-        width = layer.columns if node.phase == "forward" else _inputs(self.graph, layer)
+        width = layer.columns if node.phase == "forward" else _inputs(layer)
         width = self.graph.sizes["hidden"] if layer.kind == "cell" and node.phase == "forward" else width
         return self.send(node.name, stage, (task,), "send_recv", self.m * width / self.inner, self.strategy.names("layers"))
 
@@ -208,7 +207,9 @@ class _Builder:
     def supergraph(self) -> SuperGraph:
         """Everything collected, frozen."""
         stages = self.strategy.degree("layers")
-        names = tuple(tuple(layer.name for i, layer in enumerate(self.graph.layers) if self.stage_of[i] == stage) for stage in range(stages))
+        names = tuple(
+            tuple(layer.name for i, layer in enumerate(self.graph.layers) if self.stage_of[i] == stage) for stage in range(stages)
+        )
         return SuperGraph(
             strategy=self.strategy,
             stages=stages,
@@ -244,13 +245,14 @@ class _Builder:
         return layer.columns / (self.cut if layer.kind == "softmax" else self.inner)
 
     def _volumes(self) -> dict[str, float]:
-        """Bytes that one device sends along each axis in one step."""
-        volumes: Counter[str] = Counter()
+        """Bytes that one device sends along each axis in one step; along each further axis only the shard that is left moves."""
+        sizes = {axis.name: axis.size for axis in self.strategy.axes}
+        volumes = dict.fromkeys((name for message in self.messages for name in message.axes), 0.0)
         messages = tuple(self.messages)
-        for task in self.tasks:
-            if task.kind == "network":
-                message = messages[task.index]
-                factor = 2.0 if message.collective == "all_reduce" else 1.0
-                for axis in message.axes:
-                    volumes[axis] += factor * message.size
-        return dict(volumes)
+        for message in (messages[task.index] for task in self.tasks if task.kind == "network"):
+            size = message.size
+            for axis in message.axes:
+                share = 1.0 if message.collective == "send_recv" else (sizes[axis] - 1) / sizes[axis]
+                volumes[axis] += (2.0 if message.collective == "all_reduce" else 1.0) * share * size
+                size /= sizes[axis]
+        return volumes

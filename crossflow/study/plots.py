@@ -109,7 +109,9 @@ def _draw_panel(axis: Any, panel: Panel, data: PlotData) -> None:
         axis.plot(series.x, series.y, color=colour, linewidth=1.6, zorder=2)
         for x, y, bound, feasible in zip(series.x, series.y, series.bound, series.feasible, strict=True):
             face = colour if feasible else "white"
-            axis.plot([x], [y], marker=MARKERS.get(bound, "*"), color=colour, markerfacecolor=face, markersize=6.5, linestyle="none", zorder=3)
+            axis.plot(
+                [x], [y], marker=MARKERS.get(bound, "*"), color=colour, markerfacecolor=face, markersize=6.5, linestyle="none", zorder=3
+            )
     axis.set_title(panel.name, fontsize=10)
     axis.set_xticks(range(len(data.ticks)), data.ticks, rotation=0 if max(map(len, data.ticks)) < 6 else 30)
     axis.set_xlabel(data.x_label)
@@ -126,7 +128,7 @@ def _legends(figure: Any, data: PlotData) -> None:
     lines = [Line2D([], [], color=colour, label=series.name) for series, colour in zip(first, COLOURS * 9, strict=False) if series.name]
     every = [series for panel in data.panels for series in panel.series]
     bounds = dict.fromkeys(bound for series in every for bound in series.bound)
-    grey = {"color": "#444444", "linestyle": "none", "markersize": 6.5}
+    grey: dict[str, Any] = {"color": "#444444", "linestyle": "none", "markersize": 6.5}
     marks = [Line2D([], [], marker=MARKERS.get(bound, "*"), label=f"bound by {bound}", **grey) for bound in bounds]
     if any(not fits for series in every for fits in series.feasible):
         marks.append(Line2D([], [], marker="o", markerfacecolor="white", label="hollow: does not fit in memory or cannot be built", **grey))

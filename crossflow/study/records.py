@@ -58,7 +58,7 @@ def _same_study(out: Path, earlier: Mapping[str, Any], run: Mapping[str, Any]) -
     for what in ("study", "version"):
         if earlier.get(what) != run.get(what):
             raise CrossflowError(
-                f"{out} holds a run of a different {what} ({earlier.get(what)}, now {run.get(what)}); its points would not fit those to come."
+                f"{out} holds a run of a different {what} ({earlier.get(what)}, now {run.get(what)}); its points would not fit."
                 " Run without --resume into another folder with --out"
             )
 
@@ -90,7 +90,9 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
-        raise CrossflowError(f"cannot write {path}: {error.strerror}; finished points are kept, make room and continue with --resume") from None
+        raise CrossflowError(
+            f"cannot write {path}: {error.strerror}; finished points are kept, make room and continue with --resume"
+        ) from None
 
 
 def finish(out: Path, rows: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> list[Path]:

@@ -129,7 +129,7 @@ def _scenario(document: Document, base: Path, name: str) -> Scenario:
 
 def _check_points(study: Study) -> None:
     """Find values that no point could be made of before the first one is evaluated."""
-    _, _, discrete = split(study.scenario, {path: values for path, values in study.values.items()})
+    _, _, discrete = split(study.scenario, study.values)
     problems = []
     for path in discrete:
         if path.split(".")[0] not in ("system", "workload", "strategy", "placement", "kernels_per_device"):

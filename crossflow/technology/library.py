@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow import files
 from crossflow.arrays import Array, Index
-from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.technology.components import Compute, Link, LogicNode, LogicRule, Memory, OnChip, Substrate
 
@@ -146,12 +146,16 @@ def _check(library: TechLibrary, document: Document) -> None:
     problems = []
     for path, value in files.walk(document.data):
         if isinstance(value, Mapping) and "value" in value and value.get("source") not in library.sources:
-            message = f"source '{value.get('source')}' is not among the file's sources{did_you_mean(str(value.get('source')), library.sources)}"
+            message = (
+                f"source '{value.get('source')}' is not among the file's sources{did_you_mean(str(value.get('source')), library.sources)}"
+            )
             problems.append(document.problem((*path, "source"), message))
     for kind in ("compute", "on_chip"):
         for name, part in getattr(library, kind).items():
             if part.node not in library.logic:
-                problems.append(document.problem((kind, name, "node"), f"no logic node '{part.node}'{did_you_mean(part.node, library.logic)}"))
+                problems.append(
+                    document.problem((kind, name, "node"), f"no logic node '{part.node}'{did_you_mean(part.node, library.logic)}")
+                )
     for kind in ("compute", "memory", "link"):
         for name, part in getattr(library, kind).items():
             problems += [document.problem((kind, name), message) for message in voltage_problems(part)]

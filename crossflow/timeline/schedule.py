@@ -155,4 +155,6 @@ def _assemble(graph: SuperGraph, members: list[list[int]], waits: list[set[int]]
         rows = tuple((int(row), int(counts[new, row])) for row in np.flatnonzero(counts[new]))
         after = tuple(sorted(rank[before] for before in waits[old]))
         segments.append(Segment(stage=first.stage, kind=first.kind, rows=rows, after=after, tasks=tuple(members[old])))
-    return Schedule(stages=graph.stages, works=works, segments=tuple(segments), counts=counts, busy=per_stage[:, :works], sent=per_stage[:, works:])
+    return Schedule(
+        stages=graph.stages, works=works, segments=tuple(segments), counts=counts, busy=per_stage[:, :works], sent=per_stage[:, works:]
+    )

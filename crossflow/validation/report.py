@@ -64,7 +64,9 @@ class Report:
         lines = [f"Report({self.data})"]
         for table in self.tables:
             found = errors(table.measured, table.predicted)
-            lines.append(f"  {table.name}: {found['n']} rows, mean absolute error {_percent(found['mean_abs_error'])}, {dict(table.skipped)} skipped")
+            lines.append(
+                f"  {table.name}: {found['n']} rows, mean absolute error {_percent(found['mean_abs_error'])}, {dict(table.skipped)} skipped"
+            )
         return "\n".join(lines)
 
 

@@ -62,7 +62,9 @@ def read_rows(file: Path, columns: Sequence[str]) -> Rows:
     reader = csv.DictReader(lines)
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:
-        raise SpecError([Problem(file=str(file), message=f"column {name} is missing{did_you_mean(name, reader.fieldnames or ())}") for name in missing])
+        raise SpecError(
+            [Problem(file=str(file), message=f"column {name} is missing{did_you_mean(name, reader.fieldnames or ())}") for name in missing]
+        )
     return list(reader)
 
 
@@ -72,7 +74,15 @@ def numbers(file: Path, rows: Rows, column: str) -> Array:
         return np.array([float(row[column]) for row in rows])
     except (TypeError, ValueError):
         bad = next(row for row in rows if not _is_number(row[column]))
-        raise SpecError([Problem(file=str(file), path=column, message=f"expected a number, got {bad[column]!r} in the row {','.join(map(str, bad.values()))}")]) from None
+        raise SpecError(
+            [
+                Problem(
+                    file=str(file),
+                    path=column,
+                    message=f"expected a number, got {bad[column]!r} in the row {','.join(map(str, bad.values()))}",
+                )
+            ]
+        ) from None
 
 
 def _is_number(text: str | None) -> bool:
@@ -111,7 +121,9 @@ def gemm_table(folder: Path) -> Table:
             "source": [row["source"] for row in kept],
             "device": [row["device"] for row in kept],
             "regime": [">= 100 us" if value >= 100e-6 else "< 100 us" for value in seconds],
-            "device and regime": [f"{row['device']}, {'>=' if value >= 100e-6 else '<'} 100 us" for row, value in zip(kept, seconds, strict=True)],
+            "device and regime": [
+                f"{row['device']}, {'>=' if value >= 100e-6 else '<'} 100 us" for row, value in zip(kept, seconds, strict=True)
+            ],
         },
         skipped=count_skipped(reasons),
         notes=[f"{source}: {text}" for source, text in _conditions_used(kept).items()],
@@ -168,7 +180,7 @@ def template_of(device: str) -> str | None:
     family = [name for name in devices if re.split(r"[-_ ]", name)[0] == re.split(r"[-_ ]", device)[0]]
     size = re.search(r"\d+gb$", device)
     sized = [name for name in family if size and name.endswith(size.group())]
-    return (sized or family or [None])[0]
+    return next(iter(sized or family), None)
 
 
 # -------------------------------------------------------------------------------------------- collectives
@@ -221,7 +233,15 @@ def _fabrics(file: Path) -> dict[str, Fabric]:
     """Fabrics of the systems that a table names."""
     if not file.is_file():
         raise CrossflowError(f"{file} is missing: collectives.csv names systems that it describes")
-    columns = ("system", "gpus_per_node", "intra_fabric", "intra_gb_s_per_direction", "pcie_gb_s_per_direction", "inter_network", "inter_gbit_s_per_gpu")
+    columns = (
+        "system",
+        "gpus_per_node",
+        "intra_fabric",
+        "intra_gb_s_per_direction",
+        "pcie_gb_s_per_direction",
+        "inter_network",
+        "inter_gbit_s_per_gpu",
+    )
     return {row["system"]: _fabric(row) for row in read_rows(file, columns)}
 
 

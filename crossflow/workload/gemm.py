@@ -15,6 +15,4 @@ def gemm(*, m: int, n: int, k: int, dtype: str = "fp16", training: bool = False)
     if training:
         nodes.append(Node(name="gemm.backward", layer=0, phase="backward", after=(0,)))
         nodes.append(Node(name="gemm.update", layer=0, phase="update", after=(1,)))
-    return Graph(
-        model="gemm", batch=m, layers=(layer,), nodes=tuple(nodes), sizes={"m": m, "n": n, "k": k}, dtype=dtype, training=training
-    )
+    return Graph(model="gemm", batch=m, layers=(layer,), nodes=tuple(nodes), sizes={"m": m, "n": n, "k": k}, dtype=dtype, training=training)

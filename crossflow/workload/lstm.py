@@ -42,7 +42,7 @@ def lstm(
     table.append(Layer(name="softmax", kind="softmax", rows=width, columns=vocabulary, extra_parameters=vocabulary))
     nodes = _forward(table, sequence)
     if training:
-        nodes = _updates(table, _backward(table, nodes, sequence), sequence)
+        nodes = _updates(table, _backward(table, nodes, sequence))
     return Graph(
         model="lstm",
         batch=batch,
@@ -102,7 +102,7 @@ def _backward(table: list[Layer], nodes: list[Node], sequence: int) -> list[Node
     return nodes
 
 
-def _updates(table: list[Layer], nodes: list[Node], sequence: int) -> list[Node]:
+def _updates(table: list[Layer], nodes: list[Node]) -> list[Node]:
     """Update nodes appended: one a layer, from the softmax down, each after all its gradients."""
     for i in range(len(table) - 1, -1, -1):
         gradients = [j for j, node in enumerate(nodes) if node.layer == i and node.phase == "backward" and node.step == 0]

@@ -12,6 +12,7 @@ import collections.abc
 import contextlib
 import difflib
 import doctest
+import functools
 import os
 import re
 import shlex
@@ -74,6 +75,12 @@ def differences(page: Path, text: str) -> Iterator[str]:
     """What stands in a page and what would be written, as a diff."""
     old = page.read_text(encoding="utf-8") if page.exists() else ""
     yield from difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(page), "as written now", n=1)
+
+
+@functools.cache
+def prose() -> Mapping[str, Any]:
+    """The words between tables, and the meaning of what they list."""
+    return dict(yaml.safe_load((Path(__file__).parent / "prose.yaml").read_text(encoding="utf-8")))
 
 
 # -------------------------------------------------------------------------------------------- examples in pages
@@ -158,14 +165,13 @@ WRITTEN = {
     "s": "us", "Hz": "GHz", "J/flop": "pJ/flop", "USD/m2": "USD/mm2", "m": "um", "1": "number",
 }  # fmt: skip
 
-SECTIONS: tuple[tuple[str, str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
-    ("Scenario", "What `crossflow predict` reads. `--set path=value` overrides any field: `--set system.devices=64`.", (
+SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
+    ("Scenario", (
         ("Top level", ScenarioFile, None),
         ("Workloads: `model: lstm`", LstmSpec, None),
         ("Workloads: `model: gemm`", GemmSpec, None),
     )),
-    ("Systems", "A template file, or the `system:` section of a scenario. A section with `template:` starts from that template and"
-     " changes fields of it; mappings merge key by key. A file of `kind: system` names a `device:` (a datasheet template) and may set any field of it.", (
+    ("Systems", (
         ("Fields of every system", template.SystemFields, None),
         ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
         ("Technology choice: `technology`", template.TechnologyChoice, None),
@@ -179,7 +185,7 @@ SECTIONS: tuple[tuple[str, str, tuple[tuple[str, type[BaseModel], type[BaseModel
         ("`power` of a datasheet device", template.DatasheetPower, None),
         ("`energy` of a datasheet device", template.DatasheetEnergy, None),
     )),
-    ("Execution and network", "Parts of every system; a datasheet device inherits `execution` from its family, and every system `network.parameters` from `fabrics.yaml`.", (
+    ("Execution and network", (
         ("Execution: `execution`", execution.Execution, None),
         ("`execution.tiles`", execution.TileExecution, None),
         ("Network: `network`", network.NetworkSpec, None),
@@ -187,8 +193,7 @@ SECTIONS: tuple[tuple[str, str, tuple[tuple[str, type[BaseModel], type[BaseModel
         ("`network.host`", network.HostLink, None),
         ("`network.parameters`", network.FabricParameters, None),
     )),
-    ("Technology library", "In a library every number is a mapping `{value: 3.9 pJ/bit, source: KEY}`, with `projected: true`, `low`, `high` and `note` where they apply."
-     " `low` and `high` are kept and shown, not sampled, in this version.", (
+    ("Technology library", (
         ("Top level", library.TechLibrary, None),
         ("`logic.NAME`", components.LogicNode, None),
         ("`logic_rule`", components.LogicRule, None),
@@ -198,50 +203,19 @@ SECTIONS: tuple[tuple[str, str, tuple[tuple[str, type[BaseModel], type[BaseModel
         ("`link.NAME`", components.Link, None),
         ("`substrate.NAME`", components.Substrate, None),
     )),
-    ("Study", "What `crossflow study` reads.", (
+    ("Study", (
         ("Top level", spec.StudyFile, None),
         ("Ranges: `sweep.PATH`", spec.Range, None),
         ("Plots: `plots[i]`", spec.LinePlot, None),
     )),
 )  # fmt: skip
 
-KEYS = {
-    "name": "scenario's name", "step_time_s": "time of one step [s]; null where it never ends", "feasible": "can be built and fits in memory",
-    "reason": "what makes it infeasible, or null", "extrapolated": "true where nothing was measured on this very device",
-    "breakdown_s.*": "time by kind [s]; the parts add up to step_time_s", "communication_s.*.total": "time of a collective, hidden or not [s]",
-    "communication_s.*.exposed": "what it lengthens the step by [s]", "memory.*_bytes": "bytes on the fullest device, by kind and in all [B]",
-    "memory.fits": "total_bytes is at most capacity_bytes", "throughput.samples_per_s": "samples a second, all devices",
-    "throughput.tokens_per_s": "tokens a second, where the word has a meaning", "mfu": "operations over what all devices could do at peak",
-    "energy_j": "energy of a step, all devices [J]", "power_w": "mean power, all devices [W]", "bound_by[].resource": "resource, largest share first",
-    "bound_by[].share": "share of the step that it bounds", "architecture.throughput.*": "matrix peak by data type [flop/s]",
-    "architecture.units": "bundles that run (SMs, CUs)", "architecture.mcus": "compute units that run", "architecture.frequency": "[Hz]",
-    "architecture.voltage": "generated devices only [V]", "architecture.*.capacity": "all instances of a level together [B]",
-    "architecture.*.bandwidth": "of a level, as far as it can be used, or of a port, one direction [B/s]",
-    "architecture.used.*": "budget used: area [m2], power [W], perimeter [m]", "architecture.limits.*": "what limited a component, in words",
-    "architecture.budgets[].*": "resource, component, budget and use of it [m2, W, m]", "system.name": "template",
-    "system.devices": "accelerators in use", "system.strategy": "as parsed", "provenance.version": "of crossflow",
-    "provenance.inputs.*": "hash of the scenario, the resolved system, the technology library", "provenance.seed": "null: nothing is drawn at random",
-}  # fmt: skip
-
-COLUMNS = {
-    "step_time_s": "[s]", "feasible": "", "reason": "sentence, empty where feasible", "breakdown_s.*": "[s]", "communication_s.*": "by collective [s]",
-    "exposed_communication_s.*": "by collective [s]", "bound_share.*": "share of the step by resource", "memory_bytes.*": "by kind [B]",
-    "memory_capacity_bytes": "[B]", "memory_needed_bytes": "[B]", "energy_j": "[J]", "power_w": "[W]", "flops": "operations of a step, all devices",
-    "mfu": "", "samples_per_second": "", "tokens_per_second": "", "bound_by": "the resource with the largest share", "architecture.*": "as in `predict --json`",
-}  # fmt: skip
-
 
 def files_page() -> str:
     """Reference of every file that crossflow reads, and of what it writes."""
-    text = f"{GENERATED}\n# Files\n\n" + (
-        "Every field of every file, read off the models that the program checks files with. An unknown key is an error.\n\n"
-        "A quantity is text with its unit, `3.35 TB/s`, `80 GiB`, `4.2 pJ/bit`, `9 us`: GB = 1e9 B, GiB = 2^30 B, any prefix will do. It may also be a mapping\n"
-        "`{value: 3.35 TB/s, source: KEY, projected: true, low: ..., high: ..., note: ...}`, of which `value` and `source` are required.\n"
-        "A bare number where a unit is needed is an error. A share is a number from 0 to 1, or a percentage such as `35 %`.\n"
-        'Names of templates, libraries, presets and studies resolve to shipped files (`crossflow list`) first, then to paths relative to the file that names them, then to the current folder.\n'
-    )
-    for title, about, models in SECTIONS:
-        text += f"\n## {title}\n\n{about}\n"
+    text = f"{GENERATED}\n# Files\n\n{prose()['files']}\n"
+    for title, models in SECTIONS:
+        text += f"\n## {title}\n\n{prose()['sections'][title]}\n"
         for heading, model, inherited in models:
             text += f"\n### {heading}\n\n" + markdown(("field", "written as", "default", "meaning"), field_rows(model, inherited))
     return text + _results_section()
@@ -249,13 +223,13 @@ def files_page() -> str:
 
 def field_rows(model: type[BaseModel], inherited: type[BaseModel] | None) -> Iterator[tuple[str, str, str, str]]:
     """One row a field: name, form, default, meaning."""
-    known = yaml.safe_load((Path(__file__).parent / "meanings.yaml").read_text(encoding="utf-8"))
+    known = prose()["fields"]
     for name, info in model.model_fields.items():
         if inherited is not None and name in inherited.model_fields:
             continue
         meaning = info.description or known.get(f"{model.__name__}.{name}") or known.get(f"*.{name}")
         if meaning is None:
-            raise RuntimeError(f"{model.__name__}.{name} has no meaning; give it a description, or a line in meanings.yaml")
+            raise RuntimeError(f"{model.__name__}.{name} has no meaning; give it a description, or a line in prose.yaml")
         default = "required" if info.is_required() else _default(info.default)
         yield f"`{info.alias or name}`", _form(info.annotation, info.metadata), default, _cell(meaning)
 
@@ -298,9 +272,9 @@ def _results_section() -> str:
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction))
     columns = crossflow.evaluate(crossflow.load(EXAMPLES / "case-study.yaml")).columns()
     intro = "One object. Times in s, sizes in B, energy in J, power in W; `*` stands for a name.\n\n"
-    outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, KEYS))
+    outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, prose()["keys"]))
     outputs += "\n## Columns of `points.csv` and `points.jsonl`\n\nOne row a point: `id`, the swept paths, and\n\n"
-    return outputs + markdown(("column", "meaning"), _explained(columns, COLUMNS))
+    return outputs + markdown(("column", "meaning"), _explained(columns, prose()["columns"]))
 
 
 def flat(data: Any, path: str = "") -> Iterator[str]:
@@ -321,7 +295,11 @@ def _explained(found: Iterable[str], meanings: Mapping[str, str]) -> Iterator[tu
     # The longest pattern wins, so that a general one does not hide a special one.
     used: dict[str, None] = {}
     for key in found:
-        match = max((pattern for pattern, regex in patterns.items() if regex.match(key)), key=lambda pattern: len(pattern.replace("*", "")), default=None)
+        match = max(
+            (pattern for pattern, regex in patterns.items() if regex.match(key)),
+            key=lambda pattern: len(pattern.replace("*", "")),
+            default=None,
+        )
         if match is None:
             raise RuntimeError(f"no meaning for the key {key}")
         used[match] = None
@@ -330,16 +308,6 @@ def _explained(found: Iterable[str], meanings: Mapping[str, str]) -> Iterator[tu
 
 # -------------------------------------------------------------------------------------------- accuracy
 
-WORKS = {
-    "vidur-2024": "Vidur (Agrawal et al., MLSys 2024): linear layers of eight language models, collectives; CUDA time, medians",
-    "llmcompass-2024": "LLMCompass (Zhang et al., ISCA 2024): torch.matmul wall clock on A100 and MI210",
-    "vtrain-2024": "vTrain (Bang et al., MICRO 2024): nccl-tests all-reduce on an 8-GPU A100 and an 8-GPU V100 node",
-}
-WEAK = (
-    "- Collectives below 1 MiB: the launch of a collective is one figure for a platform and is the least that a call takes, where some sources measured a few microseconds and others tens.\n"
-    "- All-reduce among part of the devices of several nodes on PCIe 4 platforms: the row of points some 80 % above zero in the figure is 4 ranks, 2 a node, on a100-dgx.\n"
-    "- Some matrix products come out 25 to 45 % too fast: the model takes the best tile and split, which the library may not have chosen.\n\n"
-)
 TITLES = {"gemm": "Matrix products", "collectives": "Collectives", "training_runs": "Training runs"}
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 
@@ -351,26 +319,19 @@ def validation_page(report: Report, *, full: bool) -> str:
         if full
         else "From the excerpt of measured data that the package carries."
     )
-    text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n" + (
-        "All errors are relative errors of the time, predicted / measured - 1, over all rows: median, mean and 90th percentile of their size, and their mean with sign (bias).\n"
-        "Nothing is left out without a reason that is stated.\n\n"
-        "**What these errors are.** The parameters of a GPU family and of the kinds of fabric (`templates/families/*.yaml`, each value marked `source: fit`) were fitted to the rows\n"
-        "below, so for A100, H100, MI210 and these systems the errors are those of a fit: few physical parameters against\n"
-        "thousands of rows, none of them keyed by model, shape or system name (the MI210's eleven rows fixed two). A device or system that only has a template inherits its family's values, and `predict` marks it\n"
-        "`extrapolated`; expect larger errors there. Generated devices can only be compared with the datasheets of the products they imitate (last table). End-to-end training steps\n"
-        "are not validated in this version: the measured runs are of transformer models, which it does not model.\n\n"
-    )
+    text = f"{GENERATED}\n# Accuracy\n\n{data}\n\n{prose()['accuracy']}\n\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
         text += f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
-    text += "## Where it is weak\n\n" + WEAK
+    text += f"## Where it is weak\n\n{prose()['weak']}\n\n"
     return text + f"## Generated devices against datasheets\n\n{_anchors()}"
 
 
 def _sources(report: Report) -> Iterator[str]:
     named = {_plain(source) for table in report.tables for source in table.groups.get("source", ())}
-    yield from (WORKS[name] for name in WORKS if name in named)
-    logs = sorted(named - set(WORKS))
+    works = prose()["works"]
+    yield from (about for name, about in works.items() if name in named)
+    logs = sorted(named - set(works))
     if logs:
         yield "public nccl-tests logs: " + "; ".join(logs)
 
@@ -446,7 +407,10 @@ def summary(report: Report) -> str:
     rows = []
     for table in report.tables:
         if table.name == "gemm":
-            names = {"a100-80gb, >= 100 us": "matrix products on A100, 100 us and more", "h100-80gb, >= 100 us": "matrix products on H100, 100 us and more"}
+            names = {
+                "a100-80gb, >= 100 us": "matrix products on A100, 100 us and more",
+                "h100-80gb, >= 100 us": "matrix products on H100, 100 us and more",
+            }
             rows += _summary_rows(table, "device and regime", names)
             rows.append(("matrix products, all", *_short(table.measured, table.predicted)))
         elif table.measured.size:
