@@ -52,7 +52,7 @@ def _points(n: int) -> dict[str, Any]:
         "system.technology.inter_link": rng.choice(["NDR-x8", "XDR-x8", "GDR-x8"], n).tolist(),
         "system.budgets.power": rng.uniform(200.0, 400.0, n),
         "system.budgets.area.compute": rng.uniform(0.2, 0.4, n),
-        "system.budgets.power_shares.memory": rng.uniform(0.1, 0.34, n),
+        "system.budgets.power_shares.memory": rng.uniform(0.1, 0.32, n),
     }
 
 

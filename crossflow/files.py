@@ -89,6 +89,8 @@ def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, tuple[str, int]]
     quantity = isinstance(base, Mapping) and "value" in base
     if isinstance(base, Mapping) and isinstance(own, Mapping) and not quantity:
         merged = dict(base)
+        if path in own_lines:
+            lines[path] = own_lines[path]
         for key, value in own.items():
             merged[key] = _merge(base[key], value, (*path, key), lines, own_lines) if key in base else value
             if key not in base:
@@ -202,6 +204,10 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     location = tuple(part for part in detail["loc"] if not (isinstance(part, str) and "[" in part))
     location = _trim(location, document.data)
     message = detail["msg"].removeprefix("Value error, ")
+    # A validator of a whole model begins its sentence with the path that it is about.
+    about, separator, rest = message.partition(": ")
+    if separator and re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", about) and about.split(".")[0] in (document.data if not location else ()):
+        location, message = tuple(about.split(".")), rest
     kind, given = detail["type"], detail.get("input")
     if kind == "extra_forbidden":
         message = f"unknown key '{location[-1]}'{did_you_mean(str(location[-1]), _known_keys(model, location[:-1]))}"

@@ -112,7 +112,7 @@ def parse(text: str | float, unit: str) -> float:
     (3350000000000.0, True, 0.85)
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"expected {_wanted(unit)}, got {text!r}")  # noqa: TRY004: a wrong file, told like the others
+        raise ValueError(f"expected {_wanted(unit)}, got {text!r}")  # noqa: TRY004
     if isinstance(text, int | float):
         if unit != "1":
             raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")

@@ -39,9 +39,9 @@ ALONE = {
     "system.budgets.area.on_chip.registers": [0.1, 0.05],
     "system.budgets.power_shares.compute": [0.36, 0.2],
     "system.budgets.power_shares.on_chip.l2": [0.06, 0.03],
-    "system.budgets.power_shares.on_chip.registers": [0.1, 0.05],
-    "system.budgets.power_shares.memory": [0.34, 0.02],
-    "system.budgets.power_shares.inter_link": [0.06, 0.01],
+    "system.budgets.power_shares.on_chip.registers": [0.125, 0.05],
+    "system.budgets.power_shares.memory": [0.325, 0.02],
+    "system.budgets.power_shares.inter_link": [0.05, 0.01],
     "system.budgets.perimeter.memory": [0.5, 0.2],
     "system.memory_utilisation": [1.0, 0.8],
     "system.mcus_per_bundle": [8, 4],
@@ -206,7 +206,7 @@ def test_no_link_where_the_strategy_needs_one_is_infeasible(small, share):
 
 
 def test_no_link_is_no_obstacle_for_one_device(small):
-    score = evaluate(small, {"system.budgets.power_shares.inter_link": [0.0, 0.06], "strategy": ["d1", "d1"]})
+    score = evaluate(small, {"system.budgets.power_shares.inter_link": [0.0, 0.05], "strategy": ["d1", "d1"]})
     assert score.feasible.all()
     assert score.step_time[0] == pytest.approx(score.step_time[1], rel=1e-12)
 

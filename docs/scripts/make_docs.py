@@ -42,7 +42,7 @@ from crossflow.workload.spec import GemmSpec, LstmSpec
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT, EXAMPLES, FIGURES = DOCS.parent, DOCS / "examples", DOCS / "figures"
-PAGES = (ROOT / "README.md", DOCS / "guide.md")
+PAGES = {ROOT / "README.md": ROOT, DOCS / "guide.md": EXAMPLES}  # and where their examples are run
 GENERATED = "<!-- Written by docs/scripts/make_docs.py; change the script or the program, not this file. -->\n"
 
 
@@ -57,10 +57,10 @@ def main() -> int:
     pages = {DOCS / "files.md": files_page()}
     if report is not None:
         pages[DOCS / "validation.md"] = validation_page(report, full=arguments.data is not None)
-    for page in PAGES:
-        text = refresh(page.read_text(encoding="utf-8"))
+    for page, place in PAGES.items():
+        text = refresh(page.read_text(encoding="utf-8"), place.relative_to(ROOT))
         pages[page] = text if report is None else between(text, "accuracy", summary(report))
-    broken = [complaint for page in PAGES for complaint in doctests(page, pages[page])]
+    broken = [complaint for page, place in PAGES.items() for complaint in doctests(page, pages[page], place)]
     if arguments.check:
         broken += [difference for page, text in pages.items() for difference in differences(page, text)]
     else:
@@ -88,14 +88,14 @@ def prose() -> Mapping[str, Any]:
 _BLOCK = re.compile(r"(?:<!-- keep (?P<keep>[0-9, -]+) -->\n)?```console\n(?P<body>.*?)```\n", re.DOTALL)
 
 
-def refresh(text: str) -> str:
+def refresh(text: str, place: Path) -> str:
     """A page with the output of its console blocks as the commands print it now.
 
     ``<!-- keep 1-9, 20-30 -->`` before a block keeps those lines of the output and puts ``...`` for the rest.
     """
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder) / "examples"
-        shutil.copytree(EXAMPLES, work)
+        shutil.copytree(EXAMPLES, Path(folder) / EXAMPLES.relative_to(ROOT))
+        work = Path(folder) / place
 
         def rewritten(found: re.Match[str]) -> str:
             commands = [line for line in found["body"].splitlines() if line.startswith("$ ")]
@@ -135,13 +135,13 @@ def shortened(text: str, keep: str | None) -> str:
     return "".join(f"{line}\n" for line in kept + ["..."] * (last < len(lines)))
 
 
-def doctests(page: Path, text: str) -> Iterator[str]:
-    """Complaints of the Python examples of a page, run in the folder of the examples."""
+def doctests(page: Path, text: str, place: Path) -> Iterator[str]:
+    """Complaints of the Python examples of a page."""
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     source = "\n".join(block for block in blocks if ">>>" in block)
     test = doctest.DocTestParser().get_doctest(source, {}, page.name, str(page), 0)
     complaints: list[str] = []
-    with contextlib.chdir(EXAMPLES):
+    with contextlib.chdir(place):
         doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(test, out=complaints.append)
     yield from complaints
 
