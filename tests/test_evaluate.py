@@ -200,7 +200,7 @@ def test_a_bad_neighbour_changes_no_point(small, path, value, sentence):
 
 @pytest.mark.parametrize("share", ["area", "power_shares", "perimeter"])
 def test_no_link_where_the_strategy_needs_one_is_infeasible(small, share):
-    score = evaluate(small, {f"system.budgets.{share}.inter_link": [0.0, 0.06]})
+    score = evaluate(small, {f"system.budgets.{share}.inter_link": [0.0, 0.05]})
     assert score.feasible.tolist() == [False, True]
     assert score.why(0) == "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"
 

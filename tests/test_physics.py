@@ -40,9 +40,13 @@ def test_a_better_link_is_never_slower(technology):
     assert (np.diff(technology[1], axis=2) <= 1e-9 * technology[1][:, :, :-1]).all()
 
 
-def test_a_logic_step_never_slows_by_more_than_its_crossbar_takes(technology):
-    """More bundles need more crosspoints in the same L2 share (Sec. 4.4.2), so that a step may cost a few per cent, not more."""
-    assert (technology[1][1:] <= 1.05 * technology[1][:-1]).all()
+def test_a_logic_step_slows_at_most_as_caches_shrink_per_bundle(technology):
+    """Bundles grow by 1.8 a step and SRAM shrinks less, so that each bundle has less L1 and asks the L2 for more.
+
+    Traffic grows at most with the square root of the bundles (Hong and Kung 1981); no L2 loses bandwidth meanwhile but for
+    the crossbar of the last step.
+    """
+    assert (technology[1][1:] <= np.sqrt(1.8) * technology[1][:-1]).all()
 
 
 def test_ten_years_of_everything_are_faster(technology):
