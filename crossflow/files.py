@@ -31,6 +31,7 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None,
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Path_ = tuple[str | int, ...]
+Place = tuple[str, int | None]  # file and line, the line None for what no file says
 
 
 class FileModel(BaseModel):
@@ -48,7 +49,7 @@ class Document:
 
     file: str
     data: Any
-    lines: Mapping[Path_, tuple[str, int]] = field(default_factory=dict)
+    lines: Mapping[Path_, Place] = field(default_factory=dict)
 
     def problem(self, path: Path_, message: str) -> Problem:
         """Place a message at a path of this document, at the nearest line that is known."""
@@ -85,7 +86,7 @@ def merge(base: Document, own: Document) -> Document:
     return Document(file=own.file, data=data, lines=lines)
 
 
-def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, tuple[str, int]], own_lines: Mapping[Path_, tuple[str, int]]) -> Any:
+def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, Place], own_lines: Mapping[Path_, Place]) -> Any:
     quantity = isinstance(base, Mapping) and "value" in base
     if isinstance(base, Mapping) and isinstance(own, Mapping) and not quantity:
         merged = dict(base)
@@ -135,7 +136,7 @@ def parse_yaml(text: str, file: str) -> Document:
         raise SpecError([Problem(file=file, line=line, message=f"not valid YAML: {reason}")]) from None
     if node is None:
         raise SpecError([Problem(file=file, message="expected a mapping, the file is empty")])
-    lines: dict[Path_, tuple[str, int]] = {}
+    lines: dict[Path_, Place] = {}
     problems: list[Problem] = []
     data = _plain(node, (), lines, problems, file)
     if problems:
@@ -144,7 +145,12 @@ def parse_yaml(text: str, file: str) -> Document:
 
 
 def _plain(
-    node: yaml.Node, path: Path_, lines: dict[Path_, tuple[str, int]], problems: list[Problem], file: str, above: tuple[yaml.Node, ...] = ()
+    node: yaml.Node,
+    path: Path_,
+    lines: dict[Path_, Place],
+    problems: list[Problem],
+    file: str,
+    above: tuple[yaml.Node, ...] = (),
 ) -> Any:
     lines[path] = (file, node.start_mark.line + 1)
     if any(node is outer for outer in above):
@@ -316,6 +322,7 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
         value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
         data = replace(data, parts, value, f"{origin} {setting}")
         lines = {known: place for known, place in lines.items() if known[: len(parts)] != parts}
+        lines[parts] = (f"{origin} {setting}", None)
     return Document(file=document.file, data=data, lines=lines)
 
 

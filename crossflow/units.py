@@ -267,5 +267,5 @@ def show(value: float, unit: str, digits: int = 4) -> str:
         return f"{value} {unit}"
     factor, name = next((pair for pair in scales if abs(value) >= pair[0] * (1 - 1e-9)), scales[-1])
     if value == 0:
-        factor, name = scales[0]
+        factor, name = next((pair for pair in scales if pair[0] == 1), scales[0])
     return f"{value / factor:.{digits}g} {name}".strip()

@@ -36,13 +36,17 @@ def _shapes(shares: Sequence[float], aspects: Sequence[float]) -> Shapes:
     return pairs[:, :1, None], pairs[:, 1:, None]
 
 
-# For the cache at main memory eight shapes an operand, and a tile kept for each of three ratios of the time that an
-# element takes inwards to the time that it takes from memory; for the levels inside, whose search runs once a kept tile,
-# three shapes and one ratio.
-FAR_SHAPES, NEAR_SHAPES = _shapes((0.15, 0.4, 0.65, 0.9), (0.7, 1.4)), _shapes((0.3, 0.6, 0.9), (1.0,))
-FAR_WEIGHTS, NEAR_WEIGHTS = (0.0, 0.35, 1.0), (0.1,)
+# By level from main memory inwards: shapes tried for each operand that may stay, and ratios of the time that an element
+# takes further inwards to the time that it takes to here, for each of which the best tile is kept. Every kept tile has a
+# search of its own inside it, so that the levels inside try fewer.
+FAR_SHAPES, NEAR_SHAPES, LAST_SHAPES = (
+    _shapes((0.15, 0.4, 0.65, 0.9), (0.7, 1.4)),
+    _shapes((0.3, 0.6, 0.9), (0.7, 1.4)),
+    _shapes((0.8,), (1.0,)),
+)
+FAR_WEIGHTS, NEAR_WEIGHTS, LAST_WEIGHTS = (0.0, 0.35, 1.0), (0.05, 0.25), (0.0,)
 STAYS = ("c", "b", "a")
-CHUNK = 256  # design points a batch: the tiles of one batch stay in cache
+CHUNK = 384  # design points a batch: the tiles of one batch stay in cache
 SMALLEST = 256.0  # elements below which a memory is not tiled
 _WHOLE = np.float32(1.0 - 1e-6)  # a quotient that is whole but for rounding counts as whole
 
@@ -118,10 +122,9 @@ def _search(whole: Block, room: Sequence[Array], costs: Sequence[Array]) -> tupl
     blocks = whole
     moved: list[Array] = []
     for level in range(len(room) - 1, -1, -1):
-        outermost, innermost = level == len(room) - 1, level == 0
-        weights = (0.0,) if innermost else FAR_WEIGHTS if outermost else NEAR_WEIGHTS
-        inner = None if innermost else _repeated(room[level - 1], blocks.m.shape[0] // gemms)
-        shapes = FAR_SHAPES if outermost else NEAR_SHAPES
+        weights = FAR_WEIGHTS if level == len(room) - 1 else NEAR_WEIGHTS if level else LAST_WEIGHTS
+        shapes = FAR_SHAPES if level == len(room) - 1 else NEAR_SHAPES if level else LAST_SHAPES
+        inner = None if level == 0 else _repeated(room[level - 1], blocks.m.shape[0] // gemms)
         blocks, crossed = _pick_tiles(blocks, _repeated(room[level], blocks.m.shape[0] // gemms), inner, weights, shapes)
         moved = [_repeated(earlier, len(weights)) for earlier in moved] + [crossed]
     amounts = np.stack(np.broadcast_arrays(*reversed(moved)))
@@ -138,8 +141,9 @@ def _repeated(array: Array, times: int) -> Array:
 
 def _taken(array: Numbers, best: Index, shape: tuple[int, ...]) -> Array:
     """Entries of the chosen tiles, rows of one choice after those of the other; `best` has shape (choices, gemms, n)."""
-    wide = np.broadcast_to(array, shape).reshape(-1, *best.shape[1:])
-    return np.asarray(np.take_along_axis(wide, best, axis=0).reshape(-1, best.shape[-1]))
+    gemms, n = best.shape[1:]
+    flat = np.broadcast_to(array, shape).reshape(-1)
+    return np.asarray(flat[best * (gemms * n) + np.arange(gemms * n).reshape(gemms, n)].reshape(-1, n))
 
 
 def _pick_tiles(outer: Block, capacity: Array, nearer: Array | None, weights: Sequence[float], shapes: Shapes) -> tuple[Block, Array]:
@@ -151,26 +155,28 @@ def _pick_tiles(outer: Block, capacity: Array, nearer: Array | None, weights: Se
     """
     rough = Block(**{name: part.astype(np.float32) for name, part in vars(outer).items()})
     cuts, sides = candidates(rough, capacity.astype(np.float32), shapes)
-    here = np.stack([crossing(rough, cuts[i], stays) for i, stays in enumerate(STAYS)])
+    here = np.stack([crossing(rough, cuts[:, i], stays) for i, stays in enumerate(STAYS)])
     there = np.zeros(1, np.float32) if nearer is None else _inner_estimate(rough, sides, nearer.astype(np.float32))
-    best = np.stack([_least(here, np.float32(weight) * there, there) for weight in weights])
-    chosen = [_taken(cuts[:, i], best, (*here.shape[:-1], best.shape[-1])).astype(np.float64) for i in range(3)]
+    best = np.stack([_least(*np.broadcast_arrays(here, np.float32(max(weight, 1e-3)) * there)) for weight in weights])
+    chosen = [_taken(cut, best, (*here.shape[:-1], best.shape[-1])).astype(np.float64) for cut in cuts]
     repeated = Block(**{name: np.tile(part, (len(weights), 1)) for name, part in vars(outer).items()})
     crossed = np.minimum(crossing(repeated, chosen, "c"), np.minimum(crossing(repeated, chosen, "b"), crossing(repeated, chosen, "a")))
     return inside(repeated, *chosen), np.asarray(crossed)
 
 
-def _least(here: Single, inner: Single, there: Single) -> Index:
+def _least(here: Single, inner: Single) -> Index:
     """Number of the tile with the least of two amounts, whichever is more, shape (gemms, n).
 
     Among tiles that one of the two levels holds back alike, the one that spares the other.
     """
-    score = np.maximum(here, inner) + np.float32(1e-3) * (here + inner) + np.float32(1e-6) * there
+    score = here + inner
+    score *= np.float32(1e-3)
+    score += np.maximum(here, inner)
     return np.asarray(score.reshape(-1, *score.shape[2:]).argmin(axis=0))
 
 
 def candidates(outer: Block, capacity: Single, shapes: Shapes) -> tuple[Single, Single]:
-    """Tiles to try, as numbers of cuts of m, n and k and as sides, each of shape (3 operands, 3, shapes, gemms, n).
+    """Tiles to try, as numbers of cuts of m, n and k and as sides, each of shape (3, 3 operands, shapes, gemms, n).
 
     A (m x k), B (k x n) and C (m x n) of a tile fit the capacity [elements] together. The operand that stays is made
     about square (in several aspects) with a share of the capacity; every side is an even cut of the block, and what a
@@ -183,15 +189,15 @@ def candidates(outer: Block, capacity: Single, shapes: Shapes) -> tuple[Single, 
     cuts, sides = np.empty(shape, np.float32), np.empty(shape, np.float32)
     # By operand that stays: its two dimensions and the one that streams past it, and their positions among m, n, k.
     orders = ((m, n, k, (0, 1, 2)), (k, n, m, (2, 1, 0)), (m, k, n, (0, 2, 1)))
-    for cut, tile, (rows, columns, streamed, (across, along, past)) in zip(cuts, sides, orders, strict=True):
-        height, width, depth = tile[across], tile[along], tile[past]
-        _cut(rows, side, cut[across], height)
-        _cut(columns, np.divide(room, height, out=width), cut[along], width)
-        _cut(rows, np.divide(room, width, out=height), cut[across], height)
+    for stays, (rows, columns, streamed, (across, along, past)) in enumerate(orders):
+        height, width, depth = sides[across, stays], sides[along, stays], sides[past, stays]
+        _cut(rows, side, cuts[across, stays], height)
+        _cut(columns, np.divide(room, height, out=width), cuts[along, stays], width)
+        _cut(rows, np.divide(room, width, out=height), cuts[across, stays], height)
         np.multiply(height, width, out=depth)
         np.subtract(capacity, depth, out=depth)
         depth /= height + width
-        _cut(streamed, depth, cut[past], depth)
+        _cut(streamed, depth, cuts[past, stays], depth)
     return cuts, sides
 
 
@@ -211,10 +217,9 @@ def crossing(outer: Block, cuts: Sequence[Numbers] | Numbers, stays: str) -> Num
     a, b, c = (outer.repeats * size for size in (outer.m * outer.k, outer.k * outer.n, outer.m * outer.n))
     if stays == "c":
         return np.asarray(a * cuts[1] + b * cuts[0] + c * (1.0 + outer.revisits))
-    spilled = c * (2.0 * cuts[2] - 1.0 + outer.revisits)
-    if stays == "b":
-        return np.asarray(a * cuts[1] + b + spilled)
-    return np.asarray(a + b * cuts[0] + spilled)
+    once = (b if stays == "b" else a) - c * (1.0 - outer.revisits)
+    again = a * cuts[1] if stays == "b" else b * cuts[0]
+    return np.asarray(again + (c + c) * cuts[2] + once)
 
 
 def inside(outer: Block, m: Array, n: Array, k: Array) -> Block:
@@ -228,7 +233,7 @@ def _inner_estimate(outer: Block, sides: Single, capacity: Single) -> Single:
     C stays there in blocks that fill the level, as square as the tile allows; A and B are each read once for every block,
     and C is written, and read back, once for every cut of k here. Cuts are not rounded.
     """
-    m, n, k = sides[:, 0], sides[:, 1], sides[:, 2]
+    m, n, k = sides
     height = np.minimum(m, np.sqrt(capacity))
     width = np.minimum(n, capacity / height)
     np.minimum(m, capacity / width, out=height)

@@ -105,12 +105,21 @@ def draw(data: PlotData, folder: Path) -> list[Path]:
 
 
 def _draw_panel(axis: Any, panel: Panel, data: PlotData) -> None:
-    for series, colour in zip(panel.series, COLOURS * 9, strict=False):
-        axis.plot(series.x, series.y, color=colour, linewidth=1.6, zorder=2)
+    for i, (series, colour) in enumerate(zip(panel.series, COLOURS * 9, strict=False)):
+        # Later lines are thinner, their marks smaller, so that lines which lie on one another can all be seen.
+        slimmer = i / max(len(panel.series) - 1, 1)
+        axis.plot(series.x, series.y, color=colour, linewidth=4.0 - 2.8 * slimmer, zorder=2)
         for x, y, bound, feasible in zip(series.x, series.y, series.bound, series.feasible, strict=True):
             face = colour if feasible else "white"
             axis.plot(
-                [x], [y], marker=MARKERS.get(bound, "*"), color=colour, markerfacecolor=face, markersize=6.5, linestyle="none", zorder=3
+                [x],
+                [y],
+                marker=MARKERS.get(bound, "*"),
+                color=colour,
+                markerfacecolor=face,
+                markersize=10 - 5 * slimmer,
+                linestyle="none",
+                zorder=3,
             )
     axis.set_title(panel.name, fontsize=10)
     axis.set_xticks(range(len(data.ticks)), data.ticks, rotation=0 if max(map(len, data.ticks)) < 6 else 30)
@@ -133,4 +142,5 @@ def _legends(figure: Any, data: PlotData) -> None:
     if any(not fits for series in every for fits in series.feasible):
         marks.append(Line2D([], [], marker="o", markerfacecolor="white", label="hollow: does not fit in memory or cannot be built", **grey))
     handles = [*lines, *marks]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False, fontsize=9)
+    columns = max(1, min(len(handles), int(figure.get_figwidth() // 2.9)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)

@@ -105,26 +105,28 @@ _UNITS = {"_bytes": "B", "_share": "1", "_s": "s", "_j": "J", "_w": "W"}
 
 def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
     """Read a study file; `settings` override its fields, such as ``scenario.strategy=CR-8-d64``."""
-    document = files.read_yaml(path)
-    if isinstance(document.data, Mapping) and isinstance(document.data.get("scenario"), Mapping):
-        document = files.merge(document, spelled_out(document.under("scenario")).at("scenario"))
+    document, base = _with_scenario(files.read_yaml(path), Path(path).parent)
     document = files.override(document, settings)
     spec = files.validate(StudyFile, document)
-    scenario = _scenario(document, Path(path).parent, spec.name)
+    if not isinstance(spec.scenario, Mapping):
+        raise SpecError([document.problem(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")])
+    scenario = from_document(document.under("scenario"), base, spec.name)
     values = {swept: sweep_values(swept, given, document) for swept, given in spec.sweep.items()}
     study = Study(spec=spec, scenario=scenario, values=values, points=grid(values), document=document)
     _check_points(study)
     return study
 
 
-def _scenario(document: Document, base: Path, name: str) -> Scenario:
-    given = document.data["scenario"]
+def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
+    """The study with its scenario written out, whether it stands there or in a file of its own, and the folder it starts from."""
+    data = document.data
+    given = data.get("scenario") if isinstance(data, Mapping) else None
     if isinstance(given, str):
         path = base / given if (base / given).is_file() else Path(given)
-        return from_document(files.read_yaml(path), path.parent, path.stem)
-    if not isinstance(given, Mapping):
-        raise SpecError([document.problem(("scenario",), f"expected a scenario or the path of one, got {given!r}")])
-    return from_document(document.under("scenario"), base, name)
+        return files.merge(document.without("scenario"), spelled_out(files.read_yaml(path)).at("scenario")), path.parent
+    if isinstance(given, Mapping):
+        return files.merge(document, spelled_out(document.under("scenario")).at("scenario")), base
+    return document, base
 
 
 def _check_points(study: Study) -> None:

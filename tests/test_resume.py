@@ -1,0 +1,156 @@
+"""Killed, interrupted or out of disk: a resumed study ends with the bytes of an undisturbed one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from crossflow.errors import CrossflowError
+from crossflow.study import records, run, run_study
+
+STUDY = """\
+name: many
+scenario: {system: {template: v100}, workload: {model: gemm, m: 1024, n: 1024, k: 1024, dtype: fp16}}
+sweep:
+  workload.k: [1024, 2048]
+  system.budgets.power: {from: 150 W, to: 400 W, count: 600}
+"""
+# The command line, whose tasks take a second each so that a signal finds it at work.
+SLOW = """\
+import sys, time
+from crossflow.study import run
+from crossflow.__main__ import main
+quick = run.task_rows
+run.task_rows = lambda *given: (time.sleep(0.5 if given[2] else 0), quick(*given))[1]
+sys.exit(main(sys.argv[1:]))
+"""
+NAMES = ("points.jsonl", "points.csv", "run.json")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    path = tmp_path_factory.mktemp("study") / "many.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(study):
+    made = run_study(study, out=study.parent / "whole")
+    return {name: (made.out / name).read_bytes() for name in NAMES}
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in NAMES}
+
+
+def disturbed(study, out, sent):
+    """Exit status and log of a run that got a signal after its first task."""
+    words = [sys.executable, "-c", SLOW, "study", str(study), "--out", str(out)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    points, limit = out / records.POINTS, time.monotonic() + 30
+    while not (points.exists() and points.stat().st_size) and child.poll() is None and time.monotonic() < limit:
+        time.sleep(0.01)
+    child.send_signal(sent)
+    printed, log = child.communicate(timeout=30)
+    assert printed == ""
+    return child.returncode, log
+
+
+def stopped(study, out, after=1):
+    """A run that ends after some tasks, as a process does that is killed between two."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(done, total, best):
+        if done >= min(after * run.TASK, total):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_study(study, out=out, progress=kill)
+
+
+def test_killed_in_the_middle_and_resumed(study, undisturbed, tmp_path):
+    assert disturbed(study, tmp_path, signal.SIGKILL) == (-signal.SIGKILL, "")
+    assert sorted(records.read_points(tmp_path / records.POINTS)) == list(range(run.TASK))
+    run_study(study, out=tmp_path, resume=True)
+    assert contents(tmp_path) == undisturbed
+
+
+def test_interrupted_in_the_middle_and_resumed(study, undisturbed, tmp_path):
+    status, log = disturbed(study, tmp_path, signal.SIGINT)
+    kept = "crossflow: interrupted; finished points are kept, and the same command with --resume goes on from them\n"
+    assert (status, log) == (130, kept)
+    run_study(study, out=tmp_path, resume=True)
+    assert contents(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_resumed_tasks_are_not_done_again(study, undisturbed, tmp_path, monkeypatch, after):
+    stopped(study, tmp_path, after)
+    done = []
+    real = run.task_rows
+    monkeypatch.setattr(run, "task_rows", lambda *given: (done.append(given[2]), real(*given))[1])
+    run_study(study, out=tmp_path, resume=True)
+    assert done == [0, 512, 1024][after:]
+    assert contents(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("keep", [0.0001, 0.3, 0.7, 0.999999])
+def test_resumed_from_any_part_of_the_points(study, undisturbed, tmp_path, keep):
+    stopped(study, tmp_path, 3)
+    path = tmp_path / records.POINTS
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole))])
+    run_study(study, out=tmp_path, resume=True)
+    assert contents(tmp_path) == undisturbed
+
+
+def test_progress_counts_what_was_already_there(study, tmp_path):
+    stopped(study, tmp_path, 2)
+    seen = []
+    run_study(study, out=tmp_path, resume=True, progress=lambda done, total, best: seen.append((done, total)))
+    assert seen == [(1024, 1200), (1200, 1200)]
+
+
+def test_resuming_nothing_starts_and_resuming_all_changes_nothing(study, undisturbed, tmp_path):
+    for _ in range(2):
+        run_study(study, out=tmp_path, resume=True)
+        assert contents(tmp_path) == undisturbed
+
+
+def test_an_unfinished_run_is_kept_until_it_is_resumed(study, tmp_path):
+    stopped(study, tmp_path)
+    before = (tmp_path / records.POINTS).read_bytes()
+    with pytest.raises(CrossflowError, match="holds an unfinished run of many; continue it with --resume"):
+        run_study(study, out=tmp_path)
+    assert (tmp_path / records.POINTS).read_bytes() == before
+
+
+@pytest.mark.parametrize("setting", ["scenario.workload.m=512", "sweep.workload.k=[1024]", "scenario.system.budgets.power=290 W"])
+def test_a_changed_study_does_not_go_on_from_old_points(study, tmp_path, setting):
+    stopped(study, tmp_path)
+    before = (tmp_path / records.POINTS).read_bytes()
+    with pytest.raises(CrossflowError, match=r"holds a run of a different study \(.*, now .*\); its points would not fit\."):
+        run_study(study, out=tmp_path, resume=True, settings=[setting])
+    assert (tmp_path / records.POINTS).read_bytes() == before
+
+
+def test_a_disk_that_fills_and_is_cleared(study, undisturbed, tmp_path, monkeypatch):
+    calls = []
+
+    def filling(_):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", filling)
+    with pytest.raises(CrossflowError, match="No space left on device; finished points are kept, make room and continue with --resume$"):
+        run_study(study, out=tmp_path)
+    assert len(records.read_points(tmp_path / records.POINTS)) >= run.TASK
+    run_study(study, out=tmp_path, resume=True)
+    assert contents(tmp_path) == undisturbed
