@@ -140,5 +140,5 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.hashsalt": "mine"}):
-        draw(shown(), tmp_path)
+        draw(shown(panels=None, series=None), tmp_path)
         assert mpl.rcParams["svg.hashsalt"] == "mine"

@@ -96,15 +96,19 @@ def test_a_record_that_cannot_be_read_is_told(folder):
         records.start(folder, RUN, resume=True)
 
 
+@pytest.mark.xfail(reason="records.py: start empties points.jsonl where run.json is missing", strict=True)
 def test_points_without_their_record_are_not_thrown_away(folder):
     (folder / records.RUN).unlink()
     with pytest.raises(CrossflowError):
         records.start(folder, RUN, resume=True)
+    assert len(records.read_points(folder / records.POINTS)) == 3
 
 
 def test_a_file_in_place_of_the_folder_is_told(tmp_path, exactly):
     (tmp_path / "o").write_text("mine")
-    with pytest.raises(CrossflowError, match=exactly(f"cannot write {tmp_path / 'o' / 'run.json'}: File exists; choose another folder with --out")):
+    with pytest.raises(
+        CrossflowError, match=exactly(f"cannot write {tmp_path / 'o' / 'run.json'}: File exists; choose another folder with --out")
+    ):
         records.start(tmp_path / "o", RUN, resume=False)
     assert (tmp_path / "o").read_text() == "mine"
 

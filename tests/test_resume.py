@@ -16,14 +16,15 @@ name: many
 scenario: {system: {template: v100}, workload: {model: gemm, m: 1024, n: 1024, k: 1024, dtype: fp16}}
 sweep:
   workload.k: [1024, 2048]
-  system.budgets.power: {from: 150 W, to: 400 W, count: 600}
+  system.budgets.power: {from: 150 W, to: 400 W, count: 12}
 """
-# The command line, whose tasks take a second each so that a signal finds it at work.
-SLOW = """\
+TASK = 8  # points a task in these tests, so that a short study has several
+# The command line, whose tasks after the first take their time so that a signal finds it at work.
+SLOW = f"""\
 import sys, time
 from crossflow.study import run
 from crossflow.__main__ import main
-quick = run.task_rows
+quick, run.TASK = run.task_rows, {TASK}
 run.task_rows = lambda *given: (time.sleep(0.5 if given[2] else 0), quick(*given))[1]
 sys.exit(main(sys.argv[1:]))
 """
@@ -37,9 +38,15 @@ def study(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def short_tasks(monkeypatch):
+    monkeypatch.setattr(run, "TASK", TASK)
+
+
+@pytest.fixture
 def undisturbed(study):
     made = run_study(study, out=study.parent / "whole")
+    assert len(made.rows) == 3 * TASK
     return {name: (made.out / name).read_bytes() for name in NAMES}
 
 
@@ -67,7 +74,7 @@ def stopped(study, out, after=1):
         pass
 
     def kill(done, total, best):
-        if done >= min(after * run.TASK, total):
+        if done >= min(after * TASK, total):
             raise Killed
 
     with pytest.raises(Killed):
@@ -76,7 +83,7 @@ def stopped(study, out, after=1):
 
 def test_killed_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert disturbed(study, tmp_path, signal.SIGKILL) == (-signal.SIGKILL, "")
-    assert sorted(records.read_points(tmp_path / records.POINTS)) == list(range(run.TASK))
+    assert sorted(records.read_points(tmp_path / records.POINTS)) == list(range(TASK))
     run_study(study, out=tmp_path, resume=True)
     assert contents(tmp_path) == undisturbed
 
@@ -96,7 +103,7 @@ def test_resumed_tasks_are_not_done_again(study, undisturbed, tmp_path, monkeypa
     real = run.task_rows
     monkeypatch.setattr(run, "task_rows", lambda *given: (done.append(given[2]), real(*given))[1])
     run_study(study, out=tmp_path, resume=True)
-    assert done == [0, 512, 1024][after:]
+    assert done == [0, 8, 16][after:]
     assert contents(tmp_path) == undisturbed
 
 
@@ -114,7 +121,7 @@ def test_progress_counts_what_was_already_there(study, tmp_path):
     stopped(study, tmp_path, 2)
     seen = []
     run_study(study, out=tmp_path, resume=True, progress=lambda done, total, best: seen.append((done, total)))
-    assert seen == [(1024, 1200), (1200, 1200)]
+    assert seen == [(16, 24), (24, 24)]
 
 
 def test_resuming_nothing_starts_and_resuming_all_changes_nothing(study, undisturbed, tmp_path):
@@ -131,7 +138,7 @@ def test_an_unfinished_run_is_kept_until_it_is_resumed(study, tmp_path):
     assert (tmp_path / records.POINTS).read_bytes() == before
 
 
-@pytest.mark.parametrize("setting", ["scenario.workload.m=512", "sweep.workload.k=[1024]", "scenario.system.budgets.power=290 W"])
+@pytest.mark.parametrize("setting", ["scenario.workload.m=512", "sweep={workload.k: [1024, 2048]}", "scenario.system.budgets.power=290 W"])
 def test_a_changed_study_does_not_go_on_from_old_points(study, tmp_path, setting):
     stopped(study, tmp_path)
     before = (tmp_path / records.POINTS).read_bytes()
@@ -151,6 +158,6 @@ def test_a_disk_that_fills_and_is_cleared(study, undisturbed, tmp_path, monkeypa
     monkeypatch.setattr(os, "fsync", filling)
     with pytest.raises(CrossflowError, match="No space left on device; finished points are kept, make room and continue with --resume$"):
         run_study(study, out=tmp_path)
-    assert len(records.read_points(tmp_path / records.POINTS)) >= run.TASK
+    assert len(records.read_points(tmp_path / records.POINTS)) >= TASK
     run_study(study, out=tmp_path, resume=True)
     assert contents(tmp_path) == undisturbed

@@ -111,16 +111,8 @@ def _draw_panel(axis: Any, panel: Panel, data: PlotData) -> None:
         axis.plot(series.x, series.y, color=colour, linewidth=4.0 - 2.8 * slimmer, zorder=2)
         for x, y, bound, feasible in zip(series.x, series.y, series.bound, series.feasible, strict=True):
             face = colour if feasible else "white"
-            axis.plot(
-                [x],
-                [y],
-                marker=MARKERS.get(bound, "*"),
-                color=colour,
-                markerfacecolor=face,
-                markersize=10 - 5 * slimmer,
-                linestyle="none",
-                zorder=3,
-            )
+            mark: dict[str, Any] = {"marker": MARKERS.get(bound, "*"), "markersize": 10 - 5 * slimmer, "linestyle": "none"}
+            axis.plot([x], [y], color=colour, markerfacecolor=face, zorder=3, **mark)
     axis.set_title(panel.name, fontsize=10)
     axis.set_xticks(range(len(data.ticks)), data.ticks, rotation=0 if max(map(len, data.ticks)) < 6 else 30)
     axis.set_xlabel(data.x_label)

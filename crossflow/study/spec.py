@@ -75,16 +75,19 @@ def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
 
 def _spaced(described: Range, document: Document, place: tuple[str, str]) -> list[Any]:
     """Numbers where both ends are numbers, quantities in the unit of the first end otherwise."""
-    unit = str(described.start).lstrip("+-.0123456789eE_").strip() if isinstance(described.start, str) else "1"
+    unit = str(described.start).lstrip("+-.0123456789eE_").strip() if isinstance(described.start, str) else ""
+    plain = unit in ("", "%")
     try:
-        ends = [parse(end, unit or "1") for end in (described.start, described.stop)]
+        ends = [parse(end, "1" if plain else unit) for end in (described.start, described.stop)]
     except ValueError as error:
         raise SpecError([document.problem(place, str(error))]) from None
     if described.scale == "log" and min(ends) <= 0:
         raise SpecError([document.problem(place, "a logarithmic scale needs ends greater than zero")])
     space = np.geomspace if described.scale == "log" else np.linspace
     numbers = [float(f"{value:.12g}") for value in space(ends[0], ends[1], described.count)]
-    return numbers if unit == "1" else [f"{number:.12g} {unit}" for number in numbers]
+    if unit == "%":
+        return [f"{100 * number:.12g} %" for number in numbers]
+    return numbers if plain else [f"{number:.12g} {unit}" for number in numbers]
 
 
 def grid(values: Mapping[str, list[Any]]) -> list[tuple[Any, ...]]:
