@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture
+from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture, library
 from crossflow.arrays import Array, Index, Mask, tally
 from crossflow.cost import Costs, cost
 from crossflow.errors import CrossflowError, did_you_mean
@@ -67,12 +67,12 @@ def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
     choices, quantities, discrete = split(scenario, points)
     parts = []
     for settings, index in groups(discrete, n):
-        variant = _variant(scenario, settings) if settings else scenario
+        here = variant(scenario, settings) if settings else scenario
         for start in range(0, len(index), CHUNK):
             chosen = index[start : start + CHUNK]
             part_choices = {role: choice.at(chosen) for role, choice in choices.items()}
             part_quantities = {path: values[chosen] for path, values in quantities.items()}
-            parts.append((chosen, _batch(variant, part_choices, part_quantities, len(chosen))))
+            parts.append((chosen, _batch(here, part_choices, part_quantities, len(chosen))))
     return scatter(parts, n)
 
 
@@ -107,6 +107,13 @@ def _read(path: str, quantity: Quantity, values: Sequence[Any]) -> Array:
     except ValueError as error:
         raise CrossflowError(f"{path}: {error}") from None
     return quantity_checked(path, quantity, np.array(read))
+
+
+def check_choice(scenario: Scenario, role: str, choice: Choice) -> None:
+    """Raise CrossflowError when the technology library lacks an entry that a point chooses for a role."""
+    kind = "link" if role.endswith("link") else role
+    for name in choice.names:
+        library(scenario.system, scenario.base).component(kind, name)
 
 
 def quantity_checked(path: str, quantity: Quantity, values: Array) -> Array:
@@ -194,7 +201,7 @@ def groups(discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[tuple[dict
         yield settings[key], np.array(index)
 
 
-def _variant(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
+def variant(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
     """The scenario with discrete settings applied, read afresh."""
     data = scenario.document.data
     for path, value in settings.items():

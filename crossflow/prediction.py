@@ -99,8 +99,8 @@ def predict(scenario: Scenario) -> Prediction:
 
 
 def extrapolated(scenario: Scenario) -> bool:
-    """Whether the result leaves what measured data cover: a generated design, or a device that nobody here has measured."""
-    return not getattr(scenario.system, "measured", ())
+    """Whether the result leaves what measured data cover: a device or a model that nobody here has measured."""
+    return scenario.workload.model not in getattr(scenario.system, "measured", ())
 
 
 def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:

@@ -38,7 +38,7 @@ ALONE = {
     "system.budgets.area.on_chip.l1": [0.08, 0.04],
     "system.budgets.area.on_chip.registers": [0.1, 0.05],
     "system.budgets.power_shares.compute": [0.36, 0.2],
-    "system.budgets.power_shares.on_chip.l2": [0.06, 0.03],
+    "system.budgets.power_shares.on_chip.l2": [0.055, 0.03],
     "system.budgets.power_shares.on_chip.registers": [0.125, 0.05],
     "system.budgets.power_shares.memory": [0.325, 0.02],
     "system.budgets.power_shares.inter_link": [0.05, 0.01],

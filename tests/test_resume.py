@@ -156,7 +156,7 @@ def test_a_disk_that_fills_and_is_cleared(study, undisturbed, tmp_path, monkeypa
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", filling)
-    with pytest.raises(CrossflowError, match="No space left on device; finished points are kept, make room and continue with --resume$"):
+    with pytest.raises(CrossflowError, match=r"No space left on device; finished points are kept, make room and continue with --resume$"):
         run_study(study, out=tmp_path)
     assert len(records.read_points(tmp_path / records.POINTS)) >= TASK
     run_study(study, out=tmp_path, resume=True)

@@ -2,8 +2,8 @@
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
-from crossflow.architecture.network import FabricParameters, NetworkLevel, NetworkSpec
-from crossflow.architecture.system import architecture, resolve
+from crossflow.architecture.network import FabricKind, FabricParameters, NetworkLevel, NetworkSpec
+from crossflow.architecture.system import architecture, library, resolve
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "BudgetUse",
     "DatasheetSystem",
     "Execution",
+    "FabricKind",
     "FabricParameters",
     "GeneratedSystem",
     "Level",
@@ -20,5 +21,6 @@ __all__ = [
     "Port",
     "SystemSpec",
     "architecture",
+    "library",
     "resolve",
 ]

@@ -10,7 +10,7 @@ from crossflow.files import FileModel
 from crossflow.units import Bandwidth, Information, Ratio, Time
 
 Topology = Literal["single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh"]
-Fabric = Literal[
+FabricKind = Literal[
     "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "ethernet-mesh",
     "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
 ]  # fmt: skip
@@ -58,7 +58,7 @@ class NetworkLevel(FileModel):
     `bandwidth` is that of one device and direction, all ports together. Where it is absent the link technology gives it.
     """
 
-    fabric: Fabric = Field(default="ideal", description="kind of fabric; ideal links reach their rate")
+    fabric: FabricKind = Field(default="ideal", description="kind of fabric; ideal links reach their rate")
     topology: Topology | None = Field(default=None, description="wiring; the fabric's own where absent")
     shape: tuple[int, ...] | None = None
     bandwidth: Bandwidth | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from crossflow import files
 from crossflow.architecture.datasheet import from_datasheet
@@ -14,7 +13,7 @@ from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document
-from crossflow.technology import Choice, load_library
+from crossflow.technology import Choice, TechLibrary, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 # Keys of a system file that describe the file rather than the device that it is made of.
@@ -42,7 +41,7 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
 def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -> None:
     """SpecError with every technology name of a system that its library does not have."""
     _found("techlibs", spec.techlib, base, document, "techlib")
-    library = _library(spec.techlib, base)
+    parts = library(spec, base)
     named: list[tuple[tuple[str, ...], str, str]] = [
         (("technology", role), "link" if role.endswith("link") else role, name) for role, name in spec.technology.model_dump().items()
     ]
@@ -51,7 +50,7 @@ def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -
     problems = []
     for path, kind, name in named:
         try:
-            library.component(kind, name)
+            parts.component(kind, name)
         except CrossflowError as error:
             problems.append(document.problem(path, str(error)))
     if problems:
@@ -123,12 +122,15 @@ def _fabrics() -> Document:
 
 def architecture(spec: SystemSpec, choices: Mapping[str, Choice] | None = None, base: Path | None = None) -> Architecture:
     """Architecture of a system's devices; `choices` gives the technology that differs between design points."""
-    library = _library(spec.techlib, base)
-    if isinstance(spec, GeneratedSystem):
-        return generate(spec, library, choices)
-    return from_datasheet(spec, library)
+    parts = library(spec, base)
+    return generate(spec, parts, choices) if isinstance(spec, GeneratedSystem) else from_datasheet(spec, parts)
+
+
+def library(spec: SystemSpec, base: Path | None = None) -> TechLibrary:
+    """Technology library of a system."""
+    return _library(spec.techlib, base)
 
 
 @functools.lru_cache(maxsize=16)
-def _library(name: str, base: Path | None) -> Any:
+def _library(name: str, base: Path | None) -> TechLibrary:
     return load_library(name, base)

@@ -228,10 +228,11 @@ def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
     """TCP: into the send buffers first, then at the wire's rate; the ranks of a node share its card."""
     p, volume = fabric.parameters, ring_volume(collective, ranks)
     transfer = collective == "send_recv"
+    per_byte = volume / (p.ethernet_efficiency * fabric.line * (1 if transfer else in_node))
     return Path(
-        per_byte=volume / (p.ethernet_efficiency * fabric.line * (1 if transfer else in_node)),
+        per_byte=per_byte,
         base=p.launch_transfer if transfer else p.launch * fabric.age,
-        buffered_per_byte=volume / p.send_buffer_rate,
+        buffered_per_byte=np.minimum(volume / p.send_buffer_rate, per_byte),
         buffer=p.send_buffer_size,
     )
 

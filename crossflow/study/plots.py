@@ -84,7 +84,6 @@ def draw(data: PlotData, folder: Path) -> list[Path]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    mpl.rcParams["svg.hashsalt"] = "crossflow"  # the same study gives the same bytes
     width = 1.6 + 3.6 * len(data.panels)
     figure = Figure(figsize=(max(width, 5.2), 4.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -98,7 +97,8 @@ def draw(data: PlotData, folder: Path) -> list[Path]:
     written = []
     for ending, options in (("png", {"dpi": 150, "metadata": {"Software": None}}), ("svg", {"metadata": {"Date": None}})):
         stream = io.BytesIO()
-        figure.savefig(stream, format=ending, **options)
+        with mpl.rc_context({"svg.hashsalt": "crossflow"}):  # the same study gives the same bytes
+            figure.savefig(stream, format=ending, **options)
         files.write_bytes(folder / f"{data.name}.{ending}", stream.getvalue())
         written.append(folder / f"{data.name}.{ending}")
     return written

@@ -30,6 +30,10 @@ def start(out: Path, run: Mapping[str, Any], resume: bool) -> dict[int, dict[str
         When the folder cannot be written, holds an unfinished run that is not to be resumed, or one of another study.
     """
     earlier = _read_run(out)
+    if earlier is None and (out / POINTS).exists():
+        raise CrossflowError(
+            f"{out / POINTS} is there without the record of its run ({RUN}); move it away, or give another folder with --out"
+        )
     if resume and earlier is not None:
         _same_study(out, earlier, run)
         rows = read_points(out / POINTS)

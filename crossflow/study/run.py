@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from crossflow import files, provenance
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation import evaluate, split
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow.evaluation import check_choice, evaluate, groups, split, variant
 from crossflow.files import Document
+from crossflow.parallel import transform
 from crossflow.scenario import Scenario, from_document, spelled_out
 from crossflow.study import records
 from crossflow.study.plots import draw, plot_data
@@ -24,6 +25,7 @@ from crossflow.units import show
 TASK = 512
 
 Progress = Callable[[int, int, str], None]
+VARIABLE = ("system", "workload", "strategy", "placement", "kernels_per_device")  # sections of a scenario that points vary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +132,55 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
 
 
 def _check_points(study: Study) -> None:
-    """Find values that no point could be made of before the first one is evaluated."""
-    _, _, discrete = split(study.scenario, study.values)
-    problems = []
-    for path in discrete:
-        if path.split(".")[0] not in ("system", "workload", "strategy", "placement", "kernels_per_device"):
-            problems.append(study.document.problem(("sweep", path), f"'{path}' is not a path of a scenario"))
+    """SpecError with what no point could be made of, or no score shows, before the first point is evaluated."""
+    problems = [problem for path, values in study.values.items() for problem in _value_problems(study, path, values)]
+    if not problems:
+        problems = _combination_problems(study)
+    if not problems:
+        problems = _column_problems(study)
     if problems:
         raise SpecError(problems)
+
+
+def _value_problems(study: Study, path: str, values: Sequence[Any]) -> list[Problem]:
+    """What is wrong with the values of one path, each by itself."""
+    place = ("sweep", path)
+    if path.split(".")[0] not in VARIABLE:
+        return [study.document.problem(place, f"'{path}' is not a path of a scenario{did_you_mean(path, VARIABLE)}")]
+    try:
+        choices, _, _ = split(study.scenario, {path: values})
+        for role, choice in choices.items():
+            check_choice(study.scenario, role, choice)
+    except CrossflowError as error:
+        return [study.document.problem(place, str(error).removeprefix(f"{path}: "))]
+    return []
+
+
+def _combination_problems(study: Study) -> list[Problem]:
+    """The first combination of discrete values that makes no scenario."""
+    _, _, discrete = split(study.scenario, {path: [point[i] for point in study.points] for i, path in enumerate(study.values)})
+    for settings, _ in groups(discrete, len(study.points)):
+        try:
+            made = variant(study.scenario, settings) if settings else study.scenario
+            transform(made.graph(), made.strategy)
+        except CrossflowError as error:
+            path = next(iter(settings), "")
+            where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
+            return [study.document.problem(("sweep", path), f"{where}: {error}")]
+    return []
+
+
+def _column_problems(study: Study) -> list[Problem]:
+    """Names of columns in the table and the plots that no point has."""
+    known = [*study.values, *evaluate(study.scenario).columns()]
+    numeric = [name for name in known if name not in (*study.values, "bound_by", "reason")]
+    asked = [(("columns",), name, known) for name in study.spec.columns]
+    asked += [(("plots",), plot.y, numeric) for plot in study.spec.plots]
+    return [
+        study.document.problem(place, f"no column '{name}'{did_you_mean(name, names)}; columns: {', '.join(names)}")
+        for place, name, names in asked
+        if name not in names
+    ]
 
 
 def run_study(

@@ -11,12 +11,12 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture import Architecture, DatasheetSystem, FabricParameters, architecture, resolve
+from crossflow.architecture import Architecture, DatasheetSystem, FabricKind, FabricParameters, architecture, resolve
 from crossflow.arrays import Array
 from crossflow.cost.collectives import COLLECTIVES
 from crossflow.cost.fabrics import Fabric, path, path_time
@@ -28,6 +28,8 @@ from crossflow.validation.report import Report, Table, count_skipped
 from crossflow.workload import DTYPE_BYTES
 
 Row = Mapping[str, str]
+ENDLESS = "no finite time can be predicted: a rate that the row needs is missing"
+FABRICS = get_args(FabricKind)
 Rows = Sequence[Row]
 
 
@@ -68,12 +70,12 @@ def read_rows(file: Path, columns: Sequence[str]) -> Rows:
     return list(reader)
 
 
-def numbers(file: Path, rows: Rows, column: str) -> Array:
-    """One column as floats; SpecError with the first row that holds something else."""
+def numbers(file: Path, rows: Rows, column: str, missing: float | None = None) -> Array:
+    """One column as floats, empty cells as `missing` where that is given; SpecError with the first row that holds something else."""
     try:
-        return np.array([float(row[column]) for row in rows])
+        return np.array([missing if missing is not None and not row[column] else float(row[column]) for row in rows], dtype=float)
     except (TypeError, ValueError):
-        bad = next(row for row in rows if not _is_number(row[column]))
+        bad = next(row for row in rows if not _is_number(row[column]) and (row[column] or missing is None))
         raise SpecError(
             [
                 Problem(
@@ -110,6 +112,7 @@ def gemm_table(folder: Path) -> Table:
             reasons += [times] * len(mine)
         else:
             predicted[mine] = times
+            reasons += [ENDLESS] * int((~np.isfinite(times)).sum())
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
     seconds = time[known] * 1e-6
@@ -169,18 +172,24 @@ def device_architecture(device: str) -> Architecture | None:
 
 
 def template_of(device: str) -> str | None:
-    """Template of a device as tables of measurements call it, such as ``h100-80gb``; None where there is none."""
-    devices = {name: file for name, file in files.catalogue("templates").items() if file.parent.name == "devices"}
+    """Template of a device as tables of measurements call it, such as ``h100-80gb``; None where there is none.
+
+    Memory size and form factor may be left out on either side; every other word must agree, so that an H100 on a PCIe
+    card is not taken for the SXM module.
+    """
+    devices = [name for name, file in files.catalogue("templates").items() if file.parent.name == "devices"]
     device = device.strip().lower()
     if device in devices:
         return device
-    plain = re.sub(r"-\d+gb$", "", device)
-    if plain in devices:
-        return plain
-    family = [name for name in devices if re.split(r"[-_ ]", name)[0] == re.split(r"[-_ ]", device)[0]]
+    alike = [name for name in devices if _words(name) == _words(device)]
     size = re.search(r"\d+gb$", device)
-    sized = [name for name in family if size and name.endswith(size.group())]
-    return next(iter(sized or family), None)
+    sized = [name for name in alike if size and name.endswith(size.group())]
+    return next(iter(sized or alike), None)
+
+
+def _words(device: str) -> frozenset[str]:
+    """Words of a device's name that tell it from others."""
+    return frozenset(word for word in re.split(r"[-_ ]+", device) if not re.fullmatch(r"\d+gb|sxm\d?|datasheet", word))
 
 
 # -------------------------------------------------------------------------------------------- collectives
@@ -194,16 +203,16 @@ def collectives_table(folder: Path) -> Table:
     systems = _fabrics(folder / "systems.csv")
     predicted = np.full(len(rows), np.nan)
     reasons: list[str] = []
-    groups = dict.fromkeys((row["system"], row["collective"], row["ranks"], row["ranks_per_node"]) for row in rows)
-    for key in groups:
-        mine = np.array([i for i, row in enumerate(rows) if (row["system"], row["collective"], row["ranks"], row["ranks_per_node"]) == key])
-        system, collective, ranks, per_node = key
-        if system not in systems or collective not in COLLECTIVES:
-            what = f"system '{system}' is not in systems.csv" if system not in systems else f"unknown collective '{collective}'"
-            reasons += [what] * len(mine)
-            continue
-        found = path(systems[system], collective, int(ranks), int(per_node))
-        predicted[mine] = path_time(size[mine, None], found)[:, 0]
+    ranks, per_node = numbers(file, rows, "ranks").astype(int), numbers(file, rows, "ranks_per_node").astype(int)
+    kinds = [(row["system"], row["collective"], int(p), int(r)) for row, p, r in zip(rows, ranks, per_node, strict=True)]
+    for key in dict.fromkeys(kinds):
+        mine = np.array([i for i, kind in enumerate(kinds) if kind == key])
+        times = _collective_times(systems, *key, size[mine, None])
+        if isinstance(times, str):
+            reasons += [times] * len(mine)
+        else:
+            predicted[mine] = times
+            reasons += [ENDLESS] * int((~np.isfinite(times)).sum())
     known = np.isfinite(predicted)
     kept = [(row, bytes_) for row, bytes_, keep in zip(rows, size, known, strict=True) if keep]
     large = [">= 1 MiB" if bytes_ >= 2**20 else "< 1 MiB" for _, bytes_ in kept]
@@ -220,6 +229,21 @@ def collectives_table(folder: Path) -> Table:
         },
         skipped=count_skipped(reasons),
     )
+
+
+def _collective_times(systems: Mapping[str, Fabric], system: str, collective: str, ranks: int, per_node: int, size: Array) -> Array | str:
+    """Predicted times of one kind of collective, or why there are none. [s]"""
+    if system not in systems:
+        return f"system '{system}' is not in systems.csv"
+    if collective not in COLLECTIVES:
+        return f"unknown collective '{collective}'{did_you_mean(collective, COLLECTIVES)}"
+    fabric = systems[system]
+    for kind in (fabric.intra, fabric.network):
+        if kind not in FABRICS:
+            return f"unknown fabric '{kind}' of system '{system}'{did_you_mean(kind, FABRICS)}"
+    if ranks < 1 or per_node < 1 or (per_node >= ranks and ranks > fabric.devices_per_node):
+        return f"{ranks} ranks, {per_node} a node, do not fit nodes of {fabric.devices_per_node} devices"
+    return path_time(size, path(fabric, collective, ranks, per_node))[:, 0]
 
 
 def _regime(row: Row, fabric: Fabric) -> str:
@@ -242,23 +266,21 @@ def _fabrics(file: Path) -> dict[str, Fabric]:
         "inter_network",
         "inter_gbit_s_per_gpu",
     )
-    return {row["system"]: _fabric(row) for row in read_rows(file, columns)}
-
-
-def _fabric(row: Row) -> Fabric:
-    return Fabric(
-        intra=row["intra_fabric"],
-        network=row["inter_network"] or "none",
-        devices_per_node=int(row["gpus_per_node"]),
-        link=_rate(row["intra_gb_s_per_direction"], 1e9),
-        host=_rate(row["pcie_gb_s_per_direction"], 1e9),
-        nic=_rate(row["inter_gbit_s_per_gpu"], 1e9 / 8),
-        parameters=fabric_parameters(),
-    )
-
-
-def _rate(text: str, unit: float) -> Array:
-    return np.array([float(text) * unit if text else np.nan])
+    rows = read_rows(file, columns)
+    per_node = numbers(file, rows, "gpus_per_node")
+    link, host, nic = (numbers(file, rows, column, missing=np.nan) for column in (columns[3], columns[4], columns[6]))
+    return {
+        row["system"]: Fabric(
+            intra=row["intra_fabric"].lower(),
+            network=row["inter_network"].lower() or "none",
+            devices_per_node=int(per_node[i]),
+            link=link[i : i + 1] * 1e9,
+            host=host[i : i + 1] * 1e9,
+            nic=nic[i : i + 1] * 1e9 / 8,
+            parameters=fabric_parameters(),
+        )
+        for i, row in enumerate(rows)
+    }
 
 
 @functools.cache

@@ -1,0 +1,55 @@
+"""The project's speed figures: all of them, with units, and the one that does not depend on the machine."""
+
+import numpy as np
+import pytest
+
+from crossflow import bench
+from crossflow.evaluation import evaluate
+
+
+@pytest.fixture(scope="module")
+def figures():
+    patch = pytest.MonkeyPatch()
+    patch.setattr(bench, "POINTS", 64)
+    patch.setattr(bench, "PRODUCTS", 500)
+    yield bench.run()
+    patch.undo()
+
+
+def test_every_figure_has_value_unit_and_meaning(figures):
+    units = {"predict_warm": "s", "points_per_second": "1/s", "memory_growth": "B", "scale_65536_over_8": "1", "gemms_100k": "s"}
+    assert {name: figure["unit"] for name, figure in figures.items()} == units
+    for figure in figures.values():
+        assert set(figure) == {"value", "unit", "meaning"}
+        assert isinstance(figure["value"], float)
+        assert np.isfinite(figure["value"])
+        assert len(figure["meaning"].split()) > 3
+
+
+def test_times_and_rates_are_positive(figures):
+    assert all(figures[name]["value"] > 0 for name in ("predict_warm", "points_per_second", "scale_65536_over_8", "gemms_100k"))
+
+
+def test_65536_devices_cost_what_8_do():
+    """Best of some tries: the machine is not ours alone."""
+    assert min(bench._scale() for _ in range(3)) < 1.5
+
+
+def test_the_median_counts_calls_after_the_first():
+    calls = []
+    assert bench._cpu(lambda: calls.append(1), repeats=5) >= 0
+    assert len(calls) == 6
+
+
+def test_points_are_seeded_and_of_the_asked_number():
+    one, two = bench._points(40), bench._points(40)
+    for path, values in one.items():
+        assert list(values) == list(two[path])
+        assert len(values) == 40
+        assert len(set(values)) > 1
+
+
+def test_points_can_be_built_and_differ():
+    score = evaluate(bench._case_study(512), bench._points(16))
+    assert np.isfinite(score.step_time).all()
+    assert len(set(score.step_time)) == 16

@@ -1,0 +1,227 @@
+"""Collectives on real fabrics: limits of small and large messages, order in size and ranks, batches, and bounds on whole systems."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.architecture import architecture
+from crossflow.cost.collectives import COLLECTIVES, ring_volume
+from crossflow.cost.fabrics import Fabric, path, path_time
+from crossflow.cost.network import message_costs
+from crossflow.mapping import place
+from crossflow.parallel import Message, transform
+from crossflow.validation.tables import fabric_parameters
+
+P = fabric_parameters()
+SIZE = np.geomspace(1, 1e12, 400)[:, None]
+INTRA = [
+    "nvswitch",
+    "nvswitch-sharp",
+    "nvl72",
+    "pairwise-nvlink",
+    "hybrid-cube-mesh",
+    "infinity-fabric",
+    "pcie",
+    "ethernet-mesh",
+    "torus3d",
+]
+RDMA = ["infiniband", "infiniband-sharp", "roce", "efa", "gpudirect-tcpxo", "ici"]
+SYSTEMS = ["dgx-1", "dgx-a100", "h100-superpod"]
+STEPS = {"all_reduce": lambda p: 2 * (p - 1), "all_gather": lambda p: p - 1, "reduce_scatter": lambda p: p - 1}
+
+
+def fabric(intra="nvswitch", network="infiniband", link=300e9, host=32e9, nic=25e9, per_node=8):
+    rates = {name: np.atleast_1d(np.asarray(rate, dtype=float)) for name, rate in (("link", link), ("host", host), ("nic", nic))}
+    return Fabric(intra=intra, network=network, devices_per_node=per_node, parameters=P, **rates)
+
+
+def time(made, collective, ranks, per_node=None, size=SIZE):
+    return path_time(size, path(made, collective, ranks, ranks if per_node is None else per_node))
+
+
+def assert_no_faster(slow, fast):
+    assert np.isfinite(slow).all()
+    assert (slow >= fast * (1 - 1e-12)).all()
+
+
+# ------------------------------------------------------------------------------------------ size
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("intra", INTRA)
+def test_more_bytes_never_take_less_time_inside_a_node(intra, collective):
+    for ranks, link in itertools.product(range(2, 9), (300e9, 450e9, 900e9)):
+        made = time(fabric(intra, link=link), collective, ranks)
+        assert_no_faster(made[1:], made[:-1])
+        assert (made[-20:] > 10 * made[0]).all()
+
+
+NETWORKS = [(name, 25e9) for name in RDMA] + [("ethernet", np.nan), ("none", np.nan), ("ethernet", 25e9)]
+
+
+@pytest.mark.parametrize(("network", "nic"), NETWORKS)
+@pytest.mark.parametrize("per_node", [2, 4, 8])
+def test_more_bytes_never_take_less_time_between_nodes(network, nic, per_node):
+    for collective, ranks in itertools.product(COLLECTIVES, (16, 64, 512)):
+        made = time(fabric("nvswitch", network, nic=nic), collective, ranks, per_node)
+        assert_no_faster(made[1:], made[:-1])
+
+
+def test_one_card_a_node_first_fills_its_send_buffers():
+    """25 Gb/s Ethernet: up to 4.5 MiB at the rate of the copy, beyond at the wire's."""
+    small, large = (time(fabric(network="ethernet", nic=np.nan), "send_recv", 2, 1, np.array([[size]]))[0, 0] for size in (1e6, 1e10))
+    assert small == pytest.approx(7.53e-6 + 1e6 / 7.73e9, rel=2e-2)
+    assert large == pytest.approx(1e10 / (0.71 * 3.125e9), rel=1e-3)
+
+
+LONG = [
+    # intra, ranks, collective, volume on the tightest link over what that link achieves [s/B]
+    ("pcie", 8, "all_reduce", 2 * 7 / 8 / (0.738 * 32e9)),
+    ("pcie", 8, "all_gather", 7 / 8 / (0.738 * 32e9)),
+    ("pairwise-nvlink", 4, "all_reduce", 2 * 3 / 4 / (0.738 * 32e9)),
+    ("pairwise-nvlink", 2, "all_reduce", (1 + 0.439) / (0.99 * 300e9)),
+    ("nvswitch", 8, "all_reduce", (2 * 7 / 8 + 0.439) / (0.99 * 300e9)),
+    ("nvswitch", 8, "reduce_scatter", (7 / 8 + 0.439 / 2) / (0.99 * 300e9)),
+    ("nvswitch", 2, "send_recv", 1 / (0.807 * 300e9)),
+    ("nvswitch-sharp", 8, "all_reduce", (1 + 1 / 8 + 0.439) / (0.99 * 300e9)),
+    ("hybrid-cube-mesh", 8, "all_reduce", 2 * 7 / 8 / (6 * 0.91 * 50e9)),
+    ("hybrid-cube-mesh", 4, "all_reduce", 2 * 3 / 4 / (4 * 0.91 * 50e9)),
+    ("hybrid-cube-mesh", 5, "all_reduce", 1 / (0.91 * 50e9)),
+    ("hybrid-cube-mesh", 5, "all_gather", 4 / 5 / (0.738 * 32e9)),
+    ("infinity-fabric", 8, "all_reduce", 2 * 7 / 8 / (7 * 0.7 * 300e9 / 7)),
+    ("infinity-fabric", 2, "all_reduce", 1 / (0.7 * 300e9 / 7)),
+]
+
+
+@pytest.mark.parametrize(("intra", "ranks", "collective", "per_byte"), LONG)
+def test_long_messages_take_volume_over_rate(intra, ranks, collective, per_byte):
+    assert time(fabric(intra), collective, ranks, size=np.array([[1e15]]))[0, 0] == pytest.approx(1e15 * per_byte, rel=1e-4)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_empty_messages_take_the_launch_and_the_steps(collective, ranks):
+    steps = STEPS[collective](ranks)
+    nothing = np.array([[0.0]])
+    assert time(fabric(), collective, ranks, size=nothing)[0, 0] == pytest.approx(36.2e-6 + steps * 0.566e-6, rel=1e-9)
+    assert time(fabric("pcie"), collective, ranks, size=nothing)[0, 0] == pytest.approx(36.2e-6 + steps * 2.63e-6, rel=1e-9)
+
+
+def test_one_rank_moves_nothing():
+    assert (time(fabric(), "all_reduce", 1) == 0).all()
+
+
+# ------------------------------------------------------------------------------------------ ranks and rates
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("intra", ["nvswitch", "pcie"])
+def test_more_ranks_on_a_ring_never_take_less_time(intra, collective):
+    times = [time(fabric(intra), collective, ranks) for ranks in range(2, 9)]
+    for few, many in itertools.pairwise(times):
+        assert_no_faster(many, few)
+
+
+@pytest.mark.parametrize("network", [*RDMA, "ethernet"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_more_nodes_never_take_less_time(network, collective):
+    times = [time(fabric(network=network), collective, 8 * nodes, 8) for nodes in (2, 3, 4, 8, 16, 64, 128)]
+    for few, many in itertools.pairwise(times):
+        assert_no_faster(many, few)
+
+
+@pytest.mark.parametrize("intra", ["nvswitch-sharp", "nvl72"])
+def test_reduction_in_the_switch_beats_the_ring_it_takes_over_from(intra):
+    for ranks in (5, 6, 8):
+        ring, in_switch = (time(fabric(kind), "all_reduce", ranks)[-1, 0] for kind in ("nvswitch", intra))
+        assert 0.6 * ring < in_switch < 0.85 * ring
+    four, five = (time(fabric(intra), "all_reduce", ranks)[:, 0] for ranks in (4, 5))
+    assert (np.abs(five / four - 1) < 0.2).all()  # no cliff where it sets in
+
+
+def test_switches_of_nvlink_4_on_reduce_and_older_ones_do_not():
+    made = time(fabric(link=[399e9, 400e9, 450e9]), "all_reduce", 8)
+    ring, in_switch = (time(fabric(kind, link=450e9), "all_reduce", 8) for kind in ("nvswitch", "nvswitch-sharp"))
+    np.testing.assert_array_equal(ring, in_switch)
+    assert made[-1, 0] / made[-1, 1] == pytest.approx((2 * 7 / 8 + 0.439) / (1 + 1 / 8 + 0.439) * 400 / 399, rel=1e-3)
+
+
+@pytest.mark.parametrize("rate", ["link", "host", "nic"])
+@pytest.mark.parametrize(("ranks", "per_node"), [(2, 2), (5, 5), (8, 8), (2, 1), (16, 2), (64, 8)])
+def test_faster_links_never_slow(rate, ranks, per_node):
+    """Within one generation: where reduction sets in, and the software of the platform, depend on the rate."""
+    rates = {"link": (100e9, 200e9, 300e9), "host": (8e9, 16e9, 32e9), "nic": (12.5e9, 25e9, 50e9)}[rate]
+    for intra in INTRA:
+        made = time(fabric(intra, **{rate: rates}), "all_reduce", ranks, per_node)
+        if made.shape[1] > 1:
+            assert_no_faster(made[:, :-1], made[:, 1:])
+
+
+@pytest.mark.parametrize("intra", INTRA)
+@pytest.mark.parametrize("network", [*RDMA, "ethernet"])
+def test_an_array_of_fabrics_is_its_fabrics_one_by_one(intra, network):
+    points = {"link": [100e9, 450e9, 900e9], "host": [16e9, 64e9, 64e9], "nic": [np.nan, 50e9, 25e9]}
+    for collective, (ranks, per_node) in itertools.product(COLLECTIVES, [(2, 2), (5, 5), (8, 8), (8, 2), (2, 1), (64, 8)]):
+        together = np.broadcast_to(time(fabric(intra, network, **points), collective, ranks, per_node), (len(SIZE), 3))
+        for i in range(3):
+            alone = time(fabric(intra, network, **{name: rates[i] for name, rates in points.items()}), collective, ranks, per_node)
+            np.testing.assert_allclose(together[:, [i]], alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 16, 72])
+def test_a_rack_of_switches_is_one_node(ranks):
+    rack = fabric("nvl72", link=900e9, host=225e9, per_node=72)
+    np.testing.assert_array_equal(time(rack, "all_reduce", ranks, min(ranks, 4)), time(rack, "all_reduce", ranks))
+
+
+# ------------------------------------------------------------------------------------------ whole systems
+
+
+def system(template, strategy, model="gemm"):
+    size = {"model": model, "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16", "task": "training"}
+    return crossflow.from_dict({"system": {"template": template, "nodes": None, "devices": None}, "workload": size, "strategy": strategy})
+
+
+def least(message, ranks, device):
+    """Time below which no collective can be: each rank gets from others what it lacks, over its fastest port. [s]"""
+    ports = [port.bandwidth[0] for port in (device.intra, device.inter) if port is not None]
+    return ring_volume(message.collective, ranks) / (2 if message.collective == "all_reduce" else 1) * message.size / max(ports)
+
+
+@pytest.mark.parametrize("template", SYSTEMS)
+@pytest.mark.parametrize("strategy", ["RC-2-4", "RC-4-2", "CR-8", "CR-2-d4", "RC-2-2-d2", "d8"])
+def test_predictions_on_real_systems_obey_their_bandwidth(template, strategy):
+    scenario = system(template, strategy)
+    device = architecture(scenario.system)
+    graph = transform(scenario.graph(), scenario.strategy)
+    sizes = {axis.name: axis.size for axis in scenario.strategy.axes}
+    bound = sum(least(message, sizes[message.axes[0]], device) for message in graph.messages)
+    made = crossflow.predict(scenario).to_dict()
+    sent = sum(share["total"] for share in made["communication_s"].values())
+    assert made["feasible"]
+    assert graph.messages
+    assert bound <= sent < 1.0
+    assert made["communication_s"].keys() == {message.collective for message in graph.messages}
+
+
+@pytest.mark.parametrize("template", SYSTEMS)
+@pytest.mark.parametrize("size", [1e4, 1e7, 1e10])
+@pytest.mark.parametrize(("a", "b"), [(2, 4), (4, 2)])
+def test_two_axes_take_no_less_than_the_longer_alone(template, size, a, b):
+    scenario = system(template, f"CR-{a}-d{b}")
+    device, network = architecture(scenario.system), scenario.system.network
+    placed = place(tuple((axis.name, axis.size) for axis in scenario.strategy.axes), scenario.network())
+    names = [axis.name for axis in scenario.strategy.axes if axis.size > 1]
+    costs = {
+        axes: message_costs((Message(collective="all_reduce", size=size, axes=axes),), placed, network, device, 8).time[0, 0]
+        for axes in (tuple(names), (names[0],), (names[1],))
+    }
+    assert costs[tuple(names)] >= costs[(names[0] if a > b else names[1],)] * (1 - 1e-12)
+
+
+def test_a_dgx_1_is_slower_than_its_successors():
+    times = [crossflow.predict(system(template, "CR-8")).to_dict()["communication_s"] for template in SYSTEMS]
+    totals = [sum(part["total"] for part in made.values()) for made in times]
+    assert totals == sorted(totals, reverse=True)

@@ -1,0 +1,148 @@
+"""Predictions as people and scripts read them: keys, sums, JSON without infinities, provenance, and what is extrapolated."""
+
+import json
+import re
+
+import pytest
+
+import crossflow
+from crossflow import provenance
+
+KEYS = {
+    "name", "step_time_s", "feasible", "reason", "extrapolated", "breakdown_s", "communication_s", "memory", "throughput", "mfu",
+    "energy_j", "power_w", "bound_by", "architecture", "system", "provenance",
+}  # fmt: skip
+SMALL = {"hidden": 1024, "vocabulary": 32000, "global_batch": 512, "sequence": 4}
+
+
+@pytest.fixture(scope="module", params=["d8", "CR-8", "RC-2-2-d2", "d4-p2"])
+def made(request, lstm):
+    return crossflow.predict(lstm(request.param, workload=SMALL)).to_dict()
+
+
+@pytest.fixture(scope="module")
+def endless(gemm):
+    """A device without links that is asked to communicate."""
+    return crossflow.predict(gemm("p4", "d2", task="training"))
+
+
+def test_all_keys_of_the_contract(made):
+    assert set(made) == KEYS
+    assert list(made["breakdown_s"]) == ["compute", "memory_bound_compute", "exposed_communication", "bubble", "other"]
+    assert {"total_bytes", "capacity_bytes", "fits", "weights_bytes", "activations_bytes"} <= set(made["memory"])
+    assert set(made["throughput"]) == {"samples_per_s", "tokens_per_s"}
+    assert set(made["provenance"]) == {"version", "inputs", "seed"}
+
+
+def test_parts_add_up(made):
+    kinds = [made["memory"][key] for key in made["memory"] if key not in ("total_bytes", "capacity_bytes", "fits")]
+    assert sum(made["breakdown_s"].values()) == pytest.approx(made["step_time_s"], rel=1e-12)
+    assert sum(kinds) == pytest.approx(made["memory"]["total_bytes"], rel=1e-12)
+    assert sum(entry["share"] for entry in made["bound_by"]) == pytest.approx(1.0, rel=1e-9)
+    exposed = sum(part["exposed"] for part in made["communication_s"].values())
+    assert exposed == pytest.approx(made["breakdown_s"]["exposed_communication"], rel=1e-9, abs=1e-15)
+
+
+def test_figures_follow_from_each_other(made):
+    assert made["throughput"]["samples_per_s"] * made["step_time_s"] == pytest.approx(512, rel=1e-12)
+    assert made["throughput"]["tokens_per_s"] == pytest.approx(4 * made["throughput"]["samples_per_s"], rel=1e-12)
+    assert made["energy_j"] == pytest.approx(made["power_w"] * made["step_time_s"], rel=1e-12)
+    assert all(0 <= part["exposed"] <= part["total"] * (1 + 1e-12) for part in made["communication_s"].values())
+    assert made["bound_by"] == sorted(made["bound_by"], key=lambda entry: -entry["share"])
+
+
+def test_no_budget_is_overdrawn(made):
+    assert {use["resource"] for use in made["architecture"]["budgets"]} == {"area", "power", "perimeter"}
+    for use in made["architecture"]["budgets"]:
+        assert use["used"] <= use["budget"] * (1 + 1e-9), use
+
+
+def test_json_reads_back_the_same(made):
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+
+
+def test_a_step_without_end_is_null_and_says_why(endless):
+    text = json.dumps(endless.to_dict(), allow_nan=False)
+    found = json.loads(text)
+    assert (found["step_time_s"], found["energy_j"], found["feasible"]) == (None, None, False)
+    assert found["reason"] == "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"
+    assert found["throughput"]["samples_per_s"] == found["mfu"] == 0
+    assert repr(endless).startswith("Prediction('scenario': ")
+    assert repr(endless).endswith(f"infeasible: {found['reason']})")
+
+
+def test_products_have_no_tokens(gemm):
+    assert set(crossflow.predict(gemm()).to_dict()["throughput"]) == {"samples_per_s"}
+
+
+def test_an_overfull_design_has_a_time_and_a_reason(lstm):
+    found = crossflow.predict(lstm("d512")).to_dict()
+    assert found["memory"]["fits"] is found["feasible"] is False
+    assert found["step_time_s"] > 0
+    assert found["reason"].startswith("needs 114.9 GiB of memory per device but has 32 GiB")
+
+
+def test_a_prediction_reads_as_one_line(gemm):
+    assert re.fullmatch(r"Prediction\('scenario': [\d.]+ [mu]s, bound by \w+\)", repr(crossflow.predict(gemm())))
+
+
+def test_a_system_of_measured_devices_is_measured(gemm):
+    assert not crossflow.predict(gemm("dgx-a100", "d8")).to_dict()["extrapolated"]
+
+
+@pytest.mark.parametrize(
+    ("template", "extrapolated"),
+    [("a100-80gb", False), ("h100-sxm", False), ("h200", True), ("a10", True), ("pathfinder", True), ("v100", True)],
+)
+def test_what_was_never_measured_is_extrapolated(gemm, template, extrapolated):
+    assert crossflow.predict(gemm(template)).to_dict()["extrapolated"] is extrapolated
+
+
+def test_a_model_that_was_never_measured_is_extrapolated(lstm):
+    assert crossflow.predict(lstm("d8", "dgx-a100", workload=SMALL)).to_dict()["extrapolated"]
+
+
+# ------------------------------------------------------------------------------------------ provenance
+
+
+def inputs(data):
+    return crossflow.predict(crossflow.from_dict(data)).to_dict()["provenance"]["inputs"]
+
+
+@pytest.fixture
+def data():
+    return {"system": {"template": "v100"}, "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "fp16"}, "strategy": "d1"}
+
+
+def test_provenance_does_not_depend_on_the_order_of_keys(data):
+    turned = {key: dict(reversed(value.items())) if isinstance(value, dict) else value for key, value in reversed(data.items())}
+    assert list(turned) != list(data)
+    assert inputs(turned) == inputs(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "changed"),
+    [
+        (("workload", "m"), 128, {"scenario"}),
+        (("system", "budgets"), {"power": "290 W"}, {"scenario", "system"}),
+        (("system", "template"), "pathfinder", {"scenario", "system"}),
+        (("system", "template"), "a100-80gb", {"scenario", "system", "techlib"}),
+    ],
+)
+def test_provenance_changes_with_what_went_in(data, path, value, changed):
+    other = {**data, path[0]: {**data[path[0]], path[1]: value}}
+    before, after = inputs(data), inputs(other)
+    assert {name for name in before if before[name] != after[name]} == changed
+    assert set(before) == {"scenario", "system", "techlib"}
+
+
+def test_a_record_holds_version_hashes_and_seed():
+    made = provenance.record(seed=3, a={"x": 1}, b=[1, 2])
+    assert (made["version"], made["seed"], set(made["inputs"])) == (crossflow.__version__, 3, {"a", "b"})
+    assert all(re.fullmatch(r"[0-9a-f]{16}", text) for text in made["inputs"].values())
+    assert provenance.record()["seed"] is None
+
+
+def test_a_hash_tells_values_and_types_apart():
+    different = [{"a": 1}, {"a": 2}, {"b": 1}, {"a": "1"}, {"a": [1]}, {"a": None}, {"a": 1.5}, [1, 2], [2, 1]]
+    assert len({provenance.digest(data) for data in different}) == len(different)

@@ -1,0 +1,249 @@
+# ruff: noqa: E501  (exact sentences)
+"""Accuracy told honestly: errors by hand, the excerpt's figures under the project's floors, every row counted."""
+
+import json
+
+import numpy as np
+import pytest
+
+from crossflow.errors import CrossflowError
+from crossflow.validation import Table, errors, validate
+from crossflow.validation.tables import device_architecture, numbers, shipped, template_of
+
+GEMM = "source,device,dtype,m,n,k,time_us\n"
+COLLECTIVES = "source,system,collective,ranks,ranks_per_node,size_bytes,time_us\n"
+SYSTEMS = (
+    "system,device,gpus_per_node,intra_fabric,intra_gb_s_per_direction,pcie_gb_s_per_direction,inter_network,inter_gbit_s_per_gpu,note\n"
+)
+
+
+@pytest.fixture(scope="module")
+def excerpt():
+    return {table.name: table for table in validate().tables}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write tables to a folder and validate it."""
+
+    def check(**tables):
+        for name, text in tables.items():
+            (tmp_path / f"{name}.csv").write_text(text)
+        return {table.name: table.to_dict() for table in validate(tmp_path).tables}
+
+    return check
+
+
+def data_rows(path):
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")][1:]
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+def test_errors_by_hand():
+    found = errors(np.array([1.0, 2.0, 4.0, 10.0]), np.array([1.1, 1.0, 4.0, 13.0]))
+    assert found["n"] == 4
+    assert found["median_abs_error"] == pytest.approx((0.1 + 0.3) / 2)
+    assert found["mean_abs_error"] == pytest.approx((0.1 + 0.5 + 0.0 + 0.3) / 4)
+    assert found["p90_abs_error"] == pytest.approx(0.3 + 0.7 * 0.2)
+    assert found["bias"] == pytest.approx((0.1 - 0.5 + 0.0 + 0.3) / 4)
+
+
+def test_errors_of_nothing_are_nothing():
+    nothing = {"n": 0, "median_abs_error": None, "mean_abs_error": None, "p90_abs_error": None, "bias": None}
+    assert errors(np.zeros(0), np.zeros(0)) == nothing
+
+
+def test_errors_are_relative_to_what_was_measured():
+    measured, predicted = np.array([3.0, 5.0]), np.array([4.0, 4.0])
+    assert errors(1e-6 * measured, 1e-6 * predicted) == pytest.approx(errors(measured, predicted))
+    assert errors(measured, predicted) != pytest.approx(errors(predicted, measured))
+
+
+def test_groups_hold_their_own_rows():
+    table = Table(
+        name="t", measured=np.array([1.0, 1.0, 1.0]), predicted=np.array([1.1, 1.2, 2.0]), groups={"device": ["a", "a", "b"]}, skipped={"why": 2, "not": 1}
+    )  # fmt: skip
+    found = table.to_dict()
+    assert found["by"]["device"]["a"]["mean_abs_error"] == pytest.approx(0.15)
+    assert found["by"]["device"]["b"] == pytest.approx(
+        {"n": 1, "median_abs_error": 1.0, "mean_abs_error": 1.0, "p90_abs_error": 1.0, "bias": 1.0}
+    )
+    assert (found["n"], found["skipped"], found["skipped_reasons"]) == (3, 3, {"why": 2, "not": 1})
+
+
+# ------------------------------------------------------------------------------------------ the excerpt
+
+
+def test_the_excerpt_is_predicted_whole(excerpt):
+    for name, table in excerpt.items():
+        found = table.to_dict()
+        assert found["n"] == len(data_rows(shipped() / f"{name}.csv"))
+        assert found["skipped"] == 0
+        for groups in found["by"].values():
+            assert sum(group["n"] for group in groups.values()) == found["n"]
+
+
+@pytest.mark.parametrize(("device", "floor"), [("a100-80gb", 0.08), ("h100-80gb", 0.10)])
+def test_long_products_are_within_their_floor(excerpt, device, floor):
+    found = excerpt["gemm"].to_dict()["by"]["device and regime"][f"{device}, >= 100 us"]
+    assert found["n"] >= 30
+    assert found["mean_abs_error"] < floor
+    assert abs(found["bias"]) < floor / 2
+
+
+@pytest.mark.parametrize(("regime", "floor"), [("inside NVSwitch nodes", 0.07), ("where the wiring matters", 0.15), ("across nodes", 0.15)])
+def test_large_collectives_are_within_their_floor(excerpt, regime, floor):
+    found = excerpt["collectives"].to_dict()["by"]["regime"][f"{regime}, >= 1 MiB"]
+    assert found["n"] >= 40
+    assert found["median_abs_error"] < floor
+
+
+def test_a_report_is_plain_data_and_reads_as_text(excerpt):
+    report = validate()
+    assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["tables"].keys() == excerpt.keys()
+    assert repr(report).splitlines()[1].startswith("  gemm: 173 rows, mean absolute error ")
+
+
+# ------------------------------------------------------------------------------------------ devices and systems
+
+
+@pytest.mark.parametrize(
+    ("device", "template"),
+    [
+        ("a100-80gb", "a100-80gb"),
+        ("A100-80GB", "a100-80gb"),
+        (" h100-80gb", "h100-sxm"),
+        ("a40-48gb", "a40"),
+        ("h100-sxm", "h100-sxm"),
+        ("mi210-64gb", "mi210"),
+        ("a100-40gb", "a100-40gb"),
+        ("v100-32gb", "v100-sxm2-32gb"),
+        ("tpu-v5", None),
+        ("h100-pcie", None),
+        ("dgx-a100", None),
+        ("ampere", None),
+        ("", None),
+    ],
+)
+def test_devices_find_their_template(device, template):
+    assert template_of(device) == template
+    assert getattr(device_architecture(device), "name", None) == template
+
+
+def test_unknown_devices_and_types_are_skipped_with_the_reason(folder):
+    rows = [
+        "s,a100-80gb,fp16,64,64,64,9",
+        "s,z900,fp16,64,64,64,9",
+        "s,z900,fp16,8,8,8,9",
+        "s,a100-80gb,fp7,8,8,8,9",
+        "s,gaudi2,bf16,8,8,8,9",
+    ]
+    found = folder(gemm=GEMM + "\n".join(rows))["gemm"]
+    assert (found["n"], found["skipped"]) == (1, 4)
+    assert found["skipped_reasons"] == {
+        "no template for device 'z900'": 2,
+        "template 'a100-80gb' has no fp7 matrix products that were ever measured": 1,
+        "template 'gaudi2' has no bf16 matrix products that were ever measured": 1,
+    }
+
+
+def test_unknown_systems_and_collectives_are_skipped_with_the_reason(folder):
+    rows = ["s,one,all_reduce,8,8,1048576,99", "s,two,all_reduce,8,8,1048576,99", "s,one,all_dance,8,8,1048576,99"]
+    found = folder(collectives=COLLECTIVES + "\n".join(rows), systems=SYSTEMS + "one,a100,8,nvswitch,300,32,,,x\n")["collectives"]
+    assert (found["n"], found["skipped"]) == (1, 2)
+    assert found["skipped_reasons"] == {
+        "system 'two' is not in systems.csv": 1,
+        "unknown collective 'all_dance'; did you mean 'all_reduce'?": 1,
+    }
+
+
+def test_a_device_without_rows_of_its_own_is_predicted_from_its_template(folder):
+    rows = "s,a40-48gb,fp16,4096,4096,4096,1000\ns,mi250x,fp16,4096,4096,4096,900\n"
+    found = folder(gemm=GEMM + rows)["gemm"]
+    assert (found["n"], found["skipped"]) == (2, 0)
+
+
+def test_training_runs_are_skipped_with_a_reason(folder):
+    rows = "s,gpt-3,a100,1\ns,gpt-3,a100,2\ns,llama,h100,3\n"
+    found = folder(training_runs="source,model,device,step_time_s\n" + rows)["training_runs"]
+    assert (found["n"], found["skipped"], found["median_abs_error"]) == (0, 3, None)
+    assert found["skipped_reasons"] == {
+        "no workload for gpt-3: transformer models are not among the models of this version": 2,
+        "no workload for llama: transformer models are not among the models of this version": 1,
+    }
+
+
+def test_order_and_comments_of_rows_do_not_matter(folder):
+    rows = data_rows(shipped() / "gemm.csv")
+    there = folder(gemm=GEMM + "\n".join(rows))["gemm"]
+    back = folder(gemm="# a comment\n" + GEMM + "\n".join(rows[::-1]))["gemm"]
+    for name in ("n", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"):
+        assert back[name] == pytest.approx(there[name], rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------ wrong folders
+
+
+def test_a_missing_column_is_told_with_what_was_meant(folder, tmp_path, exactly):
+    sentence = (
+        f"{tmp_path / 'gemm.csv'}: column device is missing; did you mean 'devise'?\n{tmp_path / 'gemm.csv'}: column dtype is missing"
+    )
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        folder(gemm="source,devise,m,n,k,time_us\ns,a100-80gb,1,1,1,1\n")
+
+
+@pytest.mark.parametrize("wrong", ["fast", "", "64 B"])
+def test_what_is_no_number_is_told_with_its_row(folder, tmp_path, exactly, wrong):
+    row = f"s,a100-80gb,fp16,{wrong},64,64,9"
+    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path / 'gemm.csv'}: m: expected a number, got {wrong!r} in the row {row}")):
+        folder(gemm=GEMM + "s,a100-80gb,fp16,64,64,64,9\n" + row + "\n")
+
+
+ONE = "one,a100,8,nvswitch,300,32,,,x\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "system"), [("s,one,all_reduce,eight,8,99,99", ONE), ("s,one,all_reduce,8,8,99,99", ONE.replace("300", "fast"))]
+)
+def test_what_is_no_number_in_other_columns_is_told(folder, row, system):
+    with pytest.raises(CrossflowError, match=r"expected a number, got '(eight|fast)'"):
+        folder(collectives=COLLECTIVES + row, systems=SYSTEMS + system)
+
+
+@pytest.mark.parametrize("name", ["gemm", "collectives"])
+def test_a_row_without_a_finite_prediction_is_counted(folder, name):
+    found = folder(
+        gemm=GEMM + "s,a100-80gb,fp16,nan,64,64,9\ns,a100-80gb,fp16,64,64,64,9\n",
+        collectives=COLLECTIVES + "s,one,all_reduce,8,8,1048576,99\ns,one,all_reduce,8,8,1048576,98\n",
+        systems=SYSTEMS + ONE.replace("300", ""),
+    )[name]
+    assert found["n"] + found["skipped"] == 2
+
+
+@pytest.mark.parametrize("system", [ONE.replace("nvswitch", "warp"), ONE.replace(",,,x", ",pigeon,200,x")])
+def test_a_fabric_that_is_not_known_is_told_or_skipped(folder, system):
+    found = folder(collectives=COLLECTIVES + "s,one,all_reduce,16,8,1048576,99\n", systems=SYSTEMS + system)["collectives"]
+    assert (found["n"], found["skipped"]) == (0, 1)
+
+
+def test_numbers_are_floats_in_order(tmp_path):
+    assert numbers(tmp_path, [{"x": "1"}, {"x": "2.5e3"}], "x").tolist() == [1.0, 2500.0]
+
+
+def test_missing_systems_are_told(folder, tmp_path, exactly):
+    with pytest.raises(
+        CrossflowError, match=exactly(f"{tmp_path / 'systems.csv'} is missing: collectives.csv names systems that it describes")
+    ):
+        folder(collectives=COLLECTIVES + "s,one,all_reduce,8,8,1048576,99\n")
+
+
+def test_folders_without_tables_are_told(tmp_path, exactly):
+    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path} holds none of gemm.csv, collectives.csv, training_runs.csv")):
+        validate(tmp_path)
+    with pytest.raises(
+        CrossflowError,
+        match=exactly(f"{tmp_path / 'no'} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data"),
+    ):
+        validate(tmp_path / "no")

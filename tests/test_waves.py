@@ -1,0 +1,162 @@
+"""Tiles in waves over the units: counts by hand, limits, bounds, and that better hardware never loses."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from crossflow.cost import waves
+from crossflow.cost.roofline import tiled_costs
+from crossflow.validation.tables import device_architecture
+
+DEVICES = ["a100-80gb", "h100-80gb", "mi210", "a40-48gb", "h200"]
+RNG = np.random.default_rng(7)
+SHAPES = np.concatenate([RNG.integers(1, 9000, (300, 3)), 2 ** RNG.integers(0, 14, (200, 3))]).astype(float)
+M, N, K = SHAPES[:, :1], SHAPES[:, 1:2], SHAPES[:, 2:]
+
+
+def time(device, m=M, n=N, k=K, **options):
+    """Times of products in fp16, launch included. [s]"""
+    m, n, k = (np.atleast_2d(np.asarray(size, dtype=float)) for size in (m, n, k))
+    return tiled_costs(m, n, k, np.zeros_like(m), device, "fp16", 2.0, **options).time
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return device_architecture(request.param)
+
+
+@pytest.fixture
+def a100():
+    return device_architecture("a100-80gb")
+
+
+def changed(device, *, units=1.0, memory=1.0, rate=1.0, tiles=None):
+    """The device with as many more units, a faster memory or matrix rate, or other tiles."""
+    level = dataclasses.replace(device.levels[-1], bandwidth=device.memory.bandwidth * memory)
+    execution = device.execution
+    if tiles is not None:
+        execution = execution.model_copy(update={"tiles": execution.tiles.model_copy(update=tiles)})
+    return dataclasses.replace(
+        device,
+        units=device.units * units,
+        throughput={dtype: peak * rate for dtype, peak in device.throughput.items()},
+        levels=(*device.levels[:-1], level),
+        execution=execution,
+    )
+
+
+def waves_of(device, m, n, k):
+    sizes = (np.array([[float(size)]]) for size in (m, n, k))
+    return float(waves.wave_times(*sizes, device, "fp16", 2.0, activity=0.0)[0][0, 0])
+
+
+# ------------------------------------------------------------------------------------------ counts
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "count", "depth"),
+    [
+        (1, 1, 1, 1, 32),
+        (128, 128 * 108, 32, 1, 32),
+        (129, 128 * 108, 33, 2, 64),
+        (1, 128 * 108 + 1, 4096, 2, 4096),
+        (1280, 13824, 64, 10, 64),
+    ],
+)
+def test_time_of_one_tile_shape_by_hand(a100, m, n, k, count, depth):
+    """ceil(tiles / units) waves of k rounded up to the step, at one unit's share of the rate, and the fill of each."""
+    only = changed(a100, tiles={"shapes": ((128, 128),), "splits": (1,)})
+    rate = a100.throughput["fp16"][0] * 0.92 / 108
+    assert waves_of(only, m, n, k) == pytest.approx(count * (depth * 2 * 128 * 128 / rate + 1.1e-6), rel=1e-12)
+
+
+def test_a_split_divides_k_and_costs_its_reduction(a100):
+    whole, split = (changed(a100, tiles={"shapes": ((128, 128),), "splits": (s,)}) for s in (1, 4))
+    rate, moved = a100.throughput["fp16"][0] * 0.92 / 108, 4 * 128 * 128 / (2.5 * a100.memory.bandwidth[0])
+    long = 1 << 20
+    assert waves_of(split, 128, 128, long) == pytest.approx(long / 4 * 2 * 128**2 / rate + 1.1e-6 + 7e-6 + 5 * moved, rel=1e-12)
+    assert waves_of(split, 128, 128, long) < waves_of(whole, 128, 128, long) / 3.5
+    assert waves_of(split, 128, 128, 256) > waves_of(whole, 128, 128, 256)
+
+
+def test_one_more_tile_than_units_is_one_more_wave(a100):
+    only = changed(a100, tiles={"shapes": ((128, 128),), "splits": (1,)})
+    full, over = waves_of(only, 128, 128 * 108, 4096), waves_of(only, 128, 128 * 108 + 1, 4096)
+    assert over == pytest.approx(2 * full, rel=1e-12)
+
+
+def test_more_shapes_to_choose_from_never_slow(a100):
+    for shape in a100.execution.tiles.shapes:
+        few = changed(a100, tiles={"shapes": (shape,), "splits": (1,)})
+        assert (time(a100) <= time(few) * (1 + 1e-12)).all()
+
+
+# ------------------------------------------------------------------------------------------ limits and bounds
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "b200"])
+def test_a_huge_product_comes_near_the_utilisation(name):
+    device = device_architecture(name)
+    share = 2 * 16384**3 / time(device, 16384, 16384, 16384)[0, 0] / device.throughput["fp16"][0]
+    assert 0.75 <= share / device.execution.matrix_utilisation[0] <= 1.0
+
+
+def test_a_tiny_product_takes_the_launch_and_the_fill_of_one_block(device):
+    launch = device.execution.kernel_launch[0] + device.execution.tiles.fill[0]
+    assert time(device, 1, 1, 1)[0, 0] == pytest.approx(launch, rel=0.05)
+
+
+def test_no_product_beats_its_operations_or_its_bytes(device):
+    for activity in (0.0, 1.0):
+        compute = 2 * M * N * K / device.throughput["fp16"]
+        memory = 2 * (M * K + K * N + M * N) / device.memory.bandwidth
+        launch = device.execution.kernel_launch
+        assert (time(device, activity=activity) >= np.maximum(compute, memory) * (1 - 1e-12) + launch).all()
+
+
+def test_a_long_thin_product_is_bound_by_memory(a100):
+    costs = tiled_costs(*(np.array([[size]]) for size in (1.0, 65536.0, 8192.0, 0.0)), a100, "fp16", 2.0)
+    bytes_ = 2 * (8192 + 65536 * 8192 + 65536)
+    assert costs.traffic[-1, 0, 0] == bytes_
+    assert costs.bound[0, 0] == len(a100.levels)
+    assert costs.time[0, 0] == pytest.approx(bytes_ / a100.memory.bandwidth[0], rel=0.1)
+
+
+def test_constant_operands_never_meet_the_power_limit(device):
+    assert (time(device, activity=0.0) <= time(device, activity=1.0)).all()
+    assert time(device, 16384, 16384, 16384, activity=0.0)[0, 0] < 0.95 * time(device, 16384, 16384, 16384)[0, 0]
+
+
+# ------------------------------------------------------------------------------------------ monotone
+
+
+@pytest.mark.parametrize("better", [{"units": 2.0, "rate": 2.0}, {"memory": 2.0}, {"rate": 2.0}], ids=str)
+def test_better_hardware_never_slows(device, better):
+    assert (time(changed(device, **better)) <= time(device) * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+def test_a_product_of_twice_the_size_is_never_faster(device, dimension):
+    larger = SHAPES.copy()
+    larger[:, dimension] *= 2
+    assert (time(device, *(larger[:, [i]] for i in range(3))) >= time(device) * (1 - 1e-9)).all()
+
+
+def test_chunks_do_not_change_results(a100, monkeypatch):
+    whole = waves.wave_times(M, N, K, a100, "fp16", 2.0)
+    monkeypatch.setattr(waves, "CHUNK", 7)
+    for part, parts in zip(whole, waves.wave_times(M, N, K, a100, "fp16", 2.0), strict=True):
+        np.testing.assert_array_equal(part, parts)
+
+
+def test_design_points_are_their_devices_one_by_one(a100):
+    factors = np.array([1.0, 2.0, 0.5])
+    together = time(changed(a100, units=factors, rate=factors, memory=factors[::-1]))
+    for i, factor in enumerate(factors):
+        alone = time(changed(a100, units=factor, rate=factor, memory=factors[::-1][i]))
+        np.testing.assert_allclose(together[:, [i]], alone, rtol=1e-12)
+
+
+def test_sides_are_alike_where_the_library_has_a_tile_for_both(a100):
+    np.testing.assert_allclose(time(a100), time(a100, N, M, K), rtol=1e-12)
