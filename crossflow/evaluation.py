@@ -8,7 +8,7 @@ counts) splits the points into groups, each evaluated in one go with its super-g
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -24,7 +24,7 @@ from crossflow.parallel import SuperGraph, transform
 from crossflow.scenario import Scenario, from_document
 from crossflow.score import Score, scatter
 from crossflow.technology import Choice
-from crossflow.timeline import Schedule, schedule, simulate
+from crossflow.timeline import Schedule, schedule, simulate_shared
 from crossflow.units import Quantity
 from crossflow.workload import Graph
 
@@ -58,12 +58,14 @@ def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
     -----
     Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
     """
-    if not points:
+    if points is None:
         return _batch(scenario, {}, {}, 1)
     lengths = {path: len(values) for path, values in points.items()}
-    if len(set(lengths.values())) != 1:
+    if len(set(lengths.values())) > 1:
         raise ValueError(f"all paths must have as many values: {lengths}")
-    n = next(iter(lengths.values()))
+    n = next(iter(lengths.values()), 0)
+    if n == 0:
+        raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
     choices, quantities, discrete = split(scenario, points)
     parts = []
     for settings, index in groups(discrete, n):
@@ -143,7 +145,7 @@ def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
     if value is None:
         inner = _model_in(info.annotation)
         return quantity_at(inner(), rest) if inner is not None else None
-    if isinstance(value, Mapping) and len(rest) == 1:
+    if isinstance(value, Mapping) and len(rest) == 1 and rest[0] in value:
         held = get_args(info.annotation)
         found = [meta for meta in _nested(held[-1]) if isinstance(meta, Quantity)] if held else []
         return found[0] if found else None
@@ -252,7 +254,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
     plan = schedule(supergraph)
     sent = costs.messages.time
     slots = scenario.kernels_per_device
-    makespan: Makespan = plan.makespan if slots == 1 else functools.partial(_simulated, supergraph, slots)
+    makespan: Makespan = plan.makespan if slots == 1 else functools.partial(_simulated, supergraph, slots, costs.launch_time)
     total = _wide(makespan(costs.work_time, sent), n)
     silent = _wide(makespan(costs.work_time, np.zeros_like(sent)) if len(sent) else total, n)
     busy = plan.busy_times(costs.work_time)
@@ -296,17 +298,23 @@ def _wide(array: Any, n: int) -> Any:
     return np.array(np.broadcast_to(np.asarray(array), (*np.shape(array)[:-1], n)))
 
 
-def _simulated(supergraph: SuperGraph, slots: int, work_times: Array, message_times: Array) -> Array:
-    """Makespan with several kernels at once on a device, point by point on the event engine."""
+def _simulated(supergraph: SuperGraph, slots: int, launches: Array, work_times: Array, message_times: Array) -> Array:
+    """Makespan with several kernels at once on a device, which share it, point by point on the event engine. [s]"""
     tasks = supergraph.tasks
     n = max(work_times.shape[1], message_times.shape[1] if len(message_times) else 1)
-    works, messages = _wide(work_times, n), _wide(message_times, n) if len(message_times) else message_times
+    works, fixed = _wide(work_times, n), _wide(launches, n)
+    messages = _wide(message_times, n) if len(message_times) else message_times
     streams = [(task.stage, task.kind) for task in tasks]
+    limits: dict[Hashable, int] = {stream: slots if stream[1] == "compute" else 1 for stream in streams}
     after = [task.after for task in tasks]
     result = np.empty(n)
     for i in range(n):
-        durations = [float(works[task.index, i] if task.kind == "compute" else messages[task.index, i]) for task in tasks]
-        result[i] = simulate(durations, after, streams, slots={"compute": slots, "network": 1}, in_order=False)[1].max()
+        launch = [float(fixed[task.index, i]) if task.kind == "compute" else 0.0 for task in tasks]
+        alone = [float(works[task.index, i] if task.kind == "compute" else messages[task.index, i]) for task in tasks]
+        if not np.isfinite(alone).all():
+            result[i] = np.inf
+            continue
+        result[i] = simulate_shared(launch, [a - b for a, b in zip(alone, launch, strict=True)], after, streams, limits).max()
     return result
 
 
@@ -381,7 +389,7 @@ def _by_collective(
             name: np.where(sum_gain > 0, gain[name] / np.maximum(sum_gain, 1e-300), in_all[name] / np.maximum(sum_all, 1e-300))
             for name in names
         }
-    return in_all, {name: np.nan_to_num(share[name]) * exposed for name in names}
+    return in_all, {name: np.where(share[name] > 0, exposed, 0.0) * np.where(share[name] > 0, share[name], 1.0) for name in names}
 
 
 def _memory(supergraph: SuperGraph, device: Architecture, n: int) -> tuple[dict[str, Array], Array]:
@@ -395,7 +403,7 @@ def _feasibility(
 ) -> tuple[Mask, Index, tuple[str, ...]]:
     """Which points can be built and hold their model, and for the others the first thing that stands against it."""
     causes = [(_wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
-    causes.append((~np.isfinite(total), "no network or memory bandwidth where the strategy needs it: a link has neither lanes nor power"))
+    causes.append((~np.isfinite(total), "no network or memory bandwidth where the strategy needs it"))
     causes.append((needed > capacity, OVERFULL))
     bound = tally(plan.busy, costs.lower_bound).max(axis=0)
     causes.append((_wide(total < bound * (1 - 1e-6), n), INCONSISTENT))

@@ -149,6 +149,7 @@ class Quantity:
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+    whole: bool = False
 
     def read(self, raw: Any, sourced: bool = False) -> Array:
         """Read one field from its file form; ValueError says what was expected."""
@@ -179,6 +180,8 @@ class Quantity:
         """The value, if it is finite and in the range; ValueError says what was expected."""
         if not np.isfinite(value):
             raise ValueError(f"expected a finite number, got {value}")
+        if self.whole and value != round(value):
+            raise ValueError(f"expected a whole number, got {value:g}")
         for limit, wrong, words in (
             (self.gt, self.gt is not None and value <= self.gt, "greater than"),
             (self.ge, self.ge is not None and value < self.ge, "at least"),
@@ -214,7 +217,7 @@ def _amount(unit: str) -> Quantity:
 Ratio = Annotated[Array, Quantity("1", ge=0)]
 Share = Annotated[Array, Quantity("1", ge=0, le=1)]
 Count = Annotated[Array, Quantity("1", ge=0)]
-PositiveCount = Annotated[Array, Quantity("1", gt=0)]
+PositiveCount = Annotated[Array, Quantity("1", gt=0, whole=True)]
 Time = Annotated[Array, _amount("s")]
 Frequency = Annotated[Array, _positive("Hz")]
 Voltage = Annotated[Array, _positive("V")]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from crossflow.timeline import longest_path, simulate
+from crossflow.timeline import longest_path, simulate, simulate_shared
 
 
 @st.composite
@@ -68,12 +68,6 @@ def test_ties_go_to_the_first_in_the_program():
     assert start.tolist() == [0.0, 1.0, 2.0]
 
 
-def test_slots_by_kind():
-    resources = [(0, "compute"), (0, "compute"), (0, "network"), (0, "network")]
-    start, _ = simulate([1.0] * 4, [()] * 4, resources, slots={"compute": 2, "network": 1})
-    assert start.tolist() == [0.0, 0.0, 0.0, 1.0]
-
-
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_circle_is_a_wrong_call(in_order, exactly):
     sentence = "2 of 3 tasks can never start: they wait for each other"
@@ -90,3 +84,31 @@ def test_a_program_against_its_own_dependencies_is_a_wrong_call(exactly):
 def test_nothing_to_do_takes_no_time():
     assert simulate([0.0, 0.0, 0.0], [(), (0,), (1,)], [0, 1, 0])[1].tolist() == [0.0, 0.0, 0.0]
     assert simulate([], [], [])[1].size == 0
+
+
+def test_tasks_that_share_a_resource_stretch_each_other():
+    """Two tasks of 1 s together end after 2 s; a third of 0.5 s alone on another resource is not touched."""
+    ends = simulate_shared([0, 0, 0], [1.0, 1.0, 0.5], [(), (), ()], ["a", "a", "b"], {"a": 2, "b": 2})
+    assert ends.tolist() == [2.0, 2.0, 0.5]
+
+
+def test_fixed_times_overlap_and_shared_times_do_not():
+    """Four kernels of 1 s with launches of 1 s: launches hide in one another, work does not."""
+    work, launch = [1.0] * 4, [1.0] * 4
+    alone = simulate_shared(launch, work, [()] * 4, ["a"] * 4, {"a": 1}).max()
+    together = simulate_shared(launch, work, [()] * 4, ["a"] * 4, {"a": 4}).max()
+    assert (alone, together) == (8.0, 5.0)
+
+
+def test_one_slot_is_the_plain_engine():
+    rng = np.random.default_rng(0)
+    after = [tuple(int(j) for j in range(i) if rng.random() < 0.2) for i in range(40)]
+    resources, times = [str(r) for r in rng.integers(0, 3, 40)], rng.uniform(0, 1, 40).tolist()
+    plain = simulate(times, after, resources, in_order=False)[1]
+    shared = simulate_shared([0.0] * 40, times, after, resources, dict.fromkeys("012", 1))
+    np.testing.assert_allclose(shared, plain, rtol=1e-9)
+
+
+def test_a_circle_of_shared_tasks_is_told():
+    with pytest.raises(ValueError, match="2 of 2 tasks can never start: they wait for each other"):
+        simulate_shared([0, 0], [1, 1], [(1,), (0,)], ["a", "a"], {"a": 2})

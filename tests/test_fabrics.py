@@ -89,7 +89,7 @@ LONG = [
     ("hybrid-cube-mesh", 8, "all_reduce", 2 * 7 / 8 / (6 * 0.91 * 50e9)),
     ("hybrid-cube-mesh", 4, "all_reduce", 2 * 3 / 4 / (4 * 0.91 * 50e9)),
     ("hybrid-cube-mesh", 5, "all_reduce", 1 / (0.91 * 50e9)),
-    ("hybrid-cube-mesh", 5, "all_gather", 4 / 5 / (0.738 * 32e9)),
+    ("hybrid-cube-mesh", 5, "all_gather", 1 / (0.91 * 50e9)),
     ("infinity-fabric", 8, "all_reduce", 2 * 7 / 8 / (7 * 0.7 * 300e9 / 7)),
     ("infinity-fabric", 2, "all_reduce", 1 / (0.7 * 300e9 / 7)),
 ]
@@ -209,7 +209,8 @@ def test_predictions_on_real_systems_obey_their_bandwidth(template, strategy):
 @pytest.mark.parametrize("template", SYSTEMS)
 @pytest.mark.parametrize("size", [1e4, 1e7, 1e10])
 @pytest.mark.parametrize(("a", "b"), [(2, 4), (4, 2)])
-def test_two_axes_take_no_less_than_the_longer_alone(template, size, a, b):
+def test_two_axes_take_no_less_than_the_first_alone(template, size, a, b):
+    """Along the first axis the whole buffer moves; along the second only the shard that is left."""
     scenario = system(template, f"CR-{a}-d{b}")
     device, network = architecture(scenario.system), scenario.system.network
     placed = place(tuple((axis.name, axis.size) for axis in scenario.strategy.axes), scenario.network())
@@ -218,7 +219,7 @@ def test_two_axes_take_no_less_than_the_longer_alone(template, size, a, b):
         axes: message_costs((Message(collective="all_reduce", size=size, axes=axes),), placed, network, device, 8).time[0, 0]
         for axes in (tuple(names), (names[0],), (names[1],))
     }
-    assert costs[tuple(names)] >= costs[(names[0] if a > b else names[1],)] * (1 - 1e-12)
+    assert costs[names[0],] * (1 - 1e-12) <= costs[tuple(names)] <= (costs[names[0],] + costs[names[1],]) * (1 + 1e-12)
 
 
 def test_a_dgx_1_is_slower_than_its_successors():

@@ -212,14 +212,18 @@ def test_what_is_no_number_in_other_columns_is_told(folder, row, system):
         folder(collectives=COLLECTIVES + row, systems=SYSTEMS + system)
 
 
-@pytest.mark.parametrize("name", ["gemm", "collectives"])
-def test_a_row_without_a_finite_prediction_is_counted(folder, name):
+def test_a_row_without_a_finite_prediction_is_counted(folder):
     found = folder(
-        gemm=GEMM + "s,a100-80gb,fp16,nan,64,64,9\ns,a100-80gb,fp16,64,64,64,9\n",
         collectives=COLLECTIVES + "s,one,all_reduce,8,8,1048576,99\ns,one,all_reduce,8,8,1048576,98\n",
         systems=SYSTEMS + ONE.replace("300", ""),
-    )[name]
-    assert found["n"] + found["skipped"] == 2
+    )["collectives"]
+    assert (found["n"], found["skipped"]) == (0, 2)
+
+
+@pytest.mark.parametrize("value", ["nan", "0", "-4"])
+def test_what_no_measurement_can_be_is_told(folder, value):
+    with pytest.raises(CrossflowError, match=f"m: expected a number above zero, got '{value}'"):
+        folder(gemm=GEMM + f"s,a100-80gb,fp16,{value},64,64,9\n")
 
 
 @pytest.mark.parametrize("system", [ONE.replace("nvswitch", "warp"), ONE.replace(",,,x", ",pigeon,200,x")])

@@ -179,6 +179,12 @@ def _share(shares: Shares, component: str) -> Array:
     return NOTHING if value is None else value
 
 
+def disordered(part: Compute | Memory | Link) -> Mask:
+    """Design points at which the voltages of a component are out of order."""
+    rising = (part.threshold_voltage < part.minimum_voltage) & (part.minimum_voltage <= part.nominal_voltage)
+    return np.asarray(~(rising & (part.nominal_voltage <= part.maximum_voltage)))
+
+
 def whole(value: Array) -> Array:
     """Largest whole number of things that fit; a ratio that is whole but for rounding counts as whole."""
     return np.asarray(np.floor(np.maximum(value, 0.0) * (1.0 + 1e-12) + 1e-9))
@@ -288,7 +294,7 @@ def build_memory(memory: Memory, budgets: Budgets, given: Allotment, utilisation
         instances=np.ones(1),
         bandwidth=peak * point.frequency * utilisation,
         latency=memory.access_latency,
-        energy=memory.dynamic_energy_per_bit,
+        energy=memory.dynamic_energy_per_bit * (point.voltage / memory.nominal_voltage) ** 2,
     )
     used = Allotment(
         area=devices * memory.controller_area,
@@ -313,7 +319,11 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
     names = ("area", "perimeter", "the standard's port")
     limits = (*names, *(f"{name}; power slows its lanes" for name in names))
     return Links(
-        port=Port(bandwidth=peak * point.frequency, latency=link.latency, energy=link.nominal_energy_per_bit),
+        port=Port(
+            bandwidth=peak * point.frequency,
+            latency=link.latency,
+            energy=link.nominal_energy_per_bit * (point.voltage / link.nominal_voltage) ** 2,
+        ),
         used=Allotment(area=lanes * link.area_per_link, power=point.power, perimeter=lanes / density),
         limit=Limit(component=component, names=limits, code=fits.argmin(axis=0) + 3 * ((point.frequency < 1.0 - 1e-9) & (lanes > 0))),
     )
@@ -358,6 +368,8 @@ def _problems(
     found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
     package = budgets.node_area * system.devices_per_node
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
+    for name in ("compute", "memory", "intra_link", "inter_link"):
+        found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found.append((np.asarray(cores.mcus < 1), "not one bundle of compute units fits its area and power"))
     found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
     found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: banks or power are missing") for name, c in caches.items()]

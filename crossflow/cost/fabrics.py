@@ -16,8 +16,8 @@ import numpy as np
 
 from crossflow.architecture import Architecture, FabricParameters, NetworkSpec
 from crossflow.arrays import Array, Mask
-from crossflow.cost.collectives import pipelined, ring_steps, ring_volume
-from crossflow.mapping import AxisRoute, Topology
+from crossflow.cost.collectives import pipelined, ring, ring_steps, ring_volume
+from crossflow.mapping import AxisRoute, Topology, level_bandwidths
 from crossflow.mapping.rings import has_chain, rings
 
 ZERO, INFINITE = np.zeros(1), np.array([np.inf])
@@ -102,11 +102,35 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
 
 
 def fabric_time(
-    collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture, devices_per_node: int
+    collective: str,
+    size: Array,
+    route: AxisRoute,
+    network: NetworkSpec,
+    architecture: Architecture,
+    devices_per_node: int,
+    *,
+    adjacent: bool = True,
 ) -> Array:
-    """Time of a collective along one axis of a mesh in which every device of every node is busy. [s]"""
+    """Time of a collective along one axis of a mesh in which every device of every node is busy. [s]
+
+    `adjacent` says whether consecutive ranks of the axis are neighbouring devices, as bridged pairs must be.
+    """
     fabric = fabric_of(network, architecture, devices_per_node)
+    if fabric.intra == "pairwise-nvlink" and not adjacent:
+        fabric = replace(fabric, intra="pcie")
     return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True))
+
+
+def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture) -> Array:
+    """Time of a collective among some devices of a node whose groups share direct links, one ring a group. [s]"""
+    p = network.parameters
+    port = architecture.intra
+    if port is None:
+        return INFINITE
+    efficiency = p.direct_efficiency if network.intra.fabric == "hybrid-cube-mesh" else p.xgmi_efficiency
+    link, _ = level_bandwidths(route, port.bandwidth * efficiency, port.bandwidth)
+    launch = p.launch_transfer if collective == "send_recv" else p.launch
+    return np.asarray(launch + ring(collective, size, route.size, link, route.hops * p.direct_step))
 
 
 def path_time(size: Array, path: Path) -> Array:
@@ -139,7 +163,7 @@ def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, wh
 def _inside(fabric: Fabric, collective: str, ranks: int) -> Path:
     """Path among ranks of one node."""
     bonded = fabric.intra in BONDED or (fabric.intra == "pairwise-nvlink" and ranks == 2)
-    direct = fabric.intra in ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh", "torus3d")
+    direct = fabric.intra in ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
     if collective == "send_recv":
         return _transfer_inside(fabric, bonded, direct)
     if bonded:
@@ -167,17 +191,17 @@ def _switched(fabric: Fabric, collective: str, ranks: int) -> Path:
     """Ring over switched or bonded links, or reduction in the switch, which switches of NVLink 4 on do for p > 4."""
     p = fabric.parameters
     launch, rate = p.launch * fabric.age, p.switch_efficiency * fabric.link
-    ring = Path(
+    around = Path(
         per_byte=(ring_volume(collective, ranks) + _copy(fabric, collective)) / rate,
         base=launch,
         fill=ring_steps(collective, ranks) * p.switch_step * fabric.age,
     )
     if collective != "all_reduce" or ranks <= 4 or fabric.intra == "pairwise-nvlink":
-        return ring
+        return around
     reduces = np.asarray((fabric.intra != "nvswitch") | (fabric.link >= 400e9))
     slower = np.where(fabric.link >= 800e9, p.in_switch_efficiency_nvlink5, 1.0)
     in_switch = Path(per_byte=(1.0 + 1.0 / ranks + p.reduction_copy) / (rate * slower), base=launch, fill=ranks * p.in_switch_fill)
-    return _where(reduces, in_switch, ring)
+    return _where(reduces, in_switch, around)
 
 
 def _copy(fabric: Fabric, collective: str) -> Array:
@@ -196,8 +220,8 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> Path:
     one_link = (p.direct_efficiency if cube else p.xgmi_efficiency) * fabric.link / _direct_links(fabric)
     if laid:
         return Path(per_byte=ring_volume(collective, ranks) / (laid * one_link), base=base)
-    if collective in ("all_reduce", "broadcast") and has_chain(topology):
-        return Path(per_byte=1.0 / one_link, base=base)  # up and down one chain: the buffer once each way
+    if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast") and has_chain(topology):
+        return Path(per_byte=1.0 / one_link, base=base)  # up and down one chain: the buffer at most once each way
     return _over_host(fabric, collective, ranks)
 
 
@@ -228,7 +252,10 @@ def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
     """TCP: into the send buffers first, then at the wire's rate; the ranks of a node share its card."""
     p, volume = fabric.parameters, ring_volume(collective, ranks)
     transfer = collective == "send_recv"
-    per_byte = volume / (p.ethernet_efficiency * fabric.line * (1 if transfer else in_node))
+    # The card is shared by the ranks of the node; on older platforms each rank's share passes through host memory.
+    wire = p.ethernet_efficiency * fabric.line * (1 if transfer else in_node)
+    staged = np.where(fabric.recent, np.inf, p.staged_efficiency * fabric.host * (1 if transfer else in_node))
+    per_byte = volume / np.fmin(wire, staged)
     return Path(
         per_byte=per_byte,
         base=p.launch_transfer if transfer else p.launch * fabric.age,

@@ -17,11 +17,15 @@ import numpy as np
 from crossflow.architecture import Architecture, NetworkSpec, Port
 from crossflow.arrays import Array
 from crossflow.cost import collectives
-from crossflow.cost.fabrics import fabric_time
+from crossflow.cost.fabrics import direct_time, fabric_time
 from crossflow.mapping import AxisRoute, Placement, level_bandwidths
 from crossflow.parallel import Message
 
 ANY_TO_ANY = ("switch", "fully-connected")
+# Fabrics whose links reach their rate, so that placement and sharing say all; and those whose direct links several groups
+# of one node share, by the placement, unless one group is the whole node.
+PLACED = ("ideal", "torus3d", "ici", "none")
+DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -67,10 +71,13 @@ def _one(
     for axis in message.axes:
         route = placement.route(axis)
         amount = np.array([size])
-        if network.intra.fabric == "ideal" and network.inter.fabric == "ideal":
+        if network.intra.fabric in PLACED and network.inter.fabric in PLACED:
             step = _ideal_time(message.collective, amount, route, placement, architecture)
+        elif network.intra.fabric in DIRECT and not route.crosses and route.size < devices_per_node:
+            step = direct_time(message.collective, amount, route, network, architecture)
         else:
-            step = fabric_time(message.collective, amount, route, network, architecture, devices_per_node)
+            adjacent = placement.strides[axis] == 1
+            step = fabric_time(message.collective, amount, route, network, architecture, devices_per_node, adjacent=adjacent)
         inside, outside = _bytes(message.collective, size, route)
         time, intra, inter = time + step, intra + inside, inter + outside
         size /= route.size

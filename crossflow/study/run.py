@@ -19,6 +19,7 @@ from crossflow.scenario import Scenario, from_document, spelled_out
 from crossflow.study import records
 from crossflow.study.plots import draw, plot_data
 from crossflow.study.spec import StudyFile, grid, label, sweep_values
+from crossflow.technology.library import library_document
 from crossflow.units import show
 
 # Points a task: boundaries do not depend on jobs or on resuming, so that the same study gives the same bytes.
@@ -237,10 +238,12 @@ def _task_done(rows: Mapping[int, Any], id_: int, total: int) -> bool:
 
 def _run_record(study: Study) -> dict[str, Any]:
     scenario = study.scenario
-    record = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data)
+    named = dict.fromkeys((scenario.system.techlib, *study.values.get("system.techlib", ())))
+    libraries = [library_document(str(name), scenario.base).data for name in named]
+    record = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data, techlib=libraries)
     return {
         "name": study.spec.name,
-        "study": provenance.digest([study.document.data, scenario.document.data, scenario.system_document.data]),
+        "study": provenance.digest([study.document.data, scenario.document.data, scenario.system_document.data, libraries]),
         "points": len(study.points),
         **record,
     }

@@ -15,7 +15,7 @@ def simulate(
     after: Sequence[tuple[int, ...]],
     resources: Sequence[Hashable],
     *,
-    slots: int | Mapping[str, int] = 1,
+    slots: int = 1,
     in_order: bool = True,
 ) -> tuple[Array, Array]:
     """Run tasks on resources, event by event.
@@ -25,8 +25,7 @@ def simulate(
     durations : time of every task. [s]
     after : for every task the tasks that it waits for.
     resources : for every task the resource that it occupies.
-    slots : tasks that one resource runs at once (the paper's k kernels per device, Sec. 6.5); by kind where resources
-        are (place, kind) pairs.
+    slots : tasks that one resource runs at once, each at its full speed.
     in_order : whether a resource starts its tasks in the order given; otherwise a free slot takes the first ready one.
 
     Returns
@@ -40,17 +39,13 @@ def simulate(
     """
     total = len(durations)
     start, end = np.full(total, np.nan), np.full(total, np.nan)
-    waiting = [len(set(before)) for before in after]
-    followers: list[list[int]] = [[] for _ in range(total)]
-    for task, before in enumerate(after):
-        for earlier in set(before):
-            followers[earlier].append(task)
+    waiting, followers = _dependencies(after)
     queues: dict[Hashable, list[int]] = {}
     for task, resource in enumerate(resources):
         queues.setdefault(resource, []).append(task)
     program = {resource: list(reversed(tasks)) for resource, tasks in queues.items()}
     ready: dict[Hashable, list[int]] = {resource: [] for resource in queues}
-    free = {resource: slots[resource[1]] if isinstance(slots, Mapping) else slots for resource in queues}  # type: ignore[index]
+    free = dict.fromkeys(queues, slots)
     events: list[tuple[float, int]] = []
 
     def begin(resource: Hashable, now: float) -> None:
@@ -88,3 +83,88 @@ def simulate(
     if finished < total:
         raise ValueError(f"{total - finished} of {total} tasks can never start: they wait for each other")
     return start, end
+
+
+def _dependencies(after: Sequence[tuple[int, ...]]) -> tuple[list[int], list[list[int]]]:
+    """For every task how many others it waits for, and which wait for it."""
+    followers: list[list[int]] = [[] for _ in after]
+    for task, before in enumerate(after):
+        for earlier in set(before):
+            followers[earlier].append(task)
+    return [len(set(before)) for before in after], followers
+
+
+def simulate_shared(
+    fixed: Sequence[float],
+    shared: Sequence[float],
+    after: Sequence[tuple[int, ...]],
+    resources: Sequence[Hashable],
+    slots: Mapping[Hashable, int],
+) -> Array:
+    """Run tasks on resources whose running tasks share them, and return when each ends.
+
+    A task first takes its fixed time (a kernel's launch) whatever else runs, then the time that it would need alone,
+    stretched by the number of tasks that use the resource at that moment: k kernels on a device never do more work than
+    the device can.
+
+    Parameters
+    ----------
+    fixed, shared : times of every task alone. [s]
+    after : for every task the tasks that it waits for.
+    resources : for every task the resource that it occupies.
+    slots : tasks that a resource runs at once; the first ready ones take free slots.
+
+    Returns
+    -------
+    ndarray, shape (tasks,). [s]
+    """
+    total = len(fixed)
+    end = np.full(total, np.nan)
+    waiting, followers = _dependencies(after)
+    ready: dict[Hashable, list[int]] = {resource: [] for resource in resources}
+    for task in range(total):
+        if not waiting[task]:
+            heapq.heappush(ready[resources[task]], task)
+    running: dict[Hashable, dict[int, list[float]]] = {resource: {} for resource in ready}
+    now, finished = 0.0, 0
+    while finished < total:
+        for resource, pool in ready.items():
+            while pool and len(running[resource]) < slots[resource]:
+                task = heapq.heappop(pool)
+                running[resource][task] = [fixed[task], shared[task]]
+        left = {task: _time_left(parts, tasks) for tasks in running.values() for task, parts in tasks.items()}
+        if not left:
+            raise ValueError(f"{total - finished} of {total} tasks can never start: they wait for each other")
+        step = min(left.values())
+        now += step
+        for tasks in running.values():
+            for task in _advanced(tasks, step):
+                end[task], finished = now, finished + 1
+                for follower in followers[task]:
+                    waiting[follower] -= 1
+                    if not waiting[follower]:
+                        heapq.heappush(ready[resources[follower]], follower)
+    return end
+
+
+def _sharers(tasks: Mapping[int, Sequence[float]]) -> int:
+    """Tasks that use a resource now: those beyond their fixed time."""
+    return sum(parts[0] == 0 for parts in tasks.values())
+
+
+def _time_left(parts: Sequence[float], tasks: Mapping[int, Sequence[float]]) -> float:
+    """Time until a task's present phase ends, if nothing else changes. [s]"""
+    return parts[0] if parts[0] > 0 else parts[1] * _sharers(tasks)
+
+
+def _advanced(tasks: dict[int, list[float]], step: float) -> list[int]:
+    """Let the running tasks of one resource go on for a step; those that end are taken out and returned."""
+    sharers = _sharers(tasks)
+    for parts in tasks.values():
+        phase = 0 if parts[0] > 0 else 1
+        done = step if phase == 0 else step / sharers
+        parts[phase] = 0.0 if done >= parts[phase] * (1 - 1e-12) else parts[phase] - done
+    ended = [task for task, parts in tasks.items() if parts[0] == 0 and parts[1] == 0]
+    for task in ended:
+        del tasks[task]
+    return ended

@@ -28,7 +28,7 @@ from crossflow.validation.report import Report, Table, count_skipped
 from crossflow.workload import DTYPE_BYTES
 
 Row = Mapping[str, str]
-ENDLESS = "no finite time can be predicted: a rate that the row needs is missing"
+ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
 FABRICS = get_args(FabricKind)
 Rows = Sequence[Row]
 
@@ -70,6 +70,19 @@ def read_rows(file: Path, columns: Sequence[str]) -> Rows:
     return list(reader)
 
 
+def positive(file: Path, rows: Rows, column: str) -> Array:
+    """One column of finite numbers above zero; SpecError with the first row that holds something else."""
+    values = numbers(file, rows, column)
+    wrong = ~(np.isfinite(values) & (values > 0))
+    if wrong.any():
+        bad = rows[int(wrong.argmax())]
+        where = ",".join(map(str, bad.values()))
+        raise SpecError(
+            [Problem(file=str(file), path=column, message=f"expected a number above zero, got {bad[column]!r} in the row {where}")]
+        )
+    return values
+
+
 def numbers(file: Path, rows: Rows, column: str, missing: float | None = None) -> Array:
     """One column as floats, empty cells as `missing` where that is given; SpecError with the first row that holds something else."""
     try:
@@ -102,7 +115,7 @@ def gemm_table(folder: Path) -> Table:
     """Measured matrix products: columns source, device, dtype, m, n, k, time_us."""
     file = folder / "gemm.csv"
     rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
-    m, n, k, time = (numbers(file, rows, column) for column in ("m", "n", "k", "time_us"))
+    m, n, k, time = (positive(file, rows, column) for column in ("m", "n", "k", "time_us"))
     predicted = np.full(len(rows), np.nan)
     reasons: list[str] = []
     for key in dict.fromkeys((row["source"], row["device"], row["dtype"]) for row in rows):
@@ -199,11 +212,11 @@ def collectives_table(folder: Path) -> Table:
     """Measured collectives: columns source, system, collective, ranks, ranks_per_node, size_bytes, time_us."""
     file = folder / "collectives.csv"
     rows = read_rows(file, ("source", "system", "collective", "ranks", "ranks_per_node", "size_bytes", "time_us"))
-    size, time = numbers(file, rows, "size_bytes"), numbers(file, rows, "time_us")
+    size, time = positive(file, rows, "size_bytes"), positive(file, rows, "time_us")
     systems = _fabrics(folder / "systems.csv")
     predicted = np.full(len(rows), np.nan)
     reasons: list[str] = []
-    ranks, per_node = numbers(file, rows, "ranks").astype(int), numbers(file, rows, "ranks_per_node").astype(int)
+    ranks, per_node = positive(file, rows, "ranks").astype(int), positive(file, rows, "ranks_per_node").astype(int)
     kinds = [(row["system"], row["collective"], int(p), int(r)) for row, p, r in zip(rows, ranks, per_node, strict=True)]
     for key in dict.fromkeys(kinds):
         mine = np.array([i for i, kind in enumerate(kinds) if kind == key])
@@ -267,7 +280,7 @@ def _fabrics(file: Path) -> dict[str, Fabric]:
         "inter_gbit_s_per_gpu",
     )
     rows = read_rows(file, columns)
-    per_node = numbers(file, rows, "gpus_per_node")
+    per_node = positive(file, rows, "gpus_per_node")
     link, host, nic = (numbers(file, rows, column, missing=np.nan) for column in (columns[3], columns[4], columns[6]))
     return {
         row["system"]: Fabric(
