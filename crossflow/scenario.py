@@ -15,7 +15,7 @@ from crossflow.architecture import GeneratedSystem, NetworkLevel, SystemSpec, re
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, Topology
-from crossflow.parallel import Strategy, parse_strategy
+from crossflow.parallel import Strategy, parse_strategy, transform
 from crossflow.workload import Graph
 from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec
 
@@ -124,11 +124,15 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
     ------
     SpecError
         With every problem of the file, each with its line.
-    StrategyError
-        When the strategy does not fit the system or the workload.
+        A strategy that does not fit the system or the workload is one of them.
     """
     document = files.override(spelled_out(files.read_yaml(path)), settings)
-    return from_document(document, Path(path).parent, name=Path(path).stem)
+    try:
+        scenario = from_document(document, Path(path).parent, name=Path(path).stem)
+        transform(scenario.graph(), scenario.strategy)
+    except StrategyError as error:
+        raise SpecError([document.problem(("strategy",), str(error).removeprefix("strategy: "))]) from None
+    return scenario
 
 
 def spelled_out(document: Document) -> Document:

@@ -438,7 +438,7 @@ def test_every_problem_on_its_line_and_a_count(refused, tmp_path):
 
 
 def test_clash_of_strategy_and_system(refused, scenario):
-    expected = "crossflow: strategy CR-8-d64 needs 512 devices (kp1 8 x dp 64), but the system has 7\n"
+    expected = f"{scenario}:3: strategy: strategy CR-8-d64 needs 512 devices (kp1 8 x dp 64), but the system has 7\n"
     assert refused("predict", scenario, "--set", "system.devices=7") == expected
 
 

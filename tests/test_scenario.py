@@ -150,12 +150,12 @@ def test_a_missing_section_is_told(write, missing):
         (["strategy=RC-2-4-d2"], "strategy RC-2-4-d2 needs 16 devices (kp1 2 x kp2 4 x dp 2), but the system has 8"),
         (
             ["strategy="],
-            "strategy: missing, and the system has 8 devices; for data parallelism over all of them write d8",
+            "missing, and the system has 8 devices; for data parallelism over all of them write d8",
         ),
     ],
 )
 def test_strategies_that_do_not_fit_the_system_are_told(write, settings, sentence, exactly):
-    with pytest.raises(StrategyError, match=exactly(sentence)):
+    with pytest.raises(SpecError, match=exactly(f"--set {settings[0]}: strategy: {sentence}")):
         crossflow.load(write(GOOD), settings)
 
 
