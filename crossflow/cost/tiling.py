@@ -41,7 +41,7 @@ def _shapes(shares: Sequence[float], aspects: Sequence[float]) -> Shapes:
 # search of its own inside it, so that the levels inside try fewer.
 FAR_SHAPES, NEAR_SHAPES, LAST_SHAPES = (
     _shapes((0.15, 0.4, 0.65, 0.9), (0.7, 1.4)),
-    _shapes((0.3, 0.6, 0.9), (0.7, 1.4)),
+    _shapes((0.3, 0.6, 0.9), (1.0,)),
     _shapes((0.8,), (1.0,)),
 )
 FAR_WEIGHTS, NEAR_WEIGHTS, LAST_WEIGHTS = (0.0, 0.35, 1.0), (0.05, 0.25), (0.0,)
