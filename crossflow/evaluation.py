@@ -8,35 +8,32 @@ counts) splits the points into groups, each evaluated in one go with its super-g
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 import numpy as np
 
-from crossflow import files
-from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture, library
+from crossflow.architecture import Architecture, SystemSpec, architecture
 from crossflow.arrays import Array, Index, Mask, tally
 from crossflow.cost import Costs, cost
-from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, Placement, best_placement, place
 from crossflow.parallel import SuperGraph, transform
-from crossflow.scenario import Scenario, from_document
+from crossflow.paths import with_quantity
+from crossflow.points import Points, groups, split, variant
+from crossflow.scenario import Scenario
 from crossflow.score import Score, scatter
 from crossflow.technology import Choice
 from crossflow.timeline import Schedule, schedule, simulate_shared
-from crossflow.units import Quantity
 from crossflow.workload import Graph
 
 CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 
-Points = Mapping[str, Sequence[Any]]
 Makespan = Callable[[Array, Array], Array]  # of the times of works and of messages
 
 
-def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
+def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = False) -> Score:
     """Score of every design point.
 
     Parameters
@@ -44,6 +41,8 @@ def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
     scenario : where all points start from.
     points : for each path (as in ``--set``) its value at every point, all of one length: quantities as text with unit
         or as SI floats, names, whole numbers, strategies. None for the scenario itself.
+    least : take the lower bound of every kernel (its operations at peak, its compulsory traffic) for its time and
+        energy: step time and energy are then lower bounds, which take a third of the time.
 
     Returns
     -------
@@ -59,174 +58,43 @@ def evaluate(scenario: Scenario, points: Points | None = None) -> Score:
     Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
     """
     if points is None:
-        return _batch(scenario, {}, {}, 1)
+        return _batch(scenario, {}, {}, 1, least)
     lengths = {path: len(values) for path, values in points.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"all paths must have as many values: {lengths}")
     n = next(iter(lengths.values()), 0)
     if n == 0:
         raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
-    choices, quantities, discrete = split(scenario, points)
+    sorted_ = split(scenario, points)
     parts = []
-    for settings, index in groups(discrete, n):
-        here = variant(scenario, settings) if settings else scenario
+    for settings, index in groups(sorted_.discrete, n):
+        here = variant(scenario, settings)
         for start in range(0, len(index), CHUNK):
             chosen = index[start : start + CHUNK]
-            part_choices = {role: choice.at(chosen) for role, choice in choices.items()}
-            part_quantities = {path: values[chosen] for path, values in quantities.items()}
-            parts.append((chosen, _batch(here, part_choices, part_quantities, len(chosen))))
+            choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
+            quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
+            parts.append((chosen, _batch(here, choices, quantities, len(chosen), least)))
     return scatter(parts, n)
-
-
-# -------------------------------------------------------------------------------------------- points
-
-
-def split(scenario: Scenario, points: Points) -> tuple[dict[str, Choice], dict[str, Array], dict[str, Sequence[Any]]]:
-    """Sort the paths of points into technology choices, quantities of the system, and all that makes another scenario."""
-    choices: dict[str, Choice] = {}
-    quantities: dict[str, Array] = {}
-    discrete: dict[str, Sequence[Any]] = {}
-    for path, values in points.items():
-        parts = path.split(".")
-        if parts[:2] == ["system", "technology"] and len(parts) == 3 and isinstance(scenario.system, GeneratedSystem):
-            if parts[2] not in type(scenario.system.technology).model_fields:
-                known = type(scenario.system.technology).model_fields
-                raise CrossflowError(f"{path}: no such technology role{did_you_mean(parts[2], known)}; known: {', '.join(known)}")
-            choices[parts[2]] = Choice.of([str(value) for value in values])
-        elif parts[0] == "system" and (quantity := quantity_at(scenario.system, parts[1:])) is not None:
-            quantities[path] = _read(path, quantity, values)
-        else:
-            discrete[path] = values
-    return choices, quantities, discrete
-
-
-def _read(path: str, quantity: Quantity, values: Sequence[Any]) -> Array:
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        return quantity_checked(path, quantity, values)
-    try:
-        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-        read = [value if isinstance(value, float) else float(quantity.read(value)[0]) for value in plain]
-    except ValueError as error:
-        raise CrossflowError(f"{path}: {error}") from None
-    return quantity_checked(path, quantity, np.array(read))
-
-
-def check_choice(scenario: Scenario, role: str, choice: Choice) -> None:
-    """Raise CrossflowError when the technology library lacks an entry that a point chooses for a role."""
-    kind = "link" if role.endswith("link") else role
-    for name in choice.names:
-        library(scenario.system, scenario.base).component(kind, name)
-
-
-def quantity_checked(path: str, quantity: Quantity, values: Array) -> Array:
-    """The values, if all lie in the range of the quantity."""
-    try:
-        for value in (values.min(), values.max()):
-            quantity.checked(float(value))
-    except ValueError as error:
-        raise CrossflowError(f"{path}: {error}") from None
-    return values
-
-
-def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
-    """The quantity that stands at a path of a model, or None where there is none."""
-    if not path:
-        return None
-    head, rest = path[0], path[1:]
-    if isinstance(model, Mapping):
-        return quantity_at(model[head], rest) if rest and head in model else None
-    if not isinstance(model, FileModel) or head not in type(model).model_fields:
-        return None
-    info = type(model).model_fields[head]
-    if not rest:
-        found = [meta for meta in (*info.metadata, *_nested(info.annotation)) if isinstance(meta, Quantity)]
-        return found[0] if found else None
-    value = getattr(model, head)
-    if value is None:
-        inner = _model_in(info.annotation)
-        return quantity_at(inner(), rest) if inner is not None else None
-    if isinstance(value, Mapping) and len(rest) == 1 and rest[0] in value:
-        held = get_args(info.annotation)
-        found = [meta for meta in _nested(held[-1]) if isinstance(meta, Quantity)] if held else []
-        return found[0] if found else None
-    if isinstance(value, Mapping) and rest[0] not in value:
-        inner = _model_in(get_args(info.annotation)[-1])
-        return quantity_at(inner(), rest[1:]) if inner is not None else None
-    return quantity_at(value, rest)
-
-
-def _nested(annotation: Any) -> Iterator[Any]:
-    """Everything that an annotation carries, at any depth."""
-    yield from getattr(annotation, "__metadata__", ())
-    for argument in get_args(annotation):
-        yield from _nested(argument)
-
-
-def _model_in(annotation: Any) -> type[FileModel] | None:
-    options = [annotation, *get_args(annotation)]
-    return next((option for option in options if isinstance(option, type) and issubclass(option, FileModel)), None)
-
-
-def with_quantity(model: Any, path: Sequence[str], value: Array) -> Any:
-    """Copy of a model with the quantity at a path replaced by one value a design point."""
-    head, rest = path[0], path[1:]
-    if isinstance(model, Mapping):
-        inner = value if not rest else with_quantity(model[head], rest, value)
-        return {**model, head: inner}
-    if not rest:
-        return model.model_copy(update={head: value})
-    current = getattr(model, head)
-    if current is None:
-        empty = _model_in(type(model).model_fields[head].annotation)
-        assert empty is not None  # quantity_at has found the path
-        current = empty()
-    elif isinstance(current, Mapping) and len(rest) > 1 and rest[0] not in current:
-        empty = _model_in(get_args(type(model).model_fields[head].annotation)[-1])
-        assert empty is not None
-        current = {**current, rest[0]: empty()}
-    return model.model_copy(update={head: with_quantity(current, rest, value)})
-
-
-def groups(discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[tuple[dict[str, Any], Index]]:
-    """Points that agree in all discrete settings, with the settings; one group where there are none."""
-    if not discrete:
-        yield {}, np.arange(n)
-        return
-    members: dict[str, list[int]] = {}
-    settings: dict[str, dict[str, Any]] = {}
-    for i in range(n):
-        here = {path: values[i] for path, values in discrete.items()}
-        key = repr(here)
-        members.setdefault(key, []).append(i)
-        settings.setdefault(key, here)
-    for key, index in members.items():
-        yield settings[key], np.array(index)
-
-
-def variant(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
-    """The scenario with discrete settings applied, read afresh."""
-    data = scenario.document.data
-    for path, value in settings.items():
-        parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
-        plain = value.item() if isinstance(value, np.generic) else value
-        data = files.replace(data, parts, plain, f"{path}={plain}")
-    document = Document(file=scenario.document.file, data=data, lines=scenario.document.lines)
-    return from_document(document, scenario.base, scenario.name)
 
 
 # -------------------------------------------------------------------------------------------- one batch
 
 
-def _batch(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int) -> Score:
+def _batch(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int, least: bool) -> Score:
     """Score of points that share a super-graph and a placement."""
     system: SystemSpec = scenario.system
+    library = scenario.library
     for path, values in quantities.items():
-        system = with_quantity(system, path.split(".")[1:], values)
-    device = architecture(system, choices, scenario.base)
+        root, *rest = path.split(".")
+        if root == "techlib":
+            library = with_quantity(library, rest, values)
+        else:
+            system = with_quantity(system, rest, values)
+    device = architecture(system, library, choices)
     graph = scenario.graph()
     supergraph = transform(graph, scenario.strategy)
     placement = placed(scenario, supergraph, device)
-    costs = cost(supergraph, placement, system.network, device, scenario.nodes[0])
+    costs = cost(supergraph, placement, system.network, device, scenario.nodes[0], least=least)
     return _score(scenario, graph, supergraph, device, costs, n)
 
 
@@ -269,6 +137,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
     elapsed = np.where(timed, total, 1.0)
     energy = np.where(timed | (total == 0), _wide(energy + static * elapsed, n), np.inf)
     flops = _wide(replicas * (plan.busy.sum(axis=0) @ costs.work_flops), n)
+    traffic = _wide(replicas * (plan.busy.sum(axis=0) @ costs.memory_traffic), n)
     feasible, reason, reasons = _feasibility(device, costs, plan, total, sum(memory.values(), np.zeros(n)), capacity, n)
     samples = np.divide(graph.batch, total, out=np.zeros(n), where=timed)
     peak = device.throughput[graph.dtype] * scenario.devices
@@ -285,7 +154,9 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         memory_capacity=capacity,
         energy=energy,
         power=_wide(np.where(timed, np.where(timed, energy, 0.0) / elapsed, static), n),
+        cost=_wide(scenario.devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
         flops=flops,
+        memory_traffic=traffic,
         mfu=_wide(np.where(timed & (peak > 0), flops / np.where(peak > 0, peak * elapsed, 1.0), 0.0), n),
         samples_per_second=samples,
         tokens_per_second=samples * graph.tokens_per_sample,
@@ -369,6 +240,7 @@ def _by_collective(
     """
     n = total.size
     names = list(dict.fromkeys(message.collective for message in supergraph.messages))
+    exposed = _difference(total, silent)
     kind = np.array([names.index(message.collective) for message in supergraph.messages], dtype=int)
     sent = costs.messages.time
     in_all: dict[str, Array] = {}
@@ -376,14 +248,10 @@ def _by_collective(
     for i, name in enumerate(names):
         mine = (kind == i)[:, None]
         in_all[name] = _wide(tally(plan.sent, np.where(mine, sent, 0.0)), n)[stage, np.arange(n)]
-        gain[name] = (
-            _difference(total, silent)
-            if len(names) == 1
-            else _difference(total, _wide(makespan(costs.work_time, np.where(mine, 0.0, sent)), n))
-        )
-    if len(names) < 2:
-        return in_all, gain
-    exposed, sum_gain, sum_all = _difference(total, silent), sum(gain.values(), np.zeros(n)), sum(in_all.values(), np.zeros(n))
+        if len(names) == 1:
+            return in_all, {name: exposed}
+        gain[name] = _difference(total, _wide(makespan(costs.work_time, np.where(mine, 0.0, sent)), n))
+    sum_gain, sum_all = sum(gain.values(), np.zeros(n)), sum(in_all.values(), np.zeros(n))
     with np.errstate(invalid="ignore"):
         share = {
             name: np.where(sum_gain > 0, gain[name] / np.maximum(sum_gain, 1e-300), in_all[name] / np.maximum(sum_all, 1e-300))
@@ -427,4 +295,5 @@ def derived(device: Architecture) -> dict[str, Array]:
             figures[f"{name}.bandwidth"] = port.bandwidth
     for resource in dict.fromkeys(use.resource for use in device.usage):
         figures[f"used.{resource}"] = sum((use.used for use in device.usage if use.resource == resource), np.zeros(1))
+    figures |= {f"cost.{part}": amount for part, amount in device.cost.items()}
     return figures

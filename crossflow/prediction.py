@@ -26,7 +26,7 @@ class Prediction:
     @functools.cached_property
     def device(self) -> Architecture:
         """The derived architecture, with its use of the budgets."""
-        return architecture(self.scenario.system, base=self.scenario.base)
+        return architecture(self.scenario.system, self.scenario.library)
 
     @property
     def step_time(self) -> float:
@@ -67,6 +67,7 @@ class Prediction:
             "throughput": throughput(self.scenario, score),
             "mfu": _number(score.mfu),
             "energy_j": _number(score.energy),
+            "cost_usd": _number(score.cost),
             "power_w": _number(score.power),
             "bound_by": [{"resource": name, "share": share} for name, share in self.bound_by()],
             "architecture": {
@@ -119,10 +120,7 @@ def _number(value: Any) -> float | None:
 
 def _provenance(scenario: Scenario) -> dict[str, Any]:
     return provenance.record(
-        scenario=scenario.document.data, system=scenario.system_document.data, techlib=_library_data(scenario.system.techlib, scenario.base)
+        scenario=scenario.document.data,
+        system=scenario.system_document.data,
+        techlib=library_document(scenario.system.techlib, scenario.base).data,
     )
-
-
-@functools.lru_cache(maxsize=16)
-def _library_data(name: str, base: Any) -> Any:
-    return library_document(name, base).data

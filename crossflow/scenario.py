@@ -16,10 +16,10 @@ from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, 
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, Topology
 from crossflow.parallel import Strategy, parse_strategy, transform
+from crossflow.paths import with_quantity
+from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
 from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec
-
-DEFAULT_NODES = 1
 
 
 class ScenarioFile(FileModel):
@@ -30,6 +30,7 @@ class ScenarioFile(FileModel):
     notes: str = ""
     system: Any
     workload: Any
+    techlib: Mapping[str, Any] = {}
     strategy: str | Mapping[str, Any] | None = None
     placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
     kernels_per_device: PositiveInt = 1
@@ -47,6 +48,7 @@ class Scenario:
     kernels_per_device : kernels that one device runs at once (Sec. 6.5 of the paper).
     document : the scenario's own data, before templates and presets.
     system_document : the system section with everything that it builds on.
+    library : the technology library that the system names, with the scenario's own changes.
     base : folder that relative paths in the scenario start from.
     """
 
@@ -58,6 +60,7 @@ class Scenario:
     kernels_per_device: int
     document: Document
     system_document: Document
+    library: TechLibrary
     base: Path | None
 
     @property
@@ -105,7 +108,7 @@ FABRIC_TOPOLOGY = {
 
 def _topology(level: NetworkLevel, nodes: int) -> Topology:
     kind = level.topology or FABRIC_TOPOLOGY[level.fabric]
-    if nodes == 1 or (kind == "single" and nodes == 1):
+    if nodes == 1:
         return Topology(kind="single", nodes=1)
     if kind == "single":
         raise StrategyError(
@@ -153,19 +156,25 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
     return from_document(Document(file=name, data=dict(data)), base, name=name)
 
 
-def from_document(document: Document, base: Path | None, name: str) -> Scenario:
-    """Resolve a scenario, with the problems of all of its sections at once."""
+def from_document(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
+    """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
     document = spelled_out(document)
     top = files.validate(ScenarioFile, document)
     problems: list[Problem] = []
     system = workload = strategy = None
     system_document = document
     try:
-        system, system_document = resolve(document.under("system"), base)
+        if like is not None and like.document.data["system"] == document.data["system"]:
+            system, system_document = like.system, like.system_document
+        else:
+            system, system_document = resolve(document.under("system"), base)
     except SpecError as error:
         problems += [_below("system", problem) for problem in error.problems]
     try:
-        workload = _workload(document.under("workload"), base)
+        if like is not None and like.document.data["workload"] == document.data["workload"]:
+            workload = like.workload
+        else:
+            workload = _workload(document.under("workload"), base)
     except SpecError as error:
         problems += [_below("workload", problem) for problem in error.problems]
     try:
@@ -195,8 +204,32 @@ def from_document(document: Document, base: Path | None, name: str) -> Scenario:
         kernels_per_device=top.kernels_per_device,
         document=document,
         system_document=system_document,
+        library=_library(top.techlib, system.techlib, document, base),
         base=base,
     )
+
+
+def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None) -> TechLibrary:
+    """The library that a system names, with the scenario's changes: ``{memory: {HBM3: {access_latency: 80 ns}}}``."""
+    library, problems = load_library(name, base), []
+    for path, value in files.walk(dict(changes)):
+        if isinstance(value, Mapping) and "value" not in value:
+            continue
+        try:
+            library = _changed(library, tuple(str(part) for part in path), value)
+        except (ValueError, CrossflowError) as error:
+            problems.append(document.problem(("techlib", *path), str(error)))
+    if problems:
+        raise SpecError(problems)
+    return library
+
+
+def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLibrary:
+    quantity = library.quantity(path)
+    if quantity is None:
+        raise CrossflowError("no quantity of the technology library stands here")
+    changed: TechLibrary = with_quantity(library, path, quantity.read(value))
+    return changed
 
 
 def _below(section: str, problem: Problem) -> Problem:

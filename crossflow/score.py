@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, divide
 
 UNIT_SUFFIX = {
     "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "bound": "_share",
-    "memory": "_bytes", "memory_capacity": "_bytes", "energy": "_j", "power": "_w",
+    "memory": "_bytes", "memory_capacity": "_bytes", "energy": "_j", "power": "_w", "cost": "_usd", "memory_traffic": "_bytes",
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
 
@@ -34,7 +34,9 @@ class Score:
     memory_capacity : [B]
     energy : of one step, all devices. [J]
     power : mean over the step, all devices. [W]
+    cost : price of all devices with their packages and network ports; NaN where it is not known. [USD]
     flops : operations of one step, all devices. [flop]
+    memory_traffic : bytes that one step reads and writes in main memory, all devices. [B]
     mfu : operations over what all devices could do at peak. [1]
     samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
     architecture : derived figures of one device, in SI units.
@@ -52,7 +54,9 @@ class Score:
     memory_capacity: Array
     energy: Array
     power: Array
+    cost: Array
     flops: Array
+    memory_traffic: Array
     mfu: Array
     samples_per_second: Array
     tokens_per_second: Array
@@ -65,6 +69,11 @@ class Score:
     def memory_needed(self) -> Array:
         """Bytes that the fullest device needs. [B]"""
         return np.asarray(sum(self.memory.values(), np.zeros(len(self))))
+
+    @property
+    def intensity(self) -> Array:
+        """Operations per byte of main memory, the computation intensity of the paper's Sec. 2. [flop/B]"""
+        return divide(self.flops, self.memory_traffic)
 
     @property
     def bound_by(self) -> list[str]:
@@ -85,6 +94,13 @@ class Score:
             needed=show(needed, "B"), capacity=show(capacity, "B"), excess=show(needed - capacity, "B"), over=f"{over:.3g}"
         )
 
+    def _reasons(self) -> list[str | None]:
+        """Why each point is infeasible; points that share their figures share the sentence."""
+        keys = list(zip(self.reason.tolist(), self.memory_needed.tolist(), self.memory_capacity.tolist(), strict=True))
+        first = {key: i for i, key in reversed(list(enumerate(keys)))}
+        sentences = {key: self.why(i) for key, i in first.items()}
+        return [sentences[key] for key in keys]
+
     def columns(self) -> dict[str, Any]:
         """Flat table of all figures: name with unit -> values, groups joined by a dot."""
         table: dict[str, Any] = {}
@@ -94,9 +110,10 @@ class Score:
                 table |= {f"{name}.{key}": array for key, array in value.items()}
             elif isinstance(value, np.ndarray) and field.name != "reason":
                 table[name] = value
+        table["intensity_flop_per_byte"] = self.intensity
         table["memory_needed_bytes"] = self.memory_needed
         table["bound_by"] = self.bound_by
-        table["reason"] = [self.why(i) for i in range(len(self))]
+        table["reason"] = self._reasons()
         return table
 
     def to_dict(self) -> dict[str, Any]:

@@ -222,7 +222,6 @@ Time = Annotated[Array, _amount("s")]
 Frequency = Annotated[Array, _positive("Hz")]
 Voltage = Annotated[Array, _positive("V")]
 Power = Annotated[Array, _amount("W")]
-Energy = Annotated[Array, _amount("J")]
 EnergyPerBit = Annotated[Array, _amount("J/B")]
 EnergyPerFlop = Annotated[Array, _amount("J/flop")]
 PowerPerBit = Annotated[Array, _amount("W/B")]
@@ -230,10 +229,10 @@ Area = Annotated[Array, _positive("m2")]
 AreaOrZero = Annotated[Array, _amount("m2")]
 AreaPerBit = Annotated[Array, _positive("m2/B")]
 Length = Annotated[Array, _positive("m")]
+PerArea = Annotated[Array, _amount("1/m2")]
 PerLength = Annotated[Array, _positive("1/m")]
 Information = Annotated[Array, _positive("B")]
 Bandwidth = Annotated[Array, _positive("B/s")]
-BandwidthOrZero = Annotated[Array, _amount("B/s")]
 Throughput = Annotated[Array, _positive("flop/s")]
 FlopPerCycle = Annotated[Array, _positive("flop/cycle")]
 CostPerArea = Annotated[Array, _amount("USD/m2")]
@@ -247,6 +246,7 @@ _SCALES = {
     "J/B": ((8e-12, "pJ/bit"), (8e-15, "fJ/bit")),
     "W/B": ((8e-12, "pW/bit"), (8e-15, "fW/bit")),
     "J/flop": ((1e-12, "pJ/flop"), (1e-15, "fJ/flop")),
+    "1/m2": ((1e6, "1/mm2"), (1e4, "1/cm2")),
     "1/m": ((1e3, "1/mm"),),
     "m": ((1e-3, "mm"), (1e-6, "um")),
     "V": ((1, "V"),),

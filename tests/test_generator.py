@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from crossflow.architecture import architecture
 from crossflow.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip, whole
-from crossflow.evaluation import with_quantity
+from crossflow.paths import with_quantity
 from crossflow.technology import Choice
 from crossflow.units import parse
 
@@ -114,7 +114,7 @@ def test_v100_has_the_figures_of_the_papers_code(v100):
 def test_no_design_uses_more_than_its_budgets(system, seed):
     """Every share, and the whole chip, in power, area and perimeter."""
     values, names = random_designs(seed, 64)
-    device = architecture(changed(system, values), chosen(names))
+    device = architecture(changed(system, values), choices=chosen(names))
     for use in device.usage:
         assert (use.used <= use.budget * (1 + 1e-12)).all(), (use.resource, use.component)
         assert (use.used >= 0).all()
@@ -127,11 +127,11 @@ def test_no_design_uses_more_than_its_budgets(system, seed):
 @given(st.integers(0, 2**32 - 1))
 def test_a_batch_is_its_designs_one_by_one(system, seed):
     values, names = random_designs(seed, 12)
-    batch = architecture(changed(system, values), chosen(names))
+    batch = architecture(changed(system, values), choices=chosen(names))
     for i in range(12):
         one = architecture(
             changed(system, {path: value[[i]] for path, value in values.items()}),
-            chosen({role: [name[i]] for role, name in names.items()}),
+            choices=chosen({role: [name[i]] for role, name in names.items()}),
         )
         for some, alone in (
             (batch.throughput["fp16"], one.throughput["fp16"]),
@@ -167,7 +167,7 @@ def test_a_larger_share_never_gives_its_component_less(system, path, seed):
     """At equal rest. Throughput may fall by one bundle where the voltage is at its minimum, never by more."""
     values, names = random_designs(seed, 1)
     sweep = np.linspace(*QUANTITIES[path], 400)
-    device = architecture(changed(system, {**values, path: sweep}), chosen(names))
+    device = architecture(changed(system, {**values, path: sweep}), choices=chosen(names))
     result = np.broadcast_to(RESULTS[path](device), 400)
     assert (np.diff(result) >= -1e-9 * result[1:]).all()
 
@@ -182,7 +182,7 @@ def test_more_compute_area_gives_more_throughput_up_to_whole_bundles(system):
 @pytest.mark.parametrize(("logic", "steps"), list(zip(LOGIC, range(-1, 7), strict=True)))
 def test_nodes_scale_the_number_of_units_and_their_power_exactly(system, standard, logic, steps):
     """Sec. 9: at equal area 1.8 times the units a step, each with 1/1.3 of the power."""
-    device = architecture(system, chosen({"logic": [logic]}))
+    device = architecture(system, choices=chosen({"logic": [logic]}))
     fitting = 8 * np.floor(np.floor(0.35 * 850e-6 * 1.8**steps / 0.38e-6) / 8)
     area = next(use.used[0] for use in device.usage if (use.component, use.resource) == ("compute", "area"))
     assert area == pytest.approx(fitting * 0.38e-6 / 1.8**steps, rel=1e-12)
@@ -193,7 +193,7 @@ def test_nodes_scale_the_number_of_units_and_their_power_exactly(system, standar
 
 @pytest.mark.parametrize(("role", "names"), [("memory", ["HBM2", "HBM2e", "HBM3", "HBM4"]), ("inter_link", ["NDR-x8", "XDR-x8", "GDR-x8"])])
 def test_generations_of_memory_and_network_give_more_bandwidth(system, role, names):
-    device = architecture(system, chosen({role: names}))
+    device = architecture(system, choices=chosen({role: names}))
     bandwidth = device.memory.bandwidth if role == "memory" else device.inter.bandwidth
     assert (np.diff(bandwidth) > 0).all()
 

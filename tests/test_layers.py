@@ -12,7 +12,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 # From the bottom up (design.md, section 1); a module imports only what stands at or below its own line.
 LAYERS = (
     ("errors", "arrays"),
-    ("units", "files", "provenance"),
+    ("units", "files", "provenance", "paths"),
     ("technology",),
     ("architecture",),
     ("workload",),
@@ -21,10 +21,11 @@ LAYERS = (
     ("cost",),
     ("timeline",),
     ("scenario", "score"),
+    ("points",),
     ("evaluation",),
-    ("prediction",),
-    ("search", "explain"),
-    ("study", "validation", "validate", "trace"),
+    ("prediction", "parameters"),
+    ("search", "explain", "uncertainty"),
+    ("study", "validation", "trace"),
     ("bench",),
     ("cli",),
     ("__main__",),

@@ -3,7 +3,7 @@
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
 from crossflow.architecture.network import FabricKind, FabricParameters, NetworkLevel, NetworkSpec
-from crossflow.architecture.system import architecture, library, resolve
+from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 
 __all__ = [
@@ -21,6 +21,5 @@ __all__ = [
     "Port",
     "SystemSpec",
     "architecture",
-    "library",
     "resolve",
 ]

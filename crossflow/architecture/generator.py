@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
+from crossflow.architecture.price import die_cost
 from crossflow.architecture.template import Budgets, GeneratedSystem, Shares
 from crossflow.architecture.voltage import OperatingPoint, operate
 from crossflow.arrays import Array, Mask
 from crossflow.files import FileModel
-from crossflow.technology import Choice, Compute, Link, Memory, OnChip, Substrate, TechLibrary
-from crossflow.technology.library import gather
+from crossflow.technology import Choice, Compute, Link, LogicNode, Memory, OnChip, Substrate, TechLibrary
+from crossflow.technology.library import disordered, gather
 
 NOTHING = np.zeros(1)
 
@@ -37,6 +38,7 @@ class Parts:
     intra_link: Link
     inter_link: Link
     substrate: Substrate
+    node: LogicNode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,7 @@ class Links:
     """The links of one network level as built."""
 
     port: Port
+    lanes: Array
     used: Allotment
     limit: Limit
 
@@ -124,7 +127,23 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         usage=_usage(given, {name: part.used for name, part in built.items()}),
         limits=tuple(part.limit for part in built.values()),
         problems=_problems(system, parts, cores, caches, memory),
+        cost=bill(parts, system, memory, intra, inter),
     )
+
+
+def bill(parts: Parts, system: GeneratedSystem, memory: BuiltMemory, intra: Links, inter: Links) -> dict[str, Array]:
+    """Price of one device by part; empty when the library lacks the price of a part that the design has. [USD]"""
+    amounts: dict[str, tuple[Array | None, Array]] = {
+        "chip": (die_cost(system.budgets.chip_area, parts.node), np.ones(1)),
+        "memory": (parts.memory.device_cost, memory.level.capacity / parts.memory.device_capacity),
+        "package": (parts.substrate.cost_per_area, system.budgets.node_area),
+        "assembly": (parts.substrate.assembly_cost, np.full(1, 1.0 / system.devices_per_node)),
+        "intra_link": (parts.intra_link.link_cost, intra.lanes),
+        "inter_link": (parts.inter_link.link_cost, inter.lanes),
+    }
+    if any(price is None and np.any(amount > 0) for price, amount in amounts.values()):
+        return {}
+    return {name: np.asarray(price * amount) for name, (price, amount) in amounts.items() if price is not None}
 
 
 # ------------------------------------------------------------------------------------------ technology and budgets
@@ -149,6 +168,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
         substrate=library.gather("substrate", choice["substrate"]),
+        node=library.gather("logic", choice["logic"]),
     )
 
 
@@ -177,12 +197,6 @@ def allot(budgets: Budgets, component: str) -> Allotment:
 def _share(shares: Shares, component: str) -> Array:
     value = shares.on_chip.get(component, getattr(shares, component, None))
     return NOTHING if value is None else value
-
-
-def disordered(part: Compute | Memory | Link) -> Mask:
-    """Design points at which the voltages of a component are out of order."""
-    rising = (part.threshold_voltage < part.minimum_voltage) & (part.minimum_voltage <= part.nominal_voltage)
-    return np.asarray(~(rising & (part.nominal_voltage <= part.maximum_voltage)))
 
 
 def whole(value: Array) -> Array:
@@ -324,6 +338,7 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
             latency=link.latency,
             energy=link.nominal_energy_per_bit * (point.voltage / link.nominal_voltage) ** 2,
         ),
+        lanes=lanes,
         used=Allotment(area=lanes * link.area_per_link, power=point.power, perimeter=lanes / density),
         limit=Limit(component=component, names=limits, code=fits.argmin(axis=0) + 3 * ((point.frequency < 1.0 - 1e-9) & (lanes > 0))),
     )

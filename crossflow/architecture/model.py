@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from crossflow.architecture.execution import Execution
 from crossflow.arrays import Array, Mask
@@ -90,6 +89,7 @@ class Architecture:
     maximum_power : budget or TDP. [W]
     execution : how kernels run on it.
     usage, limits : budgets used and what bound each component; empty for a datasheet device.
+    cost : price of one device with its share of package and network, by part; empty where it is not known. [USD]
     problems : design points that cannot be built, each with the sentence that says why.
     """
 
@@ -113,7 +113,7 @@ class Architecture:
     usage: tuple[BudgetUse, ...] = ()
     limits: tuple[Limit, ...] = ()
     problems: tuple[tuple[Mask, str], ...] = ()
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def memory(self) -> Level:

@@ -41,7 +41,7 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
 def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -> None:
     """SpecError with every technology name of a system that its library does not have."""
     _found("techlibs", spec.techlib, base, document, "techlib")
-    parts = library(spec, base)
+    parts = load_library(spec.techlib, base)
     named: list[tuple[tuple[str, ...], str, str]] = [
         (("technology", role), "link" if role.endswith("link") else role, name) for role, name in spec.technology.model_dump().items()
     ]
@@ -120,17 +120,14 @@ def _fabrics() -> Document:
     return files.read_yaml(files.find("templates", "fabrics")).without("kind", "name", "title")
 
 
-def architecture(spec: SystemSpec, choices: Mapping[str, Choice] | None = None, base: Path | None = None) -> Architecture:
-    """Architecture of a system's devices; `choices` gives the technology that differs between design points."""
-    parts = library(spec, base)
+def architecture(spec: SystemSpec, library: TechLibrary | None = None, choices: Mapping[str, Choice] | None = None) -> Architecture:
+    """Architecture of a system's devices.
+
+    Parameters
+    ----------
+    spec : the system.
+    library : technology library; the shipped one that the system names where absent.
+    choices : the technology that differs between design points.
+    """
+    parts = load_library(spec.techlib) if library is None else library
     return generate(spec, parts, choices) if isinstance(spec, GeneratedSystem) else from_datasheet(spec, parts)
-
-
-def library(spec: SystemSpec, base: Path | None = None) -> TechLibrary:
-    """Technology library of a system."""
-    return _library(spec.techlib, base)
-
-
-@functools.lru_cache(maxsize=16)
-def _library(name: str, base: Path | None) -> TechLibrary:
-    return load_library(name, base)

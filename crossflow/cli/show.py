@@ -16,8 +16,9 @@ from crossflow import files
 from crossflow.architecture import Architecture, architecture, resolve
 from crossflow.cli import device, page
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.evaluation import derived, quantity_at
+from crossflow.evaluation import derived
 from crossflow.files import Document
+from crossflow.paths import quantity_at
 from crossflow.scenario import presets
 from crossflow.technology import load_library
 from crossflow.technology.library import library_document
@@ -183,7 +184,7 @@ def template(name: str) -> Sheet:
     if path.parent.name == "families" or kind == "family":
         return plain(name, "family of devices", path)
     spec, document = resolve(Document(file=str(path), data={"template": name}))
-    built = architecture(spec, base=path.parent)
+    built = architecture(spec, load_library(spec.techlib, path.parent))
     return _sheet(spec.name, _TEMPLATES.get(kind, kind), str(path), document, spec, device=built)
 
 

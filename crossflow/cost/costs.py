@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
-from crossflow.arrays import Array, divide, tally
+from crossflow.arrays import Array, tally
 from crossflow.cost.network import MessageCosts, message_costs
-from crossflow.cost.roofline import KernelCosts, gemm_costs, resources, stream_costs, vector_rate
+from crossflow.cost.roofline import KernelCosts, gemm_costs, least_costs, resources, stream_costs
 from crossflow.mapping import Placement
 from crossflow.parallel import SuperGraph, Work
 from crossflow.workload import Gemm, Stream
@@ -27,6 +27,7 @@ class Costs:
     launch_time : time of every work in which nothing runs, shape (works, n). [s]
     work_energy : dynamic energy of every work on one device, shape (works, n). [J]
     work_flops : operations of every work on one device, shape (works, 1). [flop]
+    memory_traffic : bytes that every work moves to and from main memory on one device, shape (works, n). [B]
     lower_bound : time below which no work can be: its operations at peak, or its least traffic at memory bandwidth,
         shape (works, n). [s]
     messages : costs of the messages.
@@ -39,14 +40,28 @@ class Costs:
     launch_time: Array
     work_energy: Array
     work_flops: Array
+    memory_traffic: Array
     lower_bound: Array
     messages: MessageCosts
     message_energy: Array
 
 
-def cost(graph: SuperGraph, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int) -> Costs:
-    """Cost every distinct work and message of a super-graph once."""
-    kernels, members = _kernels(graph, architecture)
+def cost(
+    graph: SuperGraph,
+    placement: Placement,
+    network: NetworkSpec,
+    architecture: Architecture,
+    devices_per_node: int,
+    *,
+    least: bool = False,
+) -> Costs:
+    """Cost every distinct work and message of a super-graph once; with `least` every kernel at its lower bound."""
+    operations = list(dict.fromkeys(operation for work in graph.works for operation in work.operations))
+    gemms = [operation for operation in operations if isinstance(operation, Gemm)]
+    streams = [operation for operation in operations if isinstance(operation, Stream)]
+    floor = least_costs(gemms, streams, architecture, graph.dtype, graph.element)
+    kernels = floor if least else _kernels(gemms, streams, graph, architecture)
+    members = _membership(graph.works, [*gemms, *streams])
     bound = kernels.bound
     hit = bound[None] == np.arange(len(architecture.levels) + 1)[:, None, None]
     messages = message_costs(graph.messages, placement, network, architecture, devices_per_node)
@@ -60,26 +75,25 @@ def cost(graph: SuperGraph, placement: Placement, network: NetworkSpec, architec
         launch_time=members @ np.broadcast_to(kernels.launch, kernels.time.shape),
         work_energy=members @ energy,
         work_flops=members @ kernels.flops,
-        lower_bound=tally(members, _lower_bound(graph, architecture, kernels)),
+        memory_traffic=members @ kernels.traffic[-1],
+        lower_bound=tally(members, floor.resource_times.max(axis=0)),
         messages=messages,
         message_energy=messages.intra_bytes * per_device[0] + messages.inter_bytes * per_device[1],
     )
 
 
-def _kernels(graph: SuperGraph, architecture: Architecture) -> tuple[KernelCosts, Array]:
-    """Costs of the distinct operations, and how often each occurs in each work, shape (works, operations)."""
-    operations = list(dict.fromkeys(operation for work in graph.works for operation in work.operations))
-    gemms = [operation for operation in operations if isinstance(operation, Gemm)]
-    streams = [operation for operation in operations if isinstance(operation, Stream)]
+def _kernels(gemms: list[Gemm], streams: list[Stream], graph: SuperGraph, architecture: Architecture) -> KernelCosts:
+    """Costs of the distinct operations, matrix products first."""
     parts = []
     if gemms:
         parts.append(gemm_costs(gemms, architecture, graph.dtype, graph.element))
     if streams:
         parts.append(stream_costs(streams, architecture, graph.dtype, graph.element))
-    return _joined(parts), _membership(graph.works, [*gemms, *streams])
+    return _joined(parts)
 
 
 def _membership(works: tuple[Work, ...], operations: list[Gemm | Stream]) -> Array:
+    """How often each operation occurs in each work, shape (works, operations)."""
     index = {operation: i for i, operation in enumerate(operations)}
     members = np.zeros((len(works), len(operations)))
     for row, work in enumerate(works):
@@ -103,15 +117,3 @@ def _joined(parts: list[KernelCosts]) -> KernelCosts:
         flops=join("flops", 0),
         traffic=join("traffic", 1),
     )
-
-
-def _lower_bound(graph: SuperGraph, architecture: Architecture, kernels: KernelCosts) -> Array:
-    """Least time of every kernel: operations at peak rate, or compulsory traffic at the bandwidth of main memory."""
-    operations = list(dict.fromkeys(operation for work in graph.works for operation in work.operations))
-    ordered = [operation for operation in operations if isinstance(operation, Gemm)]
-    least = [g.m * g.k + g.k * g.n + g.m * g.n * (2 if g.accumulate else 1) for g in ordered]
-    least += [operation.elements for operation in operations if isinstance(operation, Stream)]
-    compulsory = np.array(least)[:, None] * graph.element
-    matrix = np.arange(len(operations))[:, None] < len(ordered)
-    rate = np.where(matrix, architecture.throughput[graph.dtype], vector_rate(architecture, graph.dtype))
-    return np.asarray(np.maximum(divide(kernels.flops, rate), divide(compulsory, architecture.memory.bandwidth)))

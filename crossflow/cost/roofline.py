@@ -99,6 +99,28 @@ def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: s
     return _slowest(compute, traffic, flops, architecture, launches=launches)
 
 
+def least_costs(gemms: Sequence[Gemm], streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
+    """Lower bound of kernels, products first: operations at the peak rate, compulsory traffic at main memory's bandwidth."""
+    flops = np.array([[gemm.flops] for gemm in gemms] + [[stream.flops] for stream in streams])
+    moved = [g.m * g.k + g.k * g.n + g.m * g.n * (2 if g.accumulate else 1) for g in gemms] + [s.elements for s in streams]
+    launches = np.array([[1.0]] * len(gemms) + [[float(s.launches)] for s in streams])
+    matrix = np.arange(len(flops))[:, None] < len(gemms)
+    rate = np.where(matrix, architecture.throughput[dtype], vector_rate(architecture, dtype))
+    compute, memory = np.broadcast_arrays(
+        divide(flops, rate), divide(np.array(moved)[:, None] * float(element), architecture.memory.bandwidth)
+    )
+    inner = np.zeros((len(architecture.levels) - 1, *compute.shape))
+    launch = launches * architecture.execution.kernel_launch
+    traffic = np.concatenate([inner, np.broadcast_to(np.array(moved)[:, None] * float(element), compute.shape)[None]])
+    return KernelCosts(
+        time=np.maximum(compute, memory) + launch,
+        launch=launch,
+        resource_times=np.concatenate([compute[None], inner, memory[None]]),
+        flops=flops,
+        traffic=traffic,
+    )
+
+
 def vector_rate(architecture: Architecture, dtype: str) -> Array:
     """Peak rate of pointwise work: of the type itself, or in fp32, which every device computes in. [flop/s]"""
     rates = architecture.vector_throughput

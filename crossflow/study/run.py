@@ -12,9 +12,10 @@ import numpy as np
 
 from crossflow import files, provenance
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
-from crossflow.evaluation import check_choice, evaluate, groups, split, variant
+from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.parallel import transform
+from crossflow.points import check_choice, groups, split, variant
 from crossflow.scenario import Scenario, from_document, spelled_out
 from crossflow.study import records
 from crossflow.study.plots import draw, plot_data
@@ -26,7 +27,7 @@ from crossflow.units import show
 TASK = 512
 
 Progress = Callable[[int, int, str], None]
-VARIABLE = ("system", "workload", "strategy", "placement", "kernels_per_device")  # sections of a scenario that points vary
+VARIABLE = ("system", "techlib", "workload", "strategy", "placement", "kernels_per_device")  # sections of a scenario that points vary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +150,7 @@ def _value_problems(study: Study, path: str, values: Sequence[Any]) -> list[Prob
     if path.split(".")[0] not in VARIABLE:
         return [study.document.problem(place, f"'{path}' is not a path of a scenario{did_you_mean(path, VARIABLE)}")]
     try:
-        choices, _, _ = split(study.scenario, {path: values})
-        for role, choice in choices.items():
+        for role, choice in split(study.scenario, {path: values}).choices.items():
             check_choice(study.scenario, role, choice)
     except CrossflowError as error:
         return [study.document.problem(place, str(error).removeprefix(f"{path}: "))]
@@ -159,10 +159,10 @@ def _value_problems(study: Study, path: str, values: Sequence[Any]) -> list[Prob
 
 def _combination_problems(study: Study) -> list[Problem]:
     """The first combination of discrete values that makes no scenario."""
-    _, _, discrete = split(study.scenario, {path: [point[i] for point in study.points] for i, path in enumerate(study.values)})
+    discrete = split(study.scenario, {path: [point[i] for point in study.points] for i, path in enumerate(study.values)}).discrete
     for settings, _ in groups(discrete, len(study.points)):
         try:
-            made = variant(study.scenario, settings) if settings else study.scenario
+            made = variant(study.scenario, settings)
             transform(made.graph(), made.strategy)
         except CrossflowError as error:
             path = next(iter(settings), "")

@@ -16,6 +16,7 @@ from crossflow.units import (
     Area,
     AreaOrZero,
     AreaPerBit,
+    Cost,
     CostPerArea,
     Count,
     EnergyPerBit,
@@ -23,6 +24,7 @@ from crossflow.units import (
     Frequency,
     Information,
     Length,
+    PerArea,
     PerLength,
     PositiveCount,
     Power,
@@ -84,6 +86,7 @@ class Memory(FileModel):
     maximum_voltage: Voltage
     nominal_frequency: Frequency = Field(description="one bit per pin and cycle: 2 Gbit/s pins are 2 GHz")
     access_latency: Time
+    device_cost: Cost | None = Field(default=None, description="price of one device")
 
 
 class Link(FileModel):
@@ -100,6 +103,7 @@ class Link(FileModel):
     area_per_link: Area = Field(description="die area of the I/O of one lane")
     links_per_mm: PerLength = Field(description="lanes that a length of die edge lets through")
     latency: Time
+    link_cost: Cost | None = Field(default=None, description="price of one lane: its share of adapter, cable or optics, and switch port")
     maximum_links: Count | None = Field(default=None, description="lanes of one port, where the standard fixes them")
 
 
@@ -111,6 +115,7 @@ class Substrate(FileModel):
     links_per_mm: PerLength
     bump_pitch: Length | None = None
     cost_per_area: CostPerArea | None = None
+    assembly_cost: Cost | None = Field(default=None, description="price of assembly and test of one package")
 
 
 class LogicNode(FileModel):
@@ -121,6 +126,8 @@ class LogicNode(FileModel):
     sram_area: Ratio = Field(description="area of a bit cell, base node = 1")
     sram_energy: Ratio = Field(description="dynamic energy of an access, base node = 1")
     sram_leakage: Ratio = Field(description="static power of a bit, base node = 1")
+    wafer_cost: CostPerArea | None = Field(default=None, description="price of a processed 300 mm wafer over its area")
+    defect_density: PerArea | None = Field(default=None, description="defects that kill a die, per area")
 
 
 class LogicRule(FileModel):

@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from crossflow import files
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
+from crossflow.paths import quantity_at
 from crossflow.technology.components import Compute, Link, LogicNode, LogicRule, Memory, OnChip, Substrate
+from crossflow.units import Quantity
 
 Component = TypeVar("Component", bound=FileModel)
 Scaled = TypeVar("Scaled", Compute, OnChip)
@@ -70,6 +72,12 @@ class TechLibrary(FileModel):
                 f"{did_you_mean(name, known)}; known: {', '.join(known)}"
             )
         return known[name]
+
+    def quantity(self, path: Sequence[str]) -> Quantity | None:
+        """The quantity at a path such as (memory, HBM3, device_capacity); CrossflowError for a component that is not there."""
+        if len(path) > 2 and isinstance(getattr(self, path[0], None), Mapping):
+            self.component(path[0], path[1])
+        return quantity_at(self, path)
 
     def gather(self, kind: str, choice: Choice) -> Any:
         """Component whose fields hold, for each design point, the figures of the component chosen there."""
@@ -127,6 +135,7 @@ def load_library(name: str, base: Path | None = None) -> TechLibrary:
     return library
 
 
+@functools.lru_cache(maxsize=32)
 def library_document(name: str, base: Path | None = None, above: tuple[Path, ...] = ()) -> Document:
     """Plain data of a library after `extends` has been followed; `above` are the files that led to it."""
     path = files.find("techlibs", name, base).resolve()
@@ -157,14 +166,15 @@ def _check(library: TechLibrary, document: Document) -> None:
                     document.problem((kind, name, "node"), f"no logic node '{part.node}'{did_you_mean(part.node, library.logic)}")
                 )
     for kind in ("compute", "memory", "link"):
-        for name, part in getattr(library, kind).items():
-            problems += [document.problem((kind, name), message) for message in voltage_problems(part)]
+        problems += [document.problem((kind, name), DISORDER) for name, part in getattr(library, kind).items() if disordered(part).any()]
     if problems:
         raise SpecError(problems)
 
 
-def voltage_problems(part: Compute | Memory | Link) -> list[str]:
-    """Sentences about voltages that are out of order; empty when threshold < minimum <= nominal <= maximum."""
-    order = [part.threshold_voltage, part.minimum_voltage, part.nominal_voltage, part.maximum_voltage]
-    rising = (order[0] < order[1]) & (order[1] <= order[2]) & (order[2] <= order[3])
-    return [] if np.all(rising) else ["voltages must satisfy threshold < minimum <= nominal <= maximum"]
+DISORDER = "voltages must satisfy threshold < minimum <= nominal <= maximum"
+
+
+def disordered(part: Compute | Memory | Link) -> Mask:
+    """Design points at which the voltages of a component are out of order."""
+    rising = (part.threshold_voltage < part.minimum_voltage) & (part.minimum_voltage <= part.nominal_voltage)
+    return np.asarray(~(rising & (part.nominal_voltage <= part.maximum_voltage)))

@@ -1,0 +1,101 @@
+"""Quantities of file models by their dotted path: what stands there, and a copy with another value in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from crossflow.arrays import Array
+from crossflow.files import FileModel
+from crossflow.units import Quantity
+
+
+def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
+    """The quantity that stands at a path of a model, or None where there is none."""
+    if not path:
+        return None
+    head, rest = path[0], path[1:]
+    if isinstance(model, Mapping):
+        return quantity_at(model[head], rest) if rest and head in model else None
+    if not isinstance(model, FileModel) or head not in type(model).model_fields:
+        return None
+    info = type(model).model_fields[head]
+    if not rest:
+        found = [meta for meta in (*info.metadata, *_nested(info.annotation)) if isinstance(meta, Quantity)]
+        return found[0] if found else None
+    value = getattr(model, head)
+    if value is None:
+        inner = _model_in(info.annotation)
+        return quantity_at(inner(), rest) if inner is not None else None
+    if isinstance(value, Mapping) and len(rest) == 1 and rest[0] in value:
+        held = get_args(info.annotation)
+        found = [meta for meta in _nested(held[-1]) if isinstance(meta, Quantity)] if held else []
+        return found[0] if found else None
+    if isinstance(value, Mapping) and rest[0] not in value:
+        inner = _model_in(get_args(info.annotation)[-1])
+        return quantity_at(inner(), rest[1:]) if inner is not None and not _required(inner) else None
+    return quantity_at(value, rest)
+
+
+def quantities(model: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Quantity, Array]]:
+    """Every quantity that a model holds a value of: its path, what it measures, and the value."""
+    if isinstance(model, Mapping):
+        for key, value in model.items():
+            yield from quantities(value, (*path, str(key)))
+        return
+    if not isinstance(model, FileModel):
+        return
+    for name, info in type(model).model_fields.items():
+        value, found = getattr(model, name), [m for m in (*info.metadata, *_nested(info.annotation)) if isinstance(m, Quantity)]
+        if found and isinstance(value, Mapping):
+            yield from (((*path, name, str(key)), found[0], held) for key, held in value.items())
+        elif found and value is not None:
+            yield (*path, name), found[0], value
+        else:
+            yield from quantities(value, (*path, name))
+
+
+def _nested(annotation: Any) -> Iterator[Any]:
+    """Everything that an annotation carries, at any depth."""
+    yield from getattr(annotation, "__metadata__", ())
+    for argument in get_args(annotation):
+        yield from _nested(argument)
+
+
+def _model_in(annotation: Any) -> type[FileModel] | None:
+    options = [annotation, *get_args(annotation)]
+    return next((option for option in options if isinstance(option, type) and issubclass(option, FileModel)), None)
+
+
+def _required(model: type[FileModel]) -> bool:
+    return any(info.is_required() for info in model.model_fields.values())
+
+
+def value_at(model: Any, path: Sequence[str]) -> Array | None:
+    """The value of the quantity at a path, None where none is given."""
+    for part in path:
+        model = model.get(part) if isinstance(model, Mapping) else getattr(model, part, None)
+        if model is None:
+            return None
+    found: Array = model
+    return found
+
+
+def with_quantity(model: Any, path: Sequence[str], value: Array) -> Any:
+    """Copy of a model with the quantity at a path replaced by one value a design point."""
+    head, rest = path[0], path[1:]
+    if isinstance(model, Mapping):
+        inner = value if not rest else with_quantity(model[head], rest, value)
+        return {**model, head: inner}
+    if not rest:
+        return model.model_copy(update={head: value})
+    current = getattr(model, head)
+    if current is None:
+        empty = _model_in(type(model).model_fields[head].annotation)
+        assert empty is not None  # quantity_at has found the path
+        current = empty()
+    elif isinstance(current, Mapping) and len(rest) > 1 and rest[0] not in current:
+        empty = _model_in(get_args(type(model).model_fields[head].annotation)[-1])
+        assert empty is not None
+        current = {**current, rest[0]: empty()}
+    return model.model_copy(update={head: with_quantity(current, rest, value)})

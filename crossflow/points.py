@@ -1,0 +1,127 @@
+"""Design points: the paths of a scenario that differ between them, sorted by what it takes to vary them.
+
+Technology names and quantities vary inside one batch; every other setting makes another scenario.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossflow import files
+from crossflow.architecture import GeneratedSystem
+from crossflow.arrays import Array, Index
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.files import Document
+from crossflow.paths import quantity_at
+from crossflow.scenario import Scenario, from_document
+from crossflow.technology import Choice
+from crossflow.units import Quantity
+
+Points = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Points by kind of path: technology choices, quantities of system and library, and what makes another scenario."""
+
+    choices: Mapping[str, Choice]
+    quantities: Mapping[str, Array]
+    discrete: Mapping[str, Sequence[Any]]
+
+
+def split(scenario: Scenario, points: Points) -> Split:
+    """Sort the paths of points by kind, with their values read."""
+    choices: dict[str, Choice] = {}
+    quantities: dict[str, Array] = {}
+    discrete: dict[str, Sequence[Any]] = {}
+    for path, values in points.items():
+        parts = path.split(".")
+        if parts[:2] == ["system", "technology"] and len(parts) == 3 and isinstance(scenario.system, GeneratedSystem):
+            if parts[2] not in type(scenario.system.technology).model_fields:
+                known = type(scenario.system.technology).model_fields
+                raise CrossflowError(f"{path}: no such technology role{did_you_mean(parts[2], known)}; known: {', '.join(known)}")
+            choices[parts[2]] = Choice.of([str(value) for value in values])
+        elif (quantity := varied(scenario, path)) is not None:
+            quantities[path] = _read(path, quantity, values)
+        else:
+            discrete[path] = values
+    return Split(choices=choices, quantities=quantities, discrete=discrete)
+
+
+def varied(scenario: Scenario, path: str) -> Quantity | None:
+    """The quantity of the system or of its technology library at a path, None for any other path of a scenario."""
+    root, *rest = path.split(".")
+    if root == "system":
+        return quantity_at(scenario.system, rest)
+    if root == "techlib":
+        return scenario.library.quantity(rest)
+    return None
+
+
+def _read(path: str, quantity: Quantity, values: Sequence[Any]) -> Array:
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        return _checked(path, quantity, values)
+    try:
+        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+        read = [value if isinstance(value, float) else float(quantity.read(value)[0]) for value in plain]
+    except ValueError as error:
+        raise CrossflowError(f"{path}: {error}") from None
+    return _checked(path, quantity, np.array(read))
+
+
+def _checked(path: str, quantity: Quantity, values: Array) -> Array:
+    """The values, if all lie in the range of the quantity."""
+    try:
+        for value in (values.min(), values.max()):
+            quantity.checked(float(value))
+    except ValueError as error:
+        raise CrossflowError(f"{path}: {error}") from None
+    return values
+
+
+def check_choice(scenario: Scenario, role: str, choice: Choice) -> None:
+    """Raise CrossflowError when the technology library lacks an entry that a point chooses for a role."""
+    kind = "link" if role.endswith("link") else role
+    for name in choice.names:
+        scenario.library.component(kind, name)
+
+
+def groups(discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[tuple[dict[str, Any], Index]]:
+    """Points that agree in all discrete settings, with the settings; one group where there are none."""
+    if not discrete:
+        yield {}, np.arange(n)
+        return
+    members: dict[str, list[int]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for i in range(n):
+        here = {path: values[i] for path, values in discrete.items()}
+        key = repr(here)
+        members.setdefault(key, []).append(i)
+        settings.setdefault(key, here)
+    for key, index in members.items():
+        yield settings[key], np.array(index)
+
+
+def variant(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
+    """The scenario with discrete settings applied; sections that they leave alone are not read again."""
+    return _variant(scenario, json.dumps(settings, default=_plain)) if settings else scenario
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _variant(scenario: Scenario, settings: str) -> Scenario:
+    data = scenario.document.data
+    for path, value in json.loads(settings).items():
+        parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+        data = files.replace(data, parts, value, f"{path}={value}")
+    document = Document(file=scenario.document.file, data=data, lines=scenario.document.lines)
+    return from_document(document, scenario.base, scenario.name, like=scenario)
