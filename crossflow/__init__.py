@@ -25,6 +25,8 @@ _PUBLIC = {
     "evaluate": "evaluation",
     "Prediction": "prediction",
     "predict": "prediction",
+    "Explanation": "sensitivity",
+    "explain": "sensitivity",
     "run_study": "study",
     "validate": "validation",
 }

@@ -202,7 +202,7 @@ def _decompose(
     parts["launch"] = _wide(tally(plan.busy, costs.launch_time), n)[stage, points]
     busy = sum(parts.values(), np.zeros(n))
     if overlapping:
-        squeeze = np.minimum(1.0, silent / np.maximum(busy, 1e-300))
+        squeeze = np.where(np.isfinite(silent), np.minimum(1.0, silent / np.maximum(busy, 1e-300)), 1.0)
         parts = {name: part * squeeze for name, part in parts.items()}
         busy = busy * squeeze
     bubble = _difference(silent, busy)

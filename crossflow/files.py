@@ -6,14 +6,16 @@ key is an error, ``1e9`` is a number and only ``true`` and ``false`` are boolean
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -351,20 +353,34 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def json_text(data: Any) -> str:
+    """Plain data as JSON that people can read; numbers must be finite."""
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; CrossflowError when the folder does not take it."""
+    with replacing(path, binary=True) as stream:
+        stream.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """A stream into a temporary neighbour of a file, which takes the file's place at the end and is removed on any error."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
+        with os.fdopen(descriptor, "wb") if binary else os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            yield stream
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+        temporary = None
     except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
         raise CrossflowError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
+    finally:
+        if temporary is not None:
+            os.unlink(temporary)
 
 
 def walk(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +21,8 @@ from crossflow.paths import with_quantity
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
 from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec
+
+DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
 
 
 class ScenarioFile(FileModel):
@@ -88,8 +91,17 @@ class Scenario:
         """The scenario's own data, as it would be written to a file."""
         return dict(self.document.data)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes read the scenario afresh, once however often it is sent to them."""
+        return _restored, (json.dumps(self.document.data), self.base, self.name)
+
     def __repr__(self) -> str:
         return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy})"
+
+
+@functools.lru_cache(maxsize=64)
+def _restored(data: str, base: Path | None, name: str) -> Scenario:
+    return from_document(Document(file=name, data=json.loads(data)), base, name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -178,7 +190,8 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     except SpecError as error:
         problems += [_below("workload", problem) for problem in error.problems]
     try:
-        strategy = parse_strategy(top.strategy) if top.strategy is not None else None
+        written = f"d{system.device_count}" if top.strategy == DATA_PARALLEL and system is not None else top.strategy
+        strategy = parse_strategy(written) if written is not None else None
     except StrategyError as error:
         problems.append(document.problem(("strategy",), str(error)))
     if problems or system is None or workload is None:
@@ -195,6 +208,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     order = None if isinstance(top.placement, str) else top.placement
     if order is not None:
         _check_order(order, strategy, document)
+        order = tuple(name for name in order if name in {axis.name for axis in strategy.axes})
     return Scenario(
         name=top.name or name,
         system=system,
@@ -212,16 +226,23 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
 def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None) -> TechLibrary:
     """The library that a system names, with the scenario's changes: ``{memory: {HBM3: {access_latency: 80 ns}}}``."""
     library, problems = load_library(name, base), []
-    for path, value in files.walk(dict(changes)):
-        if isinstance(value, Mapping) and "value" not in value:
-            continue
+    for path, value in _leaves(changes):
         try:
-            library = _changed(library, tuple(str(part) for part in path), value)
+            library = _changed(library, path, value)
         except (ValueError, CrossflowError) as error:
             problems.append(document.problem(("techlib", *path), str(error)))
     if problems:
         raise SpecError(problems)
     return library
+
+
+def _leaves(changes: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Numbers with their paths; one may be a mapping with its value, bounds and source."""
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and "value" not in value:
+            yield from _leaves(value, (*above, str(key)))
+        else:
+            yield (*above, str(key)), value
 
 
 def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLibrary:

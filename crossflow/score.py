@@ -17,6 +17,38 @@ UNIT_SUFFIX = {
 }  # fmt: skip
 
 
+_UNITS = {"_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
+ENDINGS = (*_UNITS, "_share")  # of names of columns: what they are measured in
+_NAMED = {"flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s"}
+_OF_A_DEVICE = {
+    "throughput": "flop/s", "frequency": "Hz", "voltage": "V", "area": "m2", "power": "W", "perimeter": "m", "capacity": "B",
+    "bandwidth": "B/s", "cost": "USD",
+}  # fmt: skip
+_LARGER = ("mfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes")
+_SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage")  # figures of a device of which less is better
+
+
+def unit_of(column: str) -> str:
+    """SI unit of a column of a score, ``1`` where it has none.
+
+    >>> unit_of("step_time_s"), unit_of("breakdown_s.compute"), unit_of("mfu"), unit_of("architecture.l2.bandwidth")
+    ('s', 's', '1', 'B/s')
+    """
+    head, *parts = column.split(".")
+    if head == "architecture":
+        return next((_OF_A_DEVICE[part] for part in parts if part in _OF_A_DEVICE), "1")
+    return _NAMED.get(head) or next((unit for ending, unit in _UNITS.items() if head.endswith(ending)), "1")
+
+
+def larger_is_better(column: str) -> bool:
+    """Whether an improvement of a column is a larger value: throughputs, use of the peak, and what a device has.
+
+    >>> larger_is_better("mfu"), larger_is_better("step_time_s"), larger_is_better("architecture.l2.bandwidth")
+    (True, False, True)
+    """
+    return column in _LARGER or (column.startswith("architecture.") and not column.startswith(_SMALLER))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """Evaluation of n design points; every array has shape (n,).

@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (exact sentences and tables of cases)
 """Evaluation: a batch is its points one by one, sums are whole, and what cannot be built is an answer."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -327,3 +328,55 @@ def test_every_pair_of_names_can_be_combined(small):
     for i in (0, 4, 8):
         alone = evaluate(small, {"system.technology.memory": [grid[i][0]], "system.technology.inter_link": [grid[i][1]]})
         assert_same_figures(figures(score, i), figures(alone))
+
+
+# ------------------------------------------------------------------------------------------ library and lower bounds
+
+
+@pytest.mark.parametrize(
+    "change", ["techlib.memory.HBM2.nominal_frequency", "techlib.link.NDR-x8.nominal_frequency", "techlib.logic_rule.area_per_step"]
+)
+def test_numbers_of_the_library_vary_between_points_as_between_scenarios(lstm, change):
+    scenario = lstm("d8", technology={"logic": "N7"})
+    _, *path = change.split(".")
+    value = float(
+        np.ravel(
+            functools.reduce(lambda held, part: held[part] if isinstance(held, dict) else getattr(held, part), path, scenario.library)
+        )[0]
+    )
+    score = evaluate(scenario, {change: [value, 0.8 * value]})
+    section = functools.reduce(
+        lambda held, part: {part: held},
+        reversed(path[:-1]),
+        {path[-1]: f"{0.8 * value!r} {scenario.library.quantity(path).unit}".removesuffix(" 1")},
+    )
+    other = crossflow.from_dict({**scenario.document.data, "techlib": section})
+    assert score.step_time[0] == pytest.approx(evaluate(scenario).step_time[0], rel=1e-12)
+    assert score.step_time[1] == pytest.approx(evaluate(other).step_time[0], rel=1e-12)
+    assert score.step_time[1] != score.step_time[0]
+
+
+@pytest.mark.parametrize(("path", "sentence"), [
+    ("techlib.memory.HBM9.device_capacity", "technology library 'deepflow-2024' has no memory 'HBM9'; did you mean 'HBM"),
+    ("techlib.memory.HBM2.device_capacty", "no quantity of the technology library stands here"),
+])  # fmt: skip
+def test_numbers_that_the_library_does_not_have_are_told(lstm, path, sentence):
+    with pytest.raises(CrossflowError, match=sentence):
+        evaluate(lstm("d8"), {path: ["1 GiB"]})
+
+
+@pytest.mark.parametrize("strategy", ["d8", "RC-2-2-d2", "CR-4-d2", "d4-p2"])
+def test_lower_bounds_are_below_and_take_the_same_shape(lstm, strategy):
+    points = {"system.budgets.power": np.linspace(200.0, 400.0, 9), "system.budgets.area.compute": np.linspace(0.1, 0.4, 9)}
+    full, least = (evaluate(lstm(strategy), points, least=which) for which in (False, True))
+    assert (least.step_time <= full.step_time * (1 + 1e-9)).all()
+    assert (least.energy <= full.energy * (1 + 1e-9)).all()
+    assert (least.memory_needed == full.memory_needed).all()
+    assert (least.step_time > 0.02 * full.step_time).all()
+
+
+def test_intensity_is_operations_over_traffic(gemm):
+    score = evaluate(gemm(m=4096, n=4096, k=4096))
+    least = 2 * (4096**2 * 3)
+    assert score.memory_traffic[0] >= least
+    assert score.intensity[0] == pytest.approx(2 * 4096.0**3 / score.memory_traffic[0])

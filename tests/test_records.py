@@ -4,6 +4,7 @@ import csv
 import json
 import os
 
+import numpy as np
 import pytest
 
 from crossflow import files
@@ -12,14 +13,19 @@ from crossflow.study import records
 
 RUN = {"name": "s", "study": "0123456789abcdef", "points": 3, "version": "0.1.0"}
 ROWS = [{"id": i, "strategy": f"d{i}", "step_time_s": 0.1 * i, "reason": None, "feasible": True} for i in range(3)]
+TEXT = "".join(records.to_line(row) for row in ROWS)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A run with three points, not finished."""
-    assert records.start(tmp_path / "o", RUN, resume=False) == {}
-    records.append(tmp_path / "o" / records.POINTS, ROWS)
+    assert records.start(tmp_path / "o", RUN, resume=False) is False
+    records.PointsFile(path=tmp_path / "o" / records.POINTS).append(0, TEXT)
     return tmp_path / "o"
+
+
+def kept(folder):
+    return list(records.rows(folder / records.POINTS))
 
 
 def finished(folder):
@@ -27,9 +33,10 @@ def finished(folder):
 
 
 def test_points_appended_are_points_read(folder):
-    assert records.read_points(folder / records.POINTS) == {row["id"]: row for row in ROWS}
-    assert records.start(folder, RUN, resume=True) == {row["id"]: row for row in ROWS}
-    assert records.read_points(folder / "nothing.jsonl") == {}
+    assert kept(folder) == ROWS
+    assert records.start(folder, RUN, resume=True) is True
+    assert kept(folder) == ROWS
+    assert list(records.rows(folder / "nothing.jsonl")) == []
 
 
 def test_the_same_row_is_the_same_line_and_never_not_a_number():
@@ -38,19 +45,38 @@ def test_the_same_row_is_the_same_line_and_never_not_a_number():
         records.to_line({"id": 0, "x": float("inf")})
 
 
+VALUES = {
+    "floats": np.array([0.1, np.inf, np.nan, -1e-300, 3.0]),
+    "whole": np.arange(5),
+    "marks": np.array([True, False, True, False, True]),
+    "words": ["a", 'b"c', "µ,%s", "", None],
+    "mixed": [1, 2.5, None, {"dp": 2, "pp": [1, 2]}, True],
+    "100 %": [0.5, float("nan"), 1.0, 2.0, 1e22],
+}
+
+
+def test_columns_become_the_lines_of_their_rows():
+    whole = [{name: plain(values[i]) for name, values in VALUES.items()} for i in range(5)]
+    assert records.to_lines(VALUES) == "".join(records.to_line(row) for row in whole)
+
+
+def plain(value):
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
 @pytest.mark.parametrize("cut", [1, 2, 10, 60])
 def test_a_last_line_cut_short_costs_that_point_alone(folder, cut):
     path = folder / records.POINTS
     path.write_bytes(path.read_bytes()[:-cut])
-    kept = ROWS if cut == 1 else ROWS[:2]  # without its newline a line is whole
-    assert records.start(folder, RUN, resume=True) == {row["id"]: row for row in kept}
-    assert path.read_text() == "".join(records.to_line(row) for row in kept)
+    assert records.start(folder, RUN, resume=True) is True
+    assert kept(folder) == ROWS[:2]
 
 
 def test_a_line_cut_inside_a_character_is_cut_short(folder):
     path = folder / records.POINTS
     path.write_bytes(path.read_bytes() + '{"id":3,"x":"µ'.encode()[:-1])
-    assert list(records.read_points(path)) == [0, 1, 2]
+    assert kept(folder) == ROWS
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", "5", '{"id":"x"}'])
@@ -58,17 +84,17 @@ def test_a_corrupt_line_in_the_middle_is_told_and_nothing_is_touched(folder, lin
     path = folder / records.POINTS
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], line, *lines[1:]]) + "\n")
-    before = path.read_bytes()
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
     with pytest.raises(CrossflowError, match=exactly(f"{path}:2: not a point of a study; move the file away and start again")):
         records.start(folder, RUN, resume=True)
-    assert path.read_bytes() == before
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_an_unfinished_run_is_not_thrown_away(folder, exactly):
     sentence = f"{folder} holds an unfinished run of s; continue it with --resume, or give another folder with --out"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         records.start(folder, RUN, resume=False)
-    assert len(records.read_points(folder / records.POINTS)) == 3
+    assert kept(folder) == ROWS
 
 
 @pytest.mark.parametrize(("what", "now"), [("study", "fedcba9876543210"), ("version", "0.2.0")])
@@ -79,14 +105,14 @@ def test_points_of_another_study_or_version_are_not_mixed_in(folder, exactly, wh
     )
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         records.start(folder, {**RUN, what: now}, resume=True)
-    assert len(records.read_points(folder / records.POINTS)) == 3
+    assert kept(folder) == ROWS
 
 
 def test_a_finished_run_may_be_replaced(folder):
     assert not finished(folder)
-    records.finish(folder, ROWS, RUN)
+    records.finish(folder, RUN)
     assert finished(folder)
-    assert records.start(folder, {**RUN, "study": "other"}, resume=False) == {}
+    assert records.start(folder, {**RUN, "study": "other"}, resume=False) is False
     assert (folder / records.POINTS).read_bytes() == b""
 
 
@@ -100,7 +126,7 @@ def test_points_without_their_record_are_not_thrown_away(folder):
     (folder / records.RUN).unlink()
     with pytest.raises(CrossflowError):
         records.start(folder, RUN, resume=True)
-    assert len(records.read_points(folder / records.POINTS)) == 3
+    assert kept(folder) == ROWS
 
 
 def test_a_file_in_place_of_the_folder_is_told(tmp_path, exactly):
@@ -112,43 +138,74 @@ def test_a_file_in_place_of_the_folder_is_told(tmp_path, exactly):
     assert (tmp_path / "o").read_text() == "mine"
 
 
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_while_appending_keeps_what_is_there(folder, monkeypatch, exactly):
     path = folder / records.POINTS
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "fsync", full)
     sentence = f"cannot write {path}: No space left on device; finished points are kept, make room and continue with --resume"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
-        records.append(path, [{"id": 3}])
-    assert list(records.read_points(path).values())[:3] == ROWS
+        records.PointsFile(path=path).append(1, '{"id":3}\n')
+    assert kept(folder)[:3] == ROWS
 
 
 def test_a_full_disk_at_the_end_leaves_points_and_no_half_file(folder, monkeypatch, exactly):
     before = (folder / records.POINTS).read_bytes()
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(files.os, "replace", full)
-    sentence = f"cannot write {folder / records.POINTS}: No space left on device; choose another folder with --out"
+    sentence = f"cannot write {folder / records.TABLE}: No space left on device; choose another folder with --out"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
-        records.finish(folder, ROWS, RUN)
+        records.finish(folder, RUN)
     assert (folder / records.POINTS).read_bytes() == before
     assert sorted(path.name for path in folder.iterdir()) == [records.POINTS, records.RUN]
 
 
-def test_csv_holds_every_column_of_any_row(folder):
+def test_blocks_out_of_order_are_put_in_order(tmp_path):
+    file = records.PointsFile(path=tmp_path / "p.jsonl")
+    lines = [records.to_line(row) for row in ROWS]
+    for number in (2, 0, 1):
+        file.append(number, lines[number])
+    file.put_in_order()
+    assert file.path.read_text() == TEXT
+
+
+def test_rows_are_read_where_they_stand(folder):
+    path = folder / records.POINTS
+    places = [(offset, length) for offset, length, _ in records.scan(path)]
+    rows = records.Rows(path, places)
+    assert (len(rows), rows[1], list(rows[1:])) == (3, ROWS[1], ROWS[1:])
+    assert [rows.places[0], *rows[1:].places] == places
+
+
+# ------------------------------------------------------------------------------------------ CSV
+
+
+def table_of(tmp_path, text):
+    (tmp_path / "p.jsonl").write_text(text)
+    records.write_csv(tmp_path / "p.jsonl", tmp_path / "p.csv")
+    with (tmp_path / "p.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_csv_holds_every_column_of_any_row(tmp_path):
     rows = [{"id": 0, "a": 0.1, "strategy": {"tp": 2}}, {"id": 1, "a": None, "b": 'x, "y"'}]
-    written = list(csv.DictReader(records.to_csv(rows).splitlines()))
-    assert written == [
+    assert table_of(tmp_path, "".join(map(records.to_line, rows))) == [
         {"id": "0", "a": "0.1", "strategy": '{"tp": 2}', "b": ""},
         {"id": "1", "a": "", "strategy": "", "b": 'x, "y"'},
     ]
 
 
+def test_csv_of_alike_rows_is_what_the_csv_library_writes(tmp_path):
+    whole = [{"id": i, **{name: plain(values[i]) for name, values in VALUES.items()}} for i in range(5)]
+    flat = [{name: value for name, value in row.items() if name != "mixed"} for row in whole]
+    for rows in (whole, flat):
+        made = table_of(tmp_path, "".join(map(records.to_line, rows)))
+        expected = list(csv.DictReader(records.csv_text(rows).splitlines()))
+        assert made == expected
+
+
 def test_numbers_in_csv_are_those_of_the_json(folder):
-    records.finish(folder, ROWS, RUN)
+    records.finish(folder, RUN)
     with (folder / "points.csv").open() as stream:
         assert [float(row["step_time_s"]) for row in csv.DictReader(stream)] == [row["step_time_s"] for row in ROWS]

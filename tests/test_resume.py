@@ -9,7 +9,7 @@ import time
 import pytest
 
 from crossflow.errors import CrossflowError
-from crossflow.study import records, run, run_study
+from crossflow.study import records, run_study, sweeps
 
 STUDY = """\
 name: many
@@ -22,10 +22,10 @@ TASK = 8  # points a task in these tests, so that a short study has several
 # The command line, whose tasks after the first take their time so that a signal finds it at work.
 SLOW = f"""\
 import sys, time
-from crossflow.study import run
+from crossflow.study import sweeps
 from crossflow.__main__ import main
-quick, run.TASK = run.task_rows, {TASK}
-run.task_rows = lambda *given: (time.sleep(0.5 if given[2] else 0), quick(*given))[1]
+quick, sweeps.TASK = sweeps.evaluated, {TASK}
+sweeps.evaluated = lambda part: (time.sleep(0.5 if part.first else 0), quick(part))[1]
 sys.exit(main(sys.argv[1:]))
 """
 NAMES = ("points.jsonl", "points.csv", "run.json")
@@ -40,7 +40,7 @@ def study(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short_tasks(monkeypatch):
-    monkeypatch.setattr(run, "TASK", TASK)
+    monkeypatch.setattr(sweeps, "TASK", TASK)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def stopped(study, out, after=1):
 
 def test_killed_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert disturbed(study, tmp_path, signal.SIGKILL) == (-signal.SIGKILL, "")
-    assert sorted(records.read_points(tmp_path / records.POINTS)) == list(range(TASK))
+    assert [row["id"] for row in records.rows(tmp_path / records.POINTS)] == list(range(TASK))
     run_study(study, out=tmp_path, resume=True)
     assert contents(tmp_path) == undisturbed
 
@@ -100,8 +100,8 @@ def test_interrupted_in_the_middle_and_resumed(study, undisturbed, tmp_path):
 def test_resumed_tasks_are_not_done_again(study, undisturbed, tmp_path, monkeypatch, after):
     stopped(study, tmp_path, after)
     done = []
-    real = run.task_rows
-    monkeypatch.setattr(run, "task_rows", lambda *given: (done.append(given[2]), real(*given))[1])
+    real = sweeps.evaluated
+    monkeypatch.setattr(sweeps, "evaluated", lambda part: (done.append(part.first), real(part))[1])
     run_study(study, out=tmp_path, resume=True)
     assert done == [0, 8, 16][after:]
     assert contents(tmp_path) == undisturbed
@@ -158,6 +158,6 @@ def test_a_disk_that_fills_and_is_cleared(study, undisturbed, tmp_path, monkeypa
     monkeypatch.setattr(os, "fsync", filling)
     with pytest.raises(CrossflowError, match=r"No space left on device; finished points are kept, make room and continue with --resume$"):
         run_study(study, out=tmp_path)
-    assert len(records.read_points(tmp_path / records.POINTS)) >= TASK
+    assert len(list(records.rows(tmp_path / records.POINTS))) >= TASK
     run_study(study, out=tmp_path, resume=True)
     assert contents(tmp_path) == undisturbed

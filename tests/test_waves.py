@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.cost import waves
 from crossflow.cost.roofline import tiled_costs
+from crossflow.paths import value_at
 from crossflow.validation.tables import device_architecture
 
 DEVICES = ["a100-80gb", "h100-80gb", "mi210", "a40-48gb", "h200"]
@@ -160,3 +162,15 @@ def test_design_points_are_their_devices_one_by_one(a100):
 
 def test_sides_are_alike_where_the_library_has_a_tile_for_both(a100):
     np.testing.assert_allclose(time(a100), time(a100, N, M, K), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "path", ["system.levels.memory.bandwidth", "system.memory_utilisation", "system.execution.tiles.fill", "system.execution.tiles.split"]
+)
+def test_every_figure_of_a_datasheet_can_vary_alone(path):
+    """One number varies between points and all others do not: widths of arrays must not be taken from the wrong one."""
+    scenario = crossflow.from_dict({"system": "h100-sxm", "workload": {"model": "gemm", "m": 512, "n": 512, "k": 65536}})
+    value = value_at(scenario.system, path.split(".")[1:])
+    times = crossflow.evaluate(scenario, {path: np.array([1.0, 0.5]) * value}).step_time
+    assert times[0] == pytest.approx(crossflow.evaluate(scenario).step_time[0], rel=1e-12)
+    assert times[1] != times[0]

@@ -77,10 +77,20 @@ def _predict(parser: Parser) -> None:
     _settings(parser)
 
 
+def _explain(parser: Parser) -> None:
+    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
+    about = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
+    parser.add_argument("--objective", default="step_time_s", metavar="NAME", help=about)
+    parser.add_argument("--top", type=_positive, default=15, metavar="N", help="parameters to show, 15 where not given")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw a tornado plot, as FILE.png and FILE.svg")
+    _settings(parser)
+
+
 def _study(parser: Parser) -> None:
     parser.add_argument("study", metavar="STUDY.yaml", help="study file, or the name of a shipped one")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables, plots and the run record")
     parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given")
+    parser.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786")
     parser.add_argument("--resume", action="store_true", help="keep the points that an earlier run finished")
     _settings(parser)
 
@@ -108,6 +118,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "list": ("name the technology libraries, templates, models and studies at hand", _list),
     "show": ("show one of them resolved, with units and the source of every number", _show),
     "predict": ("predict a scenario: step time, what bounds it, memory, energy", _predict),
+    "explain": ("explain what limits a scenario: elasticities, what-ifs, the next bottleneck", _explain),
     "study": ("run a study: a sweep or a search, with its tables and plots", _study),
     "validate": ("compare predictions with measured data", _validate),
     "bench": ("measure the speed of crossflow itself", _bench),

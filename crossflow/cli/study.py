@@ -16,7 +16,7 @@ from crossflow import files
 from crossflow.cli import page
 from crossflow.study import StudyResult, run_study
 
-Report = Callable[[int, int, str], None]
+Report = Callable[[int, int | None, str], None]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
             locate(arguments.study),
             out=arguments.out,
             jobs=arguments.jobs,
+            dask=arguments.dask,
             resume=arguments.resume,
             settings=arguments.settings,
             progress=report,
@@ -54,7 +55,7 @@ def progress() -> Iterator[Report]:
     if not sys.stderr.isatty():
         yield _silent
         return
-    best = TextColumn("fastest {task.fields[best]}")
+    best = TextColumn("best {task.fields[best]}")
     words = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), best
     console = Console(stderr=True, force_terminal=True, highlight=False, markup=False)
     with Progress(*words, console=console, transient=True) as bars:
@@ -62,7 +63,7 @@ def progress() -> Iterator[Report]:
         yield lambda done, total, best: bars.update(task, completed=done, total=total, best=best)
 
 
-def _silent(done: int, total: int, best: str) -> None:
+def _silent(done: int, total: int | None, best: str) -> None:
     """Report nothing."""
 
 

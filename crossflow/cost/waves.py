@@ -58,7 +58,8 @@ def _wave_times(
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
     power = activity * 2.0 * m * n * k / rate
     partial = ACCUMULATOR * m * n / (tiles.partial_rate * architecture.memory.bandwidth)
-    best = np.full(np.broadcast_shapes(m.shape, power.shape, cache_rate.shape), np.inf)
+    varying = (m, power, cache_rate, partial, units, tiles.fill, tiles.split)
+    best = np.full(np.broadcast_shapes(*(array.shape for array in varying)), np.inf)
     compute, cache = np.zeros_like(best), np.zeros_like(best)
     for rows, columns, splits in _choices(tiles):
         blocks = np.ceil(m / rows) * np.ceil(n / columns) * splits

@@ -1,17 +1,20 @@
-"""Study files: a scenario, what varies, and what is shown of it."""
+"""Study files: a scenario, what varies or is searched, and what is shown of it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from crossflow.errors import SpecError
 from crossflow.files import Document, FileModel
-from crossflow.units import parse, show
+from crossflow.search.settings import SearchSettings
+from crossflow.study.plots.spec import Plot
+from crossflow.uncertainty import Distribution
+from crossflow.units import parse
 
 
 class Range(FileModel):
@@ -23,41 +26,65 @@ class Range(FileModel):
     scale: Literal["linear", "log"] = "linear"
 
 
-class LinePlot(FileModel):
-    """Lines over a swept path: one line a value of `series`, one panel a value of `panels`."""
+class Uncertainty(FileModel):
+    """Numbers that carry low and high, drawn together for every point of the study."""
 
-    kind: Literal["lines"] = "lines"
-    name: str
-    title: str = ""
-    x: str
-    y: str = "step_time_s"
-    series: str | None = None
-    panels: str | None = None
-    x_label: str = ""
-    y_label: str = ""
-    labels: Mapping[str, str] = Field(default={}, description="how values are written in the plot")
+    samples: PositiveInt = Field(default=1000, description="draws of all uncertain numbers")
+    seed: int = Field(default=0, description="of the draws")
+    distribution: Distribution = Field(default="triangular", description="between low and high, with the value as mode; or flat")
+    parameters: tuple[str, ...] | None = Field(
+        default=None, description="paths, or the beginnings of paths, of the numbers to draw; every one with low and high where absent"
+    )
+    interval: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
 
 
 class StudyFile(FileModel):
-    """A sweep over a scenario: every combination of the values listed for each path."""
+    """A sweep over a scenario (every combination of the values listed for each path), or searches of a space."""
 
     name: str
     title: str = ""
     notes: str = ""
     scenario: Any
-    sweep: Mapping[str, Any] = Field(min_length=1)
-    columns: tuple[str, ...] = ("step_time_s", "bound_by", "reason")
+    sweep: Mapping[str, Any] = Field(default={}, description="values by path; every combination is a point, or is searched by itself")
+    space: Mapping[str, Any] = Field(default={}, description="what searches may change, by path")
+    objectives: tuple[str, ...] | Mapping[str, Literal["minimise", "maximise"]] = Field(
+        default=("step_time_s",), description="columns to make small; or each with its direction"
+    )
+    constraints: Mapping[str, Any] = Field(default={}, description="bounds by column, such as `<= 160 kW`; `fits: false` ignores memory")
+    searches: Mapping[str, SearchSettings] = Field(default={}, description="searches by name, one after the other")
+    uncertainty: Uncertainty | None = None
+    record: tuple[str, ...] | Literal["all"] | None = Field(
+        default=None, description="columns of a point to write; all in a sweep, else those that the study names, where absent"
+    )
+    columns: tuple[str, ...] = ()
     headers: Mapping[str, str] = {}
-    plots: tuple[LinePlot, ...] = ()
+    plots: tuple[Plot, ...] = ()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> StudyFile:
+        if bool(self.space) != bool(self.searches):
+            raise ValueError(f"{'searches' if self.space else 'space'}: missing; a search needs both a space and searches")
+        if not self.sweep and not self.searches and self.uncertainty is None:
+            raise ValueError("sweep: a study needs a sweep, searches with a space, or uncertainty")
+        if self.searches and self.uncertainty is not None:
+            raise ValueError("uncertainty: a study with searches cannot sample uncertain numbers; make a study of the designs it finds")
+        return self
 
     @model_validator(mode="after")
     def _plots_use_the_sweep(self) -> StudyFile:
         for plot in self.plots:
             for field in ("x", "series", "panels"):
-                path = getattr(plot, field)
-                if path is not None and path not in self.sweep:
+                path = getattr(plot, field, None)
+                if plot.kind == "lines" and path is not None and path not in (*self.sweep, *(("search",) if self.searches else ())):
                     raise ValueError(f"plots: {plot.name}: {field} is '{path}', which is not swept; swept: {', '.join(self.sweep)}")
         return self
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Columns of the table."""
+        if self.columns:
+            return self.columns
+        return () if self.searches else ("step_time_s", "bound_by", "reason")
 
 
 def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
@@ -70,10 +97,10 @@ def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
     from crossflow import files
 
     described = files.validate(Range, Document(file=document.file, data=values, lines=document.under(*place).lines))
-    return _spaced(described, document, place)
+    return spaced(described, document, place)
 
 
-def _spaced(described: Range, document: Document, place: tuple[str, str]) -> list[Any]:
+def spaced(described: Range, document: Document, place: tuple[str, str]) -> list[Any]:
     """Numbers where both ends are numbers, quantities in the unit of the first end otherwise."""
     unit = str(described.start).lstrip("+-.0123456789eE_").strip() if isinstance(described.start, str) else ""
     plain = unit in ("", "%")
@@ -93,10 +120,3 @@ def _spaced(described: Range, document: Document, place: tuple[str, str]) -> lis
 def grid(values: Mapping[str, list[Any]]) -> list[tuple[Any, ...]]:
     """Every combination of the values, the last path changing fastest."""
     return list(itertools.product(*values.values()))
-
-
-def label(value: Any) -> str:
-    """How a swept value is written in tables and plots."""
-    if isinstance(value, Mapping):
-        return " ".join(f"{key}{part}" for key, part in value.items())
-    return show(value, "1") if isinstance(value, float) else str(value)

@@ -18,7 +18,6 @@ from crossflow.units import (
     AreaPerBit,
     Cost,
     CostPerArea,
-    Count,
     EnergyPerBit,
     FlopPerCycle,
     Frequency,
@@ -104,7 +103,7 @@ class Link(FileModel):
     links_per_mm: PerLength = Field(description="lanes that a length of die edge lets through")
     latency: Time
     link_cost: Cost | None = Field(default=None, description="price of one lane: its share of adapter, cable or optics, and switch port")
-    maximum_links: Count | None = Field(default=None, description="lanes of one port, where the standard fixes them")
+    maximum_links: PositiveCount | None = Field(default=None, description="lanes of one port, where the standard fixes them")
 
 
 class Substrate(FileModel):

@@ -159,6 +159,9 @@ def _check(library: TechLibrary, document: Document) -> None:
                 f"source '{value.get('source')}' is not among the file's sources{did_you_mean(str(value.get('source')), library.sources)}"
             )
             problems.append(document.problem((*path, "source"), message))
+    for kind in ("logic", "compute", "on_chip", "memory", "link", "substrate"):
+        dotted = [name for name in library.names(kind) if "." in name]
+        problems += [document.problem((kind, name), f"a name must not hold a dot, which parts paths: '{name}'") for name in dotted]
     for kind in ("compute", "on_chip"):
         for name, part in getattr(library, kind).items():
             if part.node not in library.logic:

@@ -1,0 +1,145 @@
+"""`crossflow explain`: what limits a scenario, as JSON, as a page, or as a tornado plot."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from crossflow.cli import page
+from crossflow.cli.page import percent
+from crossflow.scenario import load
+from crossflow.score import unit_of
+from crossflow.sensitivity import Change, Explanation, NextBottleneck, WhatIf, explain
+from crossflow.tornado import draw, in_words, tornado
+from crossflow.units import show
+
+_INFLUENCE = 1e-6  # elasticity below which a parameter is not worth a row
+_FACTORS = 3  # what-ifs of one parameter
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Explain the scenario with its overrides."""
+    explanation = explain(load(arguments.scenario, arguments.settings), arguments.objective)
+    if arguments.json:
+        page.emit_json(explanation.to_dict())
+    else:
+        page.emit(*sections(explanation, arguments.top))
+    for path in draw(tornado(explanation, arguments.top), arguments.plot) if arguments.plot else ():
+        page.log(f"wrote {path}")
+
+
+def sections(explanation: Explanation, top: int) -> list[RenderableType]:
+    """The page: the verdict, what each parameter does, what improving it would bring, and how far that leads."""
+    return [
+        headline(explanation),
+        elasticities(explanation, top),
+        what_ifs("What if", explanation, _of_first(explanation, max(top // _FACTORS, 1))),
+        what_ifs("Best pairs", explanation, _best_of_each(explanation.pairs, max(top // 5, 1))),
+        next_bottlenecks(explanation.next_bottlenecks),
+        Group(Text(), *(Text(note, "dim") for note in explanation.notes)),
+    ]
+
+
+def headline(explanation: Explanation) -> Group:
+    """Scenario, objective, what bounds it now and what limits it most."""
+    scenario = explanation.scenario
+    fleet = f"{page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy}"
+    title = Text.assemble((scenario.name, "bold"), f"  {scenario.workload.model} on {fleet}")
+    rows: dict[str, RenderableType] = {in_words(explanation.objective): Text(_figure(explanation.value, explanation), "bold")}
+    if explanation.reason is not None:
+        rows["verdict"] = Text.assemble(("infeasible: ", "bold red"), (explanation.reason, "red"))
+    rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in explanation.bound.items())
+    rows["limited by"] = _limit(explanation)
+    return Group(title, Text(), page.indented(page.pairs(rows)))
+
+
+def _limit(explanation: Explanation) -> str:
+    limiting = explanation.limiting
+    if limiting is None:
+        return "nothing that 10 % would improve"
+    (change,) = limiting.changes
+    gain = f"{percent(limiting.gain)} better: {_figure(limiting.value, explanation)}, then bound by {limiting.bound_by}"
+    return f"{change.path}; {_written(change.before, change)} to {_written(change.after, change)} is {gain}"
+
+
+def elasticities(explanation: Explanation, top: int) -> Group:
+    """The parameters with the largest elasticities."""
+    moving = [e for e in explanation.effects if abs(e.elasticity or 0.0) > _INFLUENCE]
+    rows: list[list[RenderableType]] = []
+    for effect in moving[:top]:
+        number = effect.parameter
+        mark = "" if effect.smooth else "~"
+        gain = "-" if effect.gain is None else _signed(effect.gain)
+        figures = [show(number.value, number.quantity.unit), f"{mark}{effect.elasticity:+.3f}", gain]
+        rows.append([number.path, *figures, effect.resource or "-", number.source or "-"])
+    rest = [f"{len(moving) - len(rows)} more in --json"] if len(moving) > len(rows) else []
+    rest.append(f"{len(explanation.effects) - len(moving)} without effect, {len(explanation.fixed)} zero")
+    header = ("parameter", "value", "elasticity", "10 % gain", "through", "source")
+    aside = "~ kinks within a step: whole numbers of units, or a change of what bounds"
+    table = page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))
+    return Group(page.heading("Elasticities", aside=aside), table, page.indented(Text(", ".join(rest), "dim")))
+
+
+def what_ifs(title: str, explanation: Explanation, chosen: Sequence[WhatIf]) -> Group:
+    """What improvements bring, alone or in pairs; those that cannot be are marked, with the reason below."""
+    if not chosen:
+        return Group()
+    rows: list[list[RenderableType]] = []
+    for answer in chosen:
+        path = Text("\n").join(Text(change.path) for change in answer.changes)
+        moves = Text("\n").join(Text(_move(answer.factor, change)) for change in answer.changes)
+        mark = "" if answer.feasible else " *"
+        rows.append([path, moves, _figure(answer.value, explanation), f"{_signed(answer.gain)}{mark:2}", answer.bound_by])
+    header = ("parameter", "change", in_words(explanation.objective), "gain  ", "bound by")
+    table = page.indented(page.grid(rows, right=(2, 3), header=header, wraps=0))
+    reasons = dict.fromkeys(answer.reason for answer in chosen if answer.reason is not None)
+    aside = "each as far as the range of its quantity goes" if any(c.short for a in chosen for c in a.changes) else ""
+    return Group(page.heading(title, aside=aside), table, *(page.indented(Text(f"* {reason}", "dim")) for reason in reasons))
+
+
+def next_bottlenecks(found: Sequence[NextBottleneck]) -> Group:
+    """How far the first parameters lead before something else binds."""
+    if not found:
+        return Group()
+    rows: list[list[RenderableType]] = []
+    for end in found:
+        sign = "x" if end.multiplied else "/"
+        at = f"none to {sign}{end.reach:.3g}" if end.factor is None else f"{sign}{end.factor:.3g}"
+        rows.append([end.path, at, end.because or "-", end.bound_by])
+    return Group(page.heading("Next bottleneck"), page.indented(page.grid(rows, header=("parameter", "at", "by", "bound by"), wraps=0)))
+
+
+def _of_first(explanation: Explanation, parameters: int) -> list[WhatIf]:
+    """What-ifs of the parameters that gain most, where they gain."""
+    paths = list(dict.fromkeys(answer.changes[0].path for answer in explanation.what_ifs))[:parameters]
+    return [answer for answer in explanation.what_ifs if answer.changes[0].path in paths and answer.gain > 0]
+
+
+def _best_of_each(pairs: Sequence[WhatIf], count: int) -> list[WhatIf]:
+    """The first pairs of every factor, which stand in the order of their gains."""
+    factors = dict.fromkeys(pair.factor for pair in pairs)
+    return [pair for factor in factors for pair in [p for p in pairs if p.factor == factor][:count]]
+
+
+def _figure(value: float, explanation: Explanation) -> str:
+    return show(value, unit_of(explanation.objective))
+
+
+def _written(value: float, change: Change) -> str:
+    return show(value, change.unit)
+
+
+def _move(factor: float, change: Change) -> str:
+    sign = "x" if change.after > change.before else "/"
+    limit = "up to " if change.short else ""
+    return f"{sign}{factor:g}: {limit}{_written(change.after, change)}"
+
+
+def _signed(gain: float) -> str:
+    if not math.isfinite(gain):
+        return "never ends"
+    return "0 %" if gain == 0 else f"{100 * gain:+.1f} %"

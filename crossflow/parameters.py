@@ -1,0 +1,176 @@
+"""The numbers that a prediction rests on: each with its path, its value, its range where the files give one, its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.datasheet import REFERENCE_UNIT
+from crossflow.architecture.template import DatasheetSystem, SystemSpec
+from crossflow.paths import quantities
+from crossflow.scenario import Scenario
+from crossflow.technology import TechLibrary
+from crossflow.technology.library import library_document
+from crossflow.units import Quantity, parse
+
+Kind = Literal["technology", "architecture", "budget", "system"]
+Entry = tuple[str, ...]  # path of a component in the library, such as (memory, HBM3)
+
+CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
+KINDS: Mapping[str, Kind] = {"components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system"}
+UNREAD = ("max_nodes", "node_power", "chip_area")  # of a system: facts on file that no prediction reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One number behind a prediction.
+
+    Attributes
+    ----------
+    path : as ``--set`` and the points of `evaluate` take it.
+    value : in the SI unit of `quantity`.
+    quantity : what it measures and the range that it may take.
+    kind : where it belongs: technology (library components), architecture, budget, or system (the network).
+    source : key of its source in the file that it stands in; None where the file names none.
+    low, high : range that the file gives, in the same unit; None where it gives none.
+    """
+
+    path: str
+    value: float
+    quantity: Quantity
+    kind: Kind
+    source: str | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def parameters(scenario: Scenario, choices: Mapping[str, Sequence[str]] | None = None) -> tuple[Parameter, ...]:
+    """Every number of the technology in use and of the system that the prediction of a scenario reads.
+
+    Parameters
+    ----------
+    scenario : the scenario.
+    choices : by role of `system.technology`, further library entries that design points choose.
+
+    Notes
+    -----
+    A figure that the system replaces (``system.components``) stands under the system, not under the library.
+    """
+    return (*_technology(scenario, choices or {}), *_system(scenario))
+
+
+# ------------------------------------------------------------------------------------------ the library
+
+
+def _technology(scenario: Scenario, choices: Mapping[str, Sequence[str]]) -> Iterator[Parameter]:
+    library, changes = scenario.library, scenario.document.data.get("techlib", {})
+    written = library_document(scenario.system.techlib, scenario.base).data
+    for entry, fields in in_use(scenario.system, library, choices).items():
+        for path, quantity, value in quantities(_component(library, entry), entry):
+            if path[-1] in fields:
+                own = _at(changes, path)
+                yield _parameter("techlib", path, quantity, value, "technology", _at(written, path) if own is None else own)
+
+
+def in_use(system: SystemSpec, library: TechLibrary, choices: Mapping[str, Sequence[str]]) -> dict[Entry, set[str]]:
+    """Entries of the library that a system is made of, with the fields of each that count."""
+    read = _generated(system, library, choices) if isinstance(system, GeneratedSystem) else _datasheet(system, library)
+    used: dict[Entry, set[str]] = {}
+    for entry, fields in read:
+        used.setdefault(entry, set()).update(fields)
+    return used
+
+
+def _generated(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Sequence[str]]) -> Iterator[tuple[Entry, set[str]]]:
+    """What the generator reads: components by role, banks by level, their nodes and the rule between nodes."""
+    changes = system.components
+    for role, name in system.technology.model_dump().items():
+        kind = "link" if role.endswith("link") else role
+        for chosen in dict.fromkeys((name, *choices.get(role, ()))):
+            yield (kind, chosen), _fields(library, (kind, chosen)) - _given(getattr(changes, role, None))
+    for level, spec in system.levels.items():
+        entry = ("on_chip", spec.component)
+        yield entry, _fields(library, entry) - _given(changes.on_chip.get(level))
+        yield ("logic", library.component(*entry).node), set(CELLS)
+    yield ("logic_rule",), _fields(library, ("logic_rule",))
+
+
+def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[Entry, set[str]]]:
+    """What `from_datasheet` reads where the device's own file leaves a figure open: energies and latencies."""
+    technology, energy, network = system.technology, system.energy, system.network
+    unit, node = ("compute", REFERENCE_UNIT), ("logic", technology.logic)
+    if energy.flop is None:
+        yield unit, {"nominal_power", "leakage", "nominal_flop_rate", "nominal_frequency"}
+        yield ("logic_rule",), {"power_per_step"}
+    if system.levels["memory"].latency is None:
+        yield ("memory", technology.memory), {"access_latency"}
+    if energy.memory is None:
+        yield ("memory", technology.memory), {"dynamic_energy_per_bit"}
+    for port, own in ((network.intra, energy.intra_link), (network.inter, energy.inter_link)):
+        if port.bandwidth is not None:
+            open_ = {"latency": port.latency, "nominal_energy_per_bit": own}
+            yield ("link", technology.link), {name for name, value in open_.items() if value is None}
+    for name in (name for name in system.levels if name in library.on_chip):
+        yield ("on_chip", name), {"dynamic_energy_per_bit"}
+        yield from ((entry, {"sram_energy"}) for entry in (node, ("logic", library.on_chip[name].node)))
+
+
+def _component(library: TechLibrary, entry: Entry) -> Any:
+    return library.logic_rule if entry == ("logic_rule",) else library.component(*entry)
+
+
+def _fields(library: TechLibrary, entry: Entry) -> set[str]:
+    return set(type(_component(library, entry)).model_fields)
+
+
+def _given(changes: Any) -> set[str]:
+    """Fields that a system replaces in a component."""
+    return set() if changes is None else {name for name in type(changes).model_fields if getattr(changes, name) is not None}
+
+
+# ------------------------------------------------------------------------------------------ the system
+
+
+def _system(scenario: Scenario) -> Iterator[Parameter]:
+    system, written = scenario.system, scenario.system_document.data
+    unread = UNREAD if isinstance(system, DatasheetSystem) else UNREAD[:2]
+    for path, quantity, value in quantities(system):
+        if path[0] not in unread and _read_for(path, scenario):
+            yield _parameter("system", path, quantity, value, KINDS.get(path[0], "architecture"), _at(written, path))
+
+
+def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
+    """Whether a figure counts for the workload's data type; vector units without its rate work in fp32."""
+    system, dtype = scenario.system, scenario.workload.dtype
+    if path[0] in ("rates", "throughput"):
+        return path[1] == dtype
+    if path[0] in ("vector_rates", "vector_throughput"):
+        return path[1] == (dtype if dtype in getattr(system, path[0]) else "fp32")
+    return True
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _at(data: Any, path: Sequence[str]) -> Any:
+    """What plain data holds at a path, None where it holds nothing."""
+    for part in path:
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
+def _parameter(root: str, path: tuple[str, ...], quantity: Quantity, value: Any, kind: Kind, written: Any) -> Parameter:
+    """A parameter with what stands beside its value in the file."""
+    beside: Mapping[str, Any] = written if isinstance(written, Mapping) else {}
+    low, high = (parse(beside[key], quantity.unit) if key in beside else None for key in ("low", "high"))
+    return Parameter(
+        path=".".join((root, *path)),
+        value=float(value[0]),
+        quantity=quantity,
+        kind=kind,
+        source=beside.get("source"),
+        low=low,
+        high=high,
+    )

@@ -1,0 +1,69 @@
+"""Exhaustive search: every combination of the options and of the counted values of ranges, less those that cannot be best.
+
+A design is left out when it does not fit in memory, or when the lower bound of its objectives (every kernel at its
+operations at peak and its compulsory traffic) is no better than the best design that is known, for several objectives:
+dominated by one. What is left out is never evaluated in full; the best and the front are those of the whole space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+from crossflow.errors import CrossflowError
+from crossflow.search.oracle import Oracle
+from crossflow.search.settings import ExhaustiveSettings
+from crossflow.search.space import Designs, Space
+
+BATCH = 64  # designs between two looks at what can be left out
+ROUNDING = 1e-9  # a bound and a time that are equal may differ by this
+
+
+def search(oracle: Oracle, settings: ExhaustiveSettings, rng: np.random.Generator) -> None:  # noqa: ARG001
+    """Evaluate every design, the most promising first."""
+    designs = every(oracle.problem.space)
+    bounds = oracle.problem.bound(designs) if settings.prune else None
+    if bounds is None:
+        oracle.each(designs.take(slice(start, start + BATCH)) for start in range(0, len(designs), BATCH))
+        return
+    possible = np.asarray(np.isfinite(bounds).all(axis=0))
+    order = np.asarray(np.argsort(bounds.sum(axis=0), kind="stable"), dtype=np.intp)
+    left_out: list[Index] = [order[~possible[order]]]
+    for index in _batches(order[possible[order]]):
+        hopeless = beaten(oracle, bounds[:, index])
+        left_out.append(index[hopeless])
+        if not hopeless.all():
+            oracle(designs.take(index[~hopeless]))
+    rest = np.concatenate(left_out)
+    if oracle.incumbent[0] > 0:  # nothing keeps all constraints: which design misses them least?
+        oracle.each(designs.take(index) for index in _batches(rest))
+    else:
+        oracle.pruned += len(rest)
+
+
+def _batches(order: Index) -> Iterator[Index]:
+    yield from (order[start : start + BATCH] for start in range(0, len(order), BATCH))
+
+
+def beaten(oracle: Oracle, bounds: Array) -> Mask:
+    """Whether what is known is at least as good as the best that designs with such bounds could be."""
+    violation, merit = oracle.incumbent
+    if violation > 0:
+        return np.zeros(bounds.shape[1], dtype=bool)
+    if len(bounds) == 1:
+        return np.asarray(bounds[0] >= merit + ROUNDING)
+    front = oracle.losses
+    return np.asarray((front[:, :, None] <= bounds[:, None, :] - ROUNDING).all(axis=0).any(axis=0))
+
+
+def every(space: Space) -> Designs:
+    """Every design of a space without shares whose ranges are counted."""
+    if space.shares or any(r.count is None for r in space.ranges):
+        raise CrossflowError(
+            "searcher exhaustive: the space holds quantities without an end; give ranges a count, and search shares with gradient"
+        )
+    combinations, grid = space.combinations(), space.grid()
+    discrete = np.repeat(combinations, grid.shape[1], axis=1)
+    return Designs(continuous=np.tile(grid, (1, combinations.shape[1])), discrete=discrete)

@@ -1,0 +1,276 @@
+"""The oracle that searchers question: it evaluates designs, keeps to the budget, and remembers what is best.
+
+Searchers are deterministic in their seed and in the answers, so that a search is resumed by answering its first questions
+from the record instead of evaluating them again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from crossflow.arrays import Array
+from crossflow.errors import CrossflowError
+from crossflow.search.pareto import non_dominated
+from crossflow.search.problem import Outcome, Problem
+from crossflow.search.space import Designs
+
+Row = Mapping[str, Any]
+Recorder = Callable[[int, Mapping[str, Any]], None]  # of the rows recorded before, and the columns of a batch
+# Evaluates batches of designs, perhaps in other processes, and gives the outcomes in order.
+Mapper = Callable[[Problem, Iterable[Designs]], Iterator[tuple[Designs, Outcome]]]
+
+
+class BudgetSpent(Exception):  # noqa: N818  (an end, not an error)
+    """The search has used its evaluations or its time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """What a search has found.
+
+    Attributes
+    ----------
+    evaluations : designs evaluated.
+    row : the best design with its figures; among designs that miss constraints, the one that misses them least. None
+        where nothing was evaluated.
+    front : designs that no other beats in all objectives, where there are several; only those that keep all constraints.
+    improvements : evaluations so far and the best merit by then.
+    pruned : designs that were left out because they cannot be best.
+    rows : rows of the record, those of earlier runs among them.
+    """
+
+    evaluations: int
+    row: Row | None
+    front: tuple[Row, ...]
+    improvements: tuple[tuple[int, float], ...]
+    pruned: int
+    rows: int
+
+
+@dataclass(kw_only=True)
+class Oracle:
+    """Answers a search's questions; one a search.
+
+    Attributes
+    ----------
+    problem : what is searched.
+    evaluations, seconds : the budget; None for no limit.
+    record : called with every batch's columns.
+    replay : rows of an earlier run, in order, that answer the first questions.
+    mapper : evaluates batches that do not depend on one another.
+    coordinates : of the best design evaluated, shape (dimensions,); None where the record gave it.
+    """
+
+    problem: Problem
+    evaluations: int | None = None
+    seconds: float | None = None
+    record: Recorder | None = None
+    replay: Sequence[Row] = ()
+    mapper: Mapper | None = None
+    spent: int = 0
+    pruned: int = 0
+    coordinates: Array | None = None
+    _replayed: int = 0
+    _rows: int = 0
+    _best: tuple[float, float] = (np.inf, np.inf)
+    _row: Row | None = None
+    _front: list[Row] = field(default_factory=list)
+    _losses: Array = field(default_factory=lambda: np.empty((0, 0)))
+    _improvements: list[tuple[int, float]] = field(default_factory=list)
+    _started: float = field(default_factory=time.monotonic)
+
+    def __call__(self, designs: Designs) -> Outcome:
+        """Outcome of designs; BudgetSpent when the budget ends before or within them, after what it still allowed."""
+        allowed = self._allowed(len(designs))
+        asked = designs if allowed == len(designs) else designs.take(slice(allowed))
+        outcome = self._recalled(asked)
+        if outcome is None:
+            outcome = self.problem.evaluate(asked)
+            self._keep(asked, outcome, np.ones(len(asked), dtype=int))
+        if allowed < len(designs):
+            raise BudgetSpent
+        return outcome
+
+    def each(self, batches: Iterable[Designs]) -> None:
+        """Evaluate batches that do not depend on one another, in order, as many as the budget allows."""
+        waiting = iter(batches)
+        for designs in waiting:
+            if len(designs) > self._left(len(designs)) or self._recalled(designs) is None:
+                self._rest(designs, waiting)
+                return
+
+    def _rest(self, first: Designs, others: Iterator[Designs]) -> None:
+        """Evaluate the batches that no record answers."""
+        asked = self._within_budget(first, others)
+        evaluated = (
+            ((designs, self.problem.evaluate(designs)) for designs in asked) if self.mapper is None else self.mapper(self.problem, asked)
+        )
+        for designs, outcome in evaluated:
+            self._keep(designs, outcome, np.ones(len(designs), dtype=int))
+            if self._late():
+                raise BudgetSpent
+
+    def _within_budget(self, first: Designs, others: Iterator[Designs]) -> Iterator[Designs]:
+        left = np.inf if self.evaluations is None else self.evaluations - self.spent
+        designs: Designs | None = first
+        while designs is not None and left > 0:
+            yield designs if len(designs) <= left else designs.take(slice(int(left)))
+            left -= len(designs)
+            designs = next(others, None)
+
+    def found(self, designs: Designs, evaluations: Sequence[int]) -> Outcome:
+        """Outcome of designs that inner searches found with so many evaluations each."""
+        outcome = self.problem.evaluate(designs)
+        self._keep(designs, outcome, np.array(evaluations, dtype=int))
+        return outcome
+
+    def recall(self, count: int) -> Outcome | None:
+        """Outcome of the next `count` results of inner searches, None where the record ends before."""
+        return self._next(count)
+
+    def adopt(self) -> None:
+        """Take every row of the record for evaluated, though this search would not ask for them again."""
+        if len(self.replay):
+            self._next(len(self.replay))
+
+    # ------------------------------------------------------------------------------ budget
+
+    @property
+    def remaining(self) -> float:
+        """Evaluations left."""
+        return np.inf if self.evaluations is None else max(self.evaluations - self.spent, 0)
+
+    def check(self) -> None:
+        """BudgetSpent when nothing is left."""
+        self._allowed(1)
+
+    def _left(self, wanted: int) -> int:
+        return wanted if self.evaluations is None else min(wanted, self.evaluations - self.spent)
+
+    def _late(self) -> bool:
+        return self.seconds is not None and self._replayed >= len(self.replay) and time.monotonic() - self._started > self.seconds
+
+    def _allowed(self, wanted: int) -> int:
+        left = self._left(wanted)
+        if left <= 0 or self._late():
+            raise BudgetSpent
+        return left
+
+    # ------------------------------------------------------------------------------ the record
+
+    def _recalled(self, designs: Designs) -> Outcome | None:
+        """The record's answer to a question, None where it has none; a batch that was cut short is asked again as a whole."""
+        if self._replayed < len(self.replay):
+            self._same(designs, self.replay[self._replayed])
+        return self._next(len(designs))
+
+    def _next(self, count: int) -> Outcome | None:
+        rows = self.replay[self._replayed : self._replayed + count]
+        if len(rows) < count:
+            self._drop()
+            return None
+        self._replayed += count
+        self._rows += count
+        outcome = self._outcome(rows)
+        self._update(outcome, [row["evaluations"] for row in rows], rows.__getitem__)
+        return outcome
+
+    def _drop(self) -> None:
+        self.replay = self.replay[: self._replayed]
+
+    def _same(self, designs: Designs, row: Row) -> None:
+        values = self.problem.space.values(designs.take(slice(1)))
+        for path, value in values.items():
+            if row.get(path) is not None and row[path] != value[0]:
+                raise CrossflowError(
+                    f"the record's points are not those of this search ({path} is {row[path]}, expected {value[0]});"
+                    " run without --resume into another folder with --out"
+                )
+
+    def _outcome(self, rows: Sequence[Row]) -> Outcome:
+        objectives = np.array(
+            [[np.inf if row[o.name] is None else row[o.name] for row in rows] for o in self.problem.objectives], dtype=float
+        )
+        return Outcome(objectives=objectives, violation=np.array([row["violation"] for row in rows], dtype=float), rows={})
+
+    def _keep(self, designs: Designs, outcome: Outcome, evaluations: Array) -> None:
+        """Record what was evaluated, and note what is best of it."""
+        columns: dict[str, Any] = {**self._columns(designs), **outcome.rows, "evaluations": evaluations}
+        if self.record is not None:
+            self.record(self._rows, columns)
+        self._rows += len(designs)
+        before = self._best
+        self._update(outcome, evaluations, lambda i: {name: _plain(values[i]) for name, values in columns.items()})
+        if self._best < before:
+            self.coordinates = designs.continuous[:, self._first(outcome)]
+
+    def _columns(self, designs: Designs) -> dict[str, Sequence[Any]]:
+        """Values of the space's paths, None where a path has no meaning."""
+        active = self.problem.space.active(designs.discrete)
+        table = self.problem.space.values(designs)
+        return {
+            path: table[path] if on.all() else [value if is_on else None for value, is_on in zip(table[path], on, strict=True)]
+            for path, on in zip(self.problem.space.paths, active, strict=True)
+        }
+
+    # ------------------------------------------------------------------------------ what is best
+
+    @property
+    def best(self) -> Best:
+        """What was found so far."""
+        return Best(
+            evaluations=self.spent,
+            row=self._row,
+            front=tuple(self._front),
+            improvements=tuple(self._improvements),
+            pruned=self.pruned,
+            rows=self._rows,
+        )
+
+    @property
+    def incumbent(self) -> tuple[float, float]:
+        """Violation and merit of the best design so far."""
+        return self._best
+
+    @property
+    def losses(self) -> Array:
+        """Losses of the front, shape (objectives, designs)."""
+        return self._losses
+
+    def _update(self, outcome: Outcome, evaluations: Sequence[int] | Array, row: Callable[[int], Row]) -> None:
+        merit, first = self.problem.merit(outcome), self._first(outcome)
+        reached = (float(outcome.violation[first]), float(merit[first]))
+        if reached < self._best:
+            self._best, self._row = reached, row(first)
+            self._improvements.append((self.spent + int(np.sum(evaluations[: first + 1])), reached[1]))
+        self.spent += int(np.sum(evaluations))
+        if len(self.problem.objectives) > 1:
+            self._extend_front(outcome, row)
+
+    def _first(self, outcome: Outcome) -> int:
+        """Which design is best: of those that miss constraints least, the one of least merit."""
+        return int(np.lexsort((self.problem.merit(outcome), outcome.violation))[0])
+
+    def _extend_front(self, outcome: Outcome, row: Callable[[int], Row]) -> None:
+        losses = self.problem.losses(outcome)
+        kept = np.flatnonzero(outcome.violation == 0)
+        kept = kept[non_dominated(losses[:, kept])]
+        known = len(self._front)
+        together = np.concatenate([self._losses.reshape(len(losses), -1), losses[:, kept]], axis=1)
+        left = np.flatnonzero(non_dominated(together))
+        self._front = [self._front[i] if i < known else row(int(kept[i - known])) for i in left]
+        self._losses = together[:, left]
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _in_turn(problem: Problem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, Outcome]]:
+    yield from ((designs, problem.evaluate(designs)) for designs in batches)

@@ -1,0 +1,37 @@
+"""Pareto fronts: designs that no other design beats in all objectives at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossflow.arrays import Array, Mask
+
+
+def non_dominated(losses: Array) -> Mask:
+    """Which columns no other column dominates: is nowhere worse and somewhere better. Of equal columns the first stays.
+
+    Parameters
+    ----------
+    losses : shape (objectives, n), smaller is better.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,).
+
+    Notes
+    -----
+    Columns are walked in lexicographic order, in which none is dominated by a later one; each that stays strikes out all
+    that it dominates, so that the work is n times the size of the front.
+    """
+    n = losses.shape[1]
+    order = np.lexsort((np.arange(n), *losses[::-1]))
+    alive = losses[:, order]
+    index = order
+    front: list[int] = []
+    while index.size:
+        front.append(int(index[0]))
+        beaten = (alive >= alive[:, :1]).all(axis=0)
+        alive, index = alive[:, ~beaten], index[~beaten]
+    result = np.zeros(n, dtype=bool)
+    result[front] = True
+    return result

@@ -1,0 +1,193 @@
+"""What a search is about: a scenario, a space, objectives and constraints; and how good designs are in their terms."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossflow.architecture import GeneratedSystem
+from crossflow.arrays import Array
+from crossflow.errors import CrossflowError, StrategyError
+from crossflow.evaluation import evaluate
+from crossflow.parallel import transform
+from crossflow.points import variant
+from crossflow.scenario import Scenario
+from crossflow.score import Score
+from crossflow.search.space import Designs, Space, picked
+
+ILLEGAL = 1e6  # violation of a design that makes no scenario
+UNBUILT = 1e3  # violation of one that cannot be built
+PENALTY = 10.0  # weight of the violation against the logarithm of an objective
+ENDLESS = 60.0  # merit beyond which nothing is told apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A column of a score to make small, or large."""
+
+    name: str
+    maximise: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """A column of a score that must not be above, or below, a bound."""
+
+    name: str
+    bound: float
+    at_most: bool = True
+
+    def violation(self, values: Array) -> Array:
+        """By how much of the bound it is missed, 0 where it is kept."""
+        excess = values - self.bound if self.at_most else self.bound - values
+        return np.asarray(np.maximum(np.nan_to_num(excess, nan=np.inf) / max(abs(self.bound), 1e-300), 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of some designs.
+
+    Attributes
+    ----------
+    objectives : shape (objectives, n), natural values.
+    violation : shape (n,), 0 where all constraints hold. [1]
+    rows : columns to record, by name.
+    """
+
+    objectives: Array
+    violation: Array
+    rows: Mapping[str, Sequence[Any]]
+
+    def __len__(self) -> int:
+        return int(self.violation.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A search problem.
+
+    Attributes
+    ----------
+    scenario, space : where it starts from, and what may change.
+    objectives, constraints : columns of a score.
+    fits : whether a design must hold its model in memory.
+    columns : further columns to record of each design.
+    """
+
+    scenario: Scenario
+    space: Space
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...] = ()
+    fits: bool = True
+    columns: tuple[str, ...] = ()
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Columns of a score that each row holds, beside those that every row does."""
+        names = (*(o.name for o in self.objectives), *(c.name for c in self.constraints), *self.columns)
+        return tuple(dict.fromkeys(name for name in names if name not in ("feasible", "bound_by", "reason")))
+
+    def evaluate(self, designs: Designs) -> Outcome:
+        """Objectives, violation and rows of designs; one that makes no scenario is infeasible, not an exception."""
+        n = len(designs)
+        table: dict[str, Any] = {name: np.full(n, np.nan) for name in self.figures}
+        violation, bound, reasons = np.full(n, ILLEGAL), np.full(n, "-", dtype=object), np.full(n, None, dtype=object)
+        for index, points in self.space.points(designs):
+            for members, reason in self._legal(points, index):
+                if reason is not None:
+                    reasons[index[members]] = reason
+                    continue
+                score = evaluate(self.scenario, picked(points, members) or None)
+                columns = score.columns()
+                for name in self.figures:
+                    table[name][index[members]] = columns[name]
+                violation[index[members]] = self._violation(score, columns)
+                bound[index[members]], reasons[index[members]] = columns["bound_by"], columns["reason"]
+        rows = {**table, "feasible": violation == 0.0, "violation": violation, "bound_by": bound, "reason": reasons}
+        objectives = np.array([table[objective.name] for objective in self.objectives]).reshape(-1, n)
+        return Outcome(objectives=objectives, violation=violation, rows=rows)
+
+    def _violation(self, score: Score, columns: Mapping[str, Any]) -> Array:
+        missed = sum((constraint.violation(columns[constraint.name]) for constraint in self.constraints), np.zeros(len(score)))
+        over = score.memory_needed > score.memory_capacity
+        if self.fits:
+            missed = missed + np.where(over, score.memory_needed / np.maximum(score.memory_capacity, 1.0) - 1.0, 0.0)
+        unbuilt = ~score.feasible & ~over | ~np.isfinite(score.step_time)
+        return np.asarray(np.where(unbuilt, UNBUILT, np.minimum(missed, UNBUILT)))
+
+    def _legal(self, points: Mapping[str, Any], index: Any) -> list[tuple[Any, str | None]]:
+        """Members by the settings that they share, each with the reason why these make no scenario, None where they do."""
+        names = [option.path for option in self.space.options if not self._technology(option.path)]
+        options = {path: points[path] for path in names if path in points}
+        if not options:
+            return [(np.arange(len(index)), None)]
+        members: dict[str, list[int]] = {}
+        for i, chosen_values in enumerate(zip(*options.values(), strict=True)):
+            members.setdefault(repr(chosen_values), []).append(i)
+        found: dict[str | None, list[int]] = {}
+        for chosen in members.values():
+            settings = {path: values[chosen[0]] for path, values in options.items()}
+            found.setdefault(self.illegal(settings), []).extend(chosen)
+        return [(np.array(sorted(chosen)), reason) for reason, chosen in found.items()]
+
+    def _technology(self, path: str) -> bool:
+        """Whether a path chooses a component by name, which makes no other scenario."""
+        return path.startswith("system.technology.") and isinstance(self.scenario.system, GeneratedSystem)
+
+    def illegal(self, settings: Mapping[str, Any]) -> str | None:
+        """Why settings make no scenario, None where they do."""
+        return _illegal(self.scenario, json.dumps(settings))
+
+    def merit(self, outcome: Outcome, weights: Array | None = None) -> Array:
+        """One number a design, the smaller the better: the weighted logarithms of the objectives, and the violation's penalty.
+
+        weights : shape (objectives, n) or (objectives, 1); equal ones where absent.
+        """
+        share = np.full((len(self.objectives), 1), 1.0 / len(self.objectives)) if weights is None else weights
+        merit = (share * self.losses(outcome)).sum(axis=0) + PENALTY * outcome.violation
+        return np.asarray(np.minimum(merit, ENDLESS))
+
+    def losses(self, outcome: Outcome) -> Array:
+        """Logarithms of the objectives, with the sign that makes smaller better, shape (objectives, n)."""
+        sign = np.array([[-1.0 if objective.maximise else 1.0] for objective in self.objectives])
+        values = outcome.objectives
+        with np.errstate(divide="ignore", invalid="ignore"):
+            losses = sign * np.log(np.where(values > 0, values, np.nan))
+        return np.asarray(np.nan_to_num(losses, nan=ENDLESS, posinf=ENDLESS, neginf=-ENDLESS))
+
+    def bound(self, designs: Designs) -> Array | None:
+        """Losses that no design with the same options and ranges can go below, shape (objectives, n); None where none is known.
+
+        Every share is given the whole of its budget, and every kernel takes its lower bound: time and energy cannot be
+        less. Infinite where the model cannot fit in memory, or the options make no scenario.
+        """
+        bounded = {"step_time_s"} if self.space.shares else {"step_time_s", "energy_j"}
+        if any(o.name not in bounded or o.maximise for o in self.objectives) or self.scenario.kernels_per_device > 1:
+            return None
+        whole = np.arange(self.space.dimensions)[:, None] >= len(self.space.ranges)
+        generous = Designs(continuous=np.where(whole, 1.0, designs.continuous), discrete=designs.discrete)
+        losses = np.full((len(self.objectives), len(designs)), np.inf)
+        for index, points in self.space.points(generous):
+            for members, reason in self._legal(points, index):
+                if reason is None:
+                    score = evaluate(self.scenario, picked(points, members) or None, least=True)
+                    values = np.array([getattr(score, objective.name.rsplit("_", 1)[0]) for objective in self.objectives])
+                    over = self.fits & (score.memory_needed > score.memory_capacity)
+                    losses[:, index[members]] = np.where(over, np.inf, np.log(values))
+        return losses
+
+
+@functools.lru_cache(maxsize=65536)
+def _illegal(scenario: Scenario, settings: str) -> str | None:
+    try:
+        made = variant(scenario, json.loads(settings))
+        transform(made.graph(), made.strategy)
+        made.network()
+    except (StrategyError, CrossflowError) as error:
+        return str(error)
+    return None

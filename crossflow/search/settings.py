@@ -1,0 +1,73 @@
+"""The `searches` of a study file: which searcher, how far, from which seed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from crossflow.files import FileModel
+
+
+class Common(FileModel):
+    """What every searcher is told."""
+
+    over: tuple[str, ...] | None = Field(default=None, description="paths of the space that this search may change; all where absent")
+    seed: int = Field(default=0, description="of everything that is drawn")
+    evaluations: PositiveInt | None = Field(default=None, description="designs to evaluate at most")
+    seconds: Annotated[float, Field(gt=0)] | None = Field(default=None, description="time to take at most, in seconds")
+
+
+class Local(Common):
+    """Searchers of continuous spaces; where there are options too, one search for each of their combinations."""
+
+    starts: PositiveInt = Field(default=10, description="designs to start from (S of the paper)")
+    steps: PositiveInt = Field(default=100, description="steps from each start at most (T of the paper)")
+    finalists: PositiveInt = Field(default=3, description="combinations of options searched in full, after a brief search of all")
+
+
+class GradientSettings(Local):
+    """Projected gradient descent with exponential averaging of the parameters (Eq. 6)."""
+
+    searcher: Literal["gradient"] = "gradient"
+    averaging: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.8, description="weight of the past in the average (beta of Eq. 6)")
+
+
+class ScipySettings(Local):
+    """Constrained minimisers of SciPy, on the same gradients."""
+
+    searcher: Literal["slsqp", "trust-constr"]
+
+
+class OptunaSettings(Common):
+    """Samplers of Optuna."""
+
+    searcher: Literal["tpe", "cma-es", "nsga2"]
+    evaluations: PositiveInt = Field(default=1000, description="designs to evaluate at most")
+    population: PositiveInt = Field(default=50, description="designs of one generation (cma-es, nsga2)")
+    storage: str | None = Field(default=None, description="Optuna storage to share the study through, such as sqlite:///study.db")
+
+
+class RandomSettings(Common):
+    """Designs drawn at random."""
+
+    searcher: Literal["random"]
+    evaluations: PositiveInt = Field(default=10_000, description="designs to evaluate")
+
+
+class GivenSettings(Common):
+    """No search: the scenario's own design, to compare with."""
+
+    searcher: Literal["given"]
+
+
+class ExhaustiveSettings(Common):
+    """Every combination of options, and of the counted values of ranges."""
+
+    searcher: Literal["exhaustive"]
+    prune: bool = Field(default=True, description="leave out designs that do not fit, or whose lower bound is no better than the best")
+
+
+SearchSettings = Annotated[
+    GradientSettings | ScipySettings | OptunaSettings | RandomSettings | ExhaustiveSettings | GivenSettings, Field(discriminator="searcher")
+]

@@ -1,0 +1,104 @@
+"""Optuna's samplers: TPE, CMA-ES and NSGA-II, asked and told in batches; a study may be shared through its storage.
+
+What a sampler suggests are ranges in their own units, weights of shares (each share is its weight over the sum of all and
+of one more for what is left over), and options by their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from crossflow.arrays import Array
+from crossflow.errors import CrossflowError
+from crossflow.search.oracle import Oracle
+from crossflow.search.problem import ENDLESS, PENALTY
+from crossflow.search.settings import OptunaSettings
+from crossflow.search.space import Designs, Space
+
+TPE_BATCH = 8  # trials asked before they are told; the sampler keeps them apart (constant liar)
+
+
+def search(oracle: Oracle, settings: OptunaSettings, rng: np.random.Generator, name: str = "crossflow") -> None:  # noqa: ARG001
+    """Ask and tell until the budget is spent."""
+    space = oracle.problem.space
+    if settings.searcher == "cma-es" and any(len(option.values) > 1 for option in space.options):
+        raise CrossflowError("searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`")
+    study = _study(oracle, settings, name)
+    batch = TPE_BATCH if settings.searcher == "tpe" else settings.population
+    distributions = _distributions(space)
+    if settings.storage is not None:
+        oracle.adopt()  # the storage remembers the trials, with those of others
+    while True:
+        oracle.check()
+        trials = [study.ask(distributions) for _ in range(int(min(batch, oracle.remaining)))]
+        outcome = oracle(_designs(space, [trial.params for trial in trials]))
+        losses = oracle.problem.losses(outcome)
+        for i, trial in enumerate(trials):
+            if settings.searcher != "cma-es":
+                trial.set_constraint("violation", float(outcome.violation[i]))
+            study.tell(trial, _told(losses[:, i], float(outcome.violation[i]), settings))
+
+
+def _told(losses: Array, violation: float, settings: OptunaSettings) -> list[float]:
+    """Values of a trial; CMA-ES knows no constraints and is told the penalised merit."""
+    if settings.searcher == "cma-es":
+        return [min(float(losses.mean()) + PENALTY * violation, ENDLESS)]
+    return [float(loss) for loss in losses]
+
+
+def _study(oracle: Oracle, settings: OptunaSettings, name: str) -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    several = len(oracle.problem.objectives)
+    samplers: dict[str, Any] = {
+        "tpe": lambda: optuna.samplers.TPESampler(seed=settings.seed, multivariate=True, constant_liar=True),
+        "cma-es": lambda: optuna.samplers.CmaEsSampler(seed=settings.seed, popsize=settings.population, warn_independent_sampling=False),
+        "nsga2": lambda: optuna.samplers.NSGAIISampler(seed=settings.seed, population_size=settings.population),
+    }
+    try:
+        return optuna.create_study(
+            study_name=name,
+            storage=settings.storage,
+            load_if_exists=settings.storage is not None,
+            sampler=samplers[settings.searcher](),
+            directions=["minimize"] * (1 if settings.searcher == "cma-es" else several),
+        )
+    except Exception as error:
+        if settings.storage is None:
+            raise
+        raise CrossflowError(f"storage {settings.storage}: {str(error).splitlines()[0]}") from None
+
+
+def _distributions(space: Space) -> dict[str, Any]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    found: dict[str, Any] = {r.path: FloatDistribution(r.low, r.high, log=r.log) for r in space.ranges}
+    for number, group in enumerate(space.shares):
+        names = (*group.paths, f"rest of budget {number + 1}")
+        found |= {f"weight {name}": FloatDistribution(1e-6, 1.0) for name in names}
+    return found | {option.path: CategoricalDistribution([str(value) for value in option.values]) for option in space.options}
+
+
+def _designs(space: Space, trials: list[Mapping[str, Any]]) -> Designs:
+    """Designs of the samplers' suggestions."""
+    rows = [_coordinate(r.low, r.high, r.log, np.array([trial[r.path] for trial in trials])) for r in space.ranges]
+    for number, group in enumerate(space.shares):
+        names = (*group.paths, f"rest of budget {number + 1}")
+        # Exponential variates of uniform weights: uniform on the simplex, as random designs are.
+        weights = -np.log(np.array([[trial[f"weight {name}"] for trial in trials] for name in names]) * (1.0 - 1e-9))
+        rows += list(group.total * (weights / weights.sum(axis=0))[:-1])
+    continuous = np.array(rows).reshape(space.dimensions, len(trials))
+    index = {option.path: {str(value): i for i, value in enumerate(option.values)} for option in space.options}
+    discrete = [[index[option.path][trial[option.path]] for trial in trials] for option in space.options]
+    chosen = np.array(discrete, dtype=np.intp).reshape(len(space.options), len(trials))
+    return Designs(continuous=space.project(continuous), discrete=space.canonical(chosen))
+
+
+def _coordinate(low: float, high: float, log: bool, values: Array) -> Array:
+    if log:
+        return np.asarray(np.log(values / low) / np.log(high / low))
+    return np.asarray((values - low) / (high - low))

@@ -1,0 +1,578 @@
+"""What limits a scenario: elasticities of an objective to every number behind it, what-ifs, and where the next bottleneck begins.
+
+Everything is re-evaluation: a difference, a what-if and a scan are design points of `evaluate`, taken in three batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from crossflow.architecture import GeneratedSystem
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.evaluation import evaluate
+from crossflow.parameters import Parameter, parameters
+from crossflow.scenario import Scenario
+from crossflow.score import Score, larger_is_better, unit_of
+from crossflow.units import Quantity, show
+
+STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
+AGREEMENT = 0.01  # differences that agree within it come from a smooth function
+NOTHING = 1e-9  # elasticities and gains below it are rounding
+FACTORS = (1.1, 2.0, 10.0)
+SMALLEST = FACTORS[0]
+TOP = 10  # parameters that are improved further, and paired
+SCANNED = 6  # parameters that are scanned for the next bottleneck
+PAIRS = 5  # best pairs kept of every factor
+SCAN = np.geomspace(1.0, 100.0, 97)  # factors of a scan, each 4.9 % above the one before
+ALIKE = "Of parameters that act alike, with equal outcomes of 10 %, what-ifs, pairs and scans show the first."
+SHARES = (
+    "A share of a budget is raised without taking from the others: where the shares then add up to more than 1 the design "
+    "cannot be built, and its time is what the share alone would bring."
+)
+
+Sides = Literal["both", "below", "above", "none"]
+Move = Mapping[str, float]  # new values by path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What one parameter does to the objective.
+
+    Attributes
+    ----------
+    parameter : the parameter.
+    elasticity : d ln(objective) / d ln(parameter); None where no neighbouring value can be computed. [1]
+    smooth : whether two widths of step, and both sides, agree within 1 %: where a whole number of units or a roofline
+        kinks in between they do not.
+    sides : sides of the value on which differences were taken.
+    resource : the resource whose part of the step changes most; None where no part does.
+    gain : relative improvement of the objective when the parameter is improved by 10 %, negative where both directions
+        lose; None where it cannot move. [1]
+    """
+
+    parameter: Parameter
+    elasticity: float | None
+    smooth: bool
+    sides: Sides
+    resource: str | None
+    gain: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        number = self.parameter
+        about = {"path": number.path, "kind": number.kind, "value": number.value, "unit": number.quantity.unit, "source": number.source}
+        rest = {name: getattr(self, name) for name in ("elasticity", "smooth", "sides", "resource")}
+        return {**about, **rest, "gain_10_percent": None if self.gain is None else _finite(self.gain)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A parameter's move; `short` where a bound of its range, or a whole number, stops it before the factor. SI units."""
+
+    path: str
+    unit: str
+    before: float
+    after: float
+    short: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with the setting that ``crossflow predict --set`` takes."""
+        return {**asdict(self), "set": f"{self.path}={show(self.after, self.unit, 15)}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """Parameters improved by a factor, each in the direction that helps, and what then comes out.
+
+    Attributes
+    ----------
+    factor : by which each is multiplied or divided. [1]
+    changes : the parameters.
+    value : new value of the objective; infinite where the step never ends.
+    gain : relative improvement of the objective. [1]
+    bound_by : resource that bounds the largest part of the step then.
+    feasible, reason : whether the design can be built and holds its model, and what stands against it.
+    obstructed : whether that is something other than what stands against the scenario itself.
+    """
+
+    factor: float
+    changes: tuple[Change, ...]
+    value: float
+    gain: float
+    bound_by: str
+    feasible: bool
+    reason: str | None
+    obstructed: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rest = {name: getattr(self, name) for name in ("bound_by", "feasible", "reason")}
+        changes = [change.to_dict() for change in self.changes]
+        return {"factor": self.factor, "changes": changes, "objective": _finite(self.value), "gain": _finite(self.gain), **rest}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextBottleneck:
+    """How far a parameter can be improved before something else binds.
+
+    Attributes
+    ----------
+    path : the parameter.
+    multiplied : whether more of it is better; else it is divided.
+    factor : first factor at which the next percent brings less than half of what the first one did, or at which another
+        resource bounds the largest part of the step; None where neither happens up to `reach`. [1]
+    because : which of the two.
+    bound_by : resource that bounds the largest part of the step at that factor, or at `reach`.
+    reach : largest factor tried: 100, or less where the range of the quantity ends or the design can no longer be built. [1]
+    """
+
+    path: str
+    multiplied: bool
+    factor: float | None
+    because: Literal["falling elasticity", "another resource"] | None
+    bound_by: str
+    reach: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swing:
+    """Objective at both ends of a parameter's range: the file's low and high (`given`), else the value over and times 1.1."""
+
+    path: str
+    unit: str
+    low: float
+    high: float
+    at_low: float
+    at_high: float
+    resource: str | None
+    given: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Explanation:
+    """What limits a scenario.
+
+    Attributes
+    ----------
+    scenario, objective : what was explained, and the column of a score that it is about.
+    value : objective of the scenario itself, in the SI unit that its name ends in.
+    feasible, reason : verdict on the scenario itself.
+    bound : share of the step that each resource bounds, largest first. [1]
+    effects : every parameter that can move, the largest elasticity first.
+    fixed : paths of those that cannot, because their value is zero.
+    limiting : the parameter that gains most when improved by 10 %, among those that stay as feasible as the scenario
+        itself; None where none gains.
+    what_ifs : the parameters that gain most, alone, by each of the factors; of those that act alike only the first.
+    pairs : the best pairs of them, by each of the factors.
+    next_bottlenecks : how far the first of them lead.
+    swings : the objective over the range of every parameter.
+    notes : sentences on how to read this.
+    """
+
+    scenario: Scenario
+    objective: str
+    value: float
+    feasible: bool
+    reason: str | None
+    bound: Mapping[str, float]
+    effects: tuple[Effect, ...]
+    fixed: tuple[str, ...]
+    limiting: WhatIf | None
+    what_ifs: tuple[WhatIf, ...]
+    pairs: tuple[WhatIf, ...]
+    next_bottlenecks: tuple[NextBottleneck, ...]
+    swings: tuple[Swing, ...]
+    notes: tuple[str, ...]
+
+    def effect(self, path: str) -> Effect:
+        """Effect of the parameter at a path."""
+        return next(effect for effect in self.effects if effect.parameter.path == path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; all values in SI units, a value that no design reaches is None."""
+        return {
+            "name": self.scenario.name,
+            "objective": self.objective,
+            "unit": unit_of(self.objective),
+            "larger_is_better": larger_is_better(self.objective),
+            "value": self.value,
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "bound_by": [{"resource": name, "share": share} for name, share in self.bound.items()],
+            "step": STEP,
+            "fine_step": FINE_STEP,
+            "limiting": None if self.limiting is None else {"path": self.limiting.changes[0].path, **self.limiting.to_dict()},
+            "elasticities": [effect.to_dict() for effect in self.effects],
+            "not_movable": list(self.fixed),
+            "what_if": [what_if.to_dict() for what_if in self.what_ifs],
+            "pairs": [pair.to_dict() for pair in self.pairs],
+            "next_bottleneck": [asdict(found) for found in self.next_bottlenecks],
+            "swings": [{**asdict(s), "at_low": _finite(s.at_low), "at_high": _finite(s.at_high)} for s in self.swings],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        start = f"Explanation({self.scenario.name!r}: {self.objective} {show(self.value, unit_of(self.objective))}"
+        if self.limiting is None:
+            return f"{start}, nothing gains)"
+        return f"{start}, limited by {self.limiting.changes[0].path}: {100 * self.limiting.gain:.3g} % for 10 %)"
+
+
+def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
+    """Explain what limits a scenario.
+
+    Parameters
+    ----------
+    scenario : the scenario.
+    objective : numeric column of a score to explain; see `crossflow.score.larger_is_better` for what counts as improving it.
+
+    Raises
+    ------
+    CrossflowError
+        When there is no such column, or the scenario has no positive, finite value of it.
+
+    Notes
+    -----
+    Elasticities are central differences of the logarithms at +-1 % of each parameter (+-1 for whole numbers); on one side,
+    through both steps to second order, where the range of the quantity forbids the other.
+    """
+    start = evaluate(scenario)
+    _check(start, objective)
+    numbers = parameters(scenario)
+    trials = _Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
+    movable = [number for number in numbers if number.value != 0.0]
+    local = trials.run({BASE: {}, **_local_moves(movable), **_range_moves(numbers)})
+    base = local[BASE]
+    first = {number: best for number in movable if (best := trials.best(number, SMALLEST, local, base)) is not None}
+    leading = sorted(((n, w) for n, w in first.items() if w.gain > NOTHING), key=lambda pair: -round(pair[1].gain, 9))
+    top = _distinct(leading)[:TOP]
+    farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(top[:SCANNED])})
+    singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
+    effects = [_effect(number, local, base, first.get(number)) for number in movable]
+    return Explanation(
+        scenario=scenario,
+        objective=objective,
+        value=base.value,
+        feasible=base.reason is None,
+        reason=base.reason,
+        bound=dict(sorted(((name, float(share[0])) for name, share in start.bound.items() if share[0] > 0), key=lambda pair: -pair[1])),
+        effects=tuple(sorted(effects, key=lambda effect: -round(abs(effect.elasticity or 0.0), 9))),
+        fixed=tuple(number.path for number in numbers if number.value == 0.0),
+        limiting=next((what_if for _, what_if in leading if not what_if.obstructed), None),
+        what_ifs=tuple(singles),
+        pairs=_pairs(singles, trials, base),
+        next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in top[:SCANNED]),
+        swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
+        notes=_notes(scenario, base),
+    )
+
+
+def _finite(value: float) -> float | None:
+    """A float for JSON, which has no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _check(start: Score, objective: str) -> None:
+    """CrossflowError unless the scenario has a positive, finite value of the objective."""
+    columns = start.columns()
+    known = [name for name, values in columns.items() if isinstance(values, np.ndarray) and values.dtype.kind == "f"]
+    if objective not in known:
+        raise CrossflowError(f"no objective '{objective}'{did_you_mean(objective, known)}; objectives are the numeric columns of a score")
+    if not math.isfinite(float(start.step_time[0])):
+        raise CrossflowError(f"the step never ends, so that nothing can be explained: {start.why(0)}")
+    value = float(columns[objective][0])
+    if not (math.isfinite(value) and value > 0.0):
+        raise CrossflowError(f"the {objective} of the scenario is {value:g}; only a positive, finite objective can be explained")
+
+
+def _notes(scenario: Scenario, base: _Outcome) -> tuple[str, ...]:
+    notes = [ALIKE, *([SHARES] if isinstance(scenario.system, GeneratedSystem) else [])]
+    if base.reason is not None:
+        notes.append(f"The scenario itself is infeasible and explained as if it were not: {base.reason}.")
+    return tuple(notes)
+
+
+# ------------------------------------------------------------------------------------------ trials
+
+BASE = "the scenario itself"
+
+
+class _Outcome(NamedTuple):
+    """What an evaluation says of one trial: `cause` is the kind of reason, `times` the step by resource. [s]"""
+
+    value: float
+    bound_by: str
+    cause: str | None
+    reason: str | None
+    times: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trials:
+    """Evaluations of an objective about a scenario whose parameters have the given values."""
+
+    scenario: Scenario
+    objective: str
+    values: Mapping[str, float]
+
+    def run(self, moves: Mapping[Hashable, Move]) -> dict[Hashable, _Outcome]:
+        """Outcome of every move, all in one batch."""
+        place = {move: i for i, move in enumerate(dict.fromkeys(tuple(move.items()) for move in moves.values()))}
+        if not place:
+            return {}
+        points: dict[str, Any] = {path: np.full(len(place), value) for path, value in self.values.items()}
+        for move, i in place.items():
+            for path, value in move:
+                points[path][i] = value
+        outcomes = self._outcomes(evaluate(self.scenario, points))
+        return {key: outcomes[place[tuple(move.items())]] for key, move in moves.items()}
+
+    def _outcomes(self, score: Score) -> list[_Outcome]:
+        columns = score.columns()
+        with np.errstate(invalid="ignore"):
+            times = np.stack([share * score.step_time for share in score.bound.values()], axis=1)
+        return [
+            _Outcome(
+                value=float(columns[self.objective][i]),
+                bound_by=columns["bound_by"][i],
+                cause=score.reasons[code] if code >= 0 else None,
+                reason=columns["reason"][i],
+                times=dict(zip(score.bound, times[i].tolist(), strict=True)),
+            )
+            for i, code in enumerate(score.reason)
+        ]
+
+    def gain(self, outcome: _Outcome, base: _Outcome) -> float:
+        """Relative improvement, minus infinity where there is no value. [1]"""
+        if not math.isfinite(outcome.value):
+            return -math.inf
+        return (1.0 if larger_is_better(self.objective) else -1.0) * (outcome.value / base.value - 1.0) + 0.0
+
+    def best(self, number: Parameter, factor: float, outcomes: Mapping[Hashable, _Outcome], base: _Outcome) -> WhatIf | None:
+        """The better of both directions, one that stays feasible before one that does not; None where it cannot move."""
+        tried = [
+            self.what_if(factor, (_change(number, way),), outcomes[number.path, way], base)
+            for way in (factor, 1.0 / factor)
+            if (number.path, way) in outcomes
+        ]
+        return max(tried, key=lambda w: (w.gain > NOTHING, w.gain > NOTHING and not w.obstructed, w.gain), default=None)
+
+    def what_if(self, factor: float, changes: tuple[Change, ...], outcome: _Outcome, base: _Outcome) -> WhatIf:
+        """An outcome as an answer."""
+        return WhatIf(
+            factor=factor,
+            changes=changes,
+            value=outcome.value,
+            gain=self.gain(outcome, base),
+            bound_by=outcome.bound_by,
+            feasible=outcome.reason is None,
+            reason=outcome.reason,
+            obstructed=outcome.cause not in (None, base.cause),
+        )
+
+
+# ------------------------------------------------------------------------------------------ moves
+
+
+def _allowed(quantity: Quantity, value: float) -> bool:
+    try:
+        quantity.checked(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _stepped(number: Parameter, step: float, side: int) -> float | None:
+    """Neighbouring value at a relative step, one or two away for a whole number; None where the range forbids it."""
+    by = (1.0 if step == STEP else 2.0) if number.quantity.whole else number.value * step
+    value = number.value + side * by
+    return value if _allowed(number.quantity, value) else None
+
+
+def _scaled(number: Parameter, factor: float) -> float:
+    """The value times a factor, as far as the range of the quantity and whole numbers let it go."""
+    value = number.value * factor
+    if number.quantity.le is not None:
+        value = min(value, number.quantity.le)
+    if number.quantity.whole:
+        value = math.floor(value + NOTHING) if factor > 1.0 else math.ceil(value - NOTHING)
+    return value if _allowed(number.quantity, value) else number.value
+
+
+def _change(number: Parameter, factor: float) -> Change:
+    after, wanted = _scaled(number, factor), number.value * factor
+    short = not math.isclose(after, wanted, rel_tol=1e-12)
+    return Change(path=number.path, unit=number.quantity.unit, before=number.value, after=after, short=short)
+
+
+def _local_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
+    """Both steps to both sides of every parameter, and the smallest factor."""
+    moves: dict[Hashable, Move] = {}
+    for number, step, side in itertools.product(numbers, (STEP, FINE_STEP), (-1, 1)):
+        value = _stepped(number, step, side)
+        if value is not None:
+            moves[number.path, step, side] = {number.path: value}
+    return {**moves, **_factor_moves(numbers, (SMALLEST,))}
+
+
+def _factor_moves(numbers: Sequence[Parameter], factors: Sequence[float] = FACTORS[1:]) -> dict[Hashable, Move]:
+    """Every parameter multiplied and divided by every factor, where it moves at all."""
+    ways = [way for factor in factors for way in (factor, 1.0 / factor)]
+    moved = {(number.path, way): (number, _scaled(number, way)) for number, way in itertools.product(numbers, ways)}
+    return {key: {number.path: value} for key, (number, value) in moved.items() if value != number.value}
+
+
+def _scan_moves(top: Sequence[tuple[Parameter, WhatIf]]) -> dict[Hashable, Move]:
+    return {(n.path, "scan", i): {n.path: value} for n, best in top for i, value in enumerate(_scan_values(n, best))}
+
+
+def _scan_values(number: Parameter, best: WhatIf) -> list[float]:
+    """Values of a scan in the direction that helps, each once, as far as the range goes."""
+    change = best.changes[0]
+    factors = SCAN if change.after > change.before else 1.0 / SCAN
+    return list(dict.fromkeys(_scaled(number, float(factor)) for factor in factors))
+
+
+def _range(number: Parameter) -> tuple[float, float, bool] | None:
+    """Ends of the range to swing over, and whether the file gives it; None where the parameter cannot move."""
+    low = number.value if number.low is None else number.low
+    high = number.value if number.high is None else number.high
+    if low < high and _allowed(number.quantity, low) and _allowed(number.quantity, high):
+        return low, high, True
+    low, high = _scaled(number, 1.0 / SMALLEST), _scaled(number, SMALLEST)
+    return (low, high, False) if low < high else None
+
+
+def _range_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
+    found = {number.path: _range(number) for number in numbers}
+    ends = ((path, "range", end, ends[end]) for path, ends in found.items() if ends is not None for end in (0, 1))
+    return {(path, word, end): {path: float(value)} for path, word, end, value in ends}
+
+
+# ------------------------------------------------------------------------------------------ answers
+
+
+def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None) -> Effect:
+    wide, fine = (_differences(number, step, outcomes, base) for step in (STEP, FINE_STEP))
+    sides = sorted(wide.keys() & fine.keys())
+    elasticity, smooth = _elasticity([wide[side] for side in sides], [fine[side] for side in sides])
+    words: Sides = "both" if len(sides) == 2 else "none" if not sides else "below" if sides[0] < 0 else "above"
+    ends = [outcomes[number.path, STEP, side].times for side in sides]
+    return Effect(
+        parameter=number,
+        elasticity=elasticity,
+        smooth=smooth,
+        sides=words,
+        resource=_resource(ends[0], ends[1] if len(ends) == 2 else base.times) if ends else None,
+        gain=None if best is None else best.gain,
+    )
+
+
+def _differences(number: Parameter, step: float, outcomes: Mapping[Hashable, _Outcome], base: _Outcome) -> dict[int, tuple[float, float]]:
+    """By side, the differences of the logarithms of the parameter and of the objective."""
+    found = {}
+    for side in (-1, 1):
+        outcome, value = outcomes.get((number.path, step, side)), _stepped(number, step, side)
+        if outcome is not None and value is not None and 0.0 < outcome.value < math.inf:
+            found[side] = math.log(value / number.value), math.log(outcome.value / base.value)
+    return found
+
+
+def _elasticity(wide: Sequence[tuple[float, float]], fine: Sequence[tuple[float, float]]) -> tuple[float | None, bool]:
+    """Slope at zero through differences on one side or both, and whether all slopes agree."""
+    if not wide:
+        return None, False
+    if len(wide) == 1:
+        (x, y), (u, v) = wide[0], fine[0]
+        slopes = [y / x, v / u]
+        value = (slopes[1] * x - slopes[0] * u) / (x - u)
+    else:
+        slopes = [*(_slope(pair) for pair in (wide, fine)), *(v / u for u, v in fine)]
+        value = slopes[0]
+    return value, max(slopes) - min(slopes) <= max(AGREEMENT * max(map(abs, slopes)), NOTHING)
+
+
+def _slope(pair: Sequence[tuple[float, float]]) -> float:
+    (x, y), (u, v) = pair
+    return (v - y) / (u - x)
+
+
+def _resource(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+    """The resource whose part of the step differs most, None where none differs."""
+    changed = {name: abs(after[name] - before[name]) for name in before}
+    most = max(changed, key=lambda name: changed[name])
+    return most if changed[most] > NOTHING * STEP * sum(before.values()) else None
+
+
+def _distinct(leading: Sequence[tuple[Parameter, WhatIf]]) -> list[tuple[Parameter, WhatIf]]:
+    """The first of those that act alike: equal outcomes of the smallest factor."""
+    kept: list[tuple[Parameter, WhatIf]] = []
+    for number, best in leading:
+        if not any(math.isclose(best.value, other.value, rel_tol=NOTHING) for _, other in kept):
+            kept.append((number, best))
+    return kept
+
+
+def _pairs(singles: Sequence[WhatIf], trials: _Trials, base: _Outcome) -> tuple[WhatIf, ...]:
+    """The best pairs by every factor: each parameter as far as it goes alone."""
+    helping = [single for single in singles if single.gain > NOTHING]
+    chosen: dict[Hashable, tuple[float, tuple[Change, ...]]] = {
+        (one.factor, one.changes, other.changes): (one.factor, one.changes + other.changes)
+        for one, other in itertools.combinations(helping, 2)
+        if one.factor == other.factor
+    }
+    outcomes = trials.run({key: {change.path: change.after for change in changes} for key, (_, changes) in chosen.items()})
+    answers = [trials.what_if(factor, changes, outcomes[key], base) for key, (factor, changes) in chosen.items()]
+    best = [sorted((a for a in answers if a.factor == factor), key=lambda a: -round(a.gain, 9))[:PAIRS] for factor in FACTORS]
+    return tuple(itertools.chain.from_iterable(best))
+
+
+def _next_bottleneck(
+    number: Parameter, best: WhatIf, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, trials: _Trials
+) -> NextBottleneck:
+    """First factor of a scan at which the gain of the next step has halved, or the largest bound is another."""
+    found = [outcomes[number.path, "scan", i] for i in range(len(_scan_values(number, best)))]
+    found = list(itertools.takewhile(lambda outcome: _counts(outcome, best, base), found))
+    ratio = np.array(_scan_values(number, best)[: len(found)]) / number.value
+    factors = np.maximum(ratio, 1.0 / ratio)
+    sign = 1.0 if larger_is_better(trials.objective) else -1.0
+    slope = sign * np.diff(np.log([outcome.value for outcome in found])) / np.diff(np.log(factors))
+    ended = next((i for i in range(1, len(slope)) if slope[i] < slope[0] / 2.0), len(found))
+    other = next((i for i, outcome in enumerate(found) if outcome.bound_by != base.bound_by), len(found))
+    at = min(ended, other)
+    turned = at < len(found)
+    return NextBottleneck(
+        path=number.path,
+        multiplied=best.changes[0].after > number.value,
+        factor=float(factors[at]) if turned else None,
+        because=None if not turned else "another resource" if other <= ended else "falling elasticity",
+        bound_by=found[at if turned else -1].bound_by,
+        reach=float(factors[-1]),
+    )
+
+
+def _counts(outcome: _Outcome, best: WhatIf, base: _Outcome) -> bool:
+    """Whether a step of a scan has a value, and nothing stands against it that does not against its first step."""
+    return 0.0 < outcome.value < math.inf and (best.obstructed or outcome.cause in (None, base.cause))
+
+
+def _swing(number: Parameter, outcomes: Mapping[Hashable, _Outcome]) -> Swing:
+    ends = _range(number)
+    assert ends is not None  # the caller has looked
+    low, high = (outcomes[number.path, "range", end] for end in (0, 1))
+    return Swing(
+        path=number.path,
+        unit=number.quantity.unit,
+        low=ends[0],
+        high=ends[1],
+        at_low=low.value,
+        at_high=high.value,
+        resource=_resource(low.times, high.times) if math.isfinite(low.value) and math.isfinite(high.value) else None,
+        given=ends[2],
+    )

@@ -1,0 +1,219 @@
+"""What a finished study found: what plots see of it, its tables, its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from crossflow import files
+from crossflow.points import varied
+from crossflow.score import larger_is_better, unit_of
+from crossflow.study import records, searches, sweeps
+from crossflow.study.plots import Convergence, Drawn, View
+from crossflow.study.plots.canvas import label
+from crossflow.study.reading import Study
+from crossflow.uncertainty import importance, interval, probability_better
+from crossflow.units import show
+
+Rows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, and rows
+COMPARED = 64  # swept points up to which every pair is compared
+
+
+def view(study: Study, table: records.Table, results: Sequence[searches.Result]) -> View:
+    """What plots see of the study."""
+    columns = table.columns()
+    convergence = tuple(
+        Convergence(
+            search=result.run.name,
+            point=", ".join(label(value) for value in result.run.point.values()),
+            evaluations=tuple(evaluations for evaluations, _ in result.convergence),
+            best=tuple(best for _, best in result.convergence),
+            total=result.best.evaluations,
+        )
+        for result in results
+    )
+    return View(
+        columns=columns,
+        values=study.values,
+        searches=tuple(study.spec.searches),
+        space=tuple(dict.fromkeys(path for run in study.runs for path in run.problem.space.paths)),
+        objectives=_directions(study, columns),
+        units=_units(study),
+        best=tuple({**result.run.point, "search": result.run.name, **result.best.row} for result in results if result.best.row is not None),
+        convergence=convergence,
+        drawn=tuple(_drawn(study, columns)) if study.sampling is not None else (),
+    )
+
+
+def _directions(study: Study, columns: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether each column is made large: as the objectives say, then as is better."""
+    natural = {name: True for name in columns if larger_is_better(name)}
+    return {**{o.name: o.maximise for run in study.runs for o in run.problem.objectives}, **natural} if study.runs else natural
+
+
+def _units(study: Study) -> dict[str, str]:
+    """SI unit of every searched path that has one."""
+    paths = dict.fromkeys(path for run in study.runs for path in run.problem.space.paths)
+    found = {path: varied(study.scenario, path) for path in paths}
+    return {path: quantity.unit for path, quantity in found.items() if quantity is not None and quantity.unit != "1"}
+
+
+def _drawn(study: Study, columns: Mapping[str, Any]) -> Iterator[Drawn]:
+    """Intervals of every column at every swept point, and which number matters most."""
+    layout, settings = study.grid, study.sampling.settings  # type: ignore[union-attr]
+    numbers: dict[str, list[Any]] = {}
+    for first, end in sweeps.Grid(values={}, draws=layout.draws).parts() if layout.draws > 1 else [(0, 1)]:
+        for path, values in study.sampling.drawn(first, end - first).items():  # type: ignore[union-attr]
+            numbers.setdefault(path, []).append(values)
+    drawn = {path: np.concatenate(parts) for path, parts in numbers.items()}
+    for point in range(layout.points):
+        rows = slice(point * layout.draws, (point + 1) * layout.draws)
+        for name in study.sampling_columns:
+            values = np.asarray(columns[name][rows], dtype=float)
+            yield Drawn(
+                point=layout.point(point), column=name, interval=interval(values, settings.interval), importance=importance(drawn, values)
+            )
+
+
+def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
+    """Probability that each swept point is faster than each other, over the same draws."""
+    layout = study.grid
+    if study.sampling is None or not 1 < layout.points <= COMPARED:
+        return []
+    times = np.asarray(seen.columns["step_time_s"], dtype=float).reshape(layout.points, layout.draws)
+    times = np.where(np.isnan(times), np.inf, times)
+    return [
+        {"a": layout.point(a), "b": layout.point(b), "probability_a_faster": probability_better(times[a], times[b])}
+        for a in range(layout.points)
+        for b in range(layout.points)
+        if a != b
+    ]
+
+
+def contents(view: View, results: Sequence[searches.Result], compared: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Files beside the points, by name: best designs, convergence, intervals, comparisons, importance."""
+    texts: dict[str, str] = {}
+    if results:
+        texts["best.json"] = files.json_text([result.to_dict() for result in results])
+        texts["convergence.csv"] = records.csv_text(_rows_of(searches.convergence_table(results)))
+        for result in results:
+            name = "best.yaml" if len(results) == 1 else f"best-{_slug(result.run.title)}.yaml"
+            texts[name] = searches.best_scenario(result)
+    if view.drawn:
+        texts["intervals.csv"] = records.csv_text(interval_rows(view))
+        texts["importance.csv"] = records.csv_text(importance_rows(view))
+    if compared:
+        texts["comparisons.csv"] = records.csv_text(compared)
+    return texts
+
+
+def _rows_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _slug(text: str) -> str:
+    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+
+def interval_rows(view: View) -> Iterator[dict[str, Any]]:
+    """One row a swept point and column: median, mean and interval."""
+    for drawn in view.drawn:
+        found = drawn.interval
+        figures = {"low": found.low, "median": found.median, "mean": found.mean, "high": found.high}
+        yield {**drawn.point, "column": drawn.column, **{name: _plain(value) for name, value in figures.items()}}
+
+
+def importance_rows(view: View) -> Iterator[dict[str, Any]]:
+    """One row a swept point, column and uncertain number: its rank correlation, the strongest first."""
+    for drawn in view.drawn:
+        for path, value in sorted(drawn.importance.items(), key=lambda pair: -abs(pair[1])):
+            yield {**drawn.point, "column": drawn.column, "parameter": path, "rank_correlation": value}
+
+
+def table(study: Study, view: View, results: Sequence[searches.Result]) -> tuple[list[str], list[list[str]]]:
+    """Column headers and rows of text, as the study's `columns` ask."""
+    names, rows = _rows(study, view, results)
+    headers = study.spec.headers
+    return [headers.get(name, name.rsplit(".", 1)[-1]) for name in names], [[_cell(name, row.get(name)) for name in names] for row in rows]
+
+
+def _rows(study: Study, view: View, results: Sequence[searches.Result]) -> Rows:
+    if study.runs:
+        return _search_rows(study, results)
+    if study.sampling is not None:
+        return _interval_rows(study, view)
+    names = [*study.values, *study.spec.shown]
+    return names, [{name: _plain(view.columns[name][i]) for name in names} for i in range(len(study.grid))]
+
+
+def _search_rows(study: Study, results: Sequence[searches.Result]) -> Rows:
+    """One row a search: its best design."""
+    first = study.runs[0].problem
+    options = tuple(dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options))
+    figures = (*(o.name for o in first.objectives), *study.spec.shown, "feasible", "bound_by", "evaluations")
+    names = list(dict.fromkeys((*study.values, "search", *options, *figures)))
+    rows = []
+    for result in results:
+        row = {**result.run.point, **(result.best.row or {}), "search": result.run.name, "evaluations": result.best.evaluations}
+        rows.append(row)
+    return names, rows
+
+
+def _interval_rows(study: Study, view: View) -> Rows:
+    """One row a swept point and column: the interval, and the number that matters most."""
+    shown = [name for name in study.spec.shown if name in study.sampling_columns] or ["step_time_s"]
+    names = [*study.values, "figure", "low", "median", "mean", "high", "most important"]
+    rows: list[Mapping[str, Any]] = []
+    for drawn in view.drawn:
+        if drawn.column in shown:
+            found, column = drawn.interval, drawn.column
+            figures = {"low": found.low, "median": found.median, "mean": found.mean, "high": found.high}
+            written = {name: _cell(column, _plain(value)) for name, value in figures.items()}
+            first = max(drawn.importance.items(), key=lambda pair: abs(pair[1]), default=("-", 0.0))
+            rows.append({**drawn.point, "figure": column, **written, "most important": f"{first[0]} ({first[1]:+.2f})"})
+    return names, rows
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def summary(study: Study, view: View, results: Sequence[searches.Result]) -> str:
+    """One sentence: how many points, how many fit, the best."""
+    if results:
+        return _search_summary(results)
+    feasible, times = np.asarray(view.columns["feasible"], dtype=bool), np.asarray(view.columns["step_time_s"], dtype=float)
+    text = f"{times.size} points, {int(feasible.sum())} feasible"
+    timed = np.isfinite(times) & (feasible if (feasible & np.isfinite(times)).any() else True)
+    if not timed.any():
+        return text
+    best = int(np.where(timed, times, np.inf).argmin())
+    where = ", ".join(label(view.columns[path][best]) for path in study.values)
+    return f"{text}; fastest{'' if feasible[best] else ' (none fits)'}: {show(float(times[best]), 's')}{f' at {where}' if where else ''}"
+
+
+def _search_summary(results: Sequence[searches.Result]) -> str:
+    evaluations = sum(result.best.evaluations for result in results)
+    text = f"{len(results)} {'search' if len(results) == 1 else 'searches'}, {evaluations:,} designs"
+    found = [result for result in results if result.best.row is not None]
+    if not found:
+        return text
+    best = min(found, key=lambda result: (result.best.row["violation"], result.best.improvements[-1][1]))  # type: ignore[index]
+    name = best.run.problem.objectives[0].name
+    row = best.best.row or {}
+    state = "" if row["violation"] == 0 else " (misses its constraints)"
+    return f"{text}; best {name}{state}: {_cell(name, row[name])} by {best.run.title}"
+
+
+def _cell(name: str, value: Any) -> str:
+    unit = unit_of(name)
+    if value is None:
+        return "" if name == "reason" else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit != "1" and isinstance(value, int | float):
+        return show(float(value), unit)
+    return label(value)

@@ -1,0 +1,127 @@
+"""Breakdowns: stacked bars of the parts of a group of columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from crossflow.study.plots.axes import GROUPS, Scale, Ticks, panel_name, prefixed, ticks, title_of, unit_of
+from crossflow.study.plots.canvas import (
+    DOES_NOT_FIT,
+    colour_of,
+    first_of_rows,
+    legend_below,
+    nothing,
+    number,
+    number_axis,
+    panels,
+    tick_axis,
+)
+from crossflow.study.plots.columns import Columns, fixed, flags, floats, places_of, rows_with, shown, values_of
+from crossflow.study.plots.spec import BreakdownPlot
+from crossflow.study.plots.view import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HATCHES = ("", "///", "...", "xxx")  # tell parts apart that share a colour
+
+
+class Bar(NamedTuple):
+    """One bar at a place of the x axis: its parts in the order of the legend, their sum, whether the design fits."""
+
+    x: float
+    parts: list[float]
+    total: float
+    feasible: bool
+
+
+class BreakdownPanel(NamedTuple):
+    """One set of axes."""
+
+    name: str
+    bars: list[Bar]
+
+
+class BreakdownData(NamedTuple):
+    """Everything that a plot of a breakdown shows; parts that are zero everywhere are left out."""
+
+    title: str
+    x: Ticks
+    y: Scale
+    parts: list[str]
+    panels: list[BreakdownPanel]
+
+
+def breakdown_data(view: View, plot: BreakdownPlot) -> BreakdownData:
+    """Bars of a study: the points of a sweep, the best designs of searches; what the plot does not name stays at its first value."""
+    rows, axis = shown(view), ticks(view, plot.x, plot.labels, plot.x_label, real=False)
+    at = places_of(rows, plot.x, values_of(view, plot.x))
+    columns = [name for name in rows if name.startswith(f"{plot.group}.")]
+    parts = {name: np.nan_to_num(floats(rows, name), posinf=0.0) for name in columns}
+    chosen = rows_with(rows, fixed(view, plot.x, plot.panels)) & (at >= 0)
+    chosen &= np.any([np.isfinite(floats(rows, name)) for name in columns], axis=0) if columns else False
+    kept = {name: values for name, values in parts.items() if (values[chosen] != 0).any()}
+    found = []
+    for panel in values_of(view, plot.panels):
+        mine = chosen & rows_with(rows, {} if plot.panels is None else {plot.panels: panel})
+        found.append(BreakdownPanel(panel_name(plot.panels, panel, plot.labels), _bars(rows, kept, mine, at)))
+    largest = max((bar.total for panel in found for bar in panel.bars), default=0.0)
+    factor, unit = prefixed(largest, unit_of(plot.group, view.units))
+    title = GROUPS.get(plot.group, title_of(plot.group))
+    y = Scale(plot.y_label, 1.0) if plot.y_label else Scale(f"{title} [{unit}]" if unit else title, factor)
+    names = [name.removeprefix(f"{plot.group}.").replace("_", " ") for name in kept]
+    return BreakdownData(plot.title, axis, y, [plot.labels.get(name, name) for name in names], found)
+
+
+def _bars(rows: Columns, parts: dict[str, Any], mine: Any, at: Any) -> list[Bar]:
+    feasible = flags(rows, "feasible")
+    bars = []
+    for i in sorted(np.flatnonzero(mine), key=at.__getitem__):
+        own = [float(values[i]) for values in parts.values()]
+        bars.append(Bar(float(at[i]), own, sum(own), bool(feasible[i])))
+    return bars
+
+
+def draw_breakdown(data: BreakdownData) -> Figure:
+    """Draw stacked bars with their totals; bars of designs that do not fit are pale."""
+    from matplotlib.patches import Patch
+
+    if not data.parts:
+        return nothing(data.title, f"no point has a breakdown ({data.y.label})")
+    width = min(max(3.6, 0.5 * len(data.x.names)), 12.0 if len(data.panels) == 1 else 5.0)
+    figure, axes = panels([panel.name for panel in data.panels], data.title, width=width)
+    for axis, panel in zip(axes, data.panels, strict=True):
+        _draw_bars(axis, panel, data, width)
+        tick_axis(axis.xaxis, data.x, width - 0.7)
+        axis.set_xlim(-0.6, len(data.x.names) - 0.4)
+    axes[0].margins(y=0.1)
+    for axis in first_of_rows(axes):
+        number_axis(axis.yaxis, data.y)
+    handles = [Patch(label=name, **_style(i)) for i, name in enumerate(data.parts)]
+    if not all(bar.feasible for panel in data.panels for bar in panel.bars):
+        handles.append(Patch(label=f"pale: {DOES_NOT_FIT}", facecolor="#c9c9c9"))
+    legend_below(figure, handles)
+    return figure
+
+
+def _style(part: int, fits: bool = True) -> dict[str, Any]:
+    """Colour and hatch of a part, its colour mixed with white where the design does not fit."""
+    from matplotlib.colors import to_rgb
+
+    colour = [share if fits else 0.4 * share + 0.6 for share in to_rgb(colour_of(part))]
+    return {"facecolor": colour, "hatch": HATCHES[part // 8 % len(HATCHES)], "edgecolor": "white", "linewidth": 0.4}
+
+
+def _draw_bars(axis: Axes, panel: BreakdownPanel, data: BreakdownData, width: float) -> None:
+    written = "%" not in data.y.label and "share" not in data.y.label.lower()
+    upright = len(data.x.names) * 0.45 > width
+    for bar in panel.bars:
+        ends = np.cumsum([0.0, *bar.parts])
+        for i, part in enumerate(bar.parts):
+            axis.bar(bar.x, part, bottom=ends[i], width=0.75, zorder=2, **_style(i, bar.feasible))
+        if written:
+            text, turn = number(bar.total / data.y.factor, 3), 90 if upright else 0
+            axis.annotate(text, (bar.x, bar.total), (0, 2), textcoords="offset points", ha="center", fontsize=8, rotation=turn)

@@ -1,0 +1,232 @@
+"""What all plots are drawn with: figures, axes of numbers and of names, legends, numbers as text, files.
+
+Colours are safe for colour-blind readers; matplotlib is imported only when something is drawn, and left as it was.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossflow import files
+from crossflow.units import show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from crossflow.study.plots.axes import Scale, Ticks
+
+# Okabe and Ito, less the yellow that is hard to see on white; one a series.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+MARKERS = {
+    "compute": "^", "registers": "v", "l1": "<", "l2": "s", "l3": ">", "memory": "o", "network": "D", "launch": "P", "bubble": "X",
+}  # fmt: skip
+GREY, PALE = "#444444", "#bbbbbb"
+DOES_NOT_FIT = "does not fit in memory\nor cannot be built"
+LONGEST = 32  # characters of a name on an axis or in a legend
+NAME_HEIGHT = 0.22  # of a name on an axis, with the room around it [inch]
+IN_A_ROW = 3  # panels at most
+
+# ------------------------------------------------------------------------------------------ text
+
+
+def label(value: Any) -> str:
+    """How a swept value is written in tables and plots.
+
+    >>> label({"dp": 8, "pp": 2}), label(0.30000000000000004), label("N7")
+    ('dp8 pp2', '0.3', 'N7')
+    """
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}{part}" for key, part in value.items())
+    return show(value, "1") if isinstance(value, float) else str(value)
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number as people read it.
+
+    >>> number(65536), number(0.123456), number(3.2e9)
+    ('65,536', '0.1235', '3.2e+09')
+    """
+    large = 10**digits <= abs(value) < 1e8
+    return f"{value:,.0f}" if large else f"{value:.{digits}g}"
+
+
+def short(text: str, most: int = LONGEST) -> str:
+    """A name cut in its middle where it is too long for an axis.
+
+    >>> short("a-name-without-end", 11)
+    'a-nam…t-end'
+    """
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+
+def new_figure(width: float, height: float, title: str = "") -> Figure:
+    """An empty figure of a size in inches, with its title above."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.08, w_pad=0.06)  # type: ignore[union-attr, call-arg]
+    FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(textwrap.fill(title, int(10 * width)))
+    return figure
+
+
+def panels(names: Sequence[str], title: str, *, width: float = 3.6, height: float = 3.4, share: bool = True) -> tuple[Figure, list[Axes]]:
+    """A figure with a set of axes for each name, at most three in a row; `width` and `height` of one panel. [inch]"""
+    rows = -(-len(names) // IN_A_ROW)
+    columns = -(-len(names) // rows)
+    figure = new_figure(max(1.6 + width * columns, 5.2), 0.6 + height * rows, title)
+    axes = figure.subplots(rows, columns, sharey=share, squeeze=False).ravel().tolist()
+    for axis in axes[len(names) :]:
+        axis.remove()
+    for axis, name in zip(axes, names, strict=False):
+        axis.set_title(textwrap.fill(name, int(12 * width)), fontsize=10)
+        tidy(axis)
+    return figure, axes[: len(names)]
+
+
+def _grow(figure: Figure, height: float) -> None:
+    figure.set_figheight(figure.get_figheight() + height)
+
+
+def first_of_rows(axes: Sequence[Axes]) -> Sequence[Axes]:
+    """The leftmost panel of each row, which carries the label of the y axis."""
+    return [axis for axis in axes if (place := axis.get_subplotspec()) is not None and place.is_first_col()]
+
+
+def tidy(axis: Axes, grid: str = "y") -> None:
+    """Faint lines behind what is drawn, no frame above and at the right."""
+    axis.grid(axis=grid, color="#dddddd", linewidth=0.6, zorder=0)  # type: ignore[arg-type]
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def nothing(title: str, words: str) -> Figure:
+    """A figure that says why it shows nothing."""
+    figure = new_figure(5.2, 2.4, title)
+    figure.text(0.5, 0.4, textwrap.fill(f"Nothing to show: {words}", 60), ha="center", va="center", color=GREY)
+    return figure
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as NAME.png and NAME.svg, the same bytes for the same figure."""
+    import matplotlib as mpl
+
+    written = []
+    for ending, options in (("png", {"dpi": 150, "metadata": {"Software": None}}), ("svg", {"metadata": {"Date": None}})):
+        stream = io.BytesIO()
+        with mpl.rc_context({"svg.hashsalt": "crossflow"}):
+            figure.savefig(stream, format=ending, **options)
+        files.write_bytes(folder / f"{name}.{ending}", stream.getvalue())
+        written.append(folder / f"{name}.{ending}")
+    return written
+
+
+# ------------------------------------------------------------------------------------------ axes
+
+
+def number_axis(axis: Any, scale: Scale) -> None:
+    """Make an axis of numbers: its label, its scale, ticks in its unit. `axis` is the xaxis or yaxis of some axes."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axis.set_label_text(scale.label)
+    if scale.log:
+        _logarithmic(axis)
+        low, high = sorted(axis.get_view_interval())
+        axis.set_major_locator(_logarithmic_locator(high / low))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value / scale.factor)))
+
+
+def tick_axis(axis: Any, ticks: Ticks, width: float) -> None:
+    """Make an axis of given values: names at even distances, or numbers where they are. `width` of the axis. [inch]
+
+    Names too long to stand side by side lean, and the figure grows by their height.
+    """
+    axis.set_label_text(ticks.label)
+    if ticks.log:
+        _logarithmic(axis)
+        axis.minorticks_off()
+    places, names = _written(ticks, width)
+    axis.set_ticks(places, names)
+    longest = 0.09 * max(map(len, names), default=0)
+    if axis.axis_name == "x" and not ticks.real and longest > 0.9 * width / max(len(names), 1):
+        axis.set_tick_params(rotation=35)
+        for text in axis.get_ticklabels():
+            text.set(ha="right", rotation_mode="anchor")
+        _grow(axis.figure, 0.5 * longest * axis.axes.get_subplotspec().is_first_col())
+
+
+def _logarithmic(axis: Any) -> None:
+    (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
+
+
+def _logarithmic_locator(spread: float) -> Any:
+    """A handful of ticks on a logarithmic axis, by how many times its end is its beginning."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    known = ((100.0, (1.0,)), (10.0, (1.0, 2.0, 5.0)), (2.0, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    subs = next((subs for least, subs in known if spread > least), None)
+    return MaxNLocator(5) if subs is None else LogLocator(subs=subs)
+
+
+def _written(ticks: Ticks, width: float) -> tuple[list[float], list[str]]:
+    """Ticks that are written: of too many every second or third; of numbers those that do not touch the one before."""
+    if not ticks.real:
+        step = -(-len(ticks.places) // max(int(width / NAME_HEIGHT), 1))
+        return ticks.places[::step], [short(name) for name in ticks.names[::step]]
+    share = ticks.shares()
+    kept: list[int] = []
+    for i in sorted(range(len(share)), key=share.__getitem__):
+        if not kept or (share[i] - share[kept[-1]]) * width > 0.05 * (len(ticks.names[i]) + len(ticks.names[kept[-1]])):
+            kept.append(i)
+    return [ticks.places[i] for i in kept], [ticks.names[i] for i in kept]
+
+
+# ------------------------------------------------------------------------------------------ legends
+
+
+def colour_of(i: int) -> str:
+    """Colour of a series by its number, the same ones again where there are many."""
+    return COLOURS[i % len(COLOURS)]
+
+
+def bound_marks(bounds: Iterable[str]) -> list[Any]:
+    """Legend of marker shapes: the resource that bounds."""
+    return [grey_mark(f"bound by {bound}", marker=MARKERS.get(bound, "*")) for bound in dict.fromkeys(bounds)]
+
+
+def grey_mark(text: str, **style: Any) -> Any:
+    """Entry of a legend that is about a marker, whatever its colour."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **{"color": GREY, "linestyle": "none", "markersize": 6.5, "label": text, **style})
+
+
+def coloured_lines(title: str, names: Sequence[str]) -> list[Any]:
+    """Legend of colours: names of the series, the first after what they are values of; none for a series without a name."""
+    from matplotlib.lines import Line2D
+
+    written = [short(name) if i else f"{title}: {short(name)}" for i, name in enumerate(names)]
+    return [Line2D([], [], color=colour_of(i), label=text) for i, text in enumerate(written) if names[i]]
+
+
+def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
+    """Legend under all panels, in as many columns as fit; the figure grows by its height."""
+    if not handles:
+        return
+    lines = [line for handle in handles for line in handle.get_label().split("\n")]
+    widest = 0.55 + 0.066 * max(map(len, lines))
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / widest)))
+    _grow(figure, 0.1 + 0.19 * -(-len(lines) // columns))
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)

@@ -1,0 +1,87 @@
+"""Convergence: the best objective of each search over the designs that it evaluated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from crossflow.study.plots.axes import Scale, quantity, scale, unit_of
+from crossflow.study.plots.canvas import colour_of, nothing, number_axis, panels, short, tidy
+from crossflow.study.plots.columns import maximised
+from crossflow.study.plots.spec import ConvergencePlot
+from crossflow.study.plots.view import Convergence, View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLES = ("-", "--", "-.", ":")
+
+
+class Steps(NamedTuple):
+    """One search: the best so far from each number of evaluations on, and how its last one is written."""
+
+    name: str
+    evaluations: list[int]
+    best: list[float]
+    final: str
+
+
+class ConvergencePanel(NamedTuple):
+    """The searches of one swept point."""
+
+    name: str
+    steps: list[Steps]
+
+
+class ConvergenceData(NamedTuple):
+    """Everything that a plot of convergence shows."""
+
+    title: str
+    x: Scale
+    y: Scale
+    rises: bool
+    panels: list[ConvergencePanel]
+
+
+def convergence_data(view: View, plot: ConvergencePlot) -> ConvergenceData:
+    """Steps of every search in the order of the study, up to its last evaluation."""
+    objective = next(iter(view.objectives), "objective")
+    unit = unit_of(objective, view.units)
+    points = dict.fromkeys(found.point for found in view.convergence)
+    found = [
+        ConvergencePanel(plot.labels.get(point, point), [_steps(one, unit, plot) for one in view.convergence if one.point == point])
+        for point in points
+    ]
+    every = [value for panel in found for steps in panel.steps for value in steps.best]
+    y = scale(view, objective, every, plot.y_label)
+    return ConvergenceData(plot.title, Scale(plot.x_label or "Designs evaluated", 1.0, True), y, maximised(view, objective), found)
+
+
+def _steps(found: Convergence, unit: str, plot: ConvergencePlot) -> Steps:
+    known = [(n, value) for n, value in zip(found.evaluations, found.best, strict=True) if np.isfinite(value)]
+    evaluations, best = [max(n, 1) for n, _ in known], [float(value) for _, value in known]
+    name = plot.labels.get(found.search, found.search)
+    if not known:
+        return Steps(name, [], [], "nothing found")
+    return Steps(name, [*evaluations, max(found.total, evaluations[-1])], [*best, best[-1]], quantity(best[-1], unit, 4))
+
+
+def draw_convergence(data: ConvergenceData) -> Figure:
+    """Draw the best so far over evaluations: a panel for each swept point, the last value in its legend."""
+    if not any(steps.best for panel in data.panels for steps in panel.steps):
+        return nothing(data.title, "no search found a design")
+    names = [panel.name for panel in data.panels]
+    figure, axes = panels(names, data.title, width=4.2, height=3.6, share=False)
+    for axis, panel in zip(axes, data.panels, strict=True):
+        for i, steps in enumerate(panel.steps):
+            style = STYLES[i % len(STYLES)]
+            text = f"{short(steps.name)}: {steps.final}"
+            axis.step(steps.evaluations, steps.best, style, where="post", color=colour_of(i), linewidth=2.0, label=text)
+            axis.plot(steps.evaluations[-1:], steps.best[-1:], "o", color=colour_of(i), markersize=4)
+        axis.margins(y=0.1)
+        tidy(axis, "both")
+        number_axis(axis.xaxis, data.x)
+        number_axis(axis.yaxis, data.y)
+        axis.legend(loc="lower right" if data.rises else "upper right", fontsize=8, framealpha=0.85)
+    return figure

@@ -1,0 +1,159 @@
+"""Pareto plots: all designs by two columns, and the front that none of them beats in both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+from crossflow.search.pareto import non_dominated
+from crossflow.study.plots.axes import Groups, Scale, groups, numeric, scale
+from crossflow.study.plots.canvas import COLOURS, PALE, colour_of, grey_mark, legend_below, new_figure, nothing, number_axis, short, tidy
+from crossflow.study.plots.columns import column, evenly, flags, floats, maximised
+from crossflow.study.plots.spec import ParetoPlot
+from crossflow.study.plots.view import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST = 5000  # designs of a kind that are drawn
+MOST_COLOURS = len(COLOURS) - 1  # names, the last colour being that of all others
+OTHERS = "others"
+
+
+class Colours(NamedTuple):
+    """What colours the designs: a number of each on a scale, or the number of its name."""
+
+    scale: Scale
+    values: list[float]
+    names: list[str]  # empty where numbers colour
+
+
+class ParetoData(NamedTuple):
+    """Everything that a Pareto plot shows.
+
+    Attributes
+    ----------
+    x, y : axes.
+    points : feasible designs.
+    infeasible : the others.
+    front : designs that none beats, by x; `after` where y changes at the next of them: where x is made small.
+    colours : one for each of the points; None where one colour does.
+    """
+
+    title: str
+    x: Scale
+    y: Scale
+    points: list[tuple[float, float]]
+    infeasible: list[tuple[float, float]]
+    front: list[tuple[float, float]]
+    after: bool
+    colours: Colours | None
+
+
+def pareto_data(view: View, plot: ParetoPlot) -> ParetoData:
+    """Designs with finite values, evenly thinned where there are many, and the front of all feasible ones."""
+    x, y = floats(view.columns, plot.x), floats(view.columns, plot.y)
+    finite, feasible = np.isfinite(x) & np.isfinite(y), flags(view.columns, "feasible")
+    fits, misfits = np.flatnonzero(finite & feasible), np.flatnonzero(finite & ~feasible)
+    signs = [-1.0 if maximised(view, name) else 1.0 for name in (plot.x, plot.y)]
+    front = fits[non_dominated(np.array([signs[0] * x[fits], signs[1] * y[fits]]))]
+    front = front[np.argsort(x[front], kind="stable")]
+    fits, misfits = _thinned(fits, front), misfits[evenly(misfits.size, MOST)]
+    drawn = np.concatenate([fits, misfits])
+    return ParetoData(
+        title=plot.title,
+        x=scale(view, plot.x, x[drawn], plot.x_label),
+        y=scale(view, plot.y, y[drawn], plot.y_label),
+        points=_pairs(x, y, fits),
+        infeasible=_pairs(x, y, misfits),
+        front=_pairs(x, y, front),
+        after=not maximised(view, plot.x),
+        colours=None if plot.colour is None else _colours(view, plot, plot.colour, fits),
+    )
+
+
+def _thinned(designs: Index, front: Index) -> Index:
+    """The front, and as many others as may be drawn, evenly spread over the order in which they were evaluated."""
+    others = np.setdiff1d(designs, front)
+    return np.sort(np.concatenate([front, others[evenly(others.size, max(MOST - front.size, 1))]]))
+
+
+def _pairs(x: Array, y: Array, designs: Index) -> list[tuple[float, float]]:
+    return [(float(x[i]), float(y[i])) for i in designs]
+
+
+def _colours(view: View, plot: ParetoPlot, name: str, designs: Index) -> Colours:
+    """Numbers where the column holds nothing else, be it as quantities in one unit; names otherwise."""
+    known = numeric(column(view.columns, name)[designs])
+    if known is None:
+        return _named(groups(view, view.columns, name, plot.labels), designs)
+    values, unit = known
+    axis = scale(view, name, values)
+    return Colours(axis._replace(label=f"{axis.label} [{unit}]") if unit else axis, [float(value) for value in values], [])
+
+
+def _named(found: Groups, designs: Index) -> Colours:
+    """The names that most designs have, in their order; the others share one."""
+    held = found.group[designs]
+    often = [i for i, _ in Counter(int(i) for i in held if i >= 0).most_common()]
+    kept = sorted(often if len(often) <= MOST_COLOURS + 1 else often[:MOST_COLOURS])
+    rest = len(kept) < len(often) or bool((held < 0).any())
+    place = {i: float(n) for n, i in enumerate(kept)}
+    names = [found.names[i] for i in kept] + ([OTHERS] if rest else [])
+    return Colours(Scale(found.label), [place.get(int(i), float(len(kept))) for i in held], names)
+
+
+def _apart(pairs: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+def draw_pareto(data: ParetoData) -> Figure:
+    """Draw designs as dots, those that do not fit as pale rings, the front as steps."""
+    if not data.points and not data.infeasible:
+        return nothing(data.title, f"no design has a finite {data.x.label} and {data.y.label}")
+    figure = new_figure(7.2, 4.8, data.title)
+    axis = figure.subplots()
+    handles = []
+    if data.infeasible:
+        axis.scatter(*_apart(data.infeasible), s=14, facecolors="none", edgecolors=PALE, linewidths=0.7, zorder=1)
+        handles.append(grey_mark("not feasible", marker="o", markerfacecolor="none", color=PALE))
+    if data.points:
+        handles += _draw_points(figure, axis, data)
+        style = "steps-post" if data.after else "steps-pre"
+        axis.plot(*_apart(data.front), color="black", linewidth=1.2, drawstyle=style, zorder=3)
+        axis.plot(*_apart(data.front), "D", color="black", markerfacecolor="none", markersize=5.5, zorder=4)
+        handles.append(grey_mark("front", marker="D", color="black", markerfacecolor="none", linestyle="-"))
+    else:
+        axis.text(0.5, 0.95, "no design is feasible", transform=axis.transAxes, ha="center", va="top")
+    tidy(axis, "both")
+    number_axis(axis.xaxis, data.x)
+    number_axis(axis.yaxis, data.y)
+    legend_below(figure, handles)
+    return figure
+
+
+def _draw_points(figure: Figure, axis: Axes, data: ParetoData) -> list[Any]:
+    """Feasible designs in their colours; what the legend says of them."""
+    import matplotlib as mpl
+    from matplotlib.colors import LogNorm
+
+    x, y = _apart(data.points)
+    colours = data.colours
+    if colours is None:
+        axis.scatter(x, y, s=14, color=COLOURS[0], alpha=0.6, linewidths=0, zorder=2)
+        return [grey_mark("feasible designs", marker="o", color=COLOURS[0])]
+    if colours.names:
+        for i in reversed(range(len(colours.names))):  # the names that few have on top of the others
+            mine = [n for n, value in enumerate(colours.values) if value == i]
+            axis.scatter([x[n] for n in mine], [y[n] for n in mine], s=16, color=colour_of(i), alpha=0.75, linewidths=0, zorder=2)
+        names = [f"{colours.scale.label}: {colours.names[0]}", *colours.names[1:]]
+        return [grey_mark(short(name, 48), marker="o", color=colour_of(i)) for i, name in enumerate(names)]
+    norm = LogNorm() if colours.scale.log else None
+    shades = mpl.colormaps["viridis"].with_extremes(bad=COLOURS[-1])
+    dots = axis.scatter(x, y, s=16, c=colours.values, cmap=shades, norm=norm, linewidths=0, zorder=2, plotnonfinite=True)
+    number_axis(figure.colorbar(dots, ax=axis, pad=0.02).ax.yaxis, colours.scale._replace(log=False))
+    return []

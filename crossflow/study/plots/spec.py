@@ -1,0 +1,116 @@
+"""The `plots` of a study file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, PositiveInt, Tag
+
+from crossflow.files import FileModel
+
+
+class PlotFields(FileModel):
+    """What all plots have."""
+
+    name: str
+    title: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    labels: Mapping[str, str] = Field(default={}, description="how values are written in the plot")
+
+
+class LinePlot(PlotFields):
+    """Lines over a swept path: one line a value of `series`, one panel a value of `panels`."""
+
+    kind: Literal["lines"] = "lines"
+    x: str
+    y: str = "step_time_s"
+    series: str | None = None
+    panels: str | None = None
+
+
+class BoxPlot(PlotFields):
+    """Spread of a column over all points that share a value: quartiles, and all of the rest between the whiskers."""
+
+    kind: Literal["boxes"]
+    x: str
+    y: str
+    where: Mapping[str, str | int | float | bool] = Field(default={}, description="only rows with these values")
+    scale: Literal["linear", "log"] = "linear"
+
+
+class ConvergencePlot(PlotFields):
+    """Best objective over evaluations, a line for each search and a panel for each swept point."""
+
+    kind: Literal["convergence"]
+
+
+class ParetoPlot(PlotFields):
+    """All designs by two columns, with the front that none beats in both."""
+
+    kind: Literal["pareto"]
+    x: str
+    y: str
+    colour: str | None = Field(default=None, description="column that colours the designs")
+
+
+class ParallelPlot(PlotFields):
+    """Parallel coordinates: one line for each of the best designs over what was searched, coloured by the objective."""
+
+    kind: Literal["parallel"]
+    axes: tuple[str, ...] = Field(default=(), description="columns, from left to right; the space and the objective where absent")
+    best: PositiveInt = Field(default=200, description="designs to show")
+
+
+class HeatmapPlot(PlotFields):
+    """Best value of a column over two others, such as parts of the strategy (kernel, data and pipeline parallel degrees)."""
+
+    kind: Literal["heatmap"]
+    x: str
+    y: str
+    value: str = "step_time_s"
+
+
+class BreakdownPlot(PlotFields):
+    """Stacked bars of the parts of a column group, such as breakdown_s, over a swept path or the searches."""
+
+    kind: Literal["breakdown"]
+    x: str
+    group: str = Field(default="breakdown_s", description="group of columns: breakdown_s or bound_share")
+    panels: str | None = None
+
+
+class ImportancePlot(PlotFields):
+    """What the spread of each uncertain number does to a column, the most important first."""
+
+    kind: Literal["importance"]
+    y: str = "step_time_s"
+    top: PositiveInt = 12
+
+
+class IntervalPlot(PlotFields):
+    """Interval and median of a column at each swept point, over the draws of uncertain numbers."""
+
+    kind: Literal["intervals"]
+    x: str
+    y: str = "step_time_s"
+    series: str | None = None
+
+
+def _kind(given: Any) -> str:
+    return str(given.get("kind", "lines") if isinstance(given, Mapping) else getattr(given, "kind", "lines"))
+
+
+Plot = Annotated[
+    Annotated[LinePlot, Tag("lines")]
+    | Annotated[BoxPlot, Tag("boxes")]
+    | Annotated[ConvergencePlot, Tag("convergence")]
+    | Annotated[ParetoPlot, Tag("pareto")]
+    | Annotated[ParallelPlot, Tag("parallel")]
+    | Annotated[HeatmapPlot, Tag("heatmap")]
+    | Annotated[BreakdownPlot, Tag("breakdown")]
+    | Annotated[ImportancePlot, Tag("importance")]
+    | Annotated[IntervalPlot, Tag("intervals")],
+    Discriminator(_kind),
+]

@@ -1,0 +1,191 @@
+"""What draws of uncertain numbers say: which of them matter, and the interval of a column at each swept point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from crossflow.study.plots.axes import Scale, Ticks, panel_name, scale, shorten, ticks, title_of, written_as
+from crossflow.study.plots.canvas import (
+    COLOURS,
+    GREY,
+    colour_of,
+    coloured_lines,
+    grey_mark,
+    label,
+    legend_below,
+    new_figure,
+    nothing,
+    number_axis,
+    panels,
+    short,
+    tick_axis,
+    tidy,
+)
+from crossflow.study.plots.columns import SEARCH, fixed, values_of
+from crossflow.study.plots.spec import ImportancePlot, IntervalPlot
+from crossflow.study.plots.view import Drawn, View
+from crossflow.uncertainty import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_PANELS = 6
+LONGEST_PARAMETER = 44  # characters
+
+
+# ------------------------------------------------------------------------------------------ importance
+
+
+class ImportancePanel(NamedTuple):
+    """Rank correlations at one swept point, one for each parameter. [1]"""
+
+    name: str
+    correlations: list[float]
+
+
+class ImportanceData(NamedTuple):
+    """Everything that a plot of importance shows; `left_out` swept points are not."""
+
+    title: str
+    x_label: str
+    parameters: list[str]
+    panels: list[ImportancePanel]
+    left_out: int
+
+
+def importance_data(view: View, plot: ImportancePlot) -> ImportanceData:
+    """Rank correlations of a column with the parameters that matter most at any swept point, the most important first."""
+    drawn = [found for found in view.drawn if found.column == plot.y]
+    largest: dict[str, float] = {}
+    for found in drawn:
+        for path, value in found.importance.items():
+            largest[path] = max(largest.get(path, 0.0), abs(value))
+    paths = sorted(largest, key=lambda path: -largest[path])[: plot.top]
+    written = dict(zip(largest, shorten(list(largest)), strict=True))
+    shown = [_importance_panel(found, paths, plot) for found in drawn[:MOST_PANELS]]
+    title = plot.x_label or f"Rank correlation with {title_of(plot.y).lower()}"
+    names = [plot.labels.get(path, written[path]) for path in paths]
+    return ImportanceData(plot.title, title, names, shown, max(len(drawn) - MOST_PANELS, 0))
+
+
+def _importance_panel(found: Drawn, paths: list[str], plot: ImportancePlot) -> ImportancePanel:
+    name = ", ".join(panel_name(path, value, plot.labels) for path, value in found.point.items())
+    return ImportancePanel(name, [float(found.importance.get(path, 0.0)) for path in paths])
+
+
+def draw_importance(data: ImportanceData) -> Figure:
+    """Draw bars to the right for what raises the column, to the left for what lowers it."""
+    from matplotlib.patches import Patch
+
+    if not data.parameters:
+        return nothing(data.title, "no uncertain number was drawn for this column")
+    height = 0.8 + 0.26 * len(data.parameters)
+    figure, axes = panels([panel.name for panel in data.panels], data.title, width=3.0, height=height)
+    figure.set_figwidth(figure.get_figwidth() + 0.06 * max(len(short(name, LONGEST_PARAMETER)) for name in data.parameters))
+    places = list(range(len(data.parameters)))
+    for axis, panel in zip(axes, data.panels, strict=True):
+        colours = [COLOURS[1] if value > 0 else COLOURS[0] for value in panel.correlations]
+        axis.barh(places, panel.correlations, color=colours, height=0.7, zorder=2)
+        axis.axvline(0.0, color="black", linewidth=0.8, zorder=3)
+        axis.set_yticks(places, [short(name, LONGEST_PARAMETER) for name in data.parameters], fontsize=9)
+        axis.set_xlim(-1.0, 1.0)
+        axis.set_xticks([-0.5, 0.0, 0.5], ["-0.5", "0", "0.5"])
+        axis.set_xlabel(data.x_label, fontsize=9)
+        axis.grid(visible=False, axis="y")
+        axis.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
+    axes[0].set_ylim(len(places) - 0.4, -0.6)
+    handles = [Patch(color=COLOURS[1], label="raises it"), Patch(color=COLOURS[0], label="lowers it")]
+    if data.left_out:
+        handles.append(grey_mark(f"{data.left_out} more swept points are not shown", marker=""))
+    legend_below(figure, handles)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------ intervals
+
+
+class IntervalSeries(NamedTuple):
+    """One line: medians at places of the x axis, and the ends of their intervals, which may be infinite."""
+
+    name: str
+    x: list[float]
+    median: list[float]
+    low: list[float]
+    high: list[float]
+
+
+class IntervalData(NamedTuple):
+    """Everything that a plot of intervals shows."""
+
+    title: str
+    x: Ticks
+    y: Scale
+    legend: str
+    series: list[IntervalSeries]
+
+
+def interval_data(view: View, plot: IntervalPlot) -> IntervalData:
+    """Intervals of a column at swept points with a finite median; what the plot does not name stays at its first value."""
+    axis = ticks(view, plot.x, plot.labels, plot.x_label)
+    still = {path: value for path, value in fixed(view, plot.x, plot.series).items() if path != SEARCH}
+    drawn = [found for found in view.drawn if found.column == plot.y and np.isfinite(found.interval.median)]
+    drawn = [found for found in drawn if all(found.point.get(path) == value for path, value in still.items())]
+    place = dict(zip(map(label, values_of(view, plot.x)), axis.places, strict=True))
+    series = []
+    for line in values_of(view, plot.series):
+        mine = [found for found in drawn if plot.series is None or found.point.get(plot.series) == line]
+        placed = {place[label(found.point[plot.x])]: found.interval for found in mine if plot.x in found.point}
+        series.append(_interval_series(written_as(line, plot.labels), placed))
+    ends = [end for one in series for end in (*one.median, *one.high)]
+    return IntervalData(plot.title, axis, scale(view, plot.y, ends, plot.y_label, log=False), title_of(plot.series or ""), series)
+
+
+def _interval_series(name: str, placed: Mapping[float, Interval]) -> IntervalSeries:
+    x = sorted(placed)
+    found = [placed[at] for at in x]
+    return IntervalSeries(name, x, [one.median for one in found], [one.low for one in found], [one.high for one in found])
+
+
+def draw_intervals(data: IntervalData) -> Figure:
+    """Draw medians joined by lines, their intervals as bars; an arrow where an interval has no upper end."""
+    every = [end for series in data.series for end in (*series.median, *series.high)]
+    if not every:
+        return nothing(data.title, f"no swept point has a finite median ({data.y.label})")
+    top = 1.08 * max(end for end in every if np.isfinite(end))
+    width = min(max(5.6, 1.6 + 0.5 * len(data.x.names)), 12.0)
+    figure = new_figure(width, 4.0, data.title)
+    axis = figure.subplots()
+    for i, series in enumerate(data.series):
+        _draw_intervals(axis, series, _beside(data, i), top, colour_of(i))
+    tick_axis(axis.xaxis, data.x, width - 0.9)
+    number_axis(axis.yaxis, data.y)
+    axis.set_ylim(bottom=0)
+    tidy(axis)
+    handles = coloured_lines(data.legend, [series.name for series in data.series])
+    handles.append(grey_mark("median and interval of the draws", marker="o", markersize=5))
+    if any(np.isinf(series.high).any() for series in data.series):
+        handles.append(grey_mark("no upper end: some draws cannot be built", marker="^", color=GREY))
+    legend_below(figure, handles)
+    return figure
+
+
+def _beside(data: IntervalData, i: int) -> Any:
+    """Places of a series, moved by a little so that the bars of one value stand beside one another."""
+    places = np.array(data.series[i].x)
+    along = np.sort(np.log(data.x.places) if data.x.log else np.array(data.x.places))
+    gap = float(np.diff(along).min()) if along.size > 1 else 1.0
+    shift = gap * min(0.2, 0.6 / len(data.series)) * (i - (len(data.series) - 1) / 2)
+    return np.exp(np.log(places) + shift) if data.x.log else places + shift
+
+
+def _draw_intervals(axis: Axes, series: IntervalSeries, places: Any, top: float, colour: str) -> None:
+    median, high = np.array(series.median), np.array(series.high)
+    drawn = np.where(np.isfinite(high), high, top)
+    style: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.4, "elinewidth": 1.6, "capsize": 3}
+    axis.errorbar(places, median, [median - series.low, drawn - median], color=colour, **style)
+    endless = ~np.isfinite(high)
+    axis.plot(places[endless], drawn[endless], "^", color=colour, markersize=8)

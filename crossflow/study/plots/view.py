@@ -1,0 +1,63 @@
+"""What plots see of a finished study: columns of its points, and what searches and draws found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from crossflow.uncertainty import Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convergence:
+    """How one search came to its best.
+
+    Attributes
+    ----------
+    search, point : name of the search, and how its swept point is written ("" where nothing is swept).
+    evaluations, best : designs evaluated, and the best objective (natural value, the first one) by then.
+    total : designs evaluated in all.
+    """
+
+    search: str
+    point: str
+    evaluations: tuple[int, ...]
+    best: tuple[float, ...]
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What draws of uncertain numbers did to one column at one swept point."""
+
+    point: Mapping[str, Any]
+    column: str
+    interval: Interval
+    importance: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A finished study.
+
+    Attributes
+    ----------
+    columns : columns over all points that some plot or the table needs: float arrays (NaN for what is missing), bool
+        arrays, or object arrays; `feasible` and `bound_by` always; `search` where there are searches.
+    values : swept values by path.
+    units : SI units of the numbers of searched paths, where they have one.
+    searches, space, objectives : names of the searches, searched paths, objectives (True where it is made large).
+    best : the best row of each search at each swept point, with its figures.
+    convergence, drawn : see there.
+    """
+
+    columns: Mapping[str, Any]
+    values: Mapping[str, Sequence[Any]]
+    units: Mapping[str, str] = field(default_factory=dict)
+    searches: tuple[str, ...] = ()
+    space: tuple[str, ...] = ()
+    objectives: Mapping[str, bool] = field(default_factory=dict)
+    best: tuple[Mapping[str, Any], ...] = ()
+    convergence: tuple[Convergence, ...] = ()
+    drawn: tuple[Drawn, ...] = ()

@@ -1,0 +1,143 @@
+"""Reading a study: its file, and everything that is wrong with it before the first point is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossflow import files
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow.evaluation import evaluate
+from crossflow.files import Document
+from crossflow.parallel import transform
+from crossflow.points import check_choice, split, variant
+from crossflow.scenario import DATA_PARALLEL, Scenario, from_document, spelled_out
+from crossflow.study import searches, sweeps
+from crossflow.study.plots.canvas import label
+from crossflow.study.spaces import VARIABLE, plot_columns
+from crossflow.study.spec import StudyFile, grid, sweep_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study read from a file, ready to run: `values` by swept path."""
+
+    spec: StudyFile
+    scenario: Scenario
+    values: Mapping[str, list[Any]]
+    document: Document
+    runs: Sequence[searches.Run]
+    sampling: sweeps.Sampling | None
+
+    @property
+    def grid(self) -> sweeps.Grid:
+        """Rows of the sweep, by number."""
+        return sweeps.Grid(values=self.values, draws=1 if self.sampling is None else self.sampling.settings.samples)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that the table and the plots show."""
+        spec, kinds = self.spec, {plot.kind for plot in self.spec.plots}
+        known = list(self.runs[0].problem.columns) if self.runs else list(evaluate(self.scenario).columns())
+        names = [*self.values, *spec.shown, "feasible", "bound_by", "search"]
+        names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
+        names += [figure for run in self.runs for figure in run.problem.figures] if self.runs else ["step_time_s"]
+        names += [path for run in self.runs for path in run.problem.space.paths] if "parallel" in kinds else []
+        names += ["strategy"] if "heatmap" in kinds else []
+        names += self.sampling_columns if self.sampling is not None else []
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def sampling_columns(self) -> tuple[str, ...]:
+        """Columns of which a study with draws tells intervals."""
+        kept = sweeps.what_is_recorded(self.spec, self.scenario) or tuple(evaluate(self.scenario).columns())
+        return tuple(name for name in kept if name not in ("bound_by", "reason", "feasible"))
+
+
+def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
+    """Read a study file; `settings` override its fields, such as ``scenario.strategy=CR-8-d64``."""
+    document, base = _with_scenario(files.read_yaml(path), Path(path).parent)
+    document = files.override(document, settings)
+    spec = files.validate(StudyFile, document)
+    if not isinstance(spec.scenario, Mapping):
+        raise SpecError([document.problem(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")])
+    if "strategy" in spec.space and "strategy" not in spec.scenario:
+        document = files.merge(document, Document(file=document.file, data={"scenario": {"strategy": DATA_PARALLEL}}))
+    scenario = from_document(document.under("scenario"), base, spec.name)
+    values = {swept: sweep_values(swept, given, document) for swept, given in spec.sweep.items()}
+    _check_values(spec, scenario, values, document)
+    points = sweeps.Grid(values=values)
+    runs = searches.planned(spec, scenario, (points.point(i) for i in range(points.points)), document) if spec.searches else ()
+    try:
+        sampling = sweeps.sampling(spec, scenario, values)
+    except CrossflowError as error:
+        raise SpecError([document.problem(("uncertainty",), str(error).removeprefix("uncertainty: "))]) from None
+    return Study(spec=spec, scenario=scenario, values=values, document=document, runs=runs, sampling=sampling)
+
+
+def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
+    """The study with its scenario written out, whether it stands there or in a file of its own, and the folder it starts from."""
+    data = document.data
+    given = data.get("scenario") if isinstance(data, Mapping) else None
+    if isinstance(given, str):
+        path = base / given if (base / given).is_file() else Path(given)
+        return files.merge(document.without("scenario"), spelled_out(files.read_yaml(path)).at("scenario")), path.parent
+    if isinstance(given, Mapping):
+        return files.merge(document, spelled_out(document.under("scenario")).at("scenario")), base
+    return document, base
+
+
+def _check_values(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> None:
+    """SpecError with what no point could be made of, or no score shows, before the first point is evaluated."""
+    problems = [problem for path, given in values.items() for problem in _value_problems(scenario, path, given, document)]
+    if not problems:
+        problems = _combination_problems(scenario, values, document, strategies="strategy" not in spec.space)
+    if not problems:
+        problems = _column_problems(spec, scenario, values, document)
+    if problems:
+        raise SpecError(problems)
+
+
+def _value_problems(scenario: Scenario, path: str, values: Sequence[Any], document: Document) -> list[Problem]:
+    """What is wrong with the values of one path, each by itself."""
+    place = ("sweep", path)
+    if path.split(".")[0] not in VARIABLE:
+        return [document.problem(place, f"'{path}' is not a path of a scenario{did_you_mean(path, VARIABLE)}")]
+    try:
+        for role, choice in split(scenario, {path: values}).choices.items():
+            check_choice(scenario, role, choice)
+    except CrossflowError as error:
+        return [document.problem(place, str(error).removeprefix(f"{path}: "))]
+    return []
+
+
+def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], document: Document, strategies: bool) -> list[Problem]:
+    """The first combination of discrete values that makes no scenario."""
+    discrete = {path: values[path] for path in split(scenario, values).discrete}
+    for combination in grid(discrete):
+        settings = dict(zip(discrete, combination, strict=True))
+        try:
+            made = variant(scenario, settings)
+            if strategies:
+                transform(made.graph(), made.strategy)
+        except CrossflowError as error:
+            where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
+            return [document.problem(("sweep", next(iter(settings), "")), f"{where}: {error}")]
+    return []
+
+
+def _column_problems(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> list[Problem]:
+    """Names of columns in the table and the plots that no point has."""
+    score = list(evaluate(scenario).columns())
+    searched = [*spec.space, "search", "evaluations", "violation"] if spec.searches else []
+    known = [*values, *score, *searched]
+    numeric = [name for name in known if name not in (*values, "bound_by", "reason")]
+    asked = [(("columns",), name, known) for name in (*spec.columns, *(spec.record if isinstance(spec.record, tuple) else ()))]
+    asked += [(("plots",), plot.y, numeric) for plot in spec.plots if plot.kind in ("lines", "boxes", "intervals", "importance")]
+    return [
+        document.problem(place, f"no column '{name}'{did_you_mean(name, names)}; columns: {', '.join(names)}")
+        for place, name, names in asked
+        if name not in names
+    ]

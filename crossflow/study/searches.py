@@ -1,0 +1,248 @@
+"""Searches of a study: one for each name and swept point, every evaluated design on disk at once, resumed by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+
+from crossflow import files
+from crossflow.errors import SpecError
+from crossflow.files import Document
+from crossflow.points import variant, varied
+from crossflow.scenario import Scenario
+from crossflow.search import Best, Designs, GivenSettings, Options, Outcome, Problem, SearchSettings, Space, search
+from crossflow.search.nested import Found, Task, solve
+from crossflow.study import records
+from crossflow.study.plots.canvas import label
+from crossflow.study.spaces import read_problem, read_space
+from crossflow.study.spec import StudyFile
+from crossflow.study.workers import Workers, in_order
+
+Report = Callable[[int, int | None, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One search to be run: its number, its name, the swept point, the problem."""
+
+    number: int
+    name: str
+    point: Mapping[str, Any]
+    settings: SearchSettings
+    problem: Problem
+
+    @property
+    def title(self) -> str:
+        """How the run is written in a line."""
+        return ", ".join([self.name, *(label(value) for value in self.point.values())])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished search."""
+
+    run: Run
+    best: Best
+
+    @property
+    def convergence(self) -> list[tuple[int, float]]:
+        """Evaluations and the best first objective by then."""
+        sign = -1.0 if self.run.problem.objectives[0].maximise else 1.0
+        return [(evaluations, float(np.exp(sign * merit))) for evaluations, merit in self.best.improvements]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "search": self.run.name,
+            "searcher": self.run.settings.searcher,
+            "seed": self.run.settings.seed,
+            "point": dict(self.run.point),
+            "evaluations": self.best.evaluations,
+            "pruned": self.best.pruned,
+            "best": self.best.row,
+            "front": list(self.best.front),
+            "convergence": [{"evaluations": evaluations, "best": value} for evaluations, value in self.convergence],
+        }
+
+
+def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[Run]:
+    """All searches of a study; SpecError for what cannot be searched."""
+    runs: list[Run] = []
+    for point in points:
+        here = variant(scenario, point)
+        space = read_space(spec.space, here, document)
+        for name, settings in spec.searches.items():
+            own = space if settings.over is None else space.only(settings.over)
+            if isinstance(settings, GivenSettings):
+                own = Space(options=(Options(path="strategy", values=(str(here.strategy),)),))
+            lost = [path for path in settings.over or () if not space.only((path,)).paths]
+            if lost:
+                message = f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}"
+                raise SpecError([document.problem(("searches", name, "over"), message)])
+            problem = read_problem(spec, here, own, document)
+            runs.append(Run(number=len(runs), name=name, point=point, settings=settings, problem=problem))
+    return runs
+
+
+# ------------------------------------------------------------------------------------------ running
+
+
+@dataclass(kw_only=True)
+class Book:
+    """Keeps the file of points while searches write to it, with the columns that tables and plots need."""
+
+    file: records.PointsFile
+    table: records.Table
+    report: Report | None
+    total: int | None
+    rows: int = 0
+    evaluations: int = 0
+    best: str = "-"
+
+    def write(self, run: Run, columns: Mapping[str, Any]) -> None:
+        """Append the rows of one batch of a run."""
+        count = len(columns["evaluations"])
+        whole: dict[str, Any] = {
+            "id": np.arange(self.rows, self.rows + count),
+            "run": np.full(count, run.number),
+            "search": [run.name] * count,
+        }
+        whole |= {path: [value] * count for path, value in run.point.items()} | dict(columns)
+        self.file.append(self.rows, records.to_lines(whole))
+        self.add(whole, count)
+
+    def add(self, columns: Mapping[str, Any], count: int) -> None:
+        """Note rows that are on disk."""
+        self.table.add(self.rows, columns, count)
+        self.rows += count
+        self.evaluations += int(np.sum(columns["evaluations"]))
+        if self.report is not None:
+            self.report(self.evaluations, self.total, self.best)
+
+
+@dataclass(kw_only=True)
+class _Recorder:
+    """Records one run: first what an earlier run left, as far as it was used, then what comes."""
+
+    book: Book
+    run: Run
+    left: records.Rows
+    begun: bool = False
+    fresh: bool = False
+
+    def __call__(self, recorded: int, columns: Mapping[str, Any]) -> None:
+        self.begin(recorded)
+        self.fresh = True
+        self.book.write(self.run, columns)
+
+    def begin(self, used: int) -> None:
+        """Keep the rows that answered questions, and cut off those of a batch that was not whole."""
+        if self.begun:
+            return
+        self.begun = True
+        places = self.left.places
+        if used < len(places):
+            self.fresh = True
+            self.book.file.cut(places[used][0])
+        for start in range(0, used, records.BLOCK):
+            kept = list(self.left[start : min(start + records.BLOCK, used)])
+            self.book.add(_as_columns(kept), len(kept))
+
+
+def _as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def run_all(runs: Sequence[Run], book: Book, workers: Workers, study: str) -> Iterator[Result]:
+    """Run searches one after the other; designs and inner searches that do not depend on one another are shared out."""
+    left = _left(book.file, len(runs))
+    nothing = records.Rows(book.file.path, [])
+    fresh = False
+
+    def mapper(problem: Problem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, Outcome]]:
+        yield from in_order(workers.completed(_evaluated, ((problem, designs) for designs in batches)))
+
+    def solved(tasks: Iterable[Task]) -> Iterator[Found]:
+        yield from in_order(workers.completed(solve, tasks))
+
+    for run in runs:
+        rows = nothing if fresh else left[run.number]
+        recorder = _Recorder(book=book, run=run, left=rows)
+        title = "-".join([study, run.name, *(str(value) for value in run.point.values())])
+        known = _Bare(rows, ("id", "run", "search", *run.point))
+        best = search(run.problem, run.settings, name=title, record=recorder, replay=known, mapper=mapper, solve=solved)
+        recorder.begin(best.rows)
+        fresh |= recorder.fresh
+        yield Result(run=run, best=best)
+
+
+def _evaluated(task: tuple[Problem, Designs]) -> tuple[Designs, Outcome]:
+    problem, designs = task
+    return designs, problem.evaluate(designs)
+
+
+class _Bare(Sequence[Mapping[str, Any]]):
+    """Rows without what the study added to them."""
+
+    def __init__(self, rows: records.Rows, names: Sequence[str]) -> None:
+        self._rows, self._names = rows, names
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Bare(self._rows[index], self._names)
+        return self._stripped(self._rows[index])
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return map(self._stripped, self._rows)
+
+    def _stripped(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in row.items() if name not in self._names}
+
+
+def _left(file: records.PointsFile, runs: int) -> list[records.Rows]:
+    """Rows that an earlier run left of each search; whatever follows the last good one is cut off."""
+    places: list[list[tuple[int, int]]] = [[] for _ in range(runs)]
+    end = 0
+    for expected, (offset, length, row) in enumerate(records.scan(file.path)):
+        if row["id"] != expected or not 0 <= row.get("run", -1) < runs:
+            break
+        places[row["run"]].append((offset, length))
+        end = offset + length
+    file.cut(end)
+    return [records.Rows(file.path, own) for own in places]
+
+
+# ------------------------------------------------------------------------------------------ what is written of them
+
+
+def best_scenario(result: Result) -> str:
+    """The best design as a scenario file."""
+    scenario = result.run.problem.scenario
+    data = scenario.document.data
+    row = result.best.row or {}
+    for path in result.run.problem.space.paths:
+        if row.get(path) is not None:
+            data = files.replace(data, tuple(path.split(".")), written(scenario, path, row[path]), path)
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+
+
+def written(scenario: Scenario, path: str, value: Any) -> Any:
+    """A value as a scenario file gives it: a quantity with its unit."""
+    quantity = varied(scenario, path)
+    if quantity is None or not isinstance(value, float) or quantity.unit == "1":
+        return value
+    return f"{value!r} {quantity.unit}"
+
+
+def convergence_table(results: Sequence[Result]) -> dict[str, Sequence[Any]]:
+    """Columns of convergence.csv: every improvement of every search."""
+    rows = [(r.run.name, *r.run.point.values(), evaluations, best) for r in results for evaluations, best in r.convergence]
+    names = ("search", *results[0].run.point, "evaluations", "best")
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}

@@ -1,0 +1,236 @@
+"""The `space`, `objectives` and `constraints` of a study file as the objects of a search problem."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from crossflow import files
+from crossflow.architecture import GeneratedSystem
+from crossflow.errors import CrossflowError, SpecError, did_you_mean
+from crossflow.evaluation import evaluate
+from crossflow.files import Document, FileModel
+from crossflow.parallel import legal_strategies
+from crossflow.paths import quantities
+from crossflow.points import check_choice, split, variant, varied
+from crossflow.scenario import DATA_PARALLEL, Scenario
+from crossflow.score import larger_is_better, unit_of
+from crossflow.search import Constraint, Objective, Options, Problem, Range, Shares, Space
+from crossflow.search.space import SMALLEST_SHARE
+from crossflow.study.spec import Range as Spaced
+from crossflow.study.spec import StudyFile, spaced
+from crossflow.units import parse
+
+SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
+AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
+VARIABLE = ("system", "techlib", "workload", "strategy", "placement", "kernels_per_device")  # sections of a scenario that vary
+_BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
+
+
+class SharesEntry(FileModel):
+    """Shares of one budget to divide anew."""
+
+    shares: tuple[str, ...] | Literal["all"]
+    min: Annotated[float, Field(gt=0, lt=1)] = SMALLEST_SHARE
+    max: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class RangeEntry(FileModel):
+    """A quantity between two ends."""
+
+    start: str | int | float = Field(alias="from")
+    stop: str | int | float = Field(alias="to")
+    count: PositiveInt | None = Field(default=None, description="values, where it is enumerated")
+    scale: Literal["linear", "log"] = "linear"
+    when: Mapping[str, Any] = Field(default={}, description="only where options have these values, by path")
+
+
+class OptionsEntry(FileModel):
+    """Values to choose from."""
+
+    values: tuple[Any, ...] = Field(min_length=1)
+    when: Mapping[str, Any] = Field(default={}, description="only where other options have these values, by path")
+
+
+# ------------------------------------------------------------------------------------------ space
+
+
+def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Document) -> Space:
+    """Space of a study's entries; SpecError with the line of the first that cannot be read."""
+    ranges: list[Range] = []
+    shares: list[Shares] = []
+    options: list[Options] = []
+    for path, given in entries.items():
+        place = document.under("space", path) if isinstance(given, Mapping) else document
+        try:
+            entry = _entry(path, given, place, scenario, options)
+            {Range: ranges, Shares: shares, Options: options}[type(entry)].append(entry)  # type: ignore[attr-defined]
+        except SpecError:
+            raise
+        except (CrossflowError, ValueError) as error:
+            raise SpecError([document.problem(("space", path), str(error).removeprefix(f"{path}: "))]) from None
+    space = Space(ranges=tuple(ranges), shares=tuple(shares), options=tuple(options))
+    _check_conditions(space, document)
+    return space
+
+
+def _entry(path: str, given: Any, place: Document, scenario: Scenario, options: list[Options]) -> Range | Shares | Options:
+    if path.split(".")[0] not in VARIABLE:
+        raise CrossflowError(f"'{path}' is not a path of a scenario{did_you_mean(path, VARIABLE)}")
+    if path in SHARES:
+        return _shares(path, given, place, scenario)
+    if path == "strategy" and given == "legal":
+        return Options(path=path, values=_strategies(scenario, options))
+    if path == "placement" and given == "all":
+        return Options(path=path, values=tuple(list(order) for order in itertools.permutations(AXES)))
+    if isinstance(given, list) and given:
+        return _options(path, tuple(given), {}, scenario)
+    if isinstance(given, Mapping) and "values" in given:
+        described = files.validate(OptionsEntry, place)
+        return _options(path, described.values, described.when, scenario)
+    if isinstance(given, Mapping):
+        return _range(path, files.validate(RangeEntry, place), place, scenario)
+    words = {"strategy": ", or 'legal' for all that fit", "placement": ", or 'all' for every order of the axes"}.get(path, "")
+    raise CrossflowError(f"expected a list of values, {{values: ..., when: ...}} or {{from: ..., to: ...}}{words}; got {given!r}")
+
+
+def _shares(path: str, given: Any, place: Document, scenario: Scenario) -> Shares:
+    if not isinstance(scenario.system, GeneratedSystem):
+        raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
+    entry = SharesEntry(shares="all") if given == "shares" else files.validate(SharesEntry, place) if isinstance(given, Mapping) else None
+    if entry is None:
+        raise CrossflowError(f"expected 'shares', or {{shares: [...], min: ..., max: ...}}; got {given!r}")
+    model = getattr(scenario.system.budgets, path.rsplit(".", 1)[1])
+    held = [".".join(parts) for parts, _, _ in quantities(model)]
+    names = held if entry.shares == "all" else list(entry.shares)
+    for name in names:
+        if varied(scenario, f"{path}.{name}") is None:
+            raise CrossflowError(f"no share '{name}'{did_you_mean(name, held)}; shares: {', '.join(held)}")
+    kept = sum(float(value[0]) for parts, _, value in quantities(model) if ".".join(parts) not in names)
+    if entry.min * len(names) > 1.0 - kept:
+        raise CrossflowError(
+            f"{len(names)} shares of at least {entry.min:g} are more than the {1.0 - kept:.4g} that the other shares leave"
+        )
+    return Shares(paths=tuple(f"{path}.{name}" for name in names), low=entry.min, high=entry.max, total=1.0 - kept)
+
+
+def _options(path: str, values: tuple[Any, ...], when: Mapping[str, Any], scenario: Scenario) -> Options:
+    found = split(scenario, {path: list(values)})
+    for role, choice in found.choices.items():
+        check_choice(scenario, role, choice)
+    return Options(path=path, values=values, when=_conditions(when))
+
+
+def _range(path: str, entry: RangeEntry, place: Document, scenario: Scenario) -> Range | Options:
+    quantity = varied(scenario, path)
+    if quantity is None or quantity.whole:
+        if entry.count is None:
+            raise CrossflowError("a setting that is no quantity needs a count, or a list of values")
+        described = Spaced.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
+        numbers = [round(value) if isinstance(value, float) else value for value in spaced(described, place, ("space", path))]
+        return _options(path, tuple(dict.fromkeys(numbers)), entry.when, scenario)
+    low, high = (quantity.checked(parse(end, quantity.unit)) for end in (entry.start, entry.stop))
+    if not low < high:
+        raise CrossflowError(f"from must be less than to, got {entry.start} and {entry.stop}")
+    if entry.scale == "log" and low <= 0:
+        raise CrossflowError("a logarithmic scale needs ends greater than zero")
+    return Range(path=path, low=low, high=high, log=entry.scale == "log", count=entry.count, when=_conditions(entry.when))
+
+
+def _conditions(when: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {path: tuple(values) if isinstance(values, list | tuple) else (values,) for path, values in when.items()}
+
+
+def _check_conditions(space: Space, document: Document) -> None:
+    by_path = {option.path: option.values for option in space.options}
+    entries: tuple[Range | Options, ...] = (*space.ranges, *space.options)
+    for entry in entries:
+        for path, values in entry.when.items():
+            if path not in by_path:
+                message = f"when: '{path}' is not an option of the space{did_you_mean(path, by_path)}"
+                raise SpecError([document.problem(("space", entry.path), message)])
+            strange = [value for value in values if value not in by_path[path]]
+            if strange:
+                message = f"when: {path} is never {strange[0]!r}; it is one of {', '.join(map(str, by_path[path]))}"
+                raise SpecError([document.problem(("space", entry.path), message)])
+
+
+def _strategies(scenario: Scenario, options: list[Options]) -> tuple[str, ...]:
+    """Every strategy that is legal for some combination of the options read so far that change devices or model."""
+    sizing = [o for o in options if o.path.startswith(("system.devices", "system.nodes", "system.template", "workload."))]
+    found: dict[str, None] = {}
+    for values in itertools.product(*(option.values for option in sizing)):
+        settings = {**{o.path: value for o, value in zip(sizing, values, strict=True)}, "strategy": DATA_PARALLEL}
+        made = variant(scenario, settings)
+        found |= dict.fromkeys(legal_strategies(made.graph(), made.devices))
+    if not found:
+        raise CrossflowError("no strategy divides this model over so many devices")
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------ objectives and constraints
+
+
+def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> Problem:
+    """Search problem of a study at one of its swept points."""
+    columns = evaluate(scenario).columns()
+    numeric = [name for name in columns if name not in ("bound_by", "reason", "feasible")]
+    problem = Problem(
+        scenario=scenario,
+        space=space,
+        objectives=tuple(_objectives(spec)),
+        constraints=tuple(_constraints(spec, document)),
+        fits=bool(spec.constraints.get("fits", True)),
+        columns=recorded(spec, list(columns)),
+    )
+    for section, names in (("objectives", [o.name for o in problem.objectives]), ("constraints", [c.name for c in problem.constraints])):
+        for name in names:
+            if name not in numeric:
+                message = f"no column '{name}'{did_you_mean(name, numeric)}; columns: {', '.join(numeric)}"
+                raise SpecError([document.problem((section, name), message)])
+            if name == "cost_usd" and not bool((columns[name] > 0).all()):
+                raise SpecError([document.problem((section, name), f"the cost of {scenario.system.name} is not known")])
+    return problem
+
+
+def _objectives(spec: StudyFile) -> Iterator[Objective]:
+    if isinstance(spec.objectives, Mapping):
+        yield from (Objective(name=name, maximise=way == "maximise") for name, way in spec.objectives.items())
+    else:
+        yield from (Objective(name=name, maximise=larger_is_better(name)) for name in spec.objectives)
+
+
+def _constraints(spec: StudyFile, document: Document) -> Iterator[Constraint]:
+    for name, given in spec.constraints.items():
+        if name == "fits":
+            if not isinstance(given, bool):
+                raise SpecError([document.problem(("constraints", name), f"expected true or false, got {given!r}")])
+            continue
+        found = _BOUND.match(str(given))
+        if found is None:
+            raise SpecError([document.problem(("constraints", name), f"expected a bound such as '<= 300 W' or '>= 0.4', got {given!r}")])
+        try:
+            bound = parse(found[2], unit_of(name))
+        except ValueError as error:
+            raise SpecError([document.problem(("constraints", name), str(error))]) from None
+        yield Constraint(name=name, bound=bound, at_most=found[1] == "<=")
+
+
+def recorded(spec: StudyFile, known: list[str]) -> tuple[str, ...]:
+    """Columns of a score that the rows of searches and samples hold beside objectives and constraints."""
+    if spec.record == "all":
+        return tuple(known)
+    asked = [*(spec.record or ()), *spec.columns, *(name for plot in spec.plots for name in plot_columns(plot, known))]
+    return tuple(dict.fromkeys(name for name in asked if name in known))
+
+
+def plot_columns(plot: Any, known: list[str]) -> list[str]:
+    """Columns that a plot shows, groups written out."""
+    names = [value for field in ("x", "y", "value", "colour") if isinstance(value := getattr(plot, field, None), str)]
+    names += getattr(plot, "axes", ())
+    group = getattr(plot, "group", None)
+    return names + [name for name in known if group is not None and name.startswith(f"{group}.")]

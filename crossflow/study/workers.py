@@ -1,0 +1,200 @@
+"""Where the tasks of a study run: in this process, in a pool of processes, or on a Dask cluster.
+
+A task is a function of plain objects and gives a plain object; which of them run where changes no byte of a result. Worker
+processes that die are replaced and their tasks done again; what cannot be mended ends the study with an error, and its
+finished points are on disk by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from crossflow.errors import CrossflowError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+LOSSES = 3  # times in a row that workers may die before a task is given up
+PATIENCE = 20.0  # how long a cluster may be out of reach [s]
+KEPT = "finished points are kept, continue with --resume"
+
+
+class Workers(Protocol):
+    """Somewhere to run tasks."""
+
+    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+        """Results with the numbers of their tasks, in the order in which they are done."""
+
+
+def in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
+    """Results in the order of their tasks."""
+    early: dict[int, Result] = {}
+    wanted = 0
+    for number, result in results:
+        early[number] = result
+        while wanted in early:
+            yield early.pop(wanted)
+            wanted += 1
+
+
+@contextlib.contextmanager
+def workers(jobs: int = 1, dask: str | None = None) -> Iterator[Workers]:
+    """Workers for a study: `jobs` processes, or the cluster whose scheduler is at an address such as tcp://10.0.0.1:8786."""
+    if jobs < 1:
+        raise CrossflowError(f"--jobs must be at least 1, got {jobs}")
+    if dask is not None:
+        with _cluster(dask) as cluster:
+            yield cluster
+    elif jobs == 1:
+        yield Here()
+    else:
+        pool = Processes(jobs=jobs)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+
+class Here:
+    """In this process, one task after the other."""
+
+    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+        """Results, one after the other."""
+        yield from ((number, function(task)) for number, task in enumerate(tasks))
+
+
+@dataclass(kw_only=True)
+class Processes:
+    """A pool of processes, started when the first task comes."""
+
+    jobs: int
+    _pool: ProcessPoolExecutor | None = None
+
+    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+        """Results as they are done; a pool whose process was killed is replaced."""
+        flight = Flight(function=function, waiting=enumerate(tasks), window=2 * self.jobs + 2)
+        losses = 0
+        while flight.launch(self._open()):
+            try:
+                for number, result in flight.land():
+                    losses = 0
+                    yield number, result
+            except BrokenProcessPool:
+                losses += 1
+                self.close()
+                if losses == LOSSES:
+                    raise CrossflowError(
+                        f"worker processes died {LOSSES} times in a row (out of memory?); {KEPT} and fewer --jobs"
+                    ) from None
+
+    def _open(self) -> Executor:
+        import multiprocessing
+
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn"))
+        return self._pool
+
+    def close(self) -> None:
+        """End the processes; tasks that have not begun are dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = None
+
+
+@dataclass(kw_only=True)
+class Flight:
+    """Tasks on their way: no more than `window` at once, so that neither tasks nor results pile up."""
+
+    function: Callable[[Any], Any]
+    waiting: Iterator[tuple[int, Any]]
+    window: int
+    running: dict[Future[Any], tuple[int, Any]] = field(default_factory=dict)
+    again: list[tuple[int, Any]] = field(default_factory=list)
+
+    def launch(self, pool: Executor) -> bool:
+        """Send tasks as far as the window allows, those that were lost first; False when none is on its way."""
+        try:
+            while len(self.running) < self.window and (task := self.again.pop(0) if self.again else next(self.waiting, None)) is not None:
+                self.running[pool.submit(self.function, task[1])] = task
+        except BrokenProcessPool:
+            self.again.insert(0, task)  # type: ignore[arg-type]
+            self.lose()
+            raise
+        return bool(self.running)
+
+    def land(self, timeout: float | None = None) -> Iterator[tuple[int, Any]]:
+        """Results that are there; a task that failed because its worker was lost is put back with all others on their way."""
+        done, _ = wait(self.running, timeout=timeout, return_when=FIRST_COMPLETED)
+        for future in done:
+            number, task = self.running.pop(future)
+            try:
+                result = future.result()
+            except (BrokenProcessPool, CancelledError):
+                self.again.append((number, task))
+                self.lose()
+                raise
+            yield number, result
+
+    def lose(self) -> None:
+        """Put every task that is on its way back, in their order."""
+        self.again = sorted([*self.again, *self.running.values()], key=lambda task: task[0])
+        self.running = {}
+
+
+# ------------------------------------------------------------------------------------------ Dask
+
+
+@contextlib.contextmanager
+def _cluster(address: str) -> Iterator[Cluster]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise CrossflowError("--dask needs the package distributed: pip install 'crossflow[dask]'") from None
+    try:
+        client: Any = Client(address, timeout=PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TypeError) as error:
+        raise CrossflowError(f"--dask {address}: no scheduler answers there ({str(error).splitlines()[0]})") from None
+    try:
+        yield Cluster(client=client, address=address)
+    finally:
+        with contextlib.suppress(Exception):
+            client.close(timeout=2)
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """A Dask cluster, through the executor interface of its client."""
+
+    client: Any
+    address: str
+
+    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+        """Results as they are done. The scheduler gives the tasks of a lost worker to the others."""
+        from distributed.client import FutureCancelledError
+        from distributed.comm.core import CommClosedError
+        from distributed.scheduler import KilledWorker
+
+        pool = self.client.get_executor(pure=False)
+        flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * self._width(), 8))
+        reached = time.monotonic()
+        try:
+            while flight.launch(pool):
+                yield from flight.land(timeout=1.0)
+                reached = time.monotonic() if self._alive() else reached
+                if time.monotonic() - reached > PATIENCE:
+                    raise CrossflowError(f"lost the scheduler at {self.address}; {KEPT}")
+        except KilledWorker as error:
+            raise CrossflowError(f"a task killed one worker after the other ({error}); {KEPT}") from None
+        except (CancelledError, FutureCancelledError, CommClosedError, OSError, RuntimeError) as error:
+            raise CrossflowError(f"lost the scheduler at {self.address} ({type(error).__name__}); {KEPT}") from None
+
+    def _width(self) -> int:
+        return len(self.client.nthreads())
+
+    def _alive(self) -> bool:
+        return bool(self.client.status == "running")

@@ -1,0 +1,127 @@
+"""Tornado plots of explanations: a data step that tests can look at, and a drawing step."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crossflow import files
+from crossflow.score import ENDINGS as UNIT_ENDINGS
+from crossflow.score import unit_of
+from crossflow.sensitivity import NOTHING, Explanation, Swing
+from crossflow.units import show
+
+LOW, HIGH = "#0072B2", "#D55E00"  # colour-blind safe (Okabe and Ito)
+ENDINGS = (".png", ".svg")
+
+
+class TornadoRow(NamedTuple):
+    """One bar: the ends of a parameter's range and the objective there; `given` where a file names the range. SI units."""
+
+    path: str
+    unit: str
+    low: float
+    high: float
+    at_low: float
+    at_high: float
+    resource: str | None
+    given: bool
+
+
+class TornadoData(NamedTuple):
+    """Everything that a plot shows: bars from the largest span to the smallest, about the scenario's own value."""
+
+    title: str
+    label: str
+    value: float
+    scale: float
+    rows: tuple[TornadoRow, ...]
+
+
+def tornado(explanation: Explanation, top: int = 15) -> TornadoData:
+    """What a tornado plot of an explanation shows: the parameters with the largest spans among those with a value at both ends."""
+    swings = [swing for swing in explanation.swings if math.isfinite(_span(swing)) and _span(swing) > NOTHING * explanation.value]
+    unit = unit_of(explanation.objective)
+    written, _, prefixed = show(explanation.value, unit, 15).partition(" ")
+    words = in_words(explanation.objective)
+    return TornadoData(
+        title=f"{explanation.scenario.name}: what moves the {words}",
+        label=f"{words[0].upper()}{words[1:]} [{prefixed or '1'}]",
+        value=explanation.value,
+        scale=explanation.value / float(written),
+        rows=tuple(_row(swing) for swing in sorted(swings, key=lambda swing: -_span(swing))[:top]),
+    )
+
+
+def in_words(objective: str) -> str:
+    """A column of a score as people say it, without the unit that its name ends in.
+
+    >>> in_words("step_time_s"), in_words("bound_share.l2"), in_words("breakdown_s.compute"), in_words("samples_per_second")
+    ('step time', 'bound l2', 'breakdown compute', 'samples per second')
+    """
+    group, _, part = objective.partition(".")
+    name = group.removesuffix(next((ending for ending in UNIT_ENDINGS if group.endswith(ending)), ""))
+    return f"{name} {part}".replace("_", " ").strip()
+
+
+def _span(swing: Swing) -> float:
+    return abs(swing.at_high - swing.at_low)
+
+
+def _row(swing: Swing) -> TornadoRow:
+    return TornadoRow(*(getattr(swing, name) for name in TornadoRow._fields))
+
+
+def draw(data: TornadoData, path: Path) -> list[Path]:
+    """Draw a plot as PNG and SVG beside each other; an ending of `path` that names one of them is left off."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 1.9 + 0.42 * len(data.rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    _draw_bars(figure.subplots(), data)
+    _legend(figure, data)
+    stem = path.with_suffix("") if path.suffix in ENDINGS else path
+    written = []
+    for ending, options in ((".png", {"dpi": 150, "metadata": {"Software": None}}), (".svg", {"metadata": {"Date": None}})):
+        stream = io.BytesIO()
+        with mpl.rc_context({"svg.hashsalt": "crossflow"}):  # the same explanation gives the same bytes
+            figure.savefig(stream, format=ending[1:], **options)
+        written.append(stem.with_name(stem.name + ending))
+        files.write_bytes(written[-1], stream.getvalue())
+    return written
+
+
+def _draw_bars(axis: Any, data: TornadoData) -> None:
+    for place, row in enumerate(data.rows):
+        for end, colour in ((row.at_low, LOW), (row.at_high, HIGH)):
+            hatch = "////" if row.given else None
+            width = (end - data.value) / data.scale
+            axis.barh(place, width, left=data.value / data.scale, height=0.62, color=colour, edgecolor="white", hatch=hatch, zorder=2)
+    axis.axvline(data.value / data.scale, color="#444444", linewidth=1.0, zorder=3)
+    axis.set_yticks(range(len(data.rows)), [_words(row) for row in data.rows], fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xlabel(data.label)
+    axis.set_title(data.title, fontsize=10)
+    axis.grid(axis="x", color="#dddddd", linewidth=0.6, zorder=0)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _words(row: TornadoRow) -> str:
+    through = f", through {row.resource}" if row.resource else ""
+    return f"{row.path}\n{show(row.low, row.unit)} to {show(row.high, row.unit)}{through}"
+
+
+def _legend(figure: Any, data: TornadoData) -> None:
+    """Colours name the ends of a range, hatching where the range comes from."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=LOW, label="at the low end"), Patch(color=HIGH, label="at the high end")]
+    if not all(row.given for row in data.rows):
+        handles.append(Patch(facecolor="#888888", edgecolor="white", label="plain: value over 1.1 to value times 1.1"))
+    if any(row.given for row in data.rows):
+        handles.append(Patch(facecolor="#888888", edgecolor="white", hatch="////", label="hatched: low to high of its file"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)

@@ -1,0 +1,276 @@
+# ruff: noqa: E501  (exact sentences)
+"""Searches and draws as studies: what is written, how it is resumed, what wrong files are told."""
+
+import csv
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+import crossflow
+from crossflow.errors import CrossflowError
+from crossflow.study import records, run_study
+
+SCENARIO = {
+    "system": {"template": "pathfinder", "devices": 8},
+    "workload": {"model": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "fp16"},
+    "strategy": "d8",
+}
+SPACE = {
+    "system.budgets.power_shares": "shares",
+    "system.budgets.area": {"shares": ["compute", "memory", "on_chip.l2"], "min": 0.02},
+    "strategy": "legal",
+}
+SEARCHES = {
+    "strategy": {"searcher": "exhaustive", "over": ["strategy"]},
+    "budgets": {"searcher": "gradient", "starts": 2, "steps": 4, "over": ["system.budgets"]},
+    "both": {"searcher": "gradient", "starts": 2, "steps": 3, "finalists": 2},
+    "random": {"searcher": "random", "evaluations": 50},
+    "tpe": {"searcher": "tpe", "evaluations": 20, "over": ["strategy", "system.budgets.power_shares"]},
+}
+NAMES = ("points.jsonl", "points.csv", "run.json", "best.json", "convergence.csv")
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory):
+    """Path of a search study with other sections."""
+    numbers = itertools.count()
+
+    def written(**sections):
+        whole = {"name": "s", "scenario": SCENARIO, "space": SPACE, "searches": SEARCHES, **sections}
+        path = tmp_path_factory.mktemp(f"study{next(numbers)}") / "s.yaml"
+        path.write_text(yaml.safe_dump({name: given for name, given in whole.items() if given is not None}, sort_keys=False))
+        return path
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def swept(write):
+    """A study of all searches at two swept points, run once."""
+    path = write(sweep={"system.technology.logic": ["N7", "N3"]}, columns=["energy_j"])
+    return run_study(path, out=path.parent / "o")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+# ------------------------------------------------------------------------------------------ what is found and written
+
+
+def test_every_search_runs_at_every_swept_point(swept):
+    found = [(result.run.name, result.run.point["system.technology.logic"]) for result in swept.results]
+    assert found == [(name, node) for node in ("N7", "N3") for name in SEARCHES]
+    rows = swept.rows
+    assert [row["id"] for row in rows] == list(range(len(rows)))
+    for result in swept.results:
+        mine = [row for row in rows if row["run"] == result.run.number]
+        assert {(row["search"], row["system.technology.logic"]) for row in mine} == {
+            (result.run.name, result.run.point["system.technology.logic"])
+        }
+        assert sum(row["evaluations"] for row in mine) == result.best.evaluations
+        assert min(row["step_time_s"] for row in mine if row["feasible"]) == result.best.row["step_time_s"]
+
+
+def test_searching_more_finds_no_less(swept):
+    best = {(r.run.name, r.run.point["system.technology.logic"]): r.best.row["step_time_s"] for r in swept.results}
+    for node in ("N7", "N3"):
+        assert best["both", node] <= best["strategy", node] * 1.05
+        assert best["both", node] < best["budgets", node]
+
+
+def test_the_best_design_is_a_scenario_that_gives_its_figures(swept):
+    for result in swept.results:
+        node = result.run.point["system.technology.logic"]
+        scenario = crossflow.load(swept.out / f"best-{result.run.name}-{node}.yaml")
+        assert crossflow.predict(scenario).step_time == pytest.approx(result.best.row["step_time_s"], rel=1e-9)
+        assert crossflow.predict(scenario).feasible
+
+
+def test_tables_and_files_agree(swept):
+    best = json.loads((swept.out / "best.json").read_text())
+    assert [entry["best"]["step_time_s"] for entry in best] == [result.best.row["step_time_s"] for result in swept.results]
+    with (swept.out / "convergence.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    for result in swept.results:
+        mine = [row for row in rows if (row["search"], row["system.technology.logic"]) == (result.run.name, *result.run.point.values())]
+        assert float(mine[-1]["best"]) == pytest.approx(result.best.row["step_time_s"], rel=1e-12)
+    headers, table = swept.table()
+    assert headers[:3] == ["logic", "search", "strategy"]
+    assert len(table) == 10
+    record = json.loads((swept.out / "run.json").read_text())
+    assert [entry["seed"] for entry in record["searches"]] == [0] * 10
+    assert record["searches"][4]["optuna"].startswith("5.")
+
+
+def test_pandas_reads_the_points(swept):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(swept.out / "points.csv")
+    times = [np.inf if row["step_time_s"] is None else row["step_time_s"] for row in swept.rows]
+    assert frame["step_time_s"].fillna(np.inf).tolist() == times
+    assert len(swept.to_frame()) == len(frame)
+
+
+def test_the_same_study_gives_the_same_bytes_on_any_workers(swept, tmp_path):
+    path = swept.out.parent / "s.yaml"
+    for jobs in (1, 2):
+        run_study(path, out=tmp_path / str(jobs), jobs=jobs)
+        assert contents(tmp_path / str(jobs)) == contents(swept.out)
+
+
+def test_several_objectives_give_a_front(write):
+    path = write(
+        objectives={"step_time_s": "minimise", "cost_usd": "minimise", "mfu": "maximise"},
+        space={"system.technology.memory": ["HBM2", "HBM2e", "HBM3"], "system.technology.inter_link": ["NDR-x8", "GDR-x8"]},
+        searches={"all": {"searcher": "exhaustive"}},
+    )
+    made = run_study(path, out=path.parent / "o")
+    rows = made.rows
+    assert len(rows) == 6
+    figures = [(row["step_time_s"], row["cost_usd"], -row["mfu"]) for row in rows]
+    kept = [f for f in figures if not any(all(a <= b for a, b in zip(g, f, strict=True)) and g != f for g in figures)]
+    assert sorted((row["step_time_s"], row["cost_usd"], -row["mfu"]) for row in made.results[0].best.front) == sorted(kept)
+
+
+def test_conditions_leave_out_what_has_no_meaning(write):
+    space = {"strategy": ["d8", "CR-8"], "placement": {"values": [["dp"], ["kp1"]], "when": {"strategy": "CR-8"}}}
+    path = write(space=space, searches={"all": {"searcher": "exhaustive", "prune": False}})
+    rows = run_study(path, out=path.parent / "o").rows
+    assert [(row["strategy"], row["placement"]) for row in rows] == [("d8", None), ("CR-8", ["dp"]), ("CR-8", ["kp1"])]
+    assert [row["feasible"] for row in rows] == [True, False, True]
+    assert "expected each of kp1 once" in rows[1]["reason"]
+
+
+def test_an_optuna_study_is_shared_through_its_storage(write, tmp_path):
+    import optuna
+
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    settings = {"searcher": "tpe", "evaluations": 12, "storage": storage, "over": ["strategy"]}
+    path = write(searches={"shared": settings})
+    made = run_study(path, out=path.parent / "o")
+    shared = optuna.load_study(study_name="s-shared", storage=storage)
+    assert len(shared.trials) == 12
+    assert np.exp(shared.best_value) == pytest.approx(made.results[0].best.row["step_time_s"])
+    assert {trial.params["strategy"] for trial in shared.trials} == {row["strategy"] for row in made.rows}
+
+
+def test_an_optuna_storage_that_is_not_there_is_told(write):
+    path = write(searches={"shared": {"searcher": "tpe", "storage": "sqlite:////nowhere/x.db"}})
+    with pytest.raises(CrossflowError, match=r"^storage sqlite:////nowhere/x\.db: "):
+        run_study(path, out=path.parent / "o")
+
+
+# ------------------------------------------------------------------------------------------ resuming
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.13, 0.5, 0.77, 0.995, 1.0])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_resumed_from_any_part_of_the_points(swept, tmp_path, keep, jobs):
+    if jobs == 2 and keep not in (0.13, 0.77):
+        pytest.skip("processes take a while to start")
+    whole = (swept.out / "points.jsonl").read_bytes()
+    (tmp_path / "points.jsonl").write_bytes(whole[: int(keep * len(whole))])
+    (tmp_path / "run.json").write_text((swept.out / "run.json").read_text().replace('"finished": true', '"finished": false'))
+    run_study(swept.out.parent / "s.yaml", out=tmp_path, resume=True, jobs=jobs)
+    assert contents(tmp_path) == contents(swept.out)
+
+
+def test_killed_in_the_middle_and_resumed(swept, tmp_path):
+    words = [sys.executable, "-m", "crossflow", "study", str(swept.out.parent / "s.yaml"), "--out", str(tmp_path)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    points, limit = tmp_path / records.POINTS, time.monotonic() + 30
+    while not (points.exists() and points.stat().st_size > 20_000) and child.poll() is None and time.monotonic() < limit:
+        time.sleep(0.002)
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate(timeout=30)
+    assert not (tmp_path / "best.json").exists()
+    run_study(swept.out.parent / "s.yaml", out=tmp_path, resume=True)
+    assert contents(tmp_path) == contents(swept.out)
+
+
+@pytest.mark.parametrize("setting", ["searches.random.seed=3", "space.strategy=[d8]", "objectives=[energy_j]"])
+def test_a_changed_search_does_not_go_on_from_old_points(swept, tmp_path, setting):
+    (tmp_path / "points.jsonl").write_bytes((swept.out / "points.jsonl").read_bytes())
+    (tmp_path / "run.json").write_bytes((swept.out / "run.json").read_bytes())
+    with pytest.raises(CrossflowError, match="holds a run of a different study"):
+        run_study(swept.out.parent / "s.yaml", out=tmp_path, resume=True, settings=[setting])
+    assert (tmp_path / "points.jsonl").read_bytes() == (swept.out / "points.jsonl").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------ uncertain numbers
+
+
+@pytest.fixture(scope="module")
+def drawn(write):
+    path = write(
+        space=None, searches=None, sweep={"system.technology.memory": ["HBM2", "HBM4"]}, columns=["step_time_s", "energy_j"],
+        uncertainty={"samples": 300, "seed": 4, "interval": 0.8},
+    )  # fmt: skip
+    return run_study(path, out=path.parent / "o")
+
+
+def test_draws_are_rows_and_intervals_are_theirs(drawn):
+    rows = drawn.rows
+    assert len(rows) == 600
+    with (drawn.out / "intervals.csv").open() as stream:
+        intervals = {(row["system.technology.memory"], row["column"]): row for row in csv.DictReader(stream)}
+    for memory in ("HBM2", "HBM4"):
+        times = sorted(row["step_time_s"] for row in rows if row["system.technology.memory"] == memory)
+        found = intervals[memory, "step_time_s"]
+        assert float(found["low"]) == times[round(0.1 * 299)]
+        assert float(found["median"]) == times[round(0.5 * 299)]
+        assert float(found["high"]) == times[round(0.9 * 299)]
+
+
+def test_designs_are_compared_over_the_same_draws(drawn):
+    rows = drawn.rows
+    one, other = ([row["step_time_s"] for row in rows if row["system.technology.memory"] == name] for name in ("HBM2", "HBM4"))
+    wins = np.mean([a < b for a, b in zip(one, other, strict=True)]) + 0.5 * np.mean([a == b for a, b in zip(one, other, strict=True)])
+    assert drawn.comparisons[0]["probability_a_faster"] == pytest.approx(wins)
+    assert drawn.comparisons[0]["probability_a_faster"] + drawn.comparisons[1]["probability_a_faster"] == pytest.approx(1.0)
+
+
+def test_draws_do_not_depend_on_the_workers(drawn, tmp_path):
+    run_study(drawn.out.parent / "s.yaml", out=tmp_path, jobs=2)
+    assert contents(tmp_path) == contents(drawn.out)
+
+
+# ------------------------------------------------------------------------------------------ wrong files
+
+WRONG = [
+    ({"space": {"sytem.budgets.power": ["300 W"]}}, "s.yaml:14: space.sytem.budgets.power: 'sytem.budgets.power' is not a path of a scenario"),
+    ({"space": {"system.budgets.power": {"from": "300 W", "to": "200 W"}}}, "space.system.budgets.power: from must be less than to, got 300 W and 200 W"),
+    ({"space": {"system.budgets.power": {"from": 300, "to": "400 W"}}}, "expected a quantity in W, got the bare number 300; write the unit"),
+    ({"space": {"system.budgets.area": {"shares": ["compute", "l2"]}}}, "no share 'l2'; shares: compute, memory, inter_link, on_chip.registers, on_chip.l1, on_chip.l2"),
+    ({"space": {"strategy": "all"}}, "expected a list of values, {values: ..., when: ...} or {from: ..., to: ...}, or 'legal' for all that fit; got 'all'"),
+    ({"space": {"system.technology.memory": ["HBM2", "HBM9"]}}, "technology library 'deepflow-2024' has no memory 'HBM9'; did you mean"),
+    ({"space": {"workload.m": {"from": 8, "to": 64}}}, "a setting that is no quantity needs a count, or a list of values"),
+    ({"space": {**SPACE, "placement": {"values": [["dp"]], "when": {"strategie": "d8"}}}}, "when: 'strategie' is not an option of the space; did you mean 'strategy'?"),
+    ({"objectives": ["step_tmie_s"]}, "no column 'step_tmie_s'; did you mean 'step_time_s'?"),
+    ({"constraints": {"power_w": "300 W"}}, "constraints.power_w: expected a bound such as '<= 300 W' or '>= 0.4', got '300 W'"),
+    ({"constraints": {"power_w": "<= 300 J"}}, "constraints.power_w: expected a quantity in W, got '300 J': 'J' is not a unit of W"),
+    ({"searches": {"x": {"searcher": "gradiant"}}}, "searches.x"),
+    ({"searches": {"x": {"searcher": "random", "steps": 3}}}, "unknown key 'steps'"),
+    ({"searches": {"x": {"searcher": "random", "over": ["strategie"]}}}, "over: 'strategie' is not in the space; space: system.budgets.power_shares, system.budgets.area, strategy"),
+    ({"searches": None}, "searches: missing; a search needs both a space and searches"),
+    ({"uncertainty": {"samples": 10}}, "a study with searches cannot sample uncertain numbers"),
+    ({"space": None, "searches": None, "uncertainty": {"parameters": ["techlib.memory.HBM2.device_capacity"]}}, "techlib.memory.HBM2.device_capacity: no number with low and high stands there"),
+    ({"scenario": {"system": "dgx-h100", "workload": SCENARIO["workload"]}}, "dgx-h100 is known by its datasheet and has no budgets to divide"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sections", "sentence"), WRONG, ids=[sentence[:40] for _, sentence in WRONG])
+def test_wrong_studies_are_told_before_anything_is_written(write, tmp_path, sections, sentence):
+    path = write(**sections)
+    with pytest.raises(CrossflowError) as caught:
+        run_study(path, out=tmp_path / "out")
+    assert sentence in str(caught.value).replace(f"{path}:", "s.yaml:")
+    assert not (tmp_path / "out").exists()

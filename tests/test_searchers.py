@@ -1,0 +1,266 @@
+# ruff: noqa: E501  (tables of cases)
+"""What every searcher keeps to: bounds, constraints, seeds, budgets, resuming; and that searching pays."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.errors import CrossflowError
+from crossflow.search import (
+    Constraint,
+    ExhaustiveSettings,
+    GradientSettings,
+    Objective,
+    Options,
+    OptunaSettings,
+    Problem,
+    RandomSettings,
+    Range,
+    ScipySettings,
+    Shares,
+    Space,
+    non_dominated,
+    search,
+)
+
+POWER = "system.budgets.power"
+SHARES = tuple(f"system.budgets.power_shares.{name}" for name in ("compute", "memory", "on_chip.l2"))
+MEMORY = Options(path="system.technology.memory", values=("HBM2", "HBM2e"))
+LEFT = 1.0 - 0.125 - 0.085 - 0.05  # what registers, l1 and links leave of the power of the template
+CONTINUOUS = Space(ranges=(Range(path=POWER, low=150.0, high=300.0),), shares=(Shares(paths=SHARES, total=LEFT),))
+MIXED = dataclasses.replace(CONTINUOUS, options=(MEMORY,))
+COUNTED = Space(
+    ranges=(Range(path=POWER, low=150.0, high=300.0, count=4),),
+    options=(MEMORY, Options(path="strategy", values=("d1", "d2", "d3", "RC-1-2", "CR-2"))),
+)
+SEARCHERS = {
+    "gradient": (MIXED, GradientSettings(starts=3, steps=6)),
+    "gradient, quantities alone": (CONTINUOUS, GradientSettings(starts=3, steps=6)),
+    "slsqp": (CONTINUOUS, ScipySettings(searcher="slsqp", starts=2, steps=8)),
+    "trust-constr": (CONTINUOUS, ScipySettings(searcher="trust-constr", starts=1, steps=8)),
+    "tpe": (MIXED, OptunaSettings(searcher="tpe", evaluations=40)),
+    "cma-es": (CONTINUOUS, OptunaSettings(searcher="cma-es", evaluations=60, population=10)),
+    "nsga2": (MIXED, OptunaSettings(searcher="nsga2", evaluations=60, population=10)),
+    "random": (MIXED, RandomSettings(searcher="random", evaluations=200)),
+    "exhaustive": (COUNTED, ExhaustiveSettings(searcher="exhaustive", prune=False)),
+    "exhaustive, pruned": (COUNTED, ExhaustiveSettings(searcher="exhaustive")),
+}
+
+
+@pytest.fixture(scope="module")
+def product():
+    """A product of matrices that two devices may share."""
+    workload = {"model": "gemm", "m": 2048, "n": 2048, "k": 2048, "dtype": "fp16"}
+    return crossflow.from_dict({"system": {"template": "pathfinder"}, "workload": workload})
+
+
+@pytest.fixture(params=SEARCHERS, ids=str)
+def case(request, product):
+    """A problem and the settings of a searcher."""
+    space, settings = SEARCHERS[request.param]
+    return Problem(scenario=product, space=space, objectives=(Objective(name="step_time_s"),)), settings
+
+
+def recorded(problem, settings, replay=()):
+    """What a search finds, and the rows that it records."""
+    rows = []
+
+    def record(position, columns):
+        assert position == len(replay_rows) + len(rows)
+        rows.extend(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    replay_rows = list(replay)
+    best = search(problem, settings, record=record, replay=replay_rows)
+    return best, [{name: plain(value) for name, value in row.items()} for row in rows]
+
+
+def plain(value):
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def used(rows, replay, best):
+    """Rows of a search of which the first were replayed, as far as it used them."""
+    return [*replay[: best.rows - len(rows)], *rows]
+
+
+def test_every_design_keeps_bounds_and_budgets(case):
+    problem, settings = case
+    _, rows = recorded(problem, settings)
+    for row in rows:
+        assert row.get(POWER) is None or 150.0 <= row[POWER] <= 300.0
+        assert sum(row.get(path, 0.0) for path in SHARES) <= LEFT + 1e-9
+        assert row.get(MEMORY.path, "HBM2") in MEMORY.values
+
+
+def test_the_best_is_the_best_of_the_record_and_its_figures_are_true(case):
+    problem, settings = case
+    best, rows = recorded(problem, settings)
+    feasible = [row["step_time_s"] for row in rows if row["feasible"]]
+    assert best.row["step_time_s"] == min(feasible)
+    options = [option.path for option in problem.space.options]
+    point = {path: [best.row[path]] for path in problem.space.paths if best.row[path] is not None}
+    score = crossflow.evaluate(problem.scenario, point)
+    assert score.step_time[0] == pytest.approx(best.row["step_time_s"], rel=1e-9), options
+
+
+def test_the_same_seed_gives_the_same_record_and_another_does_not(case):
+    problem, settings = case
+    one, two = (recorded(problem, settings) for _ in range(2))
+    assert one == two
+    if settings.searcher != "exhaustive":
+        assert recorded(problem, settings.model_copy(update={"seed": 5}))[1] != one[1]
+
+
+@pytest.mark.parametrize("budget", [1, 37])
+def test_no_more_designs_are_evaluated_than_the_budget_allows(case, budget):
+    problem, settings = case
+    best, rows = recorded(problem, settings.model_copy(update={"evaluations": budget}))
+    if problem.space.options and isinstance(settings, GradientSettings):
+        assert best.evaluations <= budget + len(rows)  # the least inner search takes one design
+    else:
+        assert best.evaluations == sum(row["evaluations"] for row in rows) == min(budget, best.evaluations)
+        assert 0 < best.evaluations <= budget
+
+
+def test_a_search_that_has_no_time_ends_at_once(case):
+    problem, settings = case
+    best, _ = recorded(problem, settings.model_copy(update={"seconds": 1e-9}))
+    assert best.evaluations < 200 or settings.searcher == "random"
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.8, 1.0])
+def test_a_search_that_was_cut_off_goes_on_to_the_same_end(case, part):
+    problem, settings = case
+    best, rows = recorded(problem, settings)
+    kept = rows[: round(part * len(rows))]
+    again, fresh = recorded_again(problem, settings, kept)
+    assert again == best
+    assert used(fresh, kept, again) == rows
+
+
+def recorded_again(problem, settings, replay):
+    rows = []
+
+    def record(position, columns):
+        assert position >= len(rows)
+        rows.extend(dict(zip(columns, map(plain, row), strict=True)) for row in zip(*columns.values(), strict=True))
+
+    best = search(problem, settings, record=record, replay=replay)
+    return best, rows
+
+
+def test_a_record_of_another_search_is_refused(product):
+    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
+    _, rows = recorded(problem, GradientSettings(starts=2, steps=2))
+    with pytest.raises(CrossflowError, match="the record's points are not those of this search"):
+        search(problem, GradientSettings(starts=2, steps=2, seed=1), replay=rows)
+
+
+def test_constraints_are_kept_where_they_can_be(case):
+    problem, settings = case
+    free = search(dataclasses.replace(problem, columns=("power_w",)), settings).row
+    if settings.searcher.startswith("exhaustive"):
+        settings = settings.model_copy(update={"prune": False})
+    limit = 0.9 * free["power_w"]
+    limited = dataclasses.replace(problem, constraints=(Constraint(name="power_w", bound=limit),), columns=("power_w",))
+    best, rows = recorded(limited, settings)
+    assert all(row["power_w"] <= limit for row in rows if row["feasible"])
+    assert all(row["violation"] > 0 for row in rows if row["power_w"] is not None and row["power_w"] > limit)
+    assert best.row["feasible"] is any(row["feasible"] for row in rows)
+
+
+def test_gradient_beats_as_many_random_designs(product):
+    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="energy_j"),))
+    found = search(problem, GradientSettings(starts=4, steps=40))
+    drawn = search(problem, RandomSettings(searcher="random", evaluations=found.evaluations))
+    assert found.row["energy_j"] <= drawn.row["energy_j"]
+
+
+def test_every_searcher_improves_on_its_first_designs(case):
+    problem, settings = case
+    best, rows = recorded(problem, settings)
+    feasible = [row["step_time_s"] for row in rows if row["feasible"]]
+    assert best.row["step_time_s"] < np.median(feasible)
+    assert [value for _, value in best.improvements] == sorted((value for _, value in best.improvements), reverse=True)
+    counts = [count for count, _ in best.improvements]
+    assert counts == sorted(counts)
+    assert counts[-1] <= best.evaluations
+
+
+# ------------------------------------------------------------------------------------------ exhaustive
+
+
+def fronts(problem, settings):
+    best = search(problem, settings)
+    return best, sorted((row["step_time_s"], row["energy_j"]) for row in best.front)
+
+
+@pytest.mark.parametrize("names", [("step_time_s",), ("energy_j",), ("step_time_s", "energy_j")])
+@pytest.mark.parametrize(
+    "workload", [{"model": "gemm", "m": 4096, "n": 512, "k": 4096}, {"model": "lstm-16k", "hidden": 2048}], ids=["gemm", "lstm"]
+)
+def test_pruning_changes_neither_the_best_nor_the_front(names, workload):
+    scenario = crossflow.from_dict({"system": {"template": "pathfinder", "devices": 16}, "workload": workload, "strategy": "d16"})
+    strategies = ("d16", "RC-2-8", "RC-1-4-d4", "RC-4-4", "CR-16", "CR-4-d4", "CR-2-d8", "d8-p2", "RC-16-1", "d17", "RC-2-2-d4")
+    space = Space(ranges=COUNTED.ranges, options=(MEMORY, Options(path="strategy", values=strategies)))
+    problem = Problem(
+        scenario=scenario, space=space, objectives=tuple(Objective(name=name) for name in names), columns=("step_time_s", "energy_j")
+    )
+    whole, front = fronts(problem, ExhaustiveSettings(searcher="exhaustive", prune=False))
+    pruned, same = fronts(problem, ExhaustiveSettings(searcher="exhaustive"))
+    assert whole.evaluations == 4 * 2 * len(strategies)
+    assert pruned.evaluations + pruned.pruned == whole.evaluations
+    assert pruned.pruned > 0
+    assert pruned.row[names[0]] == whole.row[names[0]]
+    assert front == same
+
+
+def test_where_nothing_fits_pruning_finds_what_misses_least():
+    scenario = crossflow.from_dict({"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d8"})
+    space = Space(options=(MEMORY, Options(path="strategy", values=("d8", "RC-1-8", "CR-8"))))
+    problem = Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
+    one, other = (search(problem, ExhaustiveSettings(searcher="exhaustive", prune=prune)) for prune in (True, False))
+    assert one.row == other.row
+    assert one.row["feasible"] is False
+    assert "too much" in one.row["reason"]
+
+
+def test_what_cannot_be_enumerated_is_told(product, exactly):
+    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
+    sentence = "searcher exhaustive: the space holds quantities without an end; give ranges a count, and search shares with gradient"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        search(problem, ExhaustiveSettings(searcher="exhaustive"))
+
+
+# ------------------------------------------------------------------------------------------ several objectives
+
+
+@pytest.mark.parametrize("settings", [RandomSettings(searcher="random", evaluations=600), GradientSettings(starts=6, steps=10),
+                                      OptunaSettings(searcher="nsga2", evaluations=120, population=20)], ids=["random", "gradient", "nsga2"])  # fmt: skip
+def test_the_front_is_that_of_all_rows(product, settings):
+    objectives = (Objective(name="step_time_s"), Objective(name="power_w"), Objective(name="mfu", maximise=True))
+    problem = Problem(scenario=product, space=CONTINUOUS, objectives=objectives)
+    best, rows = recorded(problem, settings)
+    feasible = [row for row in rows if row["feasible"]]
+    losses = np.log([[row["step_time_s"], row["power_w"], 1 / row["mfu"]] for row in feasible]).T
+    kept = [feasible[i] for i in np.flatnonzero(non_dominated(losses))]
+    assert sorted(row["step_time_s"] for row in best.front) == sorted(row["step_time_s"] for row in kept)
+
+
+def test_cma_es_tells_that_it_moves_quantities_alone(product, exactly):
+    problem = Problem(scenario=product, space=MIXED, objectives=(Objective(name="step_time_s"),))
+    sentence = "searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        search(problem, OptunaSettings(searcher="cma-es"))
+
+
+def test_an_empty_space_and_one_without_quantities_are_told(product, exactly):
+    problem = Problem(scenario=product, space=Space(), objectives=(Objective(name="step_time_s"),))
+    with pytest.raises(CrossflowError, match=exactly("the space is empty: there is nothing to search")):
+        search(problem, GradientSettings())
+    sentence = "searcher gradient: the space has options alone; use exhaustive, random, tpe or nsga2"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        search(dataclasses.replace(problem, space=Space(options=(MEMORY,))), GradientSettings())

@@ -1,0 +1,349 @@
+"""Explanations: elasticities against differences taken here, promises against re-evaluation, closed forms, what cannot be explained."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow import sensitivity
+from crossflow.__main__ import main
+from crossflow.errors import CrossflowError
+from crossflow.sensitivity import FACTORS, NOTHING, explain
+from crossflow.tornado import draw, tornado
+from crossflow.units import parse, show
+
+CASE = """\
+name: case
+system: {template: pathfinder, technology: {logic: N7, memory: HBM3, inter_link: XDR-x8}}
+workload: lstm-16k
+strategy: CR-8-d64
+"""
+H100 = {"system": {"template": "h100-sxm"}, "strategy": "d1"}
+KEYS = {
+    "name", "objective", "unit", "larger_is_better", "value", "feasible", "reason", "bound_by", "step", "fine_step", "limiting",
+    "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "notes",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("explain") / "case.yaml"
+    file.write_text(CASE)
+    return file
+
+
+@pytest.fixture(scope="module")
+def case(path):
+    return crossflow.load(path)
+
+
+@pytest.fixture(scope="module")
+def explained(case):
+    return explain(case)
+
+
+@pytest.fixture(scope="module")
+def compute_bound(gemm):
+    return explain(gemm("p4", n=8192, m=8192, k=8192))
+
+
+def step_times(case, **points):
+    return crossflow.evaluate(case, {path: np.array(values, dtype=float) for path, values in points.items()}).step_time
+
+
+def difference(case, number, step, column="step_time_s"):
+    """Central difference of the logarithms."""
+    ends = number.value * np.array([1 - step, 1 + step])
+    low, high = crossflow.evaluate(case, {number.path: ends}).columns()[column]
+    return math.log(high / low) / math.log(ends[1] / ends[0])
+
+
+# ------------------------------------------------------------------------------------------ elasticities
+
+
+@pytest.mark.parametrize("step", [1e-4, 5e-3])
+def test_smooth_elasticities_are_central_differences_of_any_step(case, explained, step):
+    smooth = [e for e in explained.effects if e.smooth and e.sides == "both" and abs(e.elasticity) > 1e-3]
+    assert len(smooth) >= 8
+    for effect in smooth:
+        assert effect.elasticity == pytest.approx(difference(case, effect.parameter, step), rel=0.01), effect.parameter.path
+
+
+def test_all_elasticities_of_two_sides_are_differences_of_the_stated_step(case, explained):
+    both = [e for e in explained.effects if e.sides == "both" and abs(e.elasticity) > 1e-3 and not e.parameter.quantity.whole]
+    assert len(both) >= 20
+    for effect in both:
+        assert effect.elasticity == pytest.approx(difference(case, effect.parameter, sensitivity.STEP), rel=1e-6)
+
+
+def test_elasticities_are_sorted(explained):
+    sizes = [abs(effect.elasticity or 0.0) for effect in explained.effects]
+    assert all(a >= b - NOTHING for a, b in itertools.pairwise(sizes))
+
+
+def test_kinks_are_told(explained):
+    bundles = explained.effect("system.budgets.area.compute")
+    assert not bundles.smooth
+    assert explained.effect("system.execution.kernel_launch").smooth
+
+
+def test_at_a_bound_the_other_side_counts_to_second_order(gemm):
+    case = gemm("p4", system={"execution": {"matrix_utilisation": 1}})
+    effect = explain(case).effect("system.execution.matrix_utilisation")
+    launch = float(crossflow.evaluate(case).bound["launch"][0])
+    assert effect.sides == "below"
+    assert effect.elasticity == pytest.approx(launch - 1.0, rel=1e-4)
+
+
+def test_whole_numbers_move_by_one(case, explained):
+    effect = explained.effect("system.mcus_per_bundle")
+    seven, nine = step_times(case, **{"system.mcus_per_bundle": [7, 9]})
+    assert effect.elasticity == pytest.approx(math.log(nine / seven) / math.log(9 / 7))
+    assert effect.gain is None  # 10 % of 8 is less than one
+
+
+def test_what_is_zero_cannot_move(explained):
+    assert "techlib.on_chip.registers.latency" in explained.fixed
+    assert not set(explained.fixed) & {effect.parameter.path for effect in explained.effects}
+
+
+@pytest.mark.parametrize("rate", ["nominal_flop_rate", "nominal_frequency"])
+def test_time_of_a_compute_bound_product_is_inverse_to_throughput(compute_bound, rate):
+    effect = compute_bound.effect(f"techlib.compute.pascal-core.{rate}")
+    assert effect.elasticity == pytest.approx(compute_bound.bound["launch"] - 1.0, rel=1e-4)
+    assert (effect.smooth, effect.resource) == (True, "compute")
+
+
+def test_time_of_a_stream_is_inverse_to_bandwidth(gemm):
+    found = explain(gemm("v100", m=32768, n=1, k=32768))
+    effect = found.effect("system.components.memory.nominal_frequency")
+    assert effect.elasticity == pytest.approx(-found.bound["memory"], rel=1e-3)
+    assert (effect.smooth, effect.resource) == (True, "memory")
+
+
+def test_time_of_tiny_kernels_is_proportional_to_their_launch(gemm):
+    found = explain(gemm("pathfinder", m=16, n=16, k=16))
+    assert found.limiting.changes[0].path == "system.execution.kernel_launch"
+    assert found.effect("system.execution.kernel_launch").elasticity == pytest.approx(found.bound["launch"], rel=1e-3)
+
+
+def test_faster_rates_and_shorter_times_shorten_the_step_in_proportion():
+    """Euler: T is homogeneous of degree -1 in all rates and inverse times of a device."""
+    found = explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 4096, "n": 300, "k": 5000, "dtype": "fp16"}}))
+    sign = {"B/s": 1.0, "flop/s": 1.0, "Hz": 1.0, "s": -1.0}
+    parts = [sign[e.parameter.quantity.unit] * e.elasticity for e in found.effects if e.parameter.quantity.unit in sign]
+    assert sum(parts) == pytest.approx(-1.0, abs=2e-3)
+
+
+def test_elasticities_of_throughput_mirror_those_of_time(case, explained):
+    throughput = explain(case, "samples_per_second")
+    for effect in explained.effects[:30]:
+        assert throughput.effect(effect.parameter.path).elasticity == pytest.approx(-effect.elasticity, abs=1e-9)
+    assert throughput.limiting.changes[0].path == explained.limiting.changes[0].path
+    assert throughput.limiting.gain == pytest.approx(1.0 / (1.0 - explained.limiting.gain) - 1.0)
+
+
+# ------------------------------------------------------------------------------------------ what if
+
+
+def test_the_limiting_parameter_keeps_its_promise(path, explained):
+    promise = explained.limiting.to_dict()
+    assert promise["factor"] == 1.1
+    improved = crossflow.predict(crossflow.load(path, [promise["changes"][0]["set"]]))
+    assert improved.step_time == pytest.approx(promise["objective"], rel=1e-12)
+    assert 1.0 - improved.step_time / explained.value == pytest.approx(promise["gain"], rel=1e-9)
+    assert improved.feasible
+
+
+def test_no_parameter_gains_more_than_the_limiting_one_and_stays_feasible(case, explained):
+    numbers = [effect.parameter for effect in explained.effects if not effect.parameter.quantity.whole]
+    points = {number.path: np.full(2 * len(numbers), number.value) for number in numbers}
+    for i, number in enumerate(numbers):
+        points[number.path][2 * i : 2 * i + 2] = min(number.value * 1.1, number.quantity.le or math.inf), number.value / 1.1
+    score = crossflow.evaluate(case, points)
+    assert score.step_time[score.feasible].min() == pytest.approx(explained.limiting.value, rel=1e-12)
+
+
+def test_every_answer_equals_its_evaluation_alone(case, explained):
+    for answer in [*explained.what_ifs[::4], *explained.pairs[::3]]:
+        score = crossflow.evaluate(case, {change.path: [change.after] for change in answer.changes})
+        assert answer.value == pytest.approx(float(score.step_time[0]), rel=1e-12)
+        assert (answer.bound_by, answer.feasible, answer.reason) == (score.bound_by[0], bool(score.feasible[0]), score.why(0))
+
+
+def test_the_best_pair_gains_no_less_than_the_best_single(explained):
+    for factor in FACTORS:
+        single = max(answer.gain for answer in explained.what_ifs if answer.factor == factor)
+        pairs = [answer.gain for answer in explained.pairs if answer.factor == factor]
+        assert pairs == sorted(pairs, reverse=True)
+        assert pairs[0] > single
+
+
+def test_improvements_stop_at_the_range_of_the_quantity():
+    found = explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 32768, "n": 1, "k": 32768, "dtype": "fp16"}}))
+    changes = [answer.changes[0] for answer in found.what_ifs if answer.changes[0].path == "system.memory_utilisation"]
+    assert [(change.after, change.short) for change in changes] == [(1.0, True)] * 3
+
+
+def test_a_share_is_raised_without_taking_from_the_others(explained):
+    raised = next(a for a in explained.what_ifs if a.changes[0].path == "system.budgets.power_shares.on_chip.l2")
+    assert (raised.feasible, raised.reason) == (False, "cannot be built: the power shares add up to more than 1")
+    assert raised.gain > 0
+    assert sensitivity.SHARES in explained.notes
+
+
+def test_settings_hold_every_digit(explained):
+    for effect in explained.effects:
+        number = effect.parameter
+        assert parse(show(number.value, number.quantity.unit, 15), number.quantity.unit) == pytest.approx(number.value, rel=1e-14)
+
+
+# ------------------------------------------------------------------------------------------ next bottleneck
+
+
+def test_another_resource_bounds_from_the_factor_on(case, explained):
+    turns = [end for end in explained.next_bottlenecks if end.because == "another resource"]
+    assert turns
+    for end in turns:
+        value = explained.effect(end.path).parameter.value
+        factors = np.array([end.factor, end.factor / 1.06])
+        values = value * factors if end.multiplied else value / factors
+        after, before = crossflow.evaluate(case, {end.path: values}).bound_by
+        assert (after, before) == (end.bound_by, next(iter(explained.bound)))
+
+
+def test_elasticity_halves_where_its_part_of_the_step_does():
+    """T = a + b x: the gain of the next percent, b x / T, is half of the first where b x = a s / (2 - s), for s = b / (a + b)."""
+    found = explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 512, "n": 512, "k": 4096, "dtype": "fp16"}}))
+    end = next(end for end in found.next_bottlenecks if end.path == "system.execution.kernel_launch")
+    share = found.bound["launch"]
+    expected = (2.0 - share) / (1.0 - share)
+    assert end.because == "falling elasticity"
+    assert end.factor == pytest.approx(expected, rel=0.1)
+
+
+def test_a_parameter_at_the_end_of_its_range_leads_nowhere():
+    found = explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 32768, "n": 1, "k": 32768, "dtype": "fp16"}}))
+    end = next(end for end in found.next_bottlenecks if end.path == "system.memory_utilisation")
+    assert (end.factor, end.because, end.bound_by) == (None, None, "memory")
+    assert end.reach == pytest.approx(1.0 / 0.94)
+
+
+# ------------------------------------------------------------------------------------------ the whole
+
+
+def test_four_evaluations_do(case, monkeypatch):
+    calls = []
+    monkeypatch.setattr(sensitivity, "evaluate", lambda *given: calls.append(given) or crossflow.evaluate(*given))
+    explain(case)
+    assert len(calls) == 4
+
+
+def test_plain_data_has_its_keys_and_no_infinity(explained):
+    data = explained.to_dict()
+    assert set(data) == KEYS
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert data["limiting"]["path"] == data["limiting"]["changes"][0]["path"]
+
+
+def test_a_model_that_does_not_fit_is_explained_all_the_same(lstm):
+    found = explain(lstm("d8"))
+    assert not found.feasible
+    assert found.notes[-1] == f"The scenario itself is infeasible and explained as if it were not: {found.reason}."
+    assert found.limiting is not None
+
+
+def test_it_says_what_limits(explained):
+    gain = f"{100 * explained.limiting.gain:.3g} %"
+    expected = (
+        f"Explanation('case': step_time_s {show(explained.value, 's')}, limited by {explained.limiting.changes[0].path}: {gain} for 10 %)"
+    )
+    assert repr(explained) == expected
+
+
+def test_an_unknown_objective_is_refused(case, exactly):
+    sentence = "no objective 'step_time'; did you mean 'step_time_s'?; objectives are the numeric columns of a score"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        explain(case, "step_time")
+
+
+def test_an_objective_that_is_zero_is_refused(case, exactly):
+    sentence = "the breakdown_s.bubble of the scenario is 0; only a positive, finite objective can be explained"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        explain(case, "breakdown_s.bubble")
+
+
+def test_a_step_that_never_ends_is_refused(gemm, exactly):
+    case = gemm("pathfinder", system={"budgets": {"perimeter": {"memory": 0.0001}}})
+    reason = crossflow.predict(case).reason
+    with pytest.raises(CrossflowError, match=exactly(f"the step never ends, so that nothing can be explained: {reason}")):
+        explain(case)
+
+
+# ------------------------------------------------------------------------------------------ tornado
+
+
+def test_bars_are_evaluations_at_the_ends_of_ranges(case, explained):
+    for row in tornado(explained, top=6).rows:
+        low, high = step_times(case, **{row.path: [row.low, row.high]})
+        assert (row.at_low, row.at_high) == pytest.approx((low, high), rel=1e-12)
+
+
+def test_ranges_are_the_files_or_a_tenth(explained):
+    rows = {row.path: row for row in tornado(explained, top=99).rows}
+    power, energy = rows["system.budgets.power"], rows["techlib.on_chip.l2.dynamic_energy_per_bit"]
+    assert (power.low, power.high, power.given) == (pytest.approx(300 / 1.1), pytest.approx(330), False)
+    assert (energy.low, energy.high, energy.given) == (pytest.approx(4e-12), pytest.approx(16e-12), True)
+
+
+def test_the_widest_bars_come_first(explained):
+    spans = [abs(row.at_high - row.at_low) for row in tornado(explained).rows]
+    assert len(spans) == 15
+    assert spans == sorted(spans, reverse=True)
+    assert tornado(explained, top=3).rows == tornado(explained).rows[:3]
+
+
+def test_the_axis_has_a_unit(explained):
+    data = tornado(explained)
+    assert (data.title, data.label, data.scale) == ("case: what moves the step time", "Step time [ms]", pytest.approx(1e-3))
+
+
+def test_a_tornado_is_drawn_twice_alike(explained, tmp_path):
+    data = tornado(explained, top=3)
+    one, other = draw(data, tmp_path / "one.png"), draw(data, tmp_path / "other")
+    assert [file.name for file in (*one, *other)] == ["one.png", "one.svg", "other.png", "other.svg"]
+    assert one[0].read_bytes().startswith(b"\x89PNG")
+    assert [file.read_bytes() for file in one] == [file.read_bytes() for file in other]
+
+
+# ------------------------------------------------------------------------------------------ command line
+
+
+def test_json_is_the_explanation(path, explained, capsys):
+    assert main(["explain", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == explained.to_dict()
+
+
+def test_the_page_says_what_limits_and_draws(path, tmp_path, capsys):
+    assert main(["explain", str(path), "--set", "system.budgets.power=400 W", "--top", "3", "--plot", str(tmp_path / "t")]) == 0
+    printed = capsys.readouterr()
+    limit = explain(crossflow.load(path, ["system.budgets.power=400 W"])).limiting
+    assert limit.changes[0].path in printed.out
+    assert "Next bottleneck" in printed.out
+    assert printed.err == f"wrote {tmp_path / 't.png'}\nwrote {tmp_path / 't.svg'}\n"
+
+
+def test_another_objective_is_told_by_name(path, capsys):
+    assert main(["explain", str(path), "--objective", "energy_j", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["objective"], data["unit"]) == ("energy_j", "J")
+    assert main(["explain", str(path), "--objective", "enrgy_j"]) == 2
+    assert capsys.readouterr().err.startswith("crossflow: no objective 'enrgy_j'; did you mean 'energy_j'?")
+
+
+def test_one_name_serves_both_files(tmp_path, path):
+    assert main(["explain", str(path), "--plot", str(tmp_path / "a.b.svg"), "--json"]) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.b.png", "a.b.svg"]

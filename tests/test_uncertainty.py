@@ -1,0 +1,91 @@
+"""Draws and what is said of them, against closed forms."""
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.errors import CrossflowError
+from crossflow.uncertainty import draws, importance, interval, probability_better, uncertain
+
+
+@pytest.fixture(scope="module")
+def numbers(lstm):
+    return uncertain(lstm("d8"))
+
+
+def test_every_draw_lies_between_low_and_high(numbers):
+    for distribution in ("triangular", "uniform"):
+        for number in numbers:
+            drawn = draws([number], 200, distribution, (0,))[number.path]
+            assert number.low <= drawn.min() < drawn.max() <= number.high
+
+
+def test_means_are_those_of_the_distributions(numbers):
+    number = next(n for n in numbers if n.path.endswith("dynamic_energy_per_bit"))
+    triangular, uniform = (draws([number], 200_000, name, (1,))[number.path].mean() for name in ("triangular", "uniform"))
+    assert triangular == pytest.approx((number.low + number.value + number.high) / 3, rel=2e-3)
+    assert uniform == pytest.approx((number.low + number.high) / 2, rel=2e-3)
+
+
+def test_one_seed_gives_the_same_draws_and_numbers_are_independent(numbers):
+    one, same, other = (draws(numbers, 500, "uniform", (seed,)) for seed in (3, 3, 4))
+    assert all((one[path] == same[path]).all() for path in one)
+    assert not any((one[path] == other[path]).all() for path in one)
+    a, b = list(one.values())[:2]
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.15
+
+
+def test_only_wanted_numbers_are_drawn(lstm):
+    found = uncertain(lstm("d8"), wanted=["techlib.memory"])
+    assert {number.path.split(".")[1] for number in found} == {"memory"}
+
+
+def test_what_carries_no_spread_is_told(lstm, exactly):
+    with pytest.raises(CrossflowError, match=exactly("system.budgets.power: no number with low and high stands there")):
+        uncertain(lstm("d8"), wanted=["system.budgets.power"])
+
+
+def test_swept_technologies_bring_their_own_numbers(lstm):
+    found = {number.path for number in uncertain(lstm("d8"), {"memory": ["HBM2", "HBM4"]})}
+    assert "techlib.memory.HBM4.dynamic_energy_per_bit" in found
+
+
+def test_an_interval_of_uniform_values_is_its_part_of_them():
+    found = interval(np.random.default_rng(0).permutation(np.arange(1001.0)), 0.9)
+    assert (found.low, found.median, found.mean, found.high) == (50.0, 500.0, 500.0, 950.0)
+
+
+def test_values_without_end_widen_the_interval_only_where_they_are():
+    values = np.array([1.0] * 97 + [np.inf, np.nan, np.inf])
+    assert interval(values, 0.9).high == 1.0
+    assert interval(values, 0.99).high == np.inf
+
+
+def test_probability_of_paired_values():
+    a, b = np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.0, 2.0, 2.0, np.inf])
+    assert probability_better(a, b) == (1 + 0.5 + 0 + 1) / 4
+    assert probability_better(a, b) + probability_better(b, a) == 1.0
+
+
+def test_importance_is_the_rank_correlation():
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(5)
+    drawn = {"a": rng.random(400), "b": rng.random(400), "c": rng.integers(0, 3, 400).astype(float)}
+    figure = np.exp(3 * drawn["a"]) - drawn["c"] + 0.1 * rng.random(400)
+    found = importance(drawn, figure)
+    for path, values in drawn.items():
+        assert found[path] == pytest.approx(spearmanr(values, figure).statistic, abs=1e-12)
+    assert importance(drawn, np.ones(400)) == {"a": 0.0, "b": 0.0, "c": 0.0}
+
+
+def test_a_number_that_decides_all_is_found(lstm):
+    """The price of a system is almost all network, which the price of a lane decides."""
+    scenario = lstm("d8")
+    found = uncertain(scenario)
+    drawn = draws(found, 300, "uniform", (0,))
+    ranks = importance(drawn, crossflow.evaluate(scenario, drawn).cost)
+    first, second = sorted(ranks, key=lambda path: -abs(ranks[path]))[:2]
+    assert first == "techlib.link.NDR-x8.link_cost"
+    assert ranks[first] > 0.95
+    assert abs(ranks[second]) < 0.3

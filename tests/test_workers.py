@@ -1,0 +1,123 @@
+"""Workers: the same results wherever tasks run, and lost workers that cost nothing but time."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+from crossflow.errors import CrossflowError
+from crossflow.study import workers as hands
+from crossflow.study.workers import in_order, workers
+
+distributed = pytest.importorskip("distributed")
+
+
+def square(number):
+    return number * number
+
+
+def deadly(task):
+    """Kill the own process the first time that a task comes by."""
+    number, marker = task
+    with contextlib.suppress(FileExistsError):
+        if number == 5:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
+
+
+def always_deadly(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def slowly(number):
+    time.sleep(0.2)
+    return number * number
+
+
+@contextlib.contextmanager
+def cluster(count):
+    """A real local cluster of worker processes, each with one thread."""
+    with distributed.LocalCluster(
+        n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0, silence_logs=50
+    ) as made:
+        yield made
+
+
+def test_results_come_with_their_numbers_here_and_in_processes():
+    for jobs in (1, 2):
+        with workers(jobs) as made:
+            assert sorted(made.completed(square, range(20))) == [(i, i * i) for i in range(20)]
+            assert list(in_order(made.completed(square, range(20)))) == [i * i for i in range(20)]
+
+
+def test_tasks_are_taken_as_they_are_needed():
+    taken = []
+
+    def tasks():
+        for i in range(1000):
+            taken.append(i)
+            yield i
+
+    with workers(2) as made:
+        results = made.completed(square, tasks())
+        next(results)
+        assert len(taken) < 20
+        results.close()
+
+
+def test_a_killed_process_is_replaced_and_its_tasks_done_again(tmp_path):
+    tasks = [(i, str(tmp_path / "marker")) for i in range(12)]
+    with workers(2) as made:
+        assert sorted(made.completed(deadly, tasks)) == [(i, i * i) for i in range(12)]
+    assert (tmp_path / "marker").exists()
+
+
+def test_a_task_that_kills_every_process_ends_with_an_error(exactly):
+    sentence = "worker processes died 3 times in a row (out of memory?); finished points are kept, continue with --resume and fewer --jobs"
+    with workers(2) as made, pytest.raises(CrossflowError, match=exactly(sentence)):
+        list(made.completed(always_deadly, range(4)))
+
+
+def test_an_error_of_a_task_is_the_error_of_the_study():
+    with workers(2) as made, pytest.raises(TypeError):
+        list(made.completed(square, [1, 2, "x", None]))
+
+
+def test_a_cluster_whose_worker_is_killed_finishes():
+    with cluster(2) as made, workers(dask=made.scheduler_address) as cluster_workers:
+        results, victim = [], next(iter(made.workers.values()))
+        for number, result in cluster_workers.completed(slowly, range(20)):
+            results.append((number, result))
+            if len(results) == 3:
+                os.kill(victim.pid, signal.SIGKILL)
+        assert sorted(results) == [(i, i * i) for i in range(20)]
+
+
+def test_a_scheduler_that_goes_away_ends_with_an_error(monkeypatch):
+    monkeypatch.setattr(hands, "PATIENCE", 3.0)
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as made,
+        workers(dask=made.scheduler_address) as cluster_workers,
+    ):
+        results = cluster_workers.completed(slowly, range(1000))
+        next(results)
+        made.close()
+        with pytest.raises(CrossflowError, match=r"^lost the scheduler at tcp://.*; finished points are kept, continue with --resume$"):
+            list(results)
+
+
+def test_no_scheduler_is_told(monkeypatch):
+    monkeypatch.setattr(hands, "PATIENCE", 1.0)
+    with (
+        pytest.raises(CrossflowError, match=r"^--dask tcp://127\.0\.0\.1:1: no scheduler answers there"),
+        workers(dask="tcp://127.0.0.1:1"),
+    ):
+        pass
+
+
+def test_no_jobs_are_refused(exactly):
+    with pytest.raises(CrossflowError, match=exactly("--jobs must be at least 1, got 0")), workers(0):
+        pass
