@@ -155,6 +155,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         energy=energy,
         power=_wide(np.where(timed, np.where(timed, energy, 0.0) / elapsed, static), n),
         cost=_wide(scenario.devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
+        parameters=np.full(n, float(graph.parameters)),
         flops=flops,
         memory_traffic=traffic,
         mfu=_wide(np.where(timed & (peak > 0), flops / np.where(peak > 0, peak * elapsed, 1.0), 0.0), n),

@@ -67,6 +67,7 @@ class Score:
     energy : of one step, all devices. [J]
     power : mean over the step, all devices. [W]
     cost : price of all devices with their packages and network ports; NaN where it is not known. [USD]
+    parameters : parameters of the model. [1]
     flops : operations of one step, all devices. [flop]
     memory_traffic : bytes that one step reads and writes in main memory, all devices. [B]
     mfu : operations over what all devices could do at peak. [1]
@@ -87,6 +88,7 @@ class Score:
     energy: Array
     power: Array
     cost: Array
+    parameters: Array
     flops: Array
     memory_traffic: Array
     mfu: Array

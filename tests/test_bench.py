@@ -5,6 +5,7 @@ import pytest
 
 from crossflow import bench
 from crossflow.evaluation import evaluate
+from crossflow.search import GradientSettings
 
 
 @pytest.fixture(scope="module")
@@ -12,12 +13,15 @@ def figures():
     patch = pytest.MonkeyPatch()
     patch.setattr(bench, "POINTS", 64)
     patch.setattr(bench, "PRODUCTS", 500)
+    patch.setattr(bench, "SAMPLED", 50)
+    patch.setattr(bench, "GradientSettings", lambda: GradientSettings(starts=2, steps=2))
     yield bench.run()
     patch.undo()
 
 
 def test_every_figure_has_value_unit_and_meaning(figures):
     units = {"predict_warm": "s", "points_per_second": "1/s", "memory_growth": "B", "scale_65536_over_8": "1", "gemms_100k": "s"}
+    units |= {"study_points_per_second": "1/s", "gradient_search": "s"}
     assert {name: figure["unit"] for name, figure in figures.items()} == units
     for figure in figures.values():
         assert set(figure) == {"value", "unit", "meaning"}

@@ -36,10 +36,10 @@ class Best:
     Attributes
     ----------
     evaluations : designs evaluated.
-    row : the best design with its figures; among designs that miss constraints, the one that misses them least. None
-        where nothing was evaluated.
+    row : the best design with its figures, by the first objective; among designs that miss constraints, the one that
+        misses them least. None where nothing was evaluated.
     front : designs that no other beats in all objectives, where there are several; only those that keep all constraints.
-    improvements : evaluations so far and the best merit by then.
+    improvements : evaluations so far and the logarithm of the best first objective by then, its penalty included.
     pruned : designs that were left out because they cannot be best.
     rows : rows of the record, those of earlier runs among them.
     """
@@ -243,7 +243,7 @@ class Oracle:
         return self._losses
 
     def _update(self, outcome: Outcome, evaluations: Sequence[int] | Array, row: Callable[[int], Row]) -> None:
-        merit, first = self.problem.merit(outcome), self._first(outcome)
+        merit, first = self.problem.lead(outcome), self._first(outcome)
         reached = (float(outcome.violation[first]), float(merit[first]))
         if reached < self._best:
             self._best, self._row = reached, row(first)
@@ -253,8 +253,8 @@ class Oracle:
             self._extend_front(outcome, row)
 
     def _first(self, outcome: Outcome) -> int:
-        """Which design is best: of those that miss constraints least, the one of least merit."""
-        return int(np.lexsort((self.problem.merit(outcome), outcome.violation))[0])
+        """Which design is best: of those that miss constraints least, the one that leads."""
+        return int(np.lexsort((self.problem.lead(outcome), outcome.violation))[0])
 
     def _extend_front(self, outcome: Outcome, row: Callable[[int], Row]) -> None:
         losses = self.problem.losses(outcome)

@@ -152,6 +152,10 @@ class Problem:
         merit = (share * self.losses(outcome)).sum(axis=0) + PENALTY * outcome.violation
         return np.asarray(np.minimum(merit, ENDLESS))
 
+    def lead(self, outcome: Outcome) -> Array:
+        """What decides which design is best: the merit; of several objectives the first alone, the others are the front's."""
+        return self.merit(outcome, np.eye(len(self.objectives))[:, :1])
+
     def losses(self, outcome: Outcome) -> Array:
         """Logarithms of the objectives, with the sign that makes smaller better, shape (objectives, n)."""
         sign = np.array([[-1.0 if objective.maximise else 1.0] for objective in self.objectives])
@@ -164,7 +168,7 @@ class Problem:
         """Losses that no design with the same options and ranges can go below, shape (objectives, n); None where none is known.
 
         Every share is given the whole of its budget, and every kernel takes its lower bound: time and energy cannot be
-        less. Infinite where the model cannot fit in memory, or the options make no scenario.
+        less. Infinite where the model cannot fit in memory or has too few parameters, or the options make no scenario.
         """
         bounded = {"step_time_s"} if self.space.shares else {"step_time_s", "energy_j"}
         if any(o.name not in bounded or o.maximise for o in self.objectives) or self.scenario.kernels_per_device > 1:
@@ -177,8 +181,11 @@ class Problem:
                 if reason is None:
                     score = evaluate(self.scenario, picked(points, members) or None, least=True)
                     values = np.array([getattr(score, objective.name.rsplit("_", 1)[0]) for objective in self.objectives])
-                    over = self.fits & (score.memory_needed > score.memory_capacity)
-                    losses[:, index[members]] = np.where(over, np.inf, np.log(values))
+                    hopeless = self.fits & (score.memory_needed > score.memory_capacity)
+                    for constraint in self.constraints:
+                        if constraint.name == "parameters":  # which no share changes
+                            hopeless |= constraint.violation(score.parameters) > 0
+                    losses[:, index[members]] = np.where(hopeless, np.inf, np.log(values))
         return losses
 
 

@@ -33,7 +33,9 @@ import crossflow
 from crossflow.architecture import execution, network, template
 from crossflow.architecture.model import Architecture
 from crossflow.scenario import ScenarioFile
-from crossflow.study import spec
+from crossflow.search import settings
+from crossflow.study import spaces, spec
+from crossflow.study.plots import spec as plots
 from crossflow.technology import components, library
 from crossflow.units import Quantity, show
 from crossflow.validation import Report, Table, errors, validate
@@ -206,7 +208,31 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Study", (
         ("Top level", spec.StudyFile, None),
         ("Ranges: `sweep.PATH`", spec.Range, None),
-        ("Plots: `plots[i]`", spec.LinePlot, None),
+        ("Uncertain numbers: `uncertainty`", spec.Uncertainty, None),
+    )),
+    ("Searches", (
+        ("Quantities: `space.PATH`", spaces.RangeEntry, None),
+        ("Options: `space.PATH`", spaces.OptionsEntry, None),
+        ("Shares of a budget: `space.system.budgets.area`, `.power_shares`, `.perimeter`", spaces.SharesEntry, None),
+        ("Every search: `searches.NAME`", settings.Common, None),
+        ("`searcher: gradient`", settings.GradientSettings, settings.Common),
+        ("`searcher: slsqp`, `trust-constr`", settings.ScipySettings, settings.Common),
+        ("`searcher: tpe`, `cma-es`, `nsga2`", settings.OptunaSettings, settings.Common),
+        ("`searcher: random`", settings.RandomSettings, settings.Common),
+        ("`searcher: exhaustive`", settings.ExhaustiveSettings, settings.Common),
+        ("`searcher: given`", settings.GivenSettings, settings.Common),
+    )),
+    ("Plots", (
+        ("All plots: `plots[i]`", plots.PlotFields, None),
+        ("`kind: lines`", plots.LinePlot, plots.PlotFields),
+        ("`kind: boxes`", plots.BoxPlot, plots.PlotFields),
+        ("`kind: convergence`", plots.ConvergencePlot, plots.PlotFields),
+        ("`kind: pareto`", plots.ParetoPlot, plots.PlotFields),
+        ("`kind: parallel`", plots.ParallelPlot, plots.PlotFields),
+        ("`kind: heatmap`", plots.HeatmapPlot, plots.PlotFields),
+        ("`kind: breakdown`", plots.BreakdownPlot, plots.PlotFields),
+        ("`kind: importance`", plots.ImportancePlot, plots.PlotFields),
+        ("`kind: intervals`", plots.IntervalPlot, plots.PlotFields),
     )),
 )  # fmt: skip
 

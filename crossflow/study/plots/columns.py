@@ -12,12 +12,18 @@ import numpy as np
 from crossflow.arrays import Array, Mask
 from crossflow.errors import StrategyError
 from crossflow.parallel import parse_strategy
+from crossflow.parallel.strategy import Role
 from crossflow.study.plots.canvas import label
 from crossflow.study.plots.view import View
 
 Columns = Mapping[str, Any]
 SEARCH = "search"  # names the searches of a study where a swept path may stand
-PARTS = {"kernel": "kernel parallelism", "dp": "data parallel degree", "pp": "pipeline parallel degree"}  # of a strategy
+# Parts of a strategy: how it cuts kernels, and the degree to which the axes of each role divide the work.
+PARTS = {
+    "kernel": "kernel parallelism", "kernel_kind": "kind of kernel parallelism", "rows": "rows in so many parts (KP1)",
+    "columns": "columns in so many parts (KP2)", "dp": "data parallel degree", "pp": "pipeline parallel degree",
+}  # fmt: skip
+_ROLES: dict[str, Role] = {"rows": "rows", "columns": "columns", "dp": "batch", "pp": "layers"}
 
 
 def shown(view: View) -> Columns:
@@ -70,18 +76,21 @@ def _notation(strategy: Any) -> str:
 
 @functools.cache
 def strategy_part(strategy: str, part: str) -> str | int | None:
-    """The kernel parallelism of a strategy as it is written, or its degree of data (dp) or pipeline (pp) parallelism.
+    """The kernel parallelism of a strategy as it is written, its kind, or the degree to which it divides something.
 
-    >>> [strategy_part("RC-16-4-d8-p2", part) for part in ("kernel", "dp", "pp")], strategy_part("d512", "kernel")
-    (['RC-16-4', 8, 2], 'none')
+    >>> [strategy_part("RC-16-4-d8-p2", part) for part in ("kernel", "kernel_kind", "rows", "columns", "dp", "pp")]
+    ['RC-16-4', 'RC', 16, 4, 8, 2]
+    >>> strategy_part("d512", "kernel")
+    'none'
     """
     try:
         parsed = parse_strategy(strategy)
     except StrategyError:
         return None
-    if part == "kernel":
-        return "-".join(piece for piece in str(parsed).split("-") if piece[0] not in "dp") or "none"
-    return parsed.degree("batch" if part == "dp" else "layers")
+    if part in _ROLES:
+        return parsed.degree(_ROLES[part])
+    kernel = "-".join(piece for piece in str(parsed).split("-") if piece[0] not in "dp") or "none"
+    return kernel if part == "kernel" else kernel.split("-")[0]
 
 
 # ------------------------------------------------------------------------------------------ values and rows

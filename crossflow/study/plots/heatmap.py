@@ -8,7 +8,7 @@ import numpy as np
 
 from crossflow.study.plots.axes import Groups, Scale, Ticks, groups, scale
 from crossflow.study.plots.canvas import COLOURS, legend_below, new_figure, nothing, number, number_axis, tick_axis
-from crossflow.study.plots.columns import flags, floats, maximised
+from crossflow.study.plots.columns import flags, floats, maximised, rows_with
 from crossflow.study.plots.spec import HeatmapPlot
 from crossflow.study.plots.view import View
 
@@ -47,7 +47,7 @@ def heatmap_data(view: View, plot: HeatmapPlot) -> HeatmapData:
     columns, labels = view.columns, plot.labels
     x, y = groups(view, columns, plot.x, labels, plot.x_label), groups(view, columns, plot.y, labels, plot.y_label)
     values, falls = floats(columns, plot.value), not maximised(view, plot.value)
-    inside = (x.group >= 0) & (y.group >= 0)
+    inside = (x.group >= 0) & (y.group >= 0) & rows_with(columns, plot.where)
     chosen = inside & flags(columns, "feasible") & np.isfinite(values)
     cells = np.full((len(y.names), len(x.names)), np.inf if falls else -np.inf)
     (np.minimum if falls else np.maximum).at(cells, (y.group[chosen], x.group[chosen]), values[chosen])

@@ -70,6 +70,7 @@ class HeatmapPlot(PlotFields):
     x: str
     y: str
     value: str = "step_time_s"
+    where: Mapping[str, str | int | float | bool] = Field(default={}, description="only rows with these values")
 
 
 class BreakdownPlot(PlotFields):
