@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import crossflow
 from crossflow import files
 from crossflow.__main__ import main
 from crossflow.cli import list as listing
@@ -96,13 +97,13 @@ def test_help_names_every_command(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     text = capsys.readouterr().out
-    assert all(f"    {command} " in text for command in ("list", "show", "predict", "study", "validate", "bench"))
+    assert all(f"    {command} " in text for command in ("list", "show", "predict", "explain", "study", "validate", "bench"))
 
 
 def test_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out == "crossflow 0.1.0\n"
+    assert capsys.readouterr().out == f"crossflow {crossflow.__version__}\n"
 
 
 def test_settings_may_follow_one_flag_or_several():

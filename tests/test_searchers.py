@@ -21,6 +21,7 @@ from crossflow.search import (
     ScipySettings,
     Shares,
     Space,
+    gradient,
     non_dominated,
     search,
 )
@@ -177,6 +178,13 @@ def test_gradient_beats_as_many_random_designs(product):
     found = search(problem, GradientSettings(starts=4, steps=40))
     drawn = search(problem, RandomSettings(searcher="random", evaluations=found.evaluations))
     assert found.row["energy_j"] <= drawn.row["energy_j"]
+
+
+@pytest.mark.parametrize(("starts", "steps"), [(1, 1), (2, 7), (3, 10), (5, 1)])
+def test_a_gradient_search_evaluates_what_it_plans(product, starts, steps):
+    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
+    settings = GradientSettings(starts=starts, steps=steps)
+    assert search(problem, settings).evaluations == gradient.planned(CONTINUOUS, settings)
 
 
 def test_every_searcher_improves_on_its_first_designs(case):

@@ -73,6 +73,13 @@ def search(oracle: Oracle, settings: GradientSettings, rng: np.random.Generator)
         state = _stepped(_noted(state, probes, merit), space, slope, rate, settings.averaging, part)
 
 
+def planned(space: Space, settings: GradientSettings) -> int:
+    """Designs that a search evaluates when no budget ends it."""
+    mixed = 0 if settings.starts <= 2 else round(RECOMBINED * space.dimensions)
+    late = sum(step / max(settings.steps - 1, 1) >= RECOMBINED_FROM for step in range(settings.steps))
+    return settings.starts * (settings.steps * (1 + space.dimensions) + late * mixed)
+
+
 def as_designs(coordinates: Array, space: Space) -> Designs:
     """Designs at coordinates of a space whose options are chosen."""
     return Designs(continuous=coordinates, discrete=np.zeros((len(space.options), coordinates.shape[1]), dtype=np.intp))

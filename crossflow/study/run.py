@@ -196,7 +196,7 @@ class _Fastest:
 
 def _searched(study: Study, folder: Path, table: records.Table, hands: Workers, progress: Progress | None) -> Iterator[searches.Result]:
     """Run every search."""
-    budgets = [run.settings.evaluations for run in study.runs]
+    budgets = [run.expected for run in study.runs]
     known = [budget for budget in budgets if budget is not None]
     total = sum(known) if len(known) == len(budgets) else None
     book = searches.Book(file=records.PointsFile(path=folder / records.POINTS), table=table, report=progress, total=total)

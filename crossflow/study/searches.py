@@ -14,13 +14,16 @@ from crossflow.errors import SpecError
 from crossflow.files import Document
 from crossflow.points import variant, varied
 from crossflow.scenario import Scenario
-from crossflow.search import Best, Designs, GivenSettings, Options, Outcome, Problem, SearchSettings, Space, search
+from crossflow.score import unit_of
+from crossflow.search import Best, Designs, GivenSettings, GradientSettings, Options, Outcome, Problem, SearchSettings, Space, search
+from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import Found, Task, solve
 from crossflow.study import records
 from crossflow.study.plots.canvas import label
 from crossflow.study.spaces import read_problem, read_space
 from crossflow.study.spec import StudyFile
 from crossflow.study.workers import Workers, in_order
+from crossflow.units import show
 
 Report = Callable[[int, int | None, str], None]
 
@@ -34,6 +37,14 @@ class Run:
     point: Mapping[str, Any]
     settings: SearchSettings
     problem: Problem
+
+    @property
+    def expected(self) -> int | None:
+        """Designs that it will evaluate, None where nobody can tell."""
+        if isinstance(self.settings, GradientSettings) and not self.problem.space.options:
+            whole = planned_steps(self.problem.space, self.settings)
+            return min(whole, self.settings.evaluations or whole)
+        return 1 if isinstance(self.settings, GivenSettings) else self.settings.evaluations
 
     @property
     def title(self) -> str:
@@ -101,7 +112,7 @@ class Book:
     total: int | None
     rows: int = 0
     evaluations: int = 0
-    best: str = "-"
+    lead: tuple[int, float] = (-1, np.inf)
 
     def write(self, run: Run, columns: Mapping[str, Any]) -> None:
         """Append the rows of one batch of a run."""
@@ -113,15 +124,25 @@ class Book:
         }
         whole |= {path: [value] * count for path, value in run.point.items()} | dict(columns)
         self.file.append(self.rows, records.to_lines(whole))
-        self.add(whole, count)
+        self.add(run, whole, count)
 
-    def add(self, columns: Mapping[str, Any], count: int) -> None:
-        """Note rows that are on disk."""
+    def add(self, run: Run, columns: Mapping[str, Any], count: int) -> None:
+        """Note rows of a run that are on disk."""
         self.table.add(self.rows, columns, count)
         self.rows += count
         self.evaluations += int(np.sum(columns["evaluations"]))
         if self.report is not None:
-            self.report(self.evaluations, self.total, self.best)
+            self.report(self.evaluations, self.total, self._best(run, columns))
+
+    def _best(self, run: Run, columns: Mapping[str, Any]) -> str:
+        """The best first objective of the run so far, in words."""
+        objective = run.problem.objectives[0]
+        values = np.array([np.nan if value is None else value for value in columns[objective.name]], dtype=float)
+        sign = -1.0 if objective.maximise else 1.0
+        kept = sign * values[np.asarray(columns["feasible"], dtype=bool) & np.isfinite(values)]
+        least = min(float(kept.min(initial=np.inf)), self.lead[1] if self.lead[0] == run.number else np.inf)
+        self.lead = (run.number, least)
+        return f"{run.title}: {show(sign * least, unit_of(objective.name)) if np.isfinite(least) else '-'}"
 
 
 @dataclass(kw_only=True)
@@ -150,7 +171,7 @@ class _Recorder:
             self.book.file.cut(places[used][0])
         for start in range(0, used, records.BLOCK):
             kept = list(self.left[start : min(start + records.BLOCK, used)])
-            self.book.add(_as_columns(kept), len(kept))
+            self.book.add(self.run, _as_columns(kept), len(kept))
 
 
 def _as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
