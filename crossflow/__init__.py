@@ -25,7 +25,7 @@ _PUBLIC = {
     "evaluate": "evaluation",
     "Prediction": "prediction",
     "predict": "prediction",
-    "Explanation": "sensitivity",
+    "Explanation": "explanation",
     "explain": "sensitivity",
     "run_study": "study",
     "validate": "validation",

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crossflow import files
+from crossflow.explanation import Explanation, Swing
 from crossflow.score import ENDINGS as UNIT_ENDINGS
 from crossflow.score import unit_of
-from crossflow.sensitivity import NOTHING, Explanation, Swing
+from crossflow.sensitivity import NOTHING
 from crossflow.units import show
 
 LOW, HIGH = "#0072B2", "#D55E00"  # colour-blind safe (Okabe and Ito)

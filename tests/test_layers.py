@@ -24,6 +24,7 @@ LAYERS = (
     ("points",),
     ("evaluation",),
     ("prediction", "parameters"),
+    ("explanation",),
     ("search", "sensitivity", "uncertainty"),
     ("study", "validation", "trace", "tornado"),
     ("bench",),

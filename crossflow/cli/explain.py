@@ -11,9 +11,10 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import percent
+from crossflow.explanation import Change, Explanation, NextBottleneck, WhatIf
 from crossflow.scenario import load
 from crossflow.score import unit_of
-from crossflow.sensitivity import Change, Explanation, NextBottleneck, WhatIf, explain
+from crossflow.sensitivity import explain
 from crossflow.tornado import draw, in_words, tornado
 from crossflow.units import show
 

@@ -1,0 +1,206 @@
+"""What an explanation says: effects of parameters, what-ifs, next bottlenecks, swings; `crossflow.sensitivity` works them out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from crossflow.parameters import Parameter
+from crossflow.scenario import Scenario
+from crossflow.score import larger_is_better, unit_of
+from crossflow.units import show
+
+STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
+
+Sides = Literal["both", "below", "above", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What one parameter does to the objective.
+
+    Attributes
+    ----------
+    parameter : the parameter.
+    elasticity : d ln(objective) / d ln(parameter); None where no neighbouring value can be computed. [1]
+    smooth : whether two widths of step, and both sides, agree within 1 %: where a whole number of units or a roofline
+        kinks in between they do not.
+    sides : sides of the value on which differences were taken.
+    resource : the resource whose part of the step changes most; None where no part does.
+    gain : relative improvement of the objective when the parameter is improved by 10 %, negative where both directions
+        lose; None where it cannot move. [1]
+    """
+
+    parameter: Parameter
+    elasticity: float | None
+    smooth: bool
+    sides: Sides
+    resource: str | None
+    gain: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        number = self.parameter
+        about = {"path": number.path, "kind": number.kind, "value": number.value, "unit": number.quantity.unit, "source": number.source}
+        rest = {name: getattr(self, name) for name in ("elasticity", "smooth", "sides", "resource")}
+        return {**about, **rest, "gain_10_percent": None if self.gain is None else _finite(self.gain)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A parameter's move; `short` where a bound of its range, or a whole number, stops it before the factor. SI units."""
+
+    path: str
+    unit: str
+    before: float
+    after: float
+    short: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with the setting that ``crossflow predict --set`` takes."""
+        return {**asdict(self), "set": f"{self.path}={show(self.after, self.unit, 15)}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """Parameters improved by a factor, each in the direction that helps, and what then comes out.
+
+    Attributes
+    ----------
+    factor : by which each is multiplied or divided. [1]
+    changes : the parameters.
+    value : new value of the objective; infinite where the step never ends.
+    gain : relative improvement of the objective. [1]
+    bound_by : resource that bounds the largest part of the step then.
+    feasible, reason : whether the design can be built and holds its model, and what stands against it.
+    obstructed : whether that is something other than what stands against the scenario itself.
+    """
+
+    factor: float
+    changes: tuple[Change, ...]
+    value: float
+    gain: float
+    bound_by: str
+    feasible: bool
+    reason: str | None
+    obstructed: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rest = {name: getattr(self, name) for name in ("bound_by", "feasible", "reason")}
+        changes = [change.to_dict() for change in self.changes]
+        return {"factor": self.factor, "changes": changes, "objective": _finite(self.value), "gain": _finite(self.gain), **rest}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextBottleneck:
+    """How far a parameter can be improved before something else binds.
+
+    Attributes
+    ----------
+    path : the parameter.
+    multiplied : whether more of it is better; else it is divided.
+    factor : first factor at which the next percent brings less than half of what the first one did, or at which another
+        resource bounds the largest part of the step; None where neither happens up to `reach`. [1]
+    because : which of the two.
+    bound_by : resource that bounds the largest part of the step at that factor, or at `reach`.
+    reach : largest factor tried: 100, or less where the range of the quantity ends or the design can no longer be built. [1]
+    """
+
+    path: str
+    multiplied: bool
+    factor: float | None
+    because: Literal["falling elasticity", "another resource"] | None
+    bound_by: str
+    reach: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swing:
+    """Objective at both ends of a parameter's range: the file's low and high (`given`), else the value over and times 1.1."""
+
+    path: str
+    unit: str
+    low: float
+    high: float
+    at_low: float
+    at_high: float
+    resource: str | None
+    given: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Explanation:
+    """What limits a scenario.
+
+    Attributes
+    ----------
+    scenario, objective : what was explained, and the column of a score that it is about.
+    value : objective of the scenario itself, in the SI unit that its name ends in.
+    feasible, reason : verdict on the scenario itself.
+    bound : share of the step that each resource bounds, largest first. [1]
+    effects : every parameter that can move, the largest elasticity first.
+    fixed : paths of those that cannot, because their value is zero.
+    limiting : the parameter that gains most when improved by 10 %, among those that stay as feasible as the scenario
+        itself; None where none gains.
+    what_ifs : the parameters that gain most, alone, by each of the factors; of those that act alike only the first.
+    pairs : the best pairs of them, by each of the factors.
+    next_bottlenecks : how far the first of them lead.
+    swings : the objective over the range of every parameter.
+    notes : sentences on how to read this.
+    """
+
+    scenario: Scenario
+    objective: str
+    value: float
+    feasible: bool
+    reason: str | None
+    bound: Mapping[str, float]
+    effects: tuple[Effect, ...]
+    fixed: tuple[str, ...]
+    limiting: WhatIf | None
+    what_ifs: tuple[WhatIf, ...]
+    pairs: tuple[WhatIf, ...]
+    next_bottlenecks: tuple[NextBottleneck, ...]
+    swings: tuple[Swing, ...]
+    notes: tuple[str, ...]
+
+    def effect(self, path: str) -> Effect:
+        """Effect of the parameter at a path."""
+        return next(effect for effect in self.effects if effect.parameter.path == path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; all values in SI units, a value that no design reaches is None."""
+        return {
+            "name": self.scenario.name,
+            "objective": self.objective,
+            "unit": unit_of(self.objective),
+            "larger_is_better": larger_is_better(self.objective),
+            "value": self.value,
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "bound_by": [{"resource": name, "share": share} for name, share in self.bound.items()],
+            "step": STEP,
+            "fine_step": FINE_STEP,
+            "limiting": None if self.limiting is None else {"path": self.limiting.changes[0].path, **self.limiting.to_dict()},
+            "elasticities": [effect.to_dict() for effect in self.effects],
+            "not_movable": list(self.fixed),
+            "what_if": [what_if.to_dict() for what_if in self.what_ifs],
+            "pairs": [pair.to_dict() for pair in self.pairs],
+            "next_bottleneck": [asdict(found) for found in self.next_bottlenecks],
+            "swings": [{**asdict(s), "at_low": _finite(s.at_low), "at_high": _finite(s.at_high)} for s in self.swings],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        start = f"Explanation({self.scenario.name!r}: {self.objective} {show(self.value, unit_of(self.objective))}"
+        if self.limiting is None:
+            return f"{start}, nothing gains)"
+        return f"{start}, limited by {self.limiting.changes[0].path}: {100 * self.limiting.gain:.3g} % for 10 %)"
+
+
+def _finite(value: float) -> float | None:
+    """A float for JSON, which has no infinity."""
+    return value if math.isfinite(value) else None
