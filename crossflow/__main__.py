@@ -24,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         For ``--help``, ``--version`` and words that the command does not take.
     """
     words = sys.argv[1:] if argv is None else list(argv)
+    # Products of small matrices: threads would only wait for one another, and change last digits from machine to machine.
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         _run(words)
     except BrokenPipeError:

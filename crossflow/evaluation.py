@@ -21,13 +21,12 @@ from crossflow.parallel import SuperGraph, transform
 from crossflow.paths import with_quantity
 from crossflow.points import Points, groups, split, variant
 from crossflow.scenario import Scenario
-from crossflow.score import Score, scatter
+from crossflow.score import OVERFULL, Score, scatter
 from crossflow.technology import Choice
 from crossflow.timeline import Schedule, schedule, simulate_shared
 from crossflow.workload import Graph
 
 CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
-OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 
 Makespan = Callable[[Array, Array], Array]  # of the times of works and of messages
@@ -42,7 +41,8 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
     points : for each path (as in ``--set``) its value at every point, all of one length: quantities as text with unit
         or as SI floats, names, whole numbers, strategies. None for the scenario itself.
     least : take the lower bound of every kernel (its operations at peak, its compulsory traffic) for its time and
-        energy: step time and energy are then lower bounds, which take a third of the time.
+        energy: step time and energy are then lower bounds, which take a third of the time (not with several kernels at
+        once on a device, where less work may end later).
 
     Returns
     -------

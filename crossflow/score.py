@@ -18,6 +18,7 @@ UNIT_SUFFIX = {
 
 
 _UNITS = {"_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
+OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 ENDINGS = (*_UNITS, "_share")  # of names of columns: what they are measured in
 _NAMED = {"flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s"}
 _OF_A_DEVICE = {
@@ -103,6 +104,12 @@ class Score:
     def memory_needed(self) -> Array:
         """Bytes that the fullest device needs. [B]"""
         return np.asarray(sum(self.memory.values(), np.zeros(len(self))))
+
+    @property
+    def buildable(self) -> Mask:
+        """Whether nothing but memory stands against a point."""
+        codes = [code for code, sentence in enumerate(self.reasons) if sentence == OVERFULL]
+        return np.asarray(self.feasible | np.isin(self.reason, codes))
 
     @property
     def intensity(self) -> Array:

@@ -12,6 +12,7 @@ from crossflow import files
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
+from crossflow.parameters import parameters
 from crossflow.scenario import from_document
 
 MIXED = {
@@ -380,3 +381,12 @@ def test_intensity_is_operations_over_traffic(gemm):
     least = 2 * (4096**2 * 3)
     assert score.memory_traffic[0] >= least
     assert score.intensity[0] == pytest.approx(2 * 4096.0**3 / score.memory_traffic[0])
+
+
+@pytest.mark.parametrize("template", ["h100-sxm", "mi300x"])
+def test_every_number_of_a_datasheet_can_vary_alone(template):
+    """Widths of arrays must come from what varies, whichever number that is."""
+    scenario = crossflow.from_dict({"system": template, "workload": {"model": "gemm", "m": 512, "n": 768, "k": 4096, "task": "training"}})
+    for number in parameters(scenario):
+        score = evaluate(scenario, {number.path: np.full(3, number.value)})
+        assert score.step_time == pytest.approx(np.full(3, evaluate(scenario).step_time[0]), rel=1e-12), number.path

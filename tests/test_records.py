@@ -57,7 +57,7 @@ VALUES = {
 
 def test_columns_become_the_lines_of_their_rows():
     whole = [{name: plain(values[i]) for name, values in VALUES.items()} for i in range(5)]
-    assert records.to_lines(VALUES) == "".join(records.to_line(row) for row in whole)
+    assert [json.loads(line) for line in records.to_lines(VALUES).splitlines()] == whole
 
 
 def plain(value):
@@ -203,6 +203,12 @@ def test_csv_of_alike_rows_is_what_the_csv_library_writes(tmp_path):
         made = table_of(tmp_path, "".join(map(records.to_line, rows)))
         expected = list(csv.DictReader(records.csv_text(rows).splitlines()))
         assert made == expected
+
+
+def test_csv_of_columns_holds_the_numbers_of_their_json(tmp_path):
+    made = table_of(tmp_path, records.to_lines({"id": np.arange(5), "x": VALUES["floats"], "word": VALUES["words"]}))
+    assert [row["word"] for row in made] == ["a", 'b"c', "µ,%s", "", ""]
+    assert [row["x"] and float(row["x"]) for row in made] == [0.1, "", "", -1e-300, 3.0]
 
 
 def test_numbers_in_csv_are_those_of_the_json(folder):

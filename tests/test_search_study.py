@@ -158,8 +158,41 @@ def test_an_optuna_study_is_shared_through_its_storage(write, tmp_path):
     made = run_study(path, out=path.parent / "o")
     shared = optuna.load_study(study_name="s-shared", storage=storage)
     assert len(shared.trials) == 12
-    assert np.exp(shared.best_value) == pytest.approx(made.results[0].best.row["step_time_s"])
+    assert shared.best_value == pytest.approx(made.results[0].best.row["step_time_s"])
     assert {trial.params["strategy"] for trial in shared.trials} == {row["strategy"] for row in made.rows}
+
+
+def test_strategies_are_legal_for_every_device_count_wherever_they_stand(write):
+    scenario = {**SCENARIO, "system": {"template": "pathfinder"}}
+    scenario.pop("strategy")
+    space = {"strategy": "legal", "system.devices": [2, 4]}
+    path = write(scenario=scenario, space=space, searches={"all": {"searcher": "exhaustive", "prune": False}})
+    rows = run_study(path, out=path.parent / "o").rows
+    assert {row["strategy"] for row in rows if row["system.devices"] == 4} >= {"d2", "d4", "CR-4"}
+    assert {row["strategy"] for row in rows if row["feasible"] and row["system.devices"] == 2} == {"d2", "RC-1-2", "RC-2-1", "CR-2"}
+
+
+def test_conditions_on_what_has_no_meaning_do_not_hold(write):
+    space = {
+        "strategy": ["d8", "CR-8"],
+        "system.technology.memory": {"values": ["HBM2", "HBM3"], "when": {"strategy": "CR-8"}},
+        "system.technology.logic": {"values": ["N7", "N5"], "when": {"system.technology.memory": "HBM2"}},
+    }
+    path = write(space=space, searches={"all": {"searcher": "exhaustive", "prune": False}})
+    rows = run_study(path, out=path.parent / "o").rows
+    assert [tuple(row[name] for name in space) for row in rows] == [
+        ("d8", None, None), ("CR-8", "HBM2", "N7"), ("CR-8", "HBM2", "N5"), ("CR-8", "HBM3", None),
+    ]  # fmt: skip
+
+
+def test_an_optuna_storage_of_another_space_is_told(write, tmp_path):
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    for strategies in (["d8", "CR-8"], ["d8", "RC-2-4"]):
+        path = write(space={"strategy": strategies}, searches={"x": {"searcher": "tpe", "evaluations": 3, "storage": storage}})
+        if "CR-8" in strategies:
+            run_study(path, out=path.parent / "o")
+    with pytest.raises(CrossflowError, match="it holds a study of that name over another space"):
+        run_study(path, out=path.parent / "o")
 
 
 def test_an_optuna_storage_that_is_not_there_is_told(write):
@@ -234,8 +267,11 @@ def test_designs_are_compared_over_the_same_draws(drawn):
     rows = drawn.rows
     one, other = ([row["step_time_s"] for row in rows if row["system.technology.memory"] == name] for name in ("HBM2", "HBM4"))
     wins = np.mean([a < b for a, b in zip(one, other, strict=True)]) + 0.5 * np.mean([a == b for a, b in zip(one, other, strict=True)])
-    assert drawn.comparisons[0]["probability_a_faster"] == pytest.approx(wins)
-    assert drawn.comparisons[0]["probability_a_faster"] + drawn.comparisons[1]["probability_a_faster"] == pytest.approx(1.0)
+    first, second = drawn.comparisons[:2]
+    assert (first["a.system.technology.memory"], first["b.system.technology.memory"], first["column"]) == ("HBM2", "HBM4", "step_time_s")
+    assert first["probability_a_better"] == pytest.approx(wins)
+    assert first["probability_a_better"] + second["probability_a_better"] == pytest.approx(1.0)
+    assert all(row["feasible"] for row in rows)
 
 
 def test_draws_do_not_depend_on_the_workers(drawn, tmp_path):
@@ -260,6 +296,15 @@ WRONG = [
     ({"searches": {"x": {"searcher": "gradiant"}}}, "searches.x"),
     ({"searches": {"x": {"searcher": "random", "steps": 3}}}, "unknown key 'steps'"),
     ({"searches": {"x": {"searcher": "random", "over": ["strategie"]}}}, "over: 'strategie' is not in the space; space: system.budgets.power_shares, system.budgets.area, strategy"),
+    ({"space": {**SPACE, "system.technology.logic": ["N7"]}, "sweep": {"system.technology.logic": ["N5"]}}, "'system.technology.logic' is swept too; a path is either swept or searched"),
+    ({"space": {**SPACE, "system.budgets.power_shares.compute": {"from": 0.1, "to": 0.2}}}, "'system.budgets.power_shares.compute' stands twice in the space"),
+    ({"space": {"system.budgts.power": ["300 W", "200 W"]}}, "unknown key 'budgts'; did you mean 'budgets'?"),
+    ({"space": {"strategy": ["d8", "hello"]}}, "strategy 'hello' is not of the form"),
+    ({"space": {"system.budgets.area": {"shares": ["compute", "compute"]}}}, "expected different shares"),
+    ({"objectives": []}, "objectives"),
+    ({"searches": {"x": {"searcher": "gradient", "over": ["strategy"]}}}, "searches.x: searcher gradient: the space has options alone"),
+    ({"searches": {"x": {"searcher": "exhaustive"}}}, "searches.x: searcher exhaustive: the space holds quantities without an end"),
+    ({"searches": {"x": {"searcher": "nsga2", "population": 1}}}, "searches.x"),
     ({"searches": None}, "searches: missing; a search needs both a space and searches"),
     ({"uncertainty": {"samples": 10}}, "a study with searches cannot sample uncertain numbers"),
     ({"space": None, "searches": None, "uncertainty": {"parameters": ["techlib.memory.HBM2.device_capacity"]}}, "techlib.memory.HBM2.device_capacity: no number with low and high stands there"),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossflow.errors import CrossflowError
 from crossflow.search import Designs, Options, Range, Shares, Space
 
 AREA = tuple(f"system.budgets.area.{name}" for name in ("compute", "memory", "inter_link"))
@@ -95,4 +96,6 @@ def test_a_space_at_one_combination_has_its_options_fixed():
 
 def test_a_space_over_some_of_its_paths():
     assert SPACE.only(("strategy", "system.budgets.area")).paths == (*AREA, "strategy")
-    assert SPACE.only(("system.budgets",)).paths == (POWER, *AREA)
+    assert SPACE.only(("system.budgets.area",)).paths == AREA
+    with pytest.raises(CrossflowError, match=r"^over: 'system\.budgets\.power' depends on 'strategy', which the search leaves out$"):
+        SPACE.only(("system.budgets",))

@@ -80,7 +80,7 @@ def tiled_costs(
     time = np.cbrt(together**3 + memory**3)
     names = [level.name for level in architecture.levels]
     last_cache = names[-2] if len(names) > 1 else names[-1]
-    shape = time.shape
+    shape = np.broadcast_shapes(time.shape, architecture.execution.kernel_launch.shape)
     nothing = np.zeros(shape)
     by_name = {last_cache: cache, "memory": memory}
     times = np.stack([np.broadcast_to(part, shape) for part in (compute, *(by_name.get(name, nothing) for name in names))])

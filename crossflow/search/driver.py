@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from crossflow.search.settings import (
     ScipySettings,
     SearchSettings,
 )
+from crossflow.search.space import Space
 
 
 def search(
@@ -48,11 +50,9 @@ def search(
     CrossflowError
         When the searcher cannot search such a space, or the replayed rows are not of this search.
     """
-    if not problem.space.paths:
-        raise CrossflowError("the space is empty: there is nothing to search")
-    oracle = Oracle(
-        problem=problem, evaluations=settings.evaluations, seconds=settings.seconds, record=record, replay=replay, mapper=mapper
-    )
+    check(problem.space, settings)
+    deadline = None if settings.seconds is None else time.time() + settings.seconds
+    oracle = Oracle(problem=problem, evaluations=settings.evaluations, deadline=deadline, record=record, replay=replay, mapper=mapper)
     with contextlib.suppress(BudgetSpent):
         _run(oracle, settings, name, solve or here)
     return oracle.best
@@ -74,7 +74,6 @@ def _run(oracle: Oracle, settings: SearchSettings, name: str, solve: nested.Solv
     elif isinstance(settings, ExhaustiveSettings):
         exhaustive.search(oracle, settings, rng)
     elif oracle.problem.space.options:
-        _check_continuous(oracle, settings)
         nested.search(oracle, settings, rng, solve)
     elif isinstance(settings, GradientSettings):
         gradient.search(oracle, settings, rng)
@@ -82,8 +81,14 @@ def _run(oracle: Oracle, settings: SearchSettings, name: str, solve: nested.Solv
         local.search(oracle, settings, rng)
 
 
-def _check_continuous(oracle: Oracle, settings: Local) -> None:
-    if not oracle.problem.space.dimensions:
-        raise CrossflowError(
-            f"searcher {getattr(settings, 'searcher', '')}: the space has options alone; use exhaustive, random, tpe or nsga2"
-        )
+def check(space: Space, settings: SearchSettings) -> None:
+    """Raise CrossflowError when a searcher cannot search such a space."""
+    if not space.paths:
+        raise CrossflowError("the space is empty: there is nothing to search")
+    if isinstance(settings, ExhaustiveSettings):
+        exhaustive.check(space)
+    if isinstance(settings, Local) and not space.dimensions:
+        searcher = getattr(settings, "searcher", "")
+        raise CrossflowError(f"searcher {searcher}: the space has options alone; use exhaustive, random, tpe or nsga2")
+    if isinstance(settings, OptunaSettings) and settings.searcher == "cma-es" and any(len(option.values) > 1 for option in space.options):
+        raise CrossflowError("searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`")

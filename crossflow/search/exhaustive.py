@@ -18,6 +18,7 @@ from crossflow.search.settings import ExhaustiveSettings
 from crossflow.search.space import Designs, Space
 
 BATCH = 64  # designs between two looks at what can be left out
+LARGEST = 5_000_000  # designs that are enumerated
 ROUNDING = 1e-9  # a bound and a time that are equal may differ by this
 
 
@@ -29,7 +30,7 @@ def search(oracle: Oracle, settings: ExhaustiveSettings, rng: np.random.Generato
         oracle.each(designs.take(slice(start, start + BATCH)) for start in range(0, len(designs), BATCH))
         return
     possible = np.asarray(np.isfinite(bounds).all(axis=0))
-    order = np.asarray(np.argsort(bounds.sum(axis=0), kind="stable"), dtype=np.intp)
+    order = np.asarray(np.argsort(np.log(np.maximum(bounds, 1e-300)).sum(axis=0), kind="stable"), dtype=np.intp)
     left_out: list[Index] = [order[~possible[order]]]
     for index in _batches(order[possible[order]]):
         hopeless = beaten(oracle, bounds[:, index])
@@ -49,21 +50,27 @@ def _batches(order: Index) -> Iterator[Index]:
 
 def beaten(oracle: Oracle, bounds: Array) -> Mask:
     """Whether what is known is at least as good as the best that designs with such bounds could be."""
-    violation, merit = oracle.incumbent
+    violation, loss = oracle.incumbent
     if violation > 0:
         return np.zeros(bounds.shape[1], dtype=bool)
     if len(bounds) == 1:
-        return np.asarray(bounds[0] >= merit + ROUNDING)
+        return np.asarray(bounds[0] >= loss * (1.0 + ROUNDING))
     front = oracle.losses
-    return np.asarray((front[:, :, None] <= bounds[:, None, :] - ROUNDING).all(axis=0).any(axis=0))
+    return np.asarray((front[:, :, None] * (1.0 + ROUNDING) <= bounds[:, None, :]).all(axis=0).any(axis=0))
 
 
-def every(space: Space) -> Designs:
-    """Every design of a space without shares whose ranges are counted."""
+def check(space: Space) -> None:
+    """Raise CrossflowError for a space that cannot be enumerated."""
     if space.shares or any(r.count is None for r in space.ranges):
         raise CrossflowError(
             "searcher exhaustive: the space holds quantities without an end; give ranges a count, and search shares with gradient"
         )
+    if space.size > LARGEST:
+        raise CrossflowError(f"searcher exhaustive: the space holds {space.size:,} designs, more than {LARGEST:,}; draw some with random")
+
+
+def every(space: Space) -> Designs:
+    """Every design of a space without shares whose ranges are counted."""
     combinations, grid = space.combinations(), space.grid()
     discrete = np.repeat(combinations, grid.shape[1], axis=1)
     return Designs(continuous=np.tile(grid, (1, combinations.shape[1])), discrete=discrete)

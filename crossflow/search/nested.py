@@ -26,6 +26,7 @@ from crossflow.search.space import Designs
 
 WAVE = 16  # combinations between two looks at what can be left out, whatever the number of processes
 BRIEF_STARTS, BRIEF_STEPS = 2, 20
+BRIEF_PART = 0.6  # part of a budget of evaluations for the brief searches of all combinations
 SLACK = 0.02  # a bound may lie above what can be reached by the last unit or bank that its budget does not fill
 
 
@@ -37,6 +38,7 @@ class Task:
     settings: Local
     seed: tuple[int, ...]
     evaluations: int | None
+    deadline: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ Solve = Callable[[Iterable[Task]], Iterator[Found]]
 
 def solve(task: Task) -> Found:
     """Run one inner search."""
-    oracle = Oracle(problem=task.problem, evaluations=task.evaluations)
+    oracle = Oracle(problem=task.problem, evaluations=task.evaluations, deadline=task.deadline)
     rng = np.random.default_rng(task.seed)
     with contextlib.suppress(BudgetSpent):
         if isinstance(task.settings, GradientSettings):
@@ -68,22 +70,24 @@ def search(oracle: Oracle, settings: Local, rng: np.random.Generator, solved: So
     combinations = problem.space.combinations()
     bounds = _bounds(problem, combinations)
     order = np.argsort(bounds, kind="stable")
-    order = order[np.isfinite(bounds[order])] if np.isfinite(bounds).any() else order[:WAVE]
+    order = order[bounds[order] < np.inf] if (bounds < np.inf).any() else order[:1]  # at least the reason why there is none
     oracle.pruned += combinations.shape[1] - len(order)
+    share = None if oracle.evaluations is None else max(int(BRIEF_PART * oracle.evaluations / len(order)), 1)
     brief = settings.model_copy(update={"starts": min(BRIEF_STARTS, settings.starts), "steps": min(BRIEF_STEPS, settings.steps)})
     merits = np.full(combinations.shape[1], np.inf)
     for start in range(0, len(order), WAVE):
         wave = order[start : start + WAVE]
-        violation, merit = oracle.incumbent
-        hopeful = wave if violation > 0 else wave[bounds[wave] < merit + SLACK]
+        violation, loss = oracle.incumbent
+        hopeful = wave if violation > 0 else wave[bounds[wave] < loss + SLACK * abs(loss)]
         oracle.pruned += len(wave) - len(hopeful)
-        merits[hopeful] = _inner(oracle, combinations[:, hopeful], hopeful, brief, solved)
-    finalists = np.argsort(merits, kind="stable")[: settings.finalists]
-    _inner(oracle, combinations[:, finalists], finalists, settings, solved)
+        merits[hopeful] = _inner(oracle, combinations[:, hopeful], hopeful, brief, solved, share)
+    finalists = np.argsort(merits, kind="stable")[: min(settings.finalists, int(np.isfinite(merits).sum()))]
+    share = None if oracle.evaluations is None else max(int(oracle.remaining) // max(len(finalists), 1), 1)
+    _inner(oracle, combinations[:, finalists], finalists, settings, solved, share)
 
 
 def _bounds(problem: Problem, combinations: Index) -> Array:
-    """Least merit of each combination as far as it is known, shape (combinations,)."""
+    """Least loss of each combination as far as it is known, infinite where it makes no scenario, shape (combinations,)."""
     n = combinations.shape[1]
     middle = Designs(continuous=np.full((problem.space.dimensions, n), 0.5), discrete=combinations)
     found = None if problem.space.ranges or len(problem.objectives) > 1 else problem.bound(middle)
@@ -99,23 +103,28 @@ def _values(problem: Problem, discrete: Index) -> list[object]:
     return [option.values[i] for option, i in zip(problem.space.options, discrete, strict=True)]
 
 
-def _inner(oracle: Oracle, discrete: Index, numbers: Index, settings: Local, solved: Solve) -> Array:
-    """Merits of the best designs that inner searches find at some combinations."""
-    if not discrete.shape[1]:
-        return np.empty(0)
+def _inner(oracle: Oracle, discrete: Index, numbers: Index, settings: Local, solved: Solve, share: int | None) -> Array:
+    """Merits of the best designs that inner searches of at most `share` evaluations find at some combinations."""
+    if share is not None:
+        affordable = max(int(oracle.remaining) // share, 1)
+        rest = np.full(max(len(numbers) - affordable, 0), np.inf)
+        discrete, numbers = discrete[:, :affordable], numbers[:affordable]
+    else:
+        rest = np.empty(0)
+    if not len(numbers):
+        return rest
     oracle.check()
-    outcome = oracle.recall(discrete.shape[1])
+    outcome = oracle.recall(len(numbers))
     if outcome is None:
-        share = None if oracle.evaluations is None else max(int(oracle.remaining) // discrete.shape[1], 1)
-        tasks = [_task(oracle.problem, column, settings, int(i), share) for column, i in zip(discrete.T, numbers, strict=True)]
+        tasks = [_task(oracle, column, settings, int(i), share) for column, i in zip(discrete.T, numbers, strict=True)]
         found = list(solved(tasks))
         outcome = oracle.found(_designs(oracle.problem, discrete, tasks, found), [result.evaluations for result in found])
-    return oracle.problem.merit(outcome) + 1e3 * (outcome.violation > 0)
+    return np.concatenate([oracle.problem.merit(outcome) + 1e3 * (outcome.violation > 0), rest])
 
 
-def _task(problem: Problem, discrete: Index, settings: Local, number: int, share: int | None) -> Task:
-    here = dataclasses.replace(problem, space=problem.space.at(discrete))
-    return Task(problem=here, settings=settings, seed=(settings.seed, number), evaluations=share)
+def _task(oracle: Oracle, discrete: Index, settings: Local, number: int, share: int | None) -> Task:
+    here = dataclasses.replace(oracle.problem, space=oracle.problem.space.at(discrete))
+    return Task(problem=here, settings=settings, seed=(settings.seed, number), evaluations=share, deadline=oracle.deadline)
 
 
 def _designs(problem: Problem, discrete: Index, tasks: Sequence[Task], found: Sequence[Found]) -> Designs:

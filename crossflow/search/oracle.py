@@ -39,7 +39,7 @@ class Best:
     row : the best design with its figures, by the first objective; among designs that miss constraints, the one that
         misses them least. None where nothing was evaluated.
     front : designs that no other beats in all objectives, where there are several; only those that keep all constraints.
-    improvements : evaluations so far and the logarithm of the best first objective by then, its penalty included.
+    improvements : evaluations so far, the first objective of the best design by then, and whether it keeps all constraints.
     pruned : designs that were left out because they cannot be best.
     rows : rows of the record, those of earlier runs among them.
     """
@@ -47,7 +47,7 @@ class Best:
     evaluations: int
     row: Row | None
     front: tuple[Row, ...]
-    improvements: tuple[tuple[int, float], ...]
+    improvements: tuple[tuple[int, float, bool], ...]
     pruned: int
     rows: int
 
@@ -59,7 +59,7 @@ class Oracle:
     Attributes
     ----------
     problem : what is searched.
-    evaluations, seconds : the budget; None for no limit.
+    evaluations, deadline : the budget, the second as seconds of `time.time`; None for no limit.
     record : called with every batch's columns.
     replay : rows of an earlier run, in order, that answer the first questions.
     mapper : evaluates batches that do not depend on one another.
@@ -68,7 +68,7 @@ class Oracle:
 
     problem: Problem
     evaluations: int | None = None
-    seconds: float | None = None
+    deadline: float | None = None
     record: Recorder | None = None
     replay: Sequence[Row] = ()
     mapper: Mapper | None = None
@@ -81,8 +81,7 @@ class Oracle:
     _row: Row | None = None
     _front: list[Row] = field(default_factory=list)
     _losses: Array = field(default_factory=lambda: np.empty((0, 0)))
-    _improvements: list[tuple[int, float]] = field(default_factory=list)
-    _started: float = field(default_factory=time.monotonic)
+    _improvements: list[tuple[int, float, bool]] = field(default_factory=list)
 
     def __call__(self, designs: Designs) -> Outcome:
         """Outcome of designs; BudgetSpent when the budget ends before or within them, after what it still allowed."""
@@ -153,13 +152,13 @@ class Oracle:
         return wanted if self.evaluations is None else min(wanted, self.evaluations - self.spent)
 
     def _late(self) -> bool:
-        return self.seconds is not None and self._replayed >= len(self.replay) and time.monotonic() - self._started > self.seconds
+        return self.deadline is not None and self._replayed >= len(self.replay) and time.time() > self.deadline
 
     def _allowed(self, wanted: int) -> int:
         left = self._left(wanted)
-        if left <= 0 or self._late():
+        if left <= 0 or (self._late() and self.spent):
             raise BudgetSpent
-        return left
+        return 1 if self._late() else left  # one design at least, so that there is something to tell
 
     # ------------------------------------------------------------------------------ the record
 
@@ -186,7 +185,7 @@ class Oracle:
     def _same(self, designs: Designs, row: Row) -> None:
         values = self.problem.space.values(designs.take(slice(1)))
         for path, value in values.items():
-            if row.get(path) is not None and row[path] != value[0]:
+            if row.get(path) is not None and not _alike(row[path], value[0]):
                 raise CrossflowError(
                     f"the record's points are not those of this search ({path} is {row[path]}, expected {value[0]});"
                     " run without --resume into another folder with --out"
@@ -234,7 +233,7 @@ class Oracle:
 
     @property
     def incumbent(self) -> tuple[float, float]:
-        """Violation and merit of the best design so far."""
+        """Violation and first loss of the best design so far."""
         return self._best
 
     @property
@@ -243,18 +242,19 @@ class Oracle:
         return self._losses
 
     def _update(self, outcome: Outcome, evaluations: Sequence[int] | Array, row: Callable[[int], Row]) -> None:
-        merit, first = self.problem.lead(outcome), self._first(outcome)
-        reached = (float(outcome.violation[first]), float(merit[first]))
+        first = self._first(outcome)
+        reached = (float(outcome.violation[first]), float(self.problem.losses(outcome)[0, first]))
         if reached < self._best:
             self._best, self._row = reached, row(first)
-            self._improvements.append((self.spent + int(np.sum(evaluations[: first + 1])), reached[1]))
+            spent, value = self.spent + int(np.sum(evaluations[: first + 1])), float(outcome.objectives[0, first])
+            self._improvements.append((spent, value, reached[0] == 0.0))
         self.spent += int(np.sum(evaluations))
         if len(self.problem.objectives) > 1:
             self._extend_front(outcome, row)
 
     def _first(self, outcome: Outcome) -> int:
         """Which design is best: of those that miss constraints least, the one that leads."""
-        return int(np.lexsort((self.problem.lead(outcome), outcome.violation))[0])
+        return int(np.lexsort((self.problem.losses(outcome)[0], outcome.violation))[0])
 
     def _extend_front(self, outcome: Outcome, row: Callable[[int], Row]) -> None:
         losses = self.problem.losses(outcome)
@@ -274,3 +274,10 @@ def _plain(value: Any) -> Any:
 
 def _in_turn(problem: Problem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, Outcome]]:
     yield from ((designs, problem.evaluate(designs)) for designs in batches)
+
+
+def _alike(recorded: Any, asked: Any) -> bool:
+    """Whether values are equal but for the last digits, which libraries of linear algebra do not promise."""
+    if isinstance(recorded, float) and isinstance(asked, float):
+        return bool(np.isclose(recorded, asked, rtol=1e-6, atol=0.0))
+    return bool(recorded == asked)

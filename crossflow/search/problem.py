@@ -23,7 +23,7 @@ from crossflow.search.space import Designs, Space, picked
 ILLEGAL = 1e6  # violation of a design that makes no scenario
 UNBUILT = 1e3  # violation of one that cannot be built
 PENALTY = 10.0  # weight of the violation against the logarithm of an objective
-ENDLESS = 60.0  # merit beyond which nothing is told apart
+ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Constraint:
     def violation(self, values: Array) -> Array:
         """By how much of the bound it is missed, 0 where it is kept."""
         excess = values - self.bound if self.at_most else self.bound - values
-        return np.asarray(np.maximum(np.nan_to_num(excess, nan=np.inf) / max(abs(self.bound), 1e-300), 0.0))
+        return np.asarray(np.maximum(np.nan_to_num(excess, nan=np.inf, posinf=np.inf) / max(abs(self.bound), 1e-300), 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Outcome:
     Attributes
     ----------
     objectives : shape (objectives, n), natural values.
-    violation : shape (n,), 0 where all constraints hold. [1]
+    violation : shape (n,), 0 where all constraints hold; grows with the logarithm of what is missed. [1]
     rows : columns to record, by name.
     """
 
@@ -117,8 +117,8 @@ class Problem:
         over = score.memory_needed > score.memory_capacity
         if self.fits:
             missed = missed + np.where(over, score.memory_needed / np.maximum(score.memory_capacity, 1.0) - 1.0, 0.0)
-        unbuilt = ~score.feasible & ~over | ~np.isfinite(score.step_time)
-        return np.asarray(np.where(unbuilt, UNBUILT, np.minimum(missed, UNBUILT)))
+        unbuilt = ~score.buildable | ~np.isfinite(score.step_time)
+        return np.asarray(np.where(unbuilt, UNBUILT, np.log1p(missed)))
 
     def _legal(self, points: Mapping[str, Any], index: Any) -> list[tuple[Any, str | None]]:
         """Members by the settings that they share, each with the reason why these make no scenario, None where they do."""
@@ -143,26 +143,26 @@ class Problem:
         """Why settings make no scenario, None where they do."""
         return _illegal(self.scenario, json.dumps(settings))
 
+    def losses(self, outcome: Outcome) -> Array:
+        """The objectives with the sign that makes smaller better, shape (objectives, n); what has no value is worst."""
+        sign = np.array([[-1.0 if objective.maximise else 1.0] for objective in self.objectives])
+        return np.asarray(np.nan_to_num(sign * outcome.objectives, nan=np.inf, posinf=np.inf))
+
     def merit(self, outcome: Outcome, weights: Array | None = None) -> Array:
-        """One number a design, the smaller the better: the weighted logarithms of the objectives, and the violation's penalty.
+        """One number a design, for searchers that know no constraints: weighted logarithms of the objectives, and a penalty.
 
         weights : shape (objectives, n) or (objectives, 1); equal ones where absent.
         """
         share = np.full((len(self.objectives), 1), 1.0 / len(self.objectives)) if weights is None else weights
-        merit = (share * self.losses(outcome)).sum(axis=0) + PENALTY * outcome.violation
-        return np.asarray(np.minimum(merit, ENDLESS))
-
-    def lead(self, outcome: Outcome) -> Array:
-        """What decides which design is best: the merit; of several objectives the first alone, the others are the front's."""
-        return self.merit(outcome, np.eye(len(self.objectives))[:, :1])
-
-    def losses(self, outcome: Outcome) -> Array:
-        """Logarithms of the objectives, with the sign that makes smaller better, shape (objectives, n)."""
         sign = np.array([[-1.0 if objective.maximise else 1.0] for objective in self.objectives])
-        values = outcome.objectives
         with np.errstate(divide="ignore", invalid="ignore"):
-            losses = sign * np.log(np.where(values > 0, values, np.nan))
-        return np.asarray(np.nan_to_num(losses, nan=ENDLESS, posinf=ENDLESS, neginf=-ENDLESS))
+            logarithms = np.clip(np.nan_to_num(sign * np.log(outcome.objectives), nan=ENDLESS), -ENDLESS, ENDLESS)
+        return np.asarray(np.minimum((share * logarithms).sum(axis=0) + PENALTY * outcome.violation, ENDLESS))
+
+    @property
+    def _several_kernels(self) -> bool:
+        """Whether a device may run several kernels at once, which less work does not always make faster."""
+        return self.scenario.kernels_per_device > 1 or "kernels_per_device" in self.space.paths
 
     def bound(self, designs: Designs) -> Array | None:
         """Losses that no design with the same options and ranges can go below, shape (objectives, n); None where none is known.
@@ -171,7 +171,7 @@ class Problem:
         less. Infinite where the model cannot fit in memory or has too few parameters, or the options make no scenario.
         """
         bounded = {"step_time_s"} if self.space.shares else {"step_time_s", "energy_j"}
-        if any(o.name not in bounded or o.maximise for o in self.objectives) or self.scenario.kernels_per_device > 1:
+        if any(o.name not in bounded or o.maximise for o in self.objectives) or self._several_kernels:
             return None
         whole = np.arange(self.space.dimensions)[:, None] >= len(self.space.ranges)
         generous = Designs(continuous=np.where(whole, 1.0, designs.continuous), discrete=designs.discrete)
@@ -185,7 +185,7 @@ class Problem:
                     for constraint in self.constraints:
                         if constraint.name == "parameters":  # which no share changes
                             hopeless |= constraint.violation(score.parameters) > 0
-                    losses[:, index[members]] = np.where(hopeless, np.inf, np.log(values))
+                    losses[:, index[members]] = np.where(hopeless, np.inf, values)
         return losses
 
 

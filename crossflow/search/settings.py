@@ -12,7 +12,9 @@ from crossflow.files import FileModel
 class Common(FileModel):
     """What every searcher is told."""
 
-    over: tuple[str, ...] | None = Field(default=None, description="paths of the space that this search may change; all where absent")
+    over: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        default=None, description="paths of the space that this search may change; all where absent"
+    )
     seed: int = Field(default=0, description="of everything that is drawn")
     evaluations: PositiveInt | None = Field(default=None, description="designs to evaluate at most")
     seconds: Annotated[float, Field(gt=0)] | None = Field(default=None, description="time to take at most, in seconds")
@@ -44,7 +46,7 @@ class OptunaSettings(Common):
 
     searcher: Literal["tpe", "cma-es", "nsga2"]
     evaluations: PositiveInt = Field(default=1000, description="designs to evaluate at most")
-    population: PositiveInt = Field(default=50, description="designs of one generation (cma-es, nsga2)")
+    population: Annotated[int, Field(ge=2)] = Field(default=50, description="designs of one generation (cma-es, nsga2)")
     storage: str | None = Field(default=None, description="Optuna storage to share the study through, such as sqlite:///study.db")
 
 

@@ -8,6 +8,7 @@ share itself, and the shares of one budget add up to at most the whole of it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,13 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.errors import CrossflowError
 from crossflow.points import Points
 
 SMALLEST_SHARE = 1e-3  # below it no component of a design works, and multiplicative steps would stall
+
+
+_NOTHING = object()  # the value of an option that has no meaning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +117,26 @@ class Space:
     def _bound(self, ranges: list[float], name: str) -> Array:
         return np.array([*ranges, *(getattr(group, name) for group in self.shares for _ in group.paths)])[:, None]
 
+    @property
+    def size(self) -> int:
+        """Combinations of options and counted values, those without a meaning among them."""
+        return math.prod(len(option.values) for option in self.options) * math.prod(r.count or 1 for r in self.ranges)
+
     def only(self, paths: Iterable[str]) -> Space:
-        """The space over some of its paths: a path, or the beginning of several up to a dot."""
+        """The space over some of its paths: a path, or the beginning of several up to a dot.
+
+        Raises CrossflowError when a path that is kept depends on one that is not.
+        """
         wanted = tuple(paths)
 
         def kept(path: str) -> bool:
             return any(path == name or path.startswith(f"{name}.") for name in wanted)
 
+        entries: tuple[Range | Options, ...] = (*self.ranges, *self.options)
+        for entry in (entry for entry in entries if kept(entry.path)):
+            for path in entry.when:
+                if not kept(path):
+                    raise CrossflowError(f"over: '{entry.path}' depends on '{path}', which the search leaves out")
         return Space(
             ranges=tuple(r for r in self.ranges if kept(r.path)),
             shares=tuple(group for group in self.shares if all(kept(path) for path in group.paths)),
@@ -197,9 +215,11 @@ class Space:
 
     def points(self, designs: Designs) -> list[tuple[Index, dict[str, Any]]]:
         """Points to evaluate, split by which dimensions are active: the designs' numbers, and values by path."""
+        values = self.values(designs)
+        if not any(r.when for r in self.ranges) and not any(option.when for option in self.options):
+            return [(np.arange(len(designs)), values)]
         active = self.active(designs.discrete)
         patterns, which = np.unique(active, axis=1, return_inverse=True)
-        values = self.values(designs)
         parts = []
         for i in range(patterns.shape[1]):
             index = np.flatnonzero(which.ravel() == i)
@@ -225,11 +245,25 @@ class Space:
         return np.concatenate([ranges, shares, self._active_options(discrete)])
 
     def _active_options(self, discrete: Index) -> Mask:
-        n, chosen = discrete.shape[1], self._chosen(discrete)
-        return np.array([_holds(option.when, chosen, n) for option in self.options], dtype=bool).reshape(-1, n)
+        """Which options have a meaning; one that has none fulfils no condition of another."""
+        n = discrete.shape[1]
+        active = np.ones((len(self.options), n), dtype=bool)
+        for _ in self.options:
+            chosen = self._valued(discrete, active)
+            found = np.array([_holds(option.when, chosen, n) for option in self.options], dtype=bool).reshape(-1, n)
+            if (found == active).all():
+                break
+            active = found
+        return active
 
     def _chosen(self, discrete: Index) -> dict[str, list[Any]]:
-        return {option.path: [option.values[i] for i in row] for option, row in zip(self.options, discrete, strict=True)}
+        return self._valued(discrete, self._active_options(discrete))
+
+    def _valued(self, discrete: Index, active: Mask) -> dict[str, list[Any]]:
+        return {
+            option.path: [option.values[i] if on else _NOTHING for i, on in zip(row, mask, strict=True)]
+            for option, row, mask in zip(self.options, discrete, active, strict=True)
+        }
 
 
 def _holds(when: Mapping[str, tuple[Any, ...]], chosen: Mapping[str, Sequence[Any]], n: int) -> Mask:

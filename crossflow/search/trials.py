@@ -14,7 +14,6 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.search.oracle import Oracle
-from crossflow.search.problem import ENDLESS, PENALTY
 from crossflow.search.settings import OptunaSettings
 from crossflow.search.space import Designs, Space
 
@@ -24,8 +23,6 @@ TPE_BATCH = 8  # trials asked before they are told; the sampler keeps them apart
 def search(oracle: Oracle, settings: OptunaSettings, rng: np.random.Generator, name: str = "crossflow") -> None:  # noqa: ARG001
     """Ask and tell until the budget is spent."""
     space = oracle.problem.space
-    if settings.searcher == "cma-es" and any(len(option.values) > 1 for option in space.options):
-        raise CrossflowError("searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`")
     study = _study(oracle, settings, name)
     batch = TPE_BATCH if settings.searcher == "tpe" else settings.population
     distributions = _distributions(space)
@@ -33,20 +30,28 @@ def search(oracle: Oracle, settings: OptunaSettings, rng: np.random.Generator, n
         oracle.adopt()  # the storage remembers the trials, with those of others
     while True:
         oracle.check()
-        trials = [study.ask(distributions) for _ in range(int(min(batch, oracle.remaining)))]
+        trials = [_asked(study, distributions, settings) for _ in range(int(min(batch, oracle.remaining)))]
         outcome = oracle(_designs(space, [trial.params for trial in trials]))
-        losses = oracle.problem.losses(outcome)
+        alone = settings.searcher == "cma-es"
+        losses = oracle.problem.merit(outcome)[None] if alone else oracle.problem.losses(outcome)
         for i, trial in enumerate(trials):
-            if settings.searcher != "cma-es":
+            if not alone:
                 trial.set_constraint("violation", float(outcome.violation[i]))
-            study.tell(trial, _told(losses[:, i], float(outcome.violation[i]), settings))
+            study.tell(trial, _told(losses[:, i]))
 
 
-def _told(losses: Array, violation: float, settings: OptunaSettings) -> list[float]:
-    """Values of a trial; CMA-ES knows no constraints and is told the penalised merit."""
-    if settings.searcher == "cma-es":
-        return [min(float(losses.mean()) + PENALTY * violation, ENDLESS)]
-    return [float(loss) for loss in losses]
+def _asked(study: Any, distributions: Mapping[str, Any], settings: OptunaSettings) -> Any:
+    try:
+        return study.ask(distributions)
+    except ValueError as error:
+        if settings.storage is None:
+            raise
+        raise CrossflowError(f"storage {settings.storage}: it holds a study of that name over another space ({error})") from None
+
+
+def _told(losses: Array) -> list[float]:
+    """Values of a trial, finite; CMA-ES knows no constraints and is told the penalised merit."""
+    return [float(value) for value in np.nan_to_num(losses, posinf=1e300, neginf=-1e300)]
 
 
 def _study(oracle: Oracle, settings: OptunaSettings, name: str) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from crossflow import files
 from crossflow.points import varied
 from crossflow.score import larger_is_better, unit_of
+from crossflow.search.problem import ILLEGAL
 from crossflow.study import records, searches, sweeps
 from crossflow.study.plots import Convergence, Drawn, View
 from crossflow.study.plots.canvas import label
@@ -73,23 +74,31 @@ def _drawn(study: Study, columns: Mapping[str, Any]) -> Iterator[Drawn]:
         for name in study.sampling_columns:
             values = np.asarray(columns[name][rows], dtype=float)
             yield Drawn(
-                point=layout.point(point), column=name, interval=interval(values, settings.interval), importance=importance(drawn, values)
+                point=layout.point(point),
+                column=name,
+                interval=interval(values, settings.interval),
+                importance=importance(drawn, values),
+                feasible=float(np.mean(columns["feasible"][rows].astype(bool))),
             )
 
 
 def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
-    """Probability that each swept point is faster than each other, over the same draws."""
+    """Probability that each swept point is better than each other in the columns shown, over the same draws.
+
+    A design that is infeasible in a draw loses it; of two infeasible ones each wins half.
+    """
     layout = study.grid
     if study.sampling is None or not 1 < layout.points <= COMPARED:
         return []
-    times = np.asarray(seen.columns["step_time_s"], dtype=float).reshape(layout.points, layout.draws)
-    times = np.where(np.isnan(times), np.inf, times)
-    return [
-        {"a": layout.point(a), "b": layout.point(b), "probability_a_faster": probability_better(times[a], times[b])}
-        for a in range(layout.points)
-        for b in range(layout.points)
-        if a != b
-    ]
+    infeasible = ~np.asarray(seen.columns["feasible"], dtype=bool)
+    found = []
+    for name in [name for name in study.spec.shown if name in study.sampling_columns] or ["step_time_s"]:
+        values = np.asarray(seen.columns[name], dtype=float) * (-1.0 if larger_is_better(name) else 1.0)
+        values = np.where(infeasible | np.isnan(values), np.inf, values).reshape(layout.points, layout.draws)
+        for a, b in ((a, b) for a in range(layout.points) for b in range(layout.points) if a != b):
+            sides = {f"{side}.{path}": value for side, i in (("a", a), ("b", b)) for path, value in layout.point(i).items()}
+            found.append({**sides, "column": name, "probability_a_better": probability_better(values[a], values[b])})
+    return found
 
 
 def contents(view: View, results: Sequence[searches.Result], compared: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -122,7 +131,8 @@ def interval_rows(view: View) -> Iterator[dict[str, Any]]:
     for drawn in view.drawn:
         found = drawn.interval
         figures = {"low": found.low, "median": found.median, "mean": found.mean, "high": found.high}
-        yield {**drawn.point, "column": drawn.column, **{name: _plain(value) for name, value in figures.items()}}
+        told = {name: _plain(value) for name, value in figures.items()}
+        yield {**drawn.point, "column": drawn.column, **told, "feasible": drawn.feasible}
 
 
 def importance_rows(view: View) -> Iterator[dict[str, Any]]:
@@ -164,7 +174,7 @@ def _search_rows(study: Study, results: Sequence[searches.Result]) -> Rows:
 def _interval_rows(study: Study, view: View) -> Rows:
     """One row a swept point and column: the interval, and the number that matters most."""
     shown = [name for name in study.spec.shown if name in study.sampling_columns] or ["step_time_s"]
-    names = [*study.values, "figure", "low", "median", "mean", "high", "most important"]
+    names = [*study.values, "figure", "low", "median", "mean", "high", "feasible draws", "most important"]
     rows: list[Mapping[str, Any]] = []
     for drawn in view.drawn:
         if drawn.column in shown:
@@ -172,7 +182,8 @@ def _interval_rows(study: Study, view: View) -> Rows:
             figures = {"low": found.low, "median": found.median, "mean": found.mean, "high": found.high}
             written = {name: _cell(column, _plain(value)) for name, value in figures.items()}
             first = max(drawn.importance.items(), key=lambda pair: abs(pair[1]), default=("-", 0.0))
-            rows.append({**drawn.point, "figure": column, **written, "most important": f"{first[0]} ({first[1]:+.2f})"})
+            most, whole = f"{first[0]} ({first[1]:+.2f})", f"{100 * drawn.feasible:.3g} %"
+            rows.append({**drawn.point, "figure": column, **written, "feasible draws": whole, "most important": most})
     return names, rows
 
 
@@ -201,9 +212,12 @@ def _search_summary(results: Sequence[searches.Result]) -> str:
     found = [result for result in results if result.best.row is not None]
     if not found:
         return text
-    best = min(found, key=lambda result: (result.best.row["violation"], result.best.improvements[-1][1]))  # type: ignore[index]
+    sign = -1.0 if found[0].run.problem.objectives[0].maximise else 1.0
+    best = min(found, key=lambda result: (result.best.row["violation"], sign * result.best.improvements[-1][1]))  # type: ignore[index]
     name = best.run.problem.objectives[0].name
     row = best.best.row or {}
+    if row["violation"] >= ILLEGAL:
+        return f"{text}; none is possible: {row['reason']}"
     state = "" if row["violation"] == 0 else " (misses its constraints)"
     return f"{text}; best {name}{state}: {_cell(name, row[name])} by {best.run.title}"
 

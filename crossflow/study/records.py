@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, overload
 
 import numpy as np
+import orjson
 
 from crossflow import files
 from crossflow.errors import CrossflowError
@@ -40,13 +41,11 @@ def to_lines(columns: Mapping[str, Sequence[Any]]) -> str:
 
 def _texts(values: Sequence[Any]) -> list[str]:
     """Each value as JSON."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
+        return (
+            orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",") if values.size else []
+        )
     listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    kind = values.dtype.kind if isinstance(values, np.ndarray) else "O"
-    if kind in "fiu":
-        texts = list(map(repr, listed))
-        for i in np.flatnonzero(~np.isfinite(values)):
-            texts[i] = "null"
-        return texts
     if set(map(type, listed)) <= {str, bool, type(None)}:  # few distinct ones
         known = {value: _text(value) for value in set(listed)}
         return list(map(known.__getitem__, listed))

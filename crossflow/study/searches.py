@@ -10,12 +10,13 @@ import numpy as np
 import yaml
 
 from crossflow import files
-from crossflow.errors import SpecError
+from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.points import variant, varied
 from crossflow.scenario import Scenario
 from crossflow.score import unit_of
 from crossflow.search import Best, Designs, GivenSettings, GradientSettings, Options, Outcome, Problem, SearchSettings, Space, search
+from crossflow.search.driver import check
 from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import Found, Task, solve
 from crossflow.study import records
@@ -61,9 +62,9 @@ class Result:
 
     @property
     def convergence(self) -> list[tuple[int, float]]:
-        """Evaluations and the best first objective by then."""
-        sign = -1.0 if self.run.problem.objectives[0].maximise else 1.0
-        return [(evaluations, float(np.exp(sign * merit))) for evaluations, merit in self.best.improvements]
+        """Evaluations and the first objective of the best design by then, from the first design that keeps all constraints on."""
+        kept = [(evaluations, value) for evaluations, value, feasible in self.best.improvements if feasible]
+        return kept or [(evaluations, value) for evaluations, value, _ in self.best.improvements if np.isfinite(value)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -87,16 +88,25 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
         here = variant(scenario, point)
         space = read_space(spec.space, here, document)
         for name, settings in spec.searches.items():
-            own = space if settings.over is None else space.only(settings.over)
-            if isinstance(settings, GivenSettings):
-                own = Space(options=(Options(path="strategy", values=(str(here.strategy),)),))
             lost = [path for path in settings.over or () if not space.only((path,)).paths]
             if lost:
                 message = f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}"
                 raise SpecError([document.problem(("searches", name, "over"), message)])
+            try:
+                own = _own_space(space, settings, here)
+                check(own, settings)
+            except CrossflowError as error:
+                raise SpecError([document.problem(("searches", name), str(error))]) from None
             problem = read_problem(spec, here, own, document)
             runs.append(Run(number=len(runs), name=name, point=point, settings=settings, problem=problem))
     return runs
+
+
+def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Space:
+    """The part of the space that a search may change; the scenario's own strategy alone where nothing is searched."""
+    if isinstance(settings, GivenSettings):
+        return Space(options=(Options(path="strategy", values=(str(scenario.strategy),)),))
+    return space if settings.over is None else space.only(settings.over)
 
 
 # ------------------------------------------------------------------------------------------ running

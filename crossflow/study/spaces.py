@@ -14,7 +14,7 @@ from crossflow.architecture import GeneratedSystem
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.evaluation import evaluate
 from crossflow.files import Document, FileModel
-from crossflow.parallel import legal_strategies
+from crossflow.parallel import legal_strategies, parse_strategy
 from crossflow.paths import quantities
 from crossflow.points import check_choice, split, variant, varied
 from crossflow.scenario import DATA_PARALLEL, Scenario
@@ -64,7 +64,8 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
     ranges: list[Range] = []
     shares: list[Shares] = []
     options: list[Options] = []
-    for path, given in entries.items():
+    # Strategies come last: which are legal depends on the devices and models to choose from.
+    for path, given in sorted(entries.items(), key=lambda entry: entry[0] == "strategy"):
         place = document.under("space", path) if isinstance(given, Mapping) else document
         try:
             entry = _entry(path, given, place, scenario, options)
@@ -75,7 +76,17 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
             raise SpecError([document.problem(("space", path), str(error).removeprefix(f"{path}: "))]) from None
     space = Space(ranges=tuple(ranges), shares=tuple(shares), options=tuple(options))
     _check_conditions(space, document)
+    _check_paths(space, document)
     return space
+
+
+def _check_paths(space: Space, document: Document) -> None:
+    """SpecError for a path that two entries would change."""
+    paths = space.paths
+    twice = next((path for i, path in enumerate(paths) if path in paths[:i]), None)
+    if twice is not None:
+        message = f"'{twice}' stands twice in the space, alone and among the shares of its budget"
+        raise SpecError([document.problem(("space", twice), message)])
 
 
 def _entry(path: str, given: Any, place: Document, scenario: Scenario, options: list[Options]) -> Range | Shares | Options:
@@ -111,6 +122,9 @@ def _shares(path: str, given: Any, place: Document, scenario: Scenario) -> Share
         if varied(scenario, f"{path}.{name}") is None:
             raise CrossflowError(f"no share '{name}'{did_you_mean(name, held)}; shares: {', '.join(held)}")
     kept = sum(float(value[0]) for parts, _, value in quantities(model) if ".".join(parts) not in names)
+    if not entry.min < entry.max or len(set(names)) < len(names):
+        ends = f"{entry.min:g} and {entry.max:g}"
+        raise CrossflowError(f"expected different shares and a min below max, got {', '.join(names)}, {ends}")
     if entry.min * len(names) > 1.0 - kept:
         raise CrossflowError(
             f"{len(names)} shares of at least {entry.min:g} are more than the {1.0 - kept:.4g} that the other shares leave"
@@ -122,7 +136,25 @@ def _options(path: str, values: tuple[Any, ...], when: Mapping[str, Any], scenar
     found = split(scenario, {path: list(values)})
     for role, choice in found.choices.items():
         check_choice(scenario, role, choice)
+    if path in found.discrete:
+        _check_values(path, values, scenario)
     return Options(path=path, values=values, when=_conditions(when))
+
+
+def _check_values(path: str, values: tuple[Any, ...], scenario: Scenario) -> None:
+    """CrossflowError for a strategy that is none, and for a setting of which no value makes a scenario."""
+    if path == "strategy":
+        for value in values:
+            parse_strategy(value)
+        return
+    reasons = []
+    for value in values:
+        try:
+            variant(scenario, {path: value, "strategy": DATA_PARALLEL})
+        except CrossflowError as error:
+            reasons.append(str(error))
+    if len(reasons) == len(values):
+        raise CrossflowError(reasons[0])
 
 
 def _range(path: str, entry: RangeEntry, place: Document, scenario: Scenario) -> Range | Options:

@@ -31,7 +31,7 @@ class Uncertainty(FileModel):
 
     samples: PositiveInt = Field(default=1000, description="draws of all uncertain numbers")
     seed: int = Field(default=0, description="of the draws")
-    distribution: Distribution = Field(default="triangular", description="between low and high, with the value as mode; or flat")
+    distribution: Distribution = Field(default="triangular", description="between low and high: value as mode, or flat")
     parameters: tuple[str, ...] | None = Field(
         default=None, description="paths, or the beginnings of paths, of the numbers to draw; every one with low and high where absent"
     )
@@ -48,7 +48,7 @@ class StudyFile(FileModel):
     sweep: Mapping[str, Any] = Field(default={}, description="values by path; every combination is a point, or is searched by itself")
     space: Mapping[str, Any] = Field(default={}, description="what searches may change, by path")
     objectives: tuple[str, ...] | Mapping[str, Literal["minimise", "maximise"]] = Field(
-        default=("step_time_s",), description="columns to make small; or each with its direction"
+        default=("step_time_s",), min_length=1, description="columns to make small; or each with its direction"
     )
     constraints: Mapping[str, Any] = Field(default={}, description="bounds by column, such as `<= 160 kW`; `fits: false` ignores memory")
     searches: Mapping[str, SearchSettings] = Field(default={}, description="searches by name, one after the other")
@@ -62,6 +62,11 @@ class StudyFile(FileModel):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> StudyFile:
+        both = next((path for path in self.sweep if path in self.space), None)
+        if both is not None:
+            raise ValueError(f"space: '{both}' is swept too; a path is either swept or searched")
+        if len(set(self.objectives)) < len(self.objectives):
+            raise ValueError(f"objectives: {', '.join(self.objectives)}: the same one twice")
         if bool(self.space) != bool(self.searches):
             raise ValueError(f"{'searches' if self.space else 'space'}: missing; a search needs both a space and searches")
         if not self.sweep and not self.searches and self.uncertainty is None:

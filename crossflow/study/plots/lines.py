@@ -106,7 +106,8 @@ def draw_lines(data: LineData) -> Figure:
         tick_axis(axis.xaxis, data.x, width - 0.7)
     for axis in first_of_rows(axes):
         number_axis(axis.yaxis, data.y)
-        axis.set_ylim(bottom=0)
+        highest = max((y for series in every for y in series.y), default=1.0)
+        axis.set_ylim(0, 1.06 * highest if highest > 0 else 1.0)
     marks = bound_marks(bound for series in every for bound in series.bound)
     if not all(fits for series in every for fits in series.feasible):
         marks.append(grey_mark(f"hollow: {DOES_NOT_FIT}", marker="o", markerfacecolor="white"))

@@ -29,12 +29,13 @@ class Convergence:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What draws of uncertain numbers did to one column at one swept point."""
+    """What draws of uncertain numbers did to one column at one swept point; `feasible` is the share of draws that are."""
 
     point: Mapping[str, Any]
     column: str
     interval: Interval
     importance: Mapping[str, float]
+    feasible: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
