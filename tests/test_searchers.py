@@ -345,5 +345,6 @@ def test_what_misses_by_more_counts_as_worse(product):
         constraints=(Constraint(name="step_time_s", bound=1e-9),), columns=("step_time_s",),
     )  # fmt: skip
     _, rows = recorded(problem, RandomSettings(searcher="random", evaluations=50))
-    timed = sorted((row for row in rows if row["step_time_s"]), key=lambda row: row["step_time_s"])
-    assert all(one["violation"] < other["violation"] for one, other in itertools.pairwise(timed))
+    timed = sorted((row for row in rows if row["violation"] < 1e3), key=lambda row: row["step_time_s"])
+    assert all(one["violation"] <= other["violation"] for one, other in itertools.pairwise(timed))
+    assert len({row["violation"] for row in timed}) > 20
