@@ -109,6 +109,7 @@ def contents(view: View, results: Sequence[searches.Result], compared: Sequence[
         texts["convergence.csv"] = records.csv_text(_rows_of(searches.convergence_table(results)))
         for result in results:
             name = "best.yaml" if len(results) == 1 else f"best-{_slug(result.run.title)}.yaml"
+            name = name if name not in texts else f"best-{_slug(result.run.title)}-{result.run.number}.yaml"
             texts[name] = searches.best_scenario(result)
     if view.drawn:
         texts["intervals.csv"] = records.csv_text(interval_rows(view))
