@@ -16,7 +16,8 @@ import yaml
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.study import records, run_study
+from crossflow.study import records, run_study, sweeps
+from crossflow.uncertainty import importance
 
 SCENARIO = {
     "system": {"template": "pathfinder", "devices": 8},
@@ -272,6 +273,25 @@ def test_designs_are_compared_over_the_same_draws(drawn):
     assert first["probability_a_better"] == pytest.approx(wins)
     assert first["probability_a_better"] + second["probability_a_better"] == pytest.approx(1.0)
     assert all(row["feasible"] for row in rows)
+
+
+def test_importance_is_that_of_the_draws_that_were_evaluated(write, monkeypatch):
+    """Also where many points make tasks larger than those of one point's draws alone would be."""
+    for name, size in (("LARGE", 500), ("LARGE_TASK", 200), ("TASK", 64)):
+        monkeypatch.setattr(sweeps, name, size)
+    path = write(space=None, searches=None, sweep={"system.technology.memory": ["HBM2", "HBM4"]}, uncertainty={"samples": 300})
+    made = run_study(path, out=path.parent / "o", settings=["record=[cost_usd]"])
+    rows = [row for row in made.rows if row["system.technology.memory"] == "HBM2"]
+    cost = next(d for d in made.view.drawn if d.column == "cost_usd" and d.point["system.technology.memory"] == "HBM2")
+    price = "techlib.link.NDR-x8.link_cost"
+    expected = importance({price: np.array([row[price] for row in rows])}, np.array([row["cost_usd"] for row in rows]))
+    assert cost.importance[price] == pytest.approx(expected[price], abs=1e-12)
+    assert cost.importance[price] > 0.9
+
+
+def test_an_objective_says_which_way_its_column_is_better(write):
+    path = write(objectives={"mfu": "minimise"}, space={"strategy": ["d8", "CR-8"]}, searches={"all": {"searcher": "exhaustive"}})
+    assert run_study(path, out=path.parent / "o").view.objectives["mfu"] is False
 
 
 def test_draws_do_not_depend_on_the_workers(drawn, tmp_path):

@@ -11,7 +11,7 @@ from crossflow import files
 from crossflow.points import varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.problem import ILLEGAL
-from crossflow.study import records, searches, sweeps
+from crossflow.study import records, searches
 from crossflow.study.plots import Convergence, Drawn, View
 from crossflow.study.plots.canvas import label
 from crossflow.study.reading import Study
@@ -49,9 +49,9 @@ def view(study: Study, table: records.Table, results: Sequence[searches.Result])
 
 
 def _directions(study: Study, columns: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether each column is made large: as the objectives say, then as is better."""
+    """Whether each column is made large: as is better, unless the objectives say otherwise."""
     natural = {name: True for name in columns if larger_is_better(name)}
-    return {**{o.name: o.maximise for run in study.runs for o in run.problem.objectives}, **natural} if study.runs else natural
+    return {**natural, **{o.name: o.maximise for run in study.runs for o in run.problem.objectives}}
 
 
 def _units(study: Study) -> dict[str, str]:
@@ -65,9 +65,10 @@ def _drawn(study: Study, columns: Mapping[str, Any]) -> Iterator[Drawn]:
     """Intervals of every column at every swept point, and which number matters most."""
     layout, settings = study.grid, study.sampling.settings  # type: ignore[union-attr]
     numbers: dict[str, list[Any]] = {}
-    for first, end in sweeps.Grid(values={}, draws=layout.draws).parts() if layout.draws > 1 else [(0, 1)]:
-        for path, values in study.sampling.drawn(first, end - first).items():  # type: ignore[union-attr]
-            numbers.setdefault(path, []).append(values)
+    for first, end in layout.parts():
+        if end <= layout.draws:  # the first point's tasks, whose draws are those of every point
+            for path, values in study.sampling.drawn(first, end - first).items():  # type: ignore[union-attr]
+                numbers.setdefault(path, []).append(values)
     drawn = {path: np.concatenate(parts) for path, parts in numbers.items()}
     for point in range(layout.points):
         rows = slice(point * layout.draws, (point + 1) * layout.draws)

@@ -29,7 +29,7 @@ class Range(FileModel):
 class Uncertainty(FileModel):
     """Numbers that carry low and high, drawn together for every point of the study."""
 
-    samples: PositiveInt = Field(default=1000, description="draws of all uncertain numbers")
+    samples: Annotated[int, Field(ge=2)] = Field(default=1000, description="draws of all uncertain numbers")
     seed: int = Field(default=0, description="of the draws")
     distribution: Distribution = Field(default="triangular", description="between low and high: value as mode, or flat")
     parameters: tuple[str, ...] | None = Field(
