@@ -27,6 +27,12 @@ def count(*arrays: Any) -> int:
     return int(np.broadcast_shapes(*(np.shape(array)[-1:] for array in arrays))[-1])
 
 
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: numpy's numbers as Python's, None for what is not finite."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
 def divide(numerator: Array, denominator: Array) -> Array:
     """Quotient where anything over zero is infinite and zero over zero is zero (no traffic over no link takes no time)."""
     numerator, denominator = np.broadcast_arrays(numerator, denominator)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from crossflow.arrays import plain
 from crossflow.parameters import Parameter
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
@@ -45,7 +45,7 @@ class Effect:
         number = self.parameter
         about = {"path": number.path, "kind": number.kind, "value": number.value, "unit": number.quantity.unit, "source": number.source}
         rest = {name: getattr(self, name) for name in ("elasticity", "smooth", "sides", "resource")}
-        return {**about, **rest, "gain_10_percent": None if self.gain is None else _finite(self.gain)}
+        return {**about, **rest, "gain_10_percent": None if self.gain is None else plain(self.gain)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class WhatIf:
         """Plain data."""
         rest = {name: getattr(self, name) for name in ("bound_by", "feasible", "reason")}
         changes = [change.to_dict() for change in self.changes]
-        return {"factor": self.factor, "changes": changes, "objective": _finite(self.value), "gain": _finite(self.gain), **rest}
+        return {"factor": self.factor, "changes": changes, "objective": plain(self.value), "gain": plain(self.gain), **rest}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class Explanation:
             "what_if": [what_if.to_dict() for what_if in self.what_ifs],
             "pairs": [pair.to_dict() for pair in self.pairs],
             "next_bottleneck": [asdict(found) for found in self.next_bottlenecks],
-            "swings": [{**asdict(s), "at_low": _finite(s.at_low), "at_high": _finite(s.at_high)} for s in self.swings],
+            "swings": [{**asdict(s), "at_low": plain(s.at_low), "at_high": plain(s.at_high)} for s in self.swings],
             "notes": list(self.notes),
         }
 
@@ -199,8 +199,3 @@ class Explanation:
         if self.limiting is None:
             return f"{start}, nothing gains)"
         return f"{start}, limited by {self.limiting.changes[0].path}: {100 * self.limiting.gain:.3g} % for 10 %)"
-
-
-def _finite(value: float) -> float | None:
-    """A float for JSON, which has no infinity."""
-    return value if math.isfinite(value) else None

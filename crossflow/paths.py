@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from crossflow.arrays import Array
@@ -21,16 +21,14 @@ def quantity_at(model: Any, path: Sequence[str]) -> Quantity | None:
         return None
     info = type(model).model_fields[head]
     if not rest:
-        found = [meta for meta in (*info.metadata, *_nested(info.annotation)) if isinstance(meta, Quantity)]
-        return found[0] if found else None
+        return _quantity((*info.metadata, *_nested(info.annotation)))
     value = getattr(model, head)
     if value is None:
         inner = _model_in(info.annotation)
         return quantity_at(inner(), rest) if inner is not None else None
     if isinstance(value, Mapping) and len(rest) == 1 and rest[0] in value:
         held = get_args(info.annotation)
-        found = [meta for meta in _nested(held[-1]) if isinstance(meta, Quantity)] if held else []
-        return found[0] if found else None
+        return _quantity(_nested(held[-1])) if held else None
     if isinstance(value, Mapping) and rest[0] not in value:
         inner = _model_in(get_args(info.annotation)[-1])
         return quantity_at(inner(), rest[1:]) if inner is not None and not _required(inner) else None
@@ -46,13 +44,17 @@ def quantities(model: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
     if not isinstance(model, FileModel):
         return
     for name, info in type(model).model_fields.items():
-        value, found = getattr(model, name), [m for m in (*info.metadata, *_nested(info.annotation)) if isinstance(m, Quantity)]
-        if found and isinstance(value, Mapping):
-            yield from (((*path, name, str(key)), found[0], held) for key, held in value.items())
-        elif found and value is not None:
-            yield (*path, name), found[0], value
+        value, quantity = getattr(model, name), _quantity((*info.metadata, *_nested(info.annotation)))
+        if quantity is not None and isinstance(value, Mapping):
+            yield from (((*path, name, str(key)), quantity, held) for key, held in value.items())
+        elif quantity is not None and value is not None:
+            yield (*path, name), quantity, value
         else:
             yield from quantities(value, (*path, name))
+
+
+def _quantity(annotations: Iterable[Any]) -> Quantity | None:
+    return next((found for found in annotations if isinstance(found, Quantity)), None)
 
 
 def _nested(annotation: Any) -> Iterator[Any]:

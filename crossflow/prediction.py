@@ -10,6 +10,7 @@ import numpy as np
 
 from crossflow import provenance
 from crossflow.architecture import Architecture, architecture
+from crossflow.arrays import plain
 from crossflow.evaluation import evaluate
 from crossflow.scenario import Scenario
 from crossflow.score import Score
@@ -114,8 +115,8 @@ def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:
 
 def _number(value: Any) -> float | None:
     """A float for JSON, which has no infinity: None stands for a time that no design reaches."""
-    number = float(np.ravel(value)[0])
-    return number if np.isfinite(number) else None
+    number: float | None = plain(float(np.ravel(value)[0]))
+    return number
 
 
 def _provenance(scenario: Scenario) -> dict[str, Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crossflow import files
 from crossflow.explanation import Explanation, Swing
 from crossflow.score import ENDINGS as UNIT_ENDINGS
 from crossflow.score import unit_of
 from crossflow.sensitivity import NOTHING
+from crossflow.study.plots.canvas import save
 from crossflow.units import show
 
 LOW, HIGH = "#0072B2", "#D55E00"  # colour-blind safe (Okabe and Ito)
@@ -77,7 +76,6 @@ def _row(swing: Swing) -> TornadoRow:
 
 def draw(data: TornadoData, path: Path) -> list[Path]:
     """Draw a plot as PNG and SVG beside each other; an ending of `path` that names one of them is left off."""
-    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -86,14 +84,7 @@ def draw(data: TornadoData, path: Path) -> list[Path]:
     _draw_bars(figure.subplots(), data)
     _legend(figure, data)
     stem = path.with_suffix("") if path.suffix in ENDINGS else path
-    written = []
-    for ending, options in ((".png", {"dpi": 150, "metadata": {"Software": None}}), (".svg", {"metadata": {"Date": None}})):
-        stream = io.BytesIO()
-        with mpl.rc_context({"svg.hashsalt": "crossflow"}):  # the same explanation gives the same bytes
-            figure.savefig(stream, format=ending[1:], **options)
-        written.append(stem.with_name(stem.name + ending))
-        files.write_bytes(written[-1], stream.getvalue())
-    return written
+    return save(figure, stem.parent, stem.name)
 
 
 def _draw_bars(axis: Any, data: TornadoData) -> None:

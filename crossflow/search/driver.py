@@ -9,17 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from crossflow.errors import CrossflowError
-from crossflow.search import exhaustive, gradient, local, nested, sampling, trials
+from crossflow.search import exhaustive, nested, sampling, trials
 from crossflow.search.oracle import Best, BudgetSpent, Mapper, Oracle, Recorder, Row
 from crossflow.search.problem import Problem
 from crossflow.search.settings import (
     ExhaustiveSettings,
     GivenSettings,
-    GradientSettings,
     Local,
     OptunaSettings,
     RandomSettings,
-    ScipySettings,
     SearchSettings,
 )
 from crossflow.search.space import Space
@@ -68,17 +66,15 @@ def _run(oracle: Oracle, settings: SearchSettings, name: str, solve: nested.Solv
     if isinstance(settings, GivenSettings):
         oracle(oracle.problem.space.sample(rng, 1))  # the space holds the one design
     elif isinstance(settings, OptunaSettings):
-        trials.search(oracle, settings, rng, name)
+        trials.search(oracle, settings, name)
     elif isinstance(settings, RandomSettings):
         sampling.search(oracle, settings, rng)
     elif isinstance(settings, ExhaustiveSettings):
-        exhaustive.search(oracle, settings, rng)
+        exhaustive.search(oracle, settings)
     elif oracle.problem.space.options:
-        nested.search(oracle, settings, rng, solve)
-    elif isinstance(settings, GradientSettings):
-        gradient.search(oracle, settings, rng)
-    elif isinstance(settings, ScipySettings):
-        local.search(oracle, settings, rng)
+        nested.search(oracle, settings, solve)
+    else:
+        nested.descend(oracle, settings, rng)
 
 
 def check(space: Space, settings: SearchSettings) -> None:

@@ -22,7 +22,7 @@ LARGEST = 5_000_000  # designs that are enumerated
 ROUNDING = 1e-9  # a bound and a time that are equal may differ by this
 
 
-def search(oracle: Oracle, settings: ExhaustiveSettings, rng: np.random.Generator) -> None:  # noqa: ARG001
+def search(oracle: Oracle, settings: ExhaustiveSettings) -> None:
     """Evaluate every design, the most promising first."""
     designs = every(oracle.problem.space)
     bounds = oracle.problem.bound(designs) if settings.prune else None

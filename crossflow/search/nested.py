@@ -57,14 +57,19 @@ def solve(task: Task) -> Found:
     oracle = Oracle(problem=task.problem, evaluations=task.evaluations, deadline=task.deadline)
     rng = np.random.default_rng(task.seed)
     with contextlib.suppress(BudgetSpent):
-        if isinstance(task.settings, GradientSettings):
-            gradient.search(oracle, task.settings, rng)
-        elif isinstance(task.settings, ScipySettings):
-            local.search(oracle, task.settings, rng)
+        descend(oracle, task.settings, rng)
     return Found(coordinates=oracle.coordinates, evaluations=oracle.spent)
 
 
-def search(oracle: Oracle, settings: Local, rng: np.random.Generator, solved: Solve) -> None:  # noqa: ARG001
+def descend(oracle: Oracle, settings: Local, rng: np.random.Generator) -> None:
+    """Search a space of quantities alone."""
+    if isinstance(settings, GradientSettings):
+        gradient.search(oracle, settings, rng)
+    elif isinstance(settings, ScipySettings):
+        local.search(oracle, settings, rng)
+
+
+def search(oracle: Oracle, settings: Local, solved: Solve) -> None:
     """Search the combinations of options, each with an inner search; `solved` runs inner searches, perhaps in parallel."""
     problem = oracle.problem
     combinations = problem.space.combinations()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Mask, plain
 from crossflow.errors import CrossflowError
 from crossflow.search.pareto import non_dominated
 from crossflow.search.problem import Outcome, Problem
@@ -106,16 +106,13 @@ class Oracle:
     def _rest(self, first: Designs, others: Iterator[Designs]) -> None:
         """Evaluate the batches that no record answers."""
         asked = self._within_budget(first, others)
-        evaluated = (
-            ((designs, self.problem.evaluate(designs)) for designs in asked) if self.mapper is None else self.mapper(self.problem, asked)
-        )
-        for designs, outcome in evaluated:
+        for designs, outcome in (self.mapper or _in_turn)(self.problem, asked):
             self._keep(designs, outcome, np.ones(len(designs), dtype=int))
             if self._late():
                 raise BudgetSpent
 
     def _within_budget(self, first: Designs, others: Iterator[Designs]) -> Iterator[Designs]:
-        left = np.inf if self.evaluations is None else self.evaluations - self.spent
+        left = self.remaining
         designs: Designs | None = first
         while designs is not None and left > 0:
             yield designs if len(designs) <= left else designs.take(slice(int(left)))
@@ -128,14 +125,10 @@ class Oracle:
         self._keep(designs, outcome, np.array(evaluations, dtype=int))
         return outcome
 
-    def recall(self, count: int) -> Outcome | None:
-        """Outcome of the next `count` results of inner searches, None where the record ends before."""
-        return self._next(count)
-
     def adopt(self) -> None:
         """Take every row of the record for evaluated, though this search would not ask for them again."""
         if len(self.replay):
-            self._next(len(self.replay))
+            self.recall(len(self.replay))
 
     # ------------------------------------------------------------------------------ budget
 
@@ -149,7 +142,7 @@ class Oracle:
         self._allowed(1)
 
     def _left(self, wanted: int) -> int:
-        return wanted if self.evaluations is None else min(wanted, self.evaluations - self.spent)
+        return int(min(wanted, self.remaining))
 
     def _late(self) -> bool:
         return self.deadline is not None and self._replayed >= len(self.replay) and time.time() > self.deadline
@@ -166,21 +159,20 @@ class Oracle:
         """The record's answer to a question, None where it has none; a batch that was cut short is asked again as a whole."""
         if self._replayed < len(self.replay):
             self._same(designs, self.replay[self._replayed])
-        return self._next(len(designs))
+        return self.recall(len(designs))
 
-    def _next(self, count: int) -> Outcome | None:
+    def recall(self, count: int) -> Outcome | None:
+        """The outcome of the next `count` rows of the record, None where it ends before."""
         rows = self.replay[self._replayed : self._replayed + count]
         if len(rows) < count:
-            self._drop()
+            self.replay = self.replay[: self._replayed]
             return None
         self._replayed += count
         self._rows += count
         outcome = self._outcome(rows)
-        self._update(outcome, [row["evaluations"] for row in rows], rows.__getitem__)
+        names = (*self.problem.space.paths, *self.problem.recorded, "evaluations")
+        self._update(outcome, [row["evaluations"] for row in rows], lambda i: {name: rows[i][name] for name in names})
         return outcome
-
-    def _drop(self) -> None:
-        self.replay = self.replay[: self._replayed]
 
     def _same(self, designs: Designs, row: Row) -> None:
         values = self.problem.space.values(designs.take(slice(1)))
@@ -203,10 +195,9 @@ class Oracle:
         if self.record is not None:
             self.record(self._rows, columns)
         self._rows += len(designs)
-        before = self._best
-        self._update(outcome, evaluations, lambda i: {name: _plain(values[i]) for name, values in columns.items()})
-        if self._best < before:
-            self.coordinates = designs.continuous[:, self._first(outcome)]
+        leads = self._update(outcome, evaluations, lambda i: {name: plain(values[i]) for name, values in columns.items()})
+        if leads is not None:
+            self.coordinates = designs.continuous[:, leads]
 
     def _columns(self, designs: Designs) -> dict[str, Sequence[Any]]:
         """Values of the space's paths, None where a path has no meaning."""
@@ -241,35 +232,29 @@ class Oracle:
         """Losses of the front, shape (objectives, designs)."""
         return self._losses
 
-    def _update(self, outcome: Outcome, evaluations: Sequence[int] | Array, row: Callable[[int], Row]) -> None:
-        first = self._first(outcome)
-        reached = (float(outcome.violation[first]), float(self.problem.losses(outcome)[0, first]))
-        if reached < self._best:
+    def _update(self, outcome: Outcome, evaluations: Sequence[int] | Array, row: Callable[[int], Row]) -> int | None:
+        """Note what is best; which design that is, None where it is none of these."""
+        losses = self.problem.losses(outcome)
+        first = int(np.lexsort((losses[0], outcome.violation))[0])  # of those that miss constraints least, the one that leads
+        reached = (float(outcome.violation[first]), float(losses[0, first]))
+        better = reached < self._best
+        if better:
             self._best, self._row = reached, row(first)
             spent, value = self.spent + int(np.sum(evaluations[: first + 1])), float(outcome.objectives[0, first])
             self._improvements.append((spent, value, reached[0] == 0.0))
         self.spent += int(np.sum(evaluations))
-        if len(self.problem.objectives) > 1:
-            self._extend_front(outcome, row)
+        if len(losses) > 1:
+            self._extend_front(losses, outcome.violation == 0, row)
+        return first if better else None
 
-    def _first(self, outcome: Outcome) -> int:
-        """Which design is best: of those that miss constraints least, the one that leads."""
-        return int(np.lexsort((self.problem.losses(outcome)[0], outcome.violation))[0])
-
-    def _extend_front(self, outcome: Outcome, row: Callable[[int], Row]) -> None:
-        losses = self.problem.losses(outcome)
-        kept = np.flatnonzero(outcome.violation == 0)
+    def _extend_front(self, losses: Array, feasible: Mask, row: Callable[[int], Row]) -> None:
+        kept = np.flatnonzero(feasible)
         kept = kept[non_dominated(losses[:, kept])]
         known = len(self._front)
         together = np.concatenate([self._losses.reshape(len(losses), -1), losses[:, kept]], axis=1)
         left = np.flatnonzero(non_dominated(together))
         self._front = [self._front[i] if i < known else row(int(kept[i - known])) for i in left]
         self._losses = together[:, left]
-
-
-def _plain(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _in_turn(problem: Problem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, Outcome]]:

@@ -15,7 +15,7 @@ from crossflow.arrays import Array
 from crossflow.errors import CrossflowError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.parallel import transform
-from crossflow.points import variant
+from crossflow.points import groups, variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.search.space import Designs, Space, picked
@@ -32,6 +32,11 @@ class Objective:
 
     name: str
     maximise: bool = False
+
+    @property
+    def sign(self) -> float:
+        """Factor that makes a smaller value the better one."""
+        return -1.0 if self.maximise else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +97,11 @@ class Problem:
         names = (*(o.name for o in self.objectives), *(c.name for c in self.constraints), *self.columns)
         return tuple(dict.fromkeys(name for name in names if name not in ("feasible", "bound_by", "reason")))
 
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """Columns of each row, in order."""
+        return (*self.figures, "feasible", "violation", "bound_by", "reason")
+
     def evaluate(self, designs: Designs) -> Outcome:
         """Objectives, violation and rows of designs; one that makes no scenario is infeasible, not an exception."""
         n = len(designs)
@@ -126,13 +136,9 @@ class Problem:
         options = {path: points[path] for path in names if path in points}
         if not options:
             return [(np.arange(len(index)), None)]
-        members: dict[str, list[int]] = {}
-        for i, chosen_values in enumerate(zip(*options.values(), strict=True)):
-            members.setdefault(repr(chosen_values), []).append(i)
         found: dict[str | None, list[int]] = {}
-        for chosen in members.values():
-            settings = {path: values[chosen[0]] for path, values in options.items()}
-            found.setdefault(self.illegal(settings), []).extend(chosen)
+        for settings, members in groups(options, len(index)):
+            found.setdefault(self.illegal(settings), []).extend(members.tolist())
         return [(np.array(sorted(chosen)), reason) for reason, chosen in found.items()]
 
     def _technology(self, path: str) -> bool:
@@ -143,10 +149,14 @@ class Problem:
         """Why settings make no scenario, None where they do."""
         return _illegal(self.scenario, json.dumps(settings))
 
+    @property
+    def _signs(self) -> Array:
+        """What makes smaller better, shape (objectives, 1)."""
+        return np.array([[objective.sign] for objective in self.objectives])
+
     def losses(self, outcome: Outcome) -> Array:
         """The objectives with the sign that makes smaller better, shape (objectives, n); what has no value is worst."""
-        sign = np.array([[-1.0 if objective.maximise else 1.0] for objective in self.objectives])
-        return np.asarray(np.nan_to_num(sign * outcome.objectives, nan=np.inf, posinf=np.inf))
+        return np.asarray(np.nan_to_num(self._signs * outcome.objectives, nan=np.inf, posinf=np.inf))
 
     def merit(self, outcome: Outcome, weights: Array | None = None) -> Array:
         """One number a design, for searchers that know no constraints: weighted logarithms of the objectives, and a penalty.
@@ -154,9 +164,8 @@ class Problem:
         weights : shape (objectives, n) or (objectives, 1); equal ones where absent.
         """
         share = np.full((len(self.objectives), 1), 1.0 / len(self.objectives)) if weights is None else weights
-        sign = np.array([[-1.0 if objective.maximise else 1.0] for objective in self.objectives])
         with np.errstate(divide="ignore", invalid="ignore"):
-            logarithms = np.clip(np.nan_to_num(sign * np.log(outcome.objectives), nan=ENDLESS), -ENDLESS, ENDLESS)
+            logarithms = np.clip(np.nan_to_num(self._signs * np.log(outcome.objectives), nan=ENDLESS), -ENDLESS, ENDLESS)
         return np.asarray(np.minimum((share * logarithms).sum(axis=0) + PENALTY * outcome.violation, ENDLESS))
 
     @property

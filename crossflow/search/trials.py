@@ -20,7 +20,7 @@ from crossflow.search.space import Designs, Space
 TPE_BATCH = 8  # trials asked before they are told; the sampler keeps them apart (constant liar)
 
 
-def search(oracle: Oracle, settings: OptunaSettings, rng: np.random.Generator, name: str = "crossflow") -> None:  # noqa: ARG001
+def search(oracle: Oracle, settings: OptunaSettings, name: str = "crossflow") -> None:
     """Ask and tell until the budget is spent."""
     space = oracle.problem.space
     study = _study(oracle, settings, name)

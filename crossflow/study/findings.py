@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
+from crossflow.arrays import plain
 from crossflow.points import varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.problem import ILLEGAL
@@ -93,7 +94,7 @@ def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
         return []
     infeasible = ~np.asarray(seen.columns["feasible"], dtype=bool)
     found = []
-    for name in [name for name in study.spec.shown if name in study.sampling_columns] or ["step_time_s"]:
+    for name in study.told:
         values = np.asarray(seen.columns[name], dtype=float) * (-1.0 if larger_is_better(name) else 1.0)
         values = np.where(infeasible | np.isnan(values), np.inf, values).reshape(layout.points, layout.draws)
         for a, b in ((a, b) for a in range(layout.points) for b in range(layout.points) if a != b):
@@ -107,7 +108,7 @@ def contents(view: View, results: Sequence[searches.Result], compared: Sequence[
     texts: dict[str, str] = {}
     if results:
         texts["best.json"] = files.json_text([result.to_dict() for result in results])
-        texts["convergence.csv"] = records.csv_text(_rows_of(searches.convergence_table(results)))
+        texts["convergence.csv"] = records.csv_text(searches.convergence_rows(results))
         for result in results:
             name = "best.yaml" if len(results) == 1 else f"best-{_slug(result.run.title)}.yaml"
             name = name if name not in texts else f"best-{_slug(result.run.title)}-{result.run.number}.yaml"
@@ -120,10 +121,6 @@ def contents(view: View, results: Sequence[searches.Result], compared: Sequence[
     return texts
 
 
-def _rows_of(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 def _slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
@@ -131,9 +128,7 @@ def _slug(text: str) -> str:
 def interval_rows(view: View) -> Iterator[dict[str, Any]]:
     """One row a swept point and column: median, mean and interval."""
     for drawn in view.drawn:
-        found = drawn.interval
-        figures = {"low": found.low, "median": found.median, "mean": found.mean, "high": found.high}
-        told = {name: _plain(value) for name, value in figures.items()}
+        told = {name: plain(value) for name, value in vars(drawn.interval).items()}
         yield {**drawn.point, "column": drawn.column, **told, "feasible": drawn.feasible}
 
 
@@ -157,7 +152,7 @@ def _rows(study: Study, view: View, results: Sequence[searches.Result]) -> Rows:
     if study.sampling is not None:
         return _interval_rows(study, view)
     names = [*study.values, *study.spec.shown]
-    return names, [{name: _plain(view.columns[name][i]) for name in names} for i in range(len(study.grid))]
+    return names, [{name: plain(view.columns[name][i]) for name in names} for i in range(len(study.grid))]
 
 
 def _search_rows(study: Study, results: Sequence[searches.Result]) -> Rows:
@@ -175,23 +170,16 @@ def _search_rows(study: Study, results: Sequence[searches.Result]) -> Rows:
 
 def _interval_rows(study: Study, view: View) -> Rows:
     """One row a swept point and column: the interval, and the number that matters most."""
-    shown = [name for name in study.spec.shown if name in study.sampling_columns] or ["step_time_s"]
     names = [*study.values, "figure", "low", "median", "mean", "high", "feasible draws", "most important"]
     rows: list[Mapping[str, Any]] = []
     for drawn in view.drawn:
-        if drawn.column in shown:
-            found, column = drawn.interval, drawn.column
-            figures = {"low": found.low, "median": found.median, "mean": found.mean, "high": found.high}
-            written = {name: _cell(column, _plain(value)) for name, value in figures.items()}
+        if drawn.column in study.told:
+            column = drawn.column
+            written = {name: _cell(column, plain(value)) for name, value in vars(drawn.interval).items()}
             first = max(drawn.importance.items(), key=lambda pair: abs(pair[1]), default=("-", 0.0))
             most, whole = f"{first[0]} ({first[1]:+.2f})", f"{100 * drawn.feasible:.3g} %"
             rows.append({**drawn.point, "figure": column, **written, "feasible draws": whole, "most important": most})
     return names, rows
-
-
-def _plain(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def summary(study: Study, view: View, results: Sequence[searches.Result]) -> str:
@@ -214,7 +202,7 @@ def _search_summary(results: Sequence[searches.Result]) -> str:
     found = [result for result in results if result.best.row is not None]
     if not found:
         return text
-    sign = -1.0 if found[0].run.problem.objectives[0].maximise else 1.0
+    sign = found[0].run.problem.objectives[0].sign
     best = min(found, key=lambda result: (result.best.row["violation"], sign * result.best.improvements[-1][1]))  # type: ignore[index]
     name = best.run.problem.objectives[0].name
     row = best.best.row or {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,11 @@ from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.parallel import transform
-from crossflow.points import check_choice, split, variant
+from crossflow.points import split, variant
 from crossflow.scenario import DATA_PARALLEL, Scenario, from_document, spelled_out
 from crossflow.study import searches, sweeps
 from crossflow.study.plots.canvas import label
-from crossflow.study.spaces import VARIABLE, plot_columns
+from crossflow.study.spaces import check_names, check_path, plot_columns
 from crossflow.study.spec import StudyFile, grid, sweep_values
 
 
@@ -36,11 +37,21 @@ class Study:
         """Rows of the sweep, by number."""
         return sweeps.Grid(values=self.values, draws=1 if self.sampling is None else self.sampling.settings.samples)
 
+    @functools.cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a score of the scenario."""
+        return tuple(evaluate(self.scenario).columns())
+
+    @property
+    def recorded(self) -> tuple[str, ...] | None:
+        """Columns of a row beside its values; None for all of them."""
+        return sweeps.what_is_recorded(self.spec, self.columns)
+
     @property
     def needed(self) -> tuple[str, ...]:
         """Columns that the table and the plots show."""
         spec, kinds = self.spec, {plot.kind for plot in self.spec.plots}
-        known = list(self.runs[0].problem.columns) if self.runs else list(evaluate(self.scenario).columns())
+        known = self.runs[0].problem.columns if self.runs else self.columns
         names = [*self.values, *spec.shown, "feasible", "bound_by", "search"]
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
         names += [figure for run in self.runs for figure in run.problem.figures] if self.runs else ["step_time_s"]
@@ -52,8 +63,13 @@ class Study:
     @property
     def sampling_columns(self) -> tuple[str, ...]:
         """Columns of which a study with draws tells intervals."""
-        kept = sweeps.what_is_recorded(self.spec, self.scenario) or tuple(evaluate(self.scenario).columns())
+        kept = self.columns if self.recorded is None else self.recorded
         return tuple(name for name in kept if name not in ("bound_by", "reason", "feasible"))
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Columns whose intervals the table shows, and in which designs are compared."""
+        return tuple(name for name in self.spec.shown if name in self.sampling_columns) or ("step_time_s",)
 
 
 def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
@@ -102,14 +118,11 @@ def _check_values(spec: StudyFile, scenario: Scenario, values: Mapping[str, list
 
 def _value_problems(scenario: Scenario, path: str, values: Sequence[Any], document: Document) -> list[Problem]:
     """What is wrong with the values of one path, each by itself."""
-    place = ("sweep", path)
-    if path.split(".")[0] not in VARIABLE:
-        return [document.problem(place, f"'{path}' is not a path of a scenario{did_you_mean(path, VARIABLE)}")]
     try:
-        for role, choice in split(scenario, {path: values}).choices.items():
-            check_choice(scenario, role, choice)
+        check_path(path)
+        check_names(scenario, path, values)
     except CrossflowError as error:
-        return [document.problem(place, str(error).removeprefix(f"{path}: "))]
+        return [document.problem(("sweep", path), str(error).removeprefix(f"{path}: "))]
     return []
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from crossflow import files
+from crossflow.arrays import Array, plain
 from crossflow.errors import CrossflowError
 
 POINTS, TABLE, RUN = "points.jsonl", "points.csv", "run.json"
@@ -53,8 +54,12 @@ def _texts(values: Sequence[Any]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    value = value.item() if isinstance(value, np.generic) else value
-    return "null" if isinstance(value, float) and not np.isfinite(value) else json.dumps(value, separators=(",", ":"))
+    return json.dumps(plain(value), separators=(",", ":"))
+
+
+def numbers(values: Sequence[Any]) -> Array:
+    """Values as numbers, NaN for what is missing."""
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
 # ------------------------------------------------------------------------------------------ the folder of a run
@@ -323,7 +328,7 @@ def _packed(values: Sequence[Any]) -> Any:
     if isinstance(values, np.ndarray) and values.dtype.kind in "fb":
         return values
     if all(isinstance(value, float) or value is None for value in values) and any(value is not None for value in values):
-        return np.array([np.nan if value is None else value for value in values], dtype=float)
+        return numbers(values)
     packed = np.empty(len(values), dtype=object)
     packed[:] = list(values)
     return packed

@@ -143,20 +143,22 @@ def _search_record(run: searches.Run) -> dict[str, Any]:
 
 def _swept(study: Study, folder: Path, table: records.Table, hands: Workers, progress: Progress | None) -> None:
     """Evaluate every point of a sweep that is not on disk yet, and put all in order."""
-    layout, record = study.grid, sweeps.what_is_recorded(study.spec, study.scenario)
+    layout = study.grid
     parts = [
-        sweeps.Part(scenario=study.scenario, grid=layout, first=first, end=end, sampling=study.sampling, record=record, needed=table.names)
+        sweeps.Part(
+            scenario=study.scenario, grid=layout, first=first, end=end, sampling=study.sampling, record=study.recorded, needed=table.names
+        )
         for first, end in layout.parts()
     ]
     file = records.PointsFile(path=folder / records.POINTS)
     done = sweeps.finished(file.path, parts)
-    file.keep(done)
     fastest = _Fastest()
     for number, places in done:
-        kept = list(records.Rows(file.path, _places(file, number, places)))
+        kept = list(records.Rows(file.path, places))
         columns = {name: [row.get(name) for row in kept] for name in table.names}
         table.add(number, columns, len(kept))
         fastest.see(columns)
+    file.keep(done)
     count = sum(len(places) for _, places in done)
     if progress is not None:
         progress(count, len(layout), fastest.text)
@@ -170,13 +172,6 @@ def _swept(study: Study, folder: Path, table: records.Table, hands: Workers, pro
     file.put_in_order()
 
 
-def _places(file: records.PointsFile, number: int, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Places of the rows of a block after the file was rewritten."""
-    offset, _ = file.blocks[number]
-    ends = np.cumsum([0, *(size for _, size in places)])
-    return [(offset + int(start), size) for start, (_, size) in zip(ends, places, strict=False)]
-
-
 class _Fastest:
     """Time of the fastest point that fits, of the fastest of all where none does."""
 
@@ -184,7 +179,7 @@ class _Fastest:
         self._best = (True, np.inf)
 
     def see(self, columns: Mapping[str, Any]) -> None:
-        times = np.array([np.inf if time is None else time for time in columns["step_time_s"]], dtype=float)
+        times = np.nan_to_num(records.numbers(columns["step_time_s"]), nan=np.inf, posinf=np.inf)
         infeasible = ~np.array(columns["feasible"], dtype=bool)
         first = int(np.lexsort((times, infeasible))[0])
         self._best = min(self._best, (bool(infeasible[first]), float(times[first])))

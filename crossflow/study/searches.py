@@ -147,8 +147,7 @@ class Book:
     def _best(self, run: Run, columns: Mapping[str, Any]) -> str:
         """The best first objective of the run so far, in words."""
         objective = run.problem.objectives[0]
-        values = np.array([np.nan if value is None else value for value in columns[objective.name]], dtype=float)
-        sign = -1.0 if objective.maximise else 1.0
+        values, sign = records.numbers(columns[objective.name]), objective.sign
         kept = sign * values[np.asarray(columns["feasible"], dtype=bool) & np.isfinite(values)]
         least = min(float(kept.min(initial=np.inf)), self.lead[1] if self.lead[0] == run.number else np.inf)
         self.lead = (run.number, least)
@@ -204,8 +203,7 @@ def run_all(runs: Sequence[Run], book: Book, workers: Workers, study: str) -> It
         rows = nothing if fresh else left[run.number]
         recorder = _Recorder(book=book, run=run, left=rows)
         title = "-".join([study, run.name, *(str(value) for value in run.point.values())])
-        known = _Bare(rows, ("id", "run", "search", *run.point))
-        best = search(run.problem, run.settings, name=title, record=recorder, replay=known, mapper=mapper, solve=solved)
+        best = search(run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, solve=solved)
         recorder.begin(best.rows)
         fresh |= recorder.fresh
         yield Result(run=run, best=best)
@@ -214,27 +212,6 @@ def run_all(runs: Sequence[Run], book: Book, workers: Workers, study: str) -> It
 def _evaluated(task: tuple[Problem, Designs]) -> tuple[Designs, Outcome]:
     problem, designs = task
     return designs, problem.evaluate(designs)
-
-
-class _Bare(Sequence[Mapping[str, Any]]):
-    """Rows without what the study added to them."""
-
-    def __init__(self, rows: records.Rows, names: Sequence[str]) -> None:
-        self._rows, self._names = rows, names
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return _Bare(self._rows[index], self._names)
-        return self._stripped(self._rows[index])
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return map(self._stripped, self._rows)
-
-    def _stripped(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in row.items() if name not in self._names}
 
 
 def _left(file: records.PointsFile, runs: int) -> list[records.Rows]:
@@ -272,8 +249,8 @@ def written(scenario: Scenario, path: str, value: Any) -> Any:
     return f"{value!r} {quantity.unit}"
 
 
-def convergence_table(results: Sequence[Result]) -> dict[str, Sequence[Any]]:
-    """Columns of convergence.csv: every improvement of every search."""
-    rows = [(r.run.name, *r.run.point.values(), evaluations, best) for r in results for evaluations, best in r.convergence]
-    names = ("search", *results[0].run.point, "evaluations", "best")
-    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+def convergence_rows(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
+    """Rows of convergence.csv: every improvement of every search."""
+    for result in results:
+        for evaluations, best in result.convergence:
+            yield {"search": result.run.name, **result.run.point, "evaluations": evaluations, "best": best}

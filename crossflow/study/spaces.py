@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
@@ -16,7 +16,7 @@ from crossflow.evaluation import evaluate
 from crossflow.files import Document, FileModel
 from crossflow.parallel import legal_strategies, parse_strategy
 from crossflow.paths import quantities
-from crossflow.points import check_choice, split, variant, varied
+from crossflow.points import Split, check_choice, split, variant, varied
 from crossflow.scenario import DATA_PARALLEL, Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search import Constraint, Objective, Options, Problem, Range, Shares, Space
@@ -89,9 +89,22 @@ def _check_paths(space: Space, document: Document) -> None:
         raise SpecError([document.problem(("space", twice), message)])
 
 
-def _entry(path: str, given: Any, place: Document, scenario: Scenario, options: list[Options]) -> Range | Shares | Options:
+def check_path(path: str) -> None:
+    """Raise CrossflowError for a path that stands in no scenario."""
     if path.split(".")[0] not in VARIABLE:
         raise CrossflowError(f"'{path}' is not a path of a scenario{did_you_mean(path, VARIABLE)}")
+
+
+def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
+    """The values of a path by kind; CrossflowError for one that cannot be read, or names what the library lacks."""
+    found = split(scenario, {path: list(values)})
+    for role, choice in found.choices.items():
+        check_choice(scenario, role, choice)
+    return found
+
+
+def _entry(path: str, given: Any, place: Document, scenario: Scenario, options: list[Options]) -> Range | Shares | Options:
+    check_path(path)
     if path in SHARES:
         return _shares(path, given, place, scenario)
     if path == "strategy" and given == "legal":
@@ -133,10 +146,7 @@ def _shares(path: str, given: Any, place: Document, scenario: Scenario) -> Share
 
 
 def _options(path: str, values: tuple[Any, ...], when: Mapping[str, Any], scenario: Scenario) -> Options:
-    found = split(scenario, {path: list(values)})
-    for role, choice in found.choices.items():
-        check_choice(scenario, role, choice)
-    if path in found.discrete:
+    if path in check_names(scenario, path, values).discrete:
         _check_values(path, values, scenario)
     return Options(path=path, values=values, when=_conditions(when))
 
@@ -252,7 +262,7 @@ def _constraints(spec: StudyFile, document: Document) -> Iterator[Constraint]:
         yield Constraint(name=name, bound=bound, at_most=found[1] == "<=")
 
 
-def recorded(spec: StudyFile, known: list[str]) -> tuple[str, ...]:
+def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:
     """Columns of a score that the rows of searches and samples hold beside objectives and constraints."""
     if spec.record == "all":
         return tuple(known)
@@ -260,7 +270,7 @@ def recorded(spec: StudyFile, known: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in asked if name in known))
 
 
-def plot_columns(plot: Any, known: list[str]) -> list[str]:
+def plot_columns(plot: Any, known: Sequence[str]) -> list[str]:
     """Columns that a plot shows, groups written out."""
     names = [value for field in ("x", "y", "value", "colour") if isinstance(value := getattr(plot, field, None), str)]
     names += getattr(plot, "axes", ())

@@ -120,11 +120,10 @@ def sampling(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[
     return Sampling(numbers=numbers, settings=spec.uncertainty)
 
 
-def what_is_recorded(spec: StudyFile, scenario: Scenario) -> tuple[str, ...] | None:
-    """Columns of a row beside its values; None for all of them."""
+def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] | None:
+    """Columns of a row beside its values, of those that a score has; None for all of them."""
     if spec.record == "all" or (spec.record is None and spec.uncertainty is None):
         return None
-    known = list(evaluate(scenario).columns())
     always = ("feasible", "bound_by", "reason")
     return tuple(dict.fromkeys([*recorded(spec, known), *([] if spec.columns or spec.record else ["step_time_s"]), *always]))
 
