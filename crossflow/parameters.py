@@ -20,7 +20,7 @@ Entry = tuple[str, ...]  # path of a component in the library, such as (memory, 
 
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
 KINDS: Mapping[str, Kind] = {"components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system"}
-UNREAD = ("max_nodes", "node_power", "chip_area")  # of a system: facts on file that no prediction reads
+UNREAD = ("operation", "max_nodes", "node_power", "chip_area")  # of a system: facts on file that no prediction reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ def _given(changes: Any) -> set[str]:
 
 def _system(scenario: Scenario) -> Iterator[Parameter]:
     system, written = scenario.system, scenario.system_document.data
-    unread = UNREAD if isinstance(system, DatasheetSystem) else UNREAD[:2]
+    unread = UNREAD if isinstance(system, DatasheetSystem) else UNREAD[:-1]
     for path, quantity, value in quantities(system):
         if path[0] not in unread and _read_for(path, scenario):
             yield _parameter("system", path, quantity, value, KINDS.get(path[0], "architecture"), _at(written, path))

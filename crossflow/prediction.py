@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,15 @@ import numpy as np
 from crossflow import provenance
 from crossflow.architecture import Architecture, architecture
 from crossflow.arrays import plain
-from crossflow.evaluation import evaluate
+from crossflow.evaluation import evaluate, machine
+from crossflow.operating import operation_of, reference_peak, run_cost
+from crossflow.parallel import Plan
+from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
+from crossflow.step.memory import remedies
 from crossflow.technology.library import library_document
+from crossflow.workload.spec import TransformerSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,6 +60,7 @@ class Prediction:
             "feasible": self.feasible,
             "reason": self.reason,
             "extrapolated": extrapolated(self.scenario),
+            "remedies": list(self.remedies),
             "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
             "communication_s": {
                 name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])}
@@ -65,8 +72,13 @@ class Prediction:
                 "capacity_bytes": capacity,
                 "fits": needed <= capacity,
             },
+            "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
+            **({"serving": dict(self.serving)} if self.serving else {}),
             "mfu": _number(score.mfu),
+            "hfu": _number(score.hfu),
+            "cost_per_million": {name: _number(value) for name, value in score.per_million().items()},
+            **({"run": self.run} if self.run else {}),
             "energy_j": _number(score.energy),
             "cost_usd": _number(score.cost),
             "power_w": _number(score.power),
@@ -81,6 +93,68 @@ class Prediction:
             },
             "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": str(self.scenario.strategy)},
             "provenance": _provenance(self.scenario),
+        }
+
+    @functools.cached_property
+    def remedies(self) -> tuple[str, ...]:
+        """What would make a transformer fit that does not, as sentences; none where it fits."""
+        scenario = self.scenario
+        if not isinstance(scenario.strategy, Plan) or self.reason is None or not self.score.buildable[0]:
+            return ()
+        return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device))
+
+    @functools.cached_property
+    def serving(self) -> Mapping[str, float | None]:
+        """Figures of a service, named as serving tools name them: time to first token, time per output token, throughput.
+
+        Requests of a batch are read, then written together; ``ttft_s`` is a step of prefill, ``tpot_s`` one of decode, and
+        ``e2el_s`` both for a whole request.
+        """
+        workload = self.scenario.workload
+        if not isinstance(workload, TransformerSpec) or workload.task not in ("prefill", "decode"):
+            return {}
+        if workload.task == "prefill":
+            return {"ttft_s": _number(self.score.step_time), "input_throughput_tokens_per_s": _number(self.score.tokens_per_second)}
+        reading = evaluate(variant(self.scenario, {"workload.task": "prefill", "workload.sequence": workload.prompt or workload.sequence}))
+        first, each = float(reading.step_time[0]), float(self.score.step_time[0])
+        output = workload.output or 1
+        return {
+            "ttft_s": plain(first),
+            "tpot_s": plain(each),
+            "e2el_s": plain(first + (output - 1) * each),
+            "output_throughput_tokens_per_s": _number(self.score.tokens_per_second),
+            "request_throughput_per_s": plain(workload.global_batch / (first + (output - 1) * each)),
+        }
+
+    @functools.cached_property
+    def run(self) -> Mapping[str, float | None]:
+        """What the whole run of the scenario takes and costs; empty where the scenario does not say how long it is."""
+        scenario, length = self.scenario, self.scenario.run
+        if length is None:
+            return {}
+        samples, tokens = float(scenario.workload_batch), float(scenario.workload_batch * scenario.tokens_per_sample)
+        per_step = samples if length.samples else tokens if length.tokens else 1.0
+        amount = float(length.samples or length.tokens or length.steps or 0.0)
+        dtype = scenario.workload.dtype
+        found = run_cost(
+            amount=amount,
+            per_step=per_step,
+            step_time=self.score.step_time,
+            devices=scenario.devices,
+            operation=operation_of(scenario.system),
+            devices_per_node=scenario.system.devices_per_node,
+            step_energy=self.score.energy,
+            peak=self.device.throughput[dtype],
+            reference=reference_peak(dtype),
+        )
+        return {
+            "steps": plain(amount / per_step),
+            "days": _number(found.days),
+            "device_hours": _number(found.device_hours),
+            "normalised_device_hours": _number(found.normalised_device_hours),
+            "price_usd": _number(found.price),
+            "device_energy_kwh": _number(found.device_kilowatt_hours),
+            "facility_energy_kwh": _number(found.facility_kilowatt_hours),
         }
 
     def bound_by(self) -> list[tuple[str, float]]:
@@ -108,7 +182,7 @@ def extrapolated(scenario: Scenario) -> bool:
 def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:
     """Samples and, where the word has a meaning, tokens per second."""
     result: dict[str, float | None] = {"samples_per_s": _number(score.samples_per_second)}
-    if scenario.graph().tokens_per_sample:
+    if scenario.tokens_per_sample:
         result["tokens_per_s"] = _number(score.tokens_per_second)
     return result
 

@@ -9,20 +9,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from crossflow import files
 from crossflow.architecture import GeneratedSystem, NetworkLevel, SystemSpec, resolve
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, Topology
-from crossflow.parallel import Strategy, parse_strategy, transform
+from crossflow.parallel import Plan, Strategy, parse_plan, parse_strategy, plan_problem, transform
 from crossflow.paths import with_quantity
+from crossflow.software import SoftwareStack, load_stack
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
-from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec
+from crossflow.workload.huggingface import huggingface_document
+from crossflow.workload.job import Job
+from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, GemmSpec, LstmSpec, TransformerSpec, frozen_layers
 
+# What runs a transformer where a scenario does not say: of its time for training, a serving engine for the rest.
+DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm"}
+Workload = LstmSpec | GemmSpec | TransformerSpec
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
+
+
+class RunLength(FileModel):
+    """How much a whole run processes: one of samples, tokens and steps."""
+
+    samples: PositiveFloat | None = None
+    tokens: PositiveFloat | None = None
+    steps: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> RunLength:
+        if sum(value is not None for value in (self.samples, self.tokens, self.steps)) != 1:
+            raise ValueError("give one of samples, tokens and steps")
+        return self
 
 
 class ScenarioFile(FileModel):
@@ -35,6 +55,8 @@ class ScenarioFile(FileModel):
     workload: Any
     techlib: Mapping[str, Any] = {}
     strategy: str | Mapping[str, Any] | None = None
+    software: str | Mapping[str, Any] | None = None
+    run: RunLength | None = None
     placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
     kernels_per_device: PositiveInt = 1
 
@@ -47,23 +69,27 @@ class Scenario:
     ----------
     name : for reports.
     system, workload, strategy : what is computed on what, and how it is divided.
+    stack : software that runs a transformer; None for other workloads, whose kernels are a framework's unfused ones.
     order : order in which the mesh axes are laid out; None to search all.
     kernels_per_device : kernels that one device runs at once (Sec. 6.5 of the paper).
     document : the scenario's own data, before templates and presets.
     system_document : the system section with everything that it builds on.
     library : the technology library that the system names, with the scenario's own changes.
+    run : how much a whole run processes; None where only a step is asked for.
     base : folder that relative paths in the scenario start from.
     """
 
     name: str
     system: SystemSpec
-    workload: LstmSpec | GemmSpec
-    strategy: Strategy
+    workload: Workload
+    strategy: Strategy | Plan
+    stack: SoftwareStack | None
     order: tuple[str, ...] | None
     kernels_per_device: int
     document: Document
     system_document: Document
     library: TechLibrary
+    run: RunLength | None
     base: Path | None
 
     @property
@@ -78,8 +104,29 @@ class Scenario:
         return per_node, -(-self.devices // per_node)
 
     def graph(self) -> Graph:
-        """Compute graph of the workload."""
+        """Compute graph of a workload that is a graph of kernels."""
+        if isinstance(self.workload, TransformerSpec):
+            raise TypeError("a transformer is layers, not a graph of kernels; see Scenario.job")
         return _graph(self.workload)
+
+    def job(self) -> Job:
+        """What a step of a transformer computes."""
+        if not isinstance(self.workload, TransformerSpec):
+            raise TypeError(f"{self.workload.model} is a graph of kernels; see Scenario.graph")
+        return _job(self.workload)
+
+    @property
+    def workload_batch(self) -> int:
+        """Samples of one step over all devices."""
+        return self.workload.global_batch if isinstance(self.workload, TransformerSpec) else self.graph().batch
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Tokens that one sample counts in a step, 0 where the word has no meaning."""
+        if isinstance(self.workload, TransformerSpec):
+            job = self.job()
+            return job.tokens(job.model.tokens) if job.model.vocabulary else 0
+        return self.graph().tokens_per_sample
 
     def network(self) -> Network:
         """Topology of both network levels at the size in use."""
@@ -107,6 +154,22 @@ def _restored(data: str, base: Path | None, name: str) -> Scenario:
 @functools.lru_cache(maxsize=64)
 def _graph(workload: LstmSpec | GemmSpec) -> Graph:
     return workload.graph()
+
+
+@functools.lru_cache(maxsize=64)
+def _job(workload: TransformerSpec) -> Job:
+    model = workload.transformer()
+    prompt, output = workload.prompt or model.tokens, workload.output or 0
+    return Job(
+        model=model,
+        task=workload.task,
+        dtype=workload.dtype,
+        optimizer_states=OPTIMIZER_STATES[workload.optimizer],
+        dropout=workload.dropout,
+        frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
+        context=prompt + output // 2,
+        cached=prompt + output if workload.task in ("prefill", "decode") else 0,
+    )
 
 
 # Wiring of each kind of fabric, where a scenario does not say otherwise.
@@ -144,10 +207,21 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
     document = files.override(spelled_out(files.read_yaml(path)), settings)
     try:
         scenario = from_document(document, Path(path).parent, name=Path(path).stem)
-        transform(scenario.graph(), scenario.strategy)
+        check_strategy(scenario)
     except StrategyError as error:
         raise SpecError([document.problem(("strategy",), str(error).removeprefix("strategy: "))]) from None
     return scenario
+
+
+def check_strategy(scenario: Scenario) -> None:
+    """Raise StrategyError when the strategy of a scenario cannot divide its workload."""
+    if isinstance(scenario.strategy, Strategy):
+        transform(scenario.graph(), scenario.strategy)
+        return
+    balanced = scenario.stack is not None and scenario.stack.stages == "balanced"
+    problem = plan_problem(scenario.strategy, scenario.job().model, scenario.workload_batch, balanced=balanced)
+    if problem is not None:
+        raise StrategyError(f"strategy {scenario.strategy}: {problem}")
 
 
 def spelled_out(document: Document) -> Document:
@@ -173,7 +247,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     document = spelled_out(document)
     top = files.validate(ScenarioFile, document)
     problems: list[Problem] = []
-    system = workload = strategy = None
+    system = workload = strategy = stack = None
     system_document = document
     try:
         if like is not None and like.document.data["system"] == document.data["system"]:
@@ -191,9 +265,15 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         problems += [_below("workload", problem) for problem in error.problems]
     try:
         written = f"d{system.device_count}" if top.strategy == DATA_PARALLEL and system is not None else top.strategy
-        strategy = parse_strategy(written) if written is not None else None
+        strategy = _strategy(written, workload)
     except StrategyError as error:
         problems.append(document.problem(("strategy",), str(error)))
+    try:
+        stack = _stack(top.software, workload, document, base)
+    except SpecError as error:
+        problems += [_below("software", problem) for problem in error.problems]
+    except CrossflowError as error:
+        problems.append(document.problem(("software",), str(error)))
     if problems or system is None or workload is None:
         raise SpecError(problems)
     if isinstance(system, GeneratedSystem):
@@ -204,7 +284,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         raise SpecError(
             [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]
         )
-    strategy = _fitting(strategy, system)
+    strategy = _fitting(strategy, system, Plan() if isinstance(workload, TransformerSpec) else parse_strategy("d1"))
     order = None if isinstance(top.placement, str) else top.placement
     if order is not None:
         _check_order(order, strategy, document)
@@ -214,13 +294,33 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         system=system,
         workload=workload,
         strategy=strategy,
+        stack=stack,
         order=order,
         kernels_per_device=top.kernels_per_device,
         document=document,
         system_document=system_document,
         library=_library(top.techlib, system.techlib, document, base),
+        run=top.run,
         base=base,
     )
+
+
+def _strategy(written: str | Mapping[str, Any] | None, workload: Workload | None) -> Strategy | Plan | None:
+    """A strategy in the form that its workload knows."""
+    if written is None:
+        return None
+    return parse_plan(written) if isinstance(workload, TransformerSpec) else parse_strategy(written)
+
+
+def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:
+    """Software of a transformer; other workloads have none."""
+    if workload is not None and not isinstance(workload, TransformerSpec):
+        if named is not None:
+            raise CrossflowError(f"a software stack runs transformers; {workload.model} has none")
+        return None
+    if named is None:
+        return load_stack(DEFAULT_STACK[workload.task if workload is not None else "training"], base)[0]
+    return load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
 
 
 def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None) -> TechLibrary:
@@ -258,8 +358,8 @@ def _below(section: str, problem: Problem) -> Problem:
     return Problem(file=problem.file, line=problem.line, path=path, message=problem.message)
 
 
-def _fitting(strategy: Strategy | None, system: SystemSpec) -> Strategy:
-    """The strategy, if it fits the number of devices; on one device none is needed."""
+def _fitting(strategy: Strategy | Plan | None, system: SystemSpec, single: Strategy | Plan) -> Strategy | Plan:
+    """The strategy, if it fits the number of devices; on one device none is needed, and it is `single`."""
     counted = system.devices is not None or system.nodes is not None
     devices = system.device_count
     if strategy is None:
@@ -267,7 +367,7 @@ def _fitting(strategy: Strategy | None, system: SystemSpec) -> Strategy:
             raise StrategyError(
                 f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write d{devices}"
             )
-        return parse_strategy("d1")
+        return single
     if counted and strategy.devices != devices:
         product = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes)
         raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices ({product}), but the system has {devices}")
@@ -276,13 +376,13 @@ def _fitting(strategy: Strategy | None, system: SystemSpec) -> Strategy:
     return strategy
 
 
-def _check_order(order: tuple[str, ...], strategy: Strategy, document: Document) -> None:
+def _check_order(order: tuple[str, ...], strategy: Strategy | Plan, document: Document) -> None:
     names = [axis.name for axis in strategy.axes if axis.size > 1]
     if sorted(set(order) & set(names)) != sorted(names) or len(set(order)) != len(order):
         raise SpecError([document.problem(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")])
 
 
-def _workload(document: Document, base: Path | None) -> LstmSpec | GemmSpec:
+def _workload(document: Document, base: Path | None) -> Workload:
     """Workload section: a model with its dimensions, or a preset by name with changes."""
     data = document.data
     if not isinstance(data, Mapping):
@@ -297,7 +397,12 @@ def _workload(document: Document, base: Path | None) -> LstmSpec | GemmSpec:
             raise SpecError(
                 [document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")]
             )
-    spec: LstmSpec | GemmSpec = files.validate(MODELS[str(model)], document)
+    spec: Workload = files.validate(MODELS[str(model)], document)
+    if isinstance(spec, TransformerSpec) and spec.frozen:
+        try:
+            frozen_layers(spec.frozen, spec.transformer())
+        except ValueError as error:
+            raise SpecError([document.problem(("frozen",), str(error))]) from None
     return spec
 
 
@@ -307,7 +412,11 @@ def presets() -> dict[str, Path]:
 
 
 def _preset(name: str, document: Document, base: Path | None) -> Document:
+    """A model by the name of its preset, or by the path of its file: ours, or a ``config.json`` of Hugging Face."""
     known = presets()
+    if name.endswith(".json"):
+        path = Path(name) if base is None or Path(name).is_file() else base / name
+        return huggingface_document(path)[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base)
     except CrossflowError:

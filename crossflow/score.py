@@ -11,12 +11,13 @@ import numpy as np
 from crossflow.arrays import Array, Index, Mask, divide
 
 UNIT_SUFFIX = {
-    "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "bound": "_share",
+    "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "by_layer": "_s", "bound": "_share",
     "memory": "_bytes", "memory_capacity": "_bytes", "energy": "_j", "power": "_w", "cost": "_usd", "memory_traffic": "_bytes",
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
 
 
+UNTOLD = ("reason", "rent", "normalised_devices")  # of which other columns are made
 _UNITS = {"_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 ENDINGS = (*_UNITS, "_share")  # of names of columns: what they are measured in
@@ -25,7 +26,7 @@ _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "voltage": "V", "area": "m2", "power": "W", "perimeter": "m", "capacity": "B",
     "bandwidth": "B/s", "cost": "USD",
 }  # fmt: skip
-_LARGER = ("mfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes")
+_LARGER = ("mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes")
 _SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage")  # figures of a device of which less is better
 
 
@@ -62,16 +63,20 @@ class Score:
     reasons : sentences.
     breakdown : time by kind; the parts add up to `step_time`. [s]
     communication, exposed_communication : time by collective, in all and as far as it lengthens the step. [s]
+    by_layer : time of computing and of communication by layer type on the device that ends last, of layered workloads. [s]
     bound : share of the step that each resource bounds; the shares add up to 1. [1]
     memory : bytes of the fullest device by kind. [B]
     memory_capacity : [B]
     energy : of one step, all devices. [J]
     power : mean over the step, all devices. [W]
     cost : price of all devices with their packages and network ports; NaN where it is not known. [USD]
+    devices : devices in use. [1]
+    rent : price of all devices for a time, NaN where it is not known. [USD/s]
+    normalised_devices : devices over those of the reference (A100) that have their peak rate together. [1]
     parameters : parameters of the model. [1]
     flops : operations of one step, all devices. [flop]
     memory_traffic : bytes that one step reads and writes in main memory, all devices. [B]
-    mfu : operations over what all devices could do at peak. [1]
+    mfu, hfu : operations that the model needs, and those that are done, over what all devices could do at peak. [1]
     samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
     architecture : derived figures of one device, in SI units.
     """
@@ -83,16 +88,21 @@ class Score:
     breakdown: Mapping[str, Array]
     communication: Mapping[str, Array]
     exposed_communication: Mapping[str, Array]
+    by_layer: Mapping[str, Array]
     bound: Mapping[str, Array]
     memory: Mapping[str, Array]
     memory_capacity: Array
     energy: Array
     power: Array
     cost: Array
+    devices: Array
+    rent: Array
+    normalised_devices: Array
     parameters: Array
     flops: Array
     memory_traffic: Array
     mfu: Array
+    hfu: Array
     samples_per_second: Array
     tokens_per_second: Array
     architecture: Mapping[str, Array]
@@ -115,6 +125,20 @@ class Score:
     def intensity(self) -> Array:
         """Operations per byte of main memory, the computation intensity of the paper's Sec. 2. [flop/B]"""
         return divide(self.flops, self.memory_traffic)
+
+    def per_million(self) -> dict[str, Array]:
+        """What a million samples, or tokens where the word has a meaning, cost: device-hours, normalised ones, rent, by column."""
+        table: dict[str, Array] = {}
+        amounts = {"device_hours": self.devices / 3600.0, "normalised_device_hours": self.normalised_devices / 3600.0, "usd": self.rent}
+        for what, rate in (("samples", self.samples_per_second), ("tokens", self.tokens_per_second)):
+            if what == "tokens" and not rate.any():
+                continue
+            time = divide(np.full(len(self), 1e6), rate)
+            for name, amount in amounts.items():
+                if not np.isnan(amount).all():
+                    with np.errstate(invalid="ignore"):  # a device that does nothing takes for ever
+                        table[f"{name}_per_million_{what}"] = np.where(np.isfinite(time), time * amount, np.inf)
+        return table
 
     @property
     def bound_by(self) -> list[str]:
@@ -149,9 +173,10 @@ class Score:
             value, name = getattr(self, field.name), field.name + UNIT_SUFFIX.get(field.name, "")
             if isinstance(value, Mapping):
                 table |= {f"{name}.{key}": array for key, array in value.items()}
-            elif isinstance(value, np.ndarray) and field.name != "reason":
+            elif isinstance(value, np.ndarray) and field.name not in UNTOLD:
                 table[name] = value
         table["intensity_flop_per_byte"] = self.intensity
+        table |= self.per_million()
         table["memory_needed_bytes"] = self.memory_needed
         table["bound_by"] = self.bound_by
         table["reason"] = self._reasons()

@@ -237,6 +237,8 @@ Throughput = Annotated[Array, _positive("flop/s")]
 FlopPerCycle = Annotated[Array, _positive("flop/cycle")]
 CostPerArea = Annotated[Array, _amount("USD/m2")]
 Cost = Annotated[Array, _amount("USD")]
+Rent = Annotated[Array, _positive("USD/s")]
+Overhead = Annotated[Array, Quantity("1", ge=1)]
 
 _SCALES = {
     "s": ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -253,6 +255,7 @@ _SCALES = {
     "USD/m2": ((1e6, "USD/mm2"),),
     "flop/cycle": ((1, "flop/cycle"),),
     "USD": ((1, "USD"),),
+    "USD/s": ((1 / 3600, "USD/hour"),),
     "1": ((1, ""),),
 }
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))

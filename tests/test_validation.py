@@ -79,7 +79,8 @@ def test_groups_hold_their_own_rows():
 def test_the_excerpt_is_predicted_whole(excerpt):
     for name, table in excerpt.items():
         found = table.to_dict()
-        assert found["n"] == len(data_rows(shipped() / f"{name}.csv"))
+        # A run that ended for lack of memory has a fate to compare, and no time.
+        assert found["n"] + found.get("oom_n", 0) == len(data_rows(shipped() / f"{name}.csv"))
         assert found["skipped"] == 0
         for groups in found["by"].values():
             assert sum(group["n"] for group in groups.values()) == found["n"]
@@ -121,7 +122,7 @@ def test_a_report_is_plain_data_and_reads_as_text(excerpt):
         ("a100-40gb", "a100-40gb"),
         ("v100-32gb", "v100-sxm2-32gb"),
         ("tpu-v5", None),
-        ("h100-pcie", None),
+        ("h100-pcie", "h100-pcie-80gb"),
         ("dgx-a100", None),
         ("ampere", None),
         ("", None),
@@ -163,16 +164,6 @@ def test_a_device_without_rows_of_its_own_is_predicted_from_its_template(folder)
     rows = "s,a40-48gb,fp16,4096,4096,4096,1000\ns,mi250x,fp16,4096,4096,4096,900\n"
     found = folder(gemm=GEMM + rows)["gemm"]
     assert (found["n"], found["skipped"]) == (2, 0)
-
-
-def test_training_runs_are_skipped_with_a_reason(folder):
-    rows = "s,gpt-3,a100,1\ns,gpt-3,a100,2\ns,llama,h100,3\n"
-    found = folder(training_runs="source,model,device,step_time_s\n" + rows)["training_runs"]
-    assert (found["n"], found["skipped"], found["median_abs_error"]) == (0, 3, None)
-    assert found["skipped_reasons"] == {
-        "no workload for gpt-3: transformer models are not among the models of this version": 2,
-        "no workload for llama: transformer models are not among the models of this version": 1,
-    }
 
 
 def test_order_and_comments_of_rows_do_not_matter(folder):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from pydantic import Field
 
+from crossflow.arrays import points
 from crossflow.files import FileModel
 from crossflow.units import Ratio, Share, Time
+
+ONE = points(np.ones(1))
 
 
 class TileExecution(FileModel):
@@ -26,4 +30,8 @@ class Execution(FileModel):
     kernel_launch: Time = Field(description="time between kernels of one stream that no work fills")
     matrix_utilisation: Share = Field(description="highest share of the matrix peak that a long kernel reaches")
     vector_utilisation: Share = Field(description="highest share of the vector peak that a long kernel reaches")
+    sustained_power: Ratio = Field(
+        default=ONE, description="time of long-running matrix products over that of short ones, where the chip meets its power limit"
+    )
+    earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
     tiles: TileExecution | None = None

@@ -14,6 +14,7 @@ from pydantic import Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.network import NetworkSpec
+from crossflow.architecture.operation import Operation
 from crossflow.files import FileModel
 from crossflow.technology import Compute, Link, Memory, OnChip
 from crossflow.units import (
@@ -62,6 +63,7 @@ class SystemFields(FileModel):
     devices_per_node: int = Field(default=1, gt=0)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
+    operation: Operation | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
 
     @property
     def device_count(self) -> int:

@@ -19,7 +19,7 @@ from crossflow.scenario import presets
 from crossflow.workload.spec import MODELS
 
 # Groups of templates by the folder that they are shipped in.
-GROUPS = {"generated": "generated", "devices": "datasheet device", "systems": "system", "families": "family"}
+GROUPS = {"generated": "generated", "devices": "datasheet device", "systems": "system", "families": "family", "software": "software stack"}
 _HEAD = re.compile(r"^title:[ ].*$", re.MULTILINE)
 
 

@@ -22,6 +22,15 @@ _KINDS = {
     "bubble": ("bubble", "magenta"),
     "other": ("kernel launches, other", "blue"),
 }
+# Names of figures of a service (as serving tools have them) and of a whole run.
+_SERVING = {
+    "ttft_s": "first token", "tpot_s": "per output token", "e2el_s": "whole request", "input_throughput_tokens_per_s": "input",
+    "output_throughput_tokens_per_s": "output", "request_throughput_per_s": "requests a second",
+}  # fmt: skip
+_RUN = {
+    "days": "days", "device_hours": "device-hours", "normalised_device_hours": "in A100s", "price_usd": "rent",
+    "device_energy_kwh": "devices", "facility_energy_kwh": "whole nodes, rated",
+}  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -39,7 +48,9 @@ def sections(prediction: Prediction) -> list[RenderableType]:
         headline(prediction),
         breakdown(prediction),
         communication(prediction),
+        layers(prediction),
         memory(prediction),
+        run_length(prediction),
         device.derived(prediction.device),
         device.budgets(prediction.device),
         provenance(prediction),
@@ -65,7 +76,10 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
     rows: dict[str, RenderableType] = {"verdict": _verdict(prediction), "step time": Text(written, "bold")}
     if math.isfinite(time):
         rows["throughput"] = _throughput(prediction)
-        rows["peak use"] = f"{percent(mfu)} of the matrix units' {prediction.scenario.workload.dtype} rate"
+        again = number(prediction.score.hfu)
+        done = f" ({percent(again)} with what is computed again)" if again > mfu * 1.01 else ""
+        rows["peak use"] = f"{percent(mfu)} of the matrix units' {prediction.scenario.workload.dtype} rate{done}"
+        rows |= {_SERVING[name]: _figure(name, value) for name, value in prediction.serving.items() if value is not None}
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)
     return rows
@@ -74,7 +88,8 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
 def _verdict(prediction: Prediction) -> Text:
     if prediction.feasible:
         return Text("feasible", "bold green")
-    return Text.assemble(("infeasible: ", "bold red"), (str(prediction.reason), "red"))
+    cures = "".join(f"\n  {sentence}" for sentence in prediction.remedies)
+    return Text.assemble(("infeasible: ", "bold red"), (str(prediction.reason), "red"), (cures, ""))
 
 
 def _throughput(prediction: Prediction) -> str:
@@ -123,6 +138,41 @@ def communication(prediction: Prediction) -> Group:
         rows.append([label, shaded, show(exposed, "s"), Text(f"of {show(total, 's')}", "dim")])
     aside = f"{shown[0]} exposed   {hidden[0]} hidden behind computation"
     return Group(page.heading("Communication", aside=aside), page.indented(page.grid(rows, right=(2, 3))))
+
+
+def layers(prediction: Prediction) -> Group:
+    """Time of computing and communication by layer type, on the device that ends last."""
+    score = prediction.score
+    types = dict.fromkeys(name.split(".")[0] for name in score.by_layer)
+    rows: list[list[RenderableType]] = []
+    for kind in types:
+        computing, sending = (number(score.by_layer.get(f"{kind}.{what}", 0.0)) for what in ("compute", "communication"))
+        if computing or sending:
+            rows.append([kind, show(computing, "s"), show(sending, "s")])
+    if not rows:
+        return Group()
+    header = ("", "computing", "communication")
+    return Group(page.heading("By layer type"), page.indented(page.grid(rows, right=(1, 2), header=header)))
+
+
+def run_length(prediction: Prediction) -> Group:
+    """What the whole run takes, where the scenario says how long it is."""
+    found = prediction.run
+    if not found:
+        return Group()
+    rows = {label: _figure(name, value) for name, label in _RUN.items() if (value := found[name]) is not None}
+    return Group(page.heading("The whole run"), page.indented(page.pairs(rows)))
+
+
+def _figure(name: str, value: float) -> str:
+    """A figure with the unit that its name ends in."""
+    if name.endswith("_usd"):
+        return f"{value:,.0f} USD"
+    if name.endswith("_s") and "throughput" not in name:
+        return show(value, "s")
+    if name.endswith("_kwh"):
+        return f"{value:,.0f} kWh"
+    return f"{count(value)} tokens/s" if name.endswith("tokens_per_s") else f"{value:,.4g}"
 
 
 def memory(prediction: Prediction) -> Group:

@@ -20,10 +20,12 @@ from crossflow.evaluation import derived
 from crossflow.files import Document
 from crossflow.paths import quantity_at
 from crossflow.scenario import presets
+from crossflow.software import load_stack
 from crossflow.technology import load_library
 from crossflow.technology.library import library_document
 from crossflow.units import parse
-from crossflow.workload.spec import MODELS
+from crossflow.workload.huggingface import huggingface_document
+from crossflow.workload.spec import MODELS, DlrmSpec, TransformerSpec
 
 COMPONENTS = ("logic", "compute", "on_chip", "memory", "link", "substrate")
 _TEMPLATES = {"generated": "generated template", "datasheet": "datasheet device", "system": "system of devices"}
@@ -150,7 +152,9 @@ def _components(name: str) -> Iterator[tuple[str, str, str]]:
 
 
 def of_file(path: Path) -> Sheet:
-    """Sheet of a user's own file: a template where it says so, otherwise as it stands."""
+    """Sheet of a user's own file: a template where it says so, a model of Hugging Face's, otherwise as it stands."""
+    if path.suffix == ".json":
+        return huggingface(path)
     document = files.read_yaml(path)
     data = document.data if isinstance(document.data, Mapping) else {}
     is_template = data.get("kind") in ("generated", "datasheet", "system")
@@ -183,6 +187,9 @@ def template(name: str) -> Sheet:
     kind = str(own.data.get("kind", "")) if isinstance(own.data, Mapping) else ""
     if path.parent.name == "families" or kind == "family":
         return plain(name, "family of devices", path)
+    if kind == "software":
+        stack, read = load_stack(name)
+        return _sheet(stack.name, "software stack", str(path), read, stack)
     spec, document = resolve(Document(file=str(path), data={"template": name}))
     built = architecture(spec, load_library(spec.techlib, path.parent))
     return _sheet(spec.name, _TEMPLATES.get(kind, kind), str(path), document, spec, device=built)
@@ -194,8 +201,24 @@ def preset(name: str) -> Sheet:
     document = files.read_yaml(path)
     kind: Any = MODELS[str(document.data.get("model"))]
     spec = files.validate(kind, document)
-    data = {**document.data, **spec.model_dump(exclude_none=True), "parameters": spec.graph().parameters}
+    data = {**document.data, **spec.model_dump(exclude_none=True), "parameters": _parameters(spec)}
     return _sheet(name, "model preset", str(path), Document(file=str(path), data=data, lines=document.lines), spec)
+
+
+def huggingface(path: Path) -> Sheet:
+    """Sheet of a ``config.json``: the model that it is, and what became of every field."""
+    document, uses = huggingface_document(path)
+    spec = files.validate(TransformerSpec, document)
+    settings: dict[str, Any] = {f"config.{use.key}": f"{use.value} -> {use.became}" for use in uses}
+    settings |= {"parameters": spec.transformer().parameters, "active parameters": spec.transformer().active_parameters}
+    return Sheet(name=path.stem, kind="Hugging Face model", title=str(document.data.get("title", "")), file=str(path), settings=settings)
+
+
+def _parameters(spec: Any) -> int:
+    """Parameters of a model, however its workload describes it."""
+    if isinstance(spec, TransformerSpec):
+        return spec.transformer().parameters
+    return int((spec.dlrm() if isinstance(spec, DlrmSpec) else spec.graph()).parameters)
 
 
 def model(name: str) -> Sheet:

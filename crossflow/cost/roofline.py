@@ -55,6 +55,11 @@ def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, el
     m, n, k, accumulate = (np.array([[getattr(g, name)] for g in gemms], dtype=float) for name in ("m", "n", "k", "accumulate"))
     if architecture.execution.tiles is not None:
         return tiled_costs(m, n, k, accumulate, architecture, dtype, element)
+    return searched_costs(m, n, k, accumulate, architecture, dtype, element)
+
+
+def searched_costs(m: Array, n: Array, k: Array, accumulate: Array, architecture: Architecture, dtype: str, element: int) -> KernelCosts:
+    """Cost of matrix products of shape (kernels, 1) on a device whose tiles are searched for (`crossflow.cost.tiling`)."""
     flops = 2.0 * m * n * k
     # Products that differ only in whether they add to C share their tiles: the sum in C crosses every level once more.
     distinct, which = np.unique(np.concatenate([m, n, k], axis=1), axis=0, return_inverse=True)
@@ -71,11 +76,20 @@ def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, el
 
 
 def tiled_costs(
-    m: Array, n: Array, k: Array, accumulate: Array, architecture: Architecture, dtype: str, element: float, activity: float = 1.0
+    m: Array,
+    n: Array,
+    k: Array,
+    accumulate: Array,
+    architecture: Architecture,
+    dtype: str,
+    element: float,
+    *,
+    activity: Array | float = 1.0,
+    batch: Array | float = 1.0,
 ) -> KernelCosts:
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`)."""
-    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity)
-    moved = element * (m * k + k * n + m * n * (1.0 + accumulate))
+    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity=activity, batch=batch)
+    moved = batch * element * (m * k + k * n + m * n * (1.0 + accumulate))
     memory = moved / architecture.memory.bandwidth
     time = np.cbrt(together**3 + memory**3)
     names = [level.name for level in architecture.levels]
@@ -87,7 +101,7 @@ def tiled_costs(
     launch = np.broadcast_to(architecture.execution.kernel_launch, shape)
     traffic = np.stack([np.broadcast_to(moved if name == "memory" else nothing, shape) for name in names])
     return KernelCosts(
-        time=time + launch, launch=launch, resource_times=times, flops=np.broadcast_to(2.0 * m * n * k, shape), traffic=traffic
+        time=time + launch, launch=launch, resource_times=times, flops=np.broadcast_to(2.0 * batch * m * n * k, shape), traffic=traffic
     )
 
 

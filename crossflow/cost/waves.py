@@ -15,10 +15,11 @@ memory joins by a cubic one (exponents fixed; freed in a fit they stay there). F
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from crossflow.architecture import Architecture
-from crossflow.architecture.execution import TileExecution
 from crossflow.arrays import Array
 
 ACCUMULATOR = 4  # size of a partial sum [B]
@@ -26,22 +27,33 @@ CHUNK = 16384  # matrix products a batch: temporaries stay in cache
 
 
 def wave_times(
-    m: Array, n: Array, k: Array, architecture: Architecture, dtype: str, element: float, activity: float = 1.0
+    m: Array,
+    n: Array,
+    k: Array,
+    architecture: Architecture,
+    dtype: str,
+    element: float,
+    *,
+    activity: Array | float = 1.0,
+    batch: Array | float = 1.0,
 ) -> tuple[Array, Array, Array]:
     """Times that computing, the last cache and both together take, without main memory and launch.
 
     Parameters
     ----------
-    m, n, k : shape (gemms, 1). Dimensions of C[m, n] = A[m, k] B[k, n]. [1]
+    m, n, k : shape (gemms, 1) or (gemms, n). Dimensions of C[m, n] = A[m, k] B[k, n]. [1]
     element : size of an element. [B]
-    activity : switching activity of the operands: 1 for random data, 0 for constant data, which never meets the power limit. [1]
+    activity : what of the chip's power the products draw, over random data at the boost clock: 0 for constant data,
+        which never meet the power limit, above 1 for work that goes on long enough for the chip to slow down. [1]
+    batch : equal products in one launch, shape as m. [1]
 
     Returns
     -------
     compute, cache, together : shape (gemms, n). [s]
     """
+    batch = np.broadcast_to(np.asarray(batch, dtype=float), m.shape)
     parts = [
-        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], architecture, dtype, element, activity)
+        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], batch[i : i + CHUNK], architecture, dtype, element, activity)
         for i in range(0, len(m), CHUNK)
     ]
     if len(parts) == 1:
@@ -50,34 +62,41 @@ def wave_times(
 
 
 def _wave_times(
-    m: Array, n: Array, k: Array, architecture: Architecture, dtype: str, element: float, activity: float
+    m: Array, n: Array, k: Array, batch: Array, architecture: Architecture, dtype: str, element: float, activity: Array | float
 ) -> tuple[Array, Array, Array]:
     tiles = architecture.execution.tiles
     assert tiles is not None  # the caller has looked
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
-    power = activity * 2.0 * m * n * k / rate
-    partial = ACCUMULATOR * m * n / (tiles.partial_rate * architecture.memory.bandwidth)
-    varying = (m, power, cache_rate, partial, units, tiles.fill, tiles.split)
-    best = np.full(np.broadcast_shapes(*(array.shape for array in varying)), np.inf)
-    compute, cache = np.zeros_like(best), np.zeros_like(best)
-    for rows, columns, splits in _choices(tiles):
-        blocks = np.ceil(m / rows) * np.ceil(n / columns) * splits
+    power = activity * 2.0 * batch * m * n * k / rate
+    partial = ACCUMULATOR * batch * m * n / (tiles.partial_rate * architecture.memory.bandwidth)
+    per_flop, shape = units / rate, np.broadcast_shapes(power.shape, partial.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape)
+    best = np.full(shape, np.inf)
+    compute, cache = np.zeros(shape), np.zeros(shape)
+    choices = _choices(tiles.shapes, tiles.splits)
+    together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
+    for start in range(0, choices.shape[1], together):
+        rows, columns, splits = choices[:, start : start + together]
+        blocks = np.ceil(m / rows) * np.ceil(n / columns) * (splits * batch)
         depth = np.ceil(k / (splits * tiles.depth)) * tiles.depth
-        waves = np.ceil(blocks / units) * (depth * (2.0 * rows * columns) * units / rate + tiles.fill)
-        if splits > 1:
-            waves = waves + tiles.split + (splits + 1) * partial
+        waves = np.ceil(blocks / units) * (depth * (2.0 * rows * columns) * per_flop + tiles.fill)
+        waves = waves + np.where(splits > 1, tiles.split + (splits + 1) * partial, 0.0)
         panels = blocks * depth * ((rows + columns) * element) / cache_rate
         time = _fourth(waves) + _fourth(panels)
-        better = time < best
-        np.copyto(best, time, where=better)
-        np.copyto(compute, waves, where=better)
-        np.copyto(cache, panels, where=better)
+        if len(time) > 1:
+            first = time.argmin(axis=0)[None]
+            time, waves, panels = (np.take_along_axis(np.broadcast_to(x, time.shape), first, axis=0) for x in (time, waves, panels))
+        better = time[0] < best
+        np.copyto(best, time[0], where=better)
+        np.copyto(compute, waves[0], where=better)
+        np.copyto(cache, panels[0], where=better)
     return np.maximum(compute, power), cache, np.sqrt(np.sqrt(best + _fourth(power)))
 
 
-def _choices(tiles: TileExecution) -> list[tuple[int, int, int]]:
-    return [(rows, columns, splits) for rows, columns in tiles.shapes for splits in tiles.splits]
+@functools.lru_cache(maxsize=64)
+def _choices(shapes: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> Array:
+    """Rows and columns of tiles and splits of k, shape (3, choices, 1, 1)."""
+    return np.array([(rows, columns, parts) for rows, columns in shapes for parts in splits], dtype=float).T[:, :, None, None]
 
 
 def _fourth(x: Array) -> Array:

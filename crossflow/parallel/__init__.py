@@ -1,6 +1,8 @@
 """Strategies and the super-graph that they make of a model."""
 
 from crossflow.parallel.materialise import draw, materialise
+from crossflow.parallel.plan import Layout, Plan, parse_plan, plan_problem
+from crossflow.parallel.plans import legal_plans
 from crossflow.parallel.strategies import legal_strategies
 from crossflow.parallel.strategy import Axis, Strategy, parse_strategy
 from crossflow.parallel.supergraph import Message, SuperGraph, Task, Work
@@ -8,14 +10,19 @@ from crossflow.parallel.transform import transform
 
 __all__ = [
     "Axis",
+    "Layout",
     "Message",
+    "Plan",
     "Strategy",
     "SuperGraph",
     "Task",
     "Work",
     "draw",
+    "legal_plans",
     "legal_strategies",
     "materialise",
+    "parse_plan",
     "parse_strategy",
+    "plan_problem",
     "transform",
 ]

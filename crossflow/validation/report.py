@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Table:
         """Overall errors, errors by group, and what was skipped."""
         by = {way: {name: self._of(way, name) for name in dict.fromkeys(members)} for way, members in self.groups.items()}
         return {
-            **errors(self.measured, self.predicted),
+            **self.statistics(np.ones(len(self.measured), dtype=bool)),
             "skipped": sum(self.skipped.values()),
             "skipped_reasons": dict(self.skipped),
             "by": by,
@@ -46,6 +46,10 @@ class Table:
 
     def _of(self, way: str, name: str) -> dict[str, float | int | None]:
         mine = np.array([member == name for member in self.groups[way]], dtype=bool)
+        return self.statistics(mine)
+
+    def statistics(self, mine: Mask) -> dict[str, float | int | None]:
+        """Errors of some of the rows."""
         return errors(self.measured[mine], self.predicted[mine])
 
 

@@ -1,7 +1,6 @@
-"""Reading tables of measurements and predicting their rows.
+"""Reading tables of kernels (``gemm.csv``, and ``collectives.csv`` with its ``systems.csv``) and predicting their rows.
 
-A folder may hold ``gemm.csv`` (matrix products), ``collectives.csv`` with the systems it names in ``systems.csv``, and
-``training_runs.csv``. Devices are found among the templates by name; one that has no template is skipped and said so.
+Devices are found among the templates by name; one that has no template is skipped and said so.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import csv
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,30 +23,13 @@ from crossflow.cost.roofline import tiled_costs
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.files import Document
 from crossflow.units import parse
-from crossflow.validation.report import Report, Table, count_skipped
+from crossflow.validation.report import Table, count_skipped
 from crossflow.workload import DTYPE_BYTES
 
 Row = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
 FABRICS = get_args(FabricKind)
 Rows = Sequence[Row]
-
-
-def validate(data: str | Path | None = None) -> Report:
-    """Compare predictions with every table in a folder; without one, with the small excerpt that the package carries.
-
-    Raises
-    ------
-    CrossflowError
-        When the folder has no table, or a table lacks a column or holds a value that is no number.
-    """
-    folder = shipped() if data is None else Path(data)
-    if not folder.is_dir():
-        raise CrossflowError(f"{folder} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data")
-    tables = [read(folder) for name, read in READERS.items() if (folder / f"{name}.csv").is_file()]
-    if not tables:
-        raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
-    return Report(data=folder, tables=tables)
 
 
 def shipped() -> Path:
@@ -154,24 +136,25 @@ def _gemm_times(source: str, device: str, dtype: str, m: Array, n: Array, k: Arr
     if dtype not in found.throughput or found.execution.tiles is None:
         return f"template '{found.name}' has no {dtype} matrix products that were ever measured"
     host, activity = _conditions(source)
-    costs = tiled_costs(m, n, k, np.zeros_like(m), found, dtype, DTYPE_BYTES[dtype], activity)
+    costs = tiled_costs(m, n, k, np.zeros_like(m), found, dtype, DTYPE_BYTES[dtype], activity=activity)
     return np.asarray(costs.time[:, 0] + host)
 
 
 @functools.cache
-def _measurements() -> Mapping[str, Mapping[str, Any]]:
+def measurements() -> Mapping[str, Mapping[str, Any]]:
+    """What is known of how sources measured, beside what their rows say."""
     return dict(files.read_yaml(shipped() / "measurements.yaml").data)
 
 
 def _conditions(source: str) -> tuple[float, float]:
     """Host time that a source's figures include [s], and how much its operands switch [1]."""
-    given = _measurements().get(source, {})
+    given = measurements().get(source, {})
     return parse(given.get("host_time", "0 us"), "s"), float(given.get("operand_activity", 1))
 
 
 def _conditions_used(rows: Rows) -> dict[str, str]:
-    used = {row["source"] for row in rows} & set(_measurements())
-    return {source: ", ".join(f"{key} {value}" for key, value in _measurements()[source].items()) for source in sorted(used)}
+    used = {row["source"] for row in rows} & set(measurements())
+    return {source: ", ".join(f"{key} {value}" for key, value in measurements()[source].items()) for source in sorted(used)}
 
 
 @functools.cache
@@ -302,16 +285,3 @@ def fabric_parameters() -> FabricParameters:
     spec, _ = resolve(Document(file="validate", data={"template": "dgx-a100"}))
     assert isinstance(spec, DatasheetSystem)
     return spec.network.parameters
-
-
-# -------------------------------------------------------------------------------------------- training runs
-
-
-def training_table(folder: Path) -> Table:
-    """Measured training runs: read, and skipped for a stated reason as long as no workload of theirs is modelled."""
-    rows = read_rows(folder / "training_runs.csv", ("source", "model", "device"))
-    reasons = [f"no workload for {row['model']}: transformer models are not among the models of this version" for row in rows]
-    return Table(name="training_runs", measured=np.zeros(0), predicted=np.zeros(0), groups={}, skipped=count_skipped(reasons))
-
-
-READERS: Mapping[str, Callable[[Path], Table]] = {"gemm": gemm_table, "collectives": collectives_table, "training_runs": training_table}

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from crossflow.arrays import points
+from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
+from crossflow.units import Information
+from crossflow.workload.dlrm import DLRM_LAYERS, Dlrm, Encoder, Linear, Tables, interaction_width, linears
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.lstm import lstm
+from crossflow.workload.transformer import (
+    Layer,
+    LayerType,
+    Matrix,
+    Part,
+    Routing,
+    Transformer,
+    experts,
+    latent_attention,
+    mlp,
+    self_attention,
+)
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
 Optimizer = Literal["sgd", "momentum", "adam"]
@@ -62,4 +83,556 @@ class GemmSpec(FileModel):
         return gemm(m=self.m, n=self.n, k=self.k, dtype=self.dtype, training=self.task == "training")
 
 
-MODELS: dict[str, Any] = {"lstm": LstmSpec, "gemm": GemmSpec}
+# ---------------------------------------------------------------------------------------------- transformers
+
+LAYER_TYPES: tuple[str, ...] = get_args(LayerType)
+_RANGE = re.compile(r"layers:(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """What fine-tuning does not train: all parts of some `types`, and all parts of some `layers` (counted from 0)."""
+
+    types: frozenset[str]
+    layers: frozenset[int]
+
+    def covers(self, kind: LayerType, layer: int | None = None) -> bool:
+        """Whether the part of a type keeps its weights; `layer` is None for embedding and head."""
+        return kind in self.types or layer in self.layers
+
+
+def frozen_layers(entries: Sequence[str], model: Transformer) -> Frozen:
+    """What a list of frozen layers means for a model.
+
+    Parameters
+    ----------
+    entries : layer types, and ranges ``layers:first-last`` with both ends; an encoder's layers come before the decoder's.
+    model : the model that is fine-tuned.
+
+    Raises
+    ------
+    ValueError
+        If the model has no such layers, or if nothing would be left to train.
+    """
+    ranges = [(int(found[1]), int(found[2])) for found in map(_RANGE.fullmatch, entries) if found]
+    types = frozenset(entry for entry in entries if not _RANGE.fullmatch(entry))
+    known = {model.embedding.type, model.head.type, *(part.type for layer in model.layers for part in layer.parts)}
+    for kind in sorted(types - known):
+        raise ValueError(f"the model has no layers of type '{kind}'; it has {', '.join(sorted(known))}")
+    for first, last in ranges:
+        if not first <= last < model.depth:
+            raise ValueError(f"layers:{first}-{last} is not a range of the model's layers 0-{model.depth - 1}")
+    frozen = Frozen(types=types, layers=frozenset(i for first, last in ranges for i in range(first, last + 1)))
+    if trainable_parameters(model, frozen) == 0:
+        raise ValueError(f"{', '.join(entries)} is the whole model; nothing is left to train")
+    return frozen
+
+
+def trainable_parameters(model: Transformer, frozen: Frozen) -> int:
+    """Parameters that fine-tuning changes; the table of a tied head is the embedding's. [1]"""
+    layers = [layer for layer in model.layers for _ in range(layer.count)]
+    head = model.parameters - model.embedding.parameters - sum(layer.parameters for layer in layers)
+    ends = (0 if frozen.covers("embedding") else model.embedding.parameters) + (0 if frozen.covers("head") else head)
+    return ends + sum(part.parameters for i, layer in enumerate(layers) for part in layer.parts if not frozen.covers(part.type, i))
+
+
+def _frozen_entry(entry: str) -> str:
+    if entry not in LAYER_TYPES and not _RANGE.fullmatch(entry):
+        raise ValueError(f"expected one of {', '.join(LAYER_TYPES)}, or layers:first-last; got '{entry}'{did_you_mean(entry, LAYER_TYPES)}")
+    return entry
+
+
+class LatentSpec(FileModel):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, Sec. 2.1)."""
+
+    query_rank: PositiveInt | None = Field(None, description="width of the queries' latent; queries have none where absent")
+    kv_rank: PositiveInt = Field(description="width of the latent of keys and values, which the cache keeps")
+    nope: PositiveInt = Field(description="elements of a head's query and key that carry no position")
+    rope: PositiveInt = Field(description="elements of a head's query and key that are rotated")
+    value: PositiveInt = Field(description="elements of a head's value")
+
+
+class ExpertsSpec(FileModel):
+    """Mixture of experts in the place of the MLP."""
+
+    count: PositiveInt = Field(description="routed experts of a layer")
+    active: PositiveInt = Field(description="experts that a token passes")
+    ffn: PositiveInt | None = Field(None, description="inner width of one expert; `ffn` of the model where absent")
+    shared: NonNegativeInt = Field(0, description="inner width of the shared experts together, which every token passes")
+    shared_gate: bool = Field(False, description="whether a gate weighs the shared experts (Qwen2-MoE)")
+    dense_layers: NonNegativeInt = Field(0, description="first layers that keep their MLP")
+    every: PositiveInt = Field(1, description="of the layers after those, each `every`-th of the model has experts")
+    capacity: PositiveFloat | None = Field(None, description="largest share of an expert, in even shares; no token is dropped where absent")
+    router_bias: bool = Field(False, description="whether the router has a bias")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.active > self.count:
+            raise ValueError(f"a token cannot pass {self.active} of {self.count} experts")
+        return self
+
+    def at(self, layer: int) -> bool:
+        """Whether a layer (from 0) has experts."""
+        return layer >= self.dense_layers and (layer + 1) % self.every == 0
+
+
+class EncoderSpec(FileModel):
+    """Encoder whose outputs every layer of the decoder attends to."""
+
+    layers: PositiveInt = Field(description="layers of the encoder")
+    sequence: PositiveInt = Field(description="tokens of a sample in the encoder")
+
+
+class ImageSpec(FileModel):
+    """Images cut into patches, each of them a token."""
+
+    size: PositiveInt = Field(description="pixels of a side")
+    patch: PositiveInt = Field(description="pixels of a patch's side")
+    channels: PositiveInt = Field(3, description="values of a pixel")
+    classes: PositiveInt | None = Field(None, description="classes of the classifier")
+    class_token: bool = Field(True, description="whether a token that stands for the image goes before the patches")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.size % self.patch:
+            raise ValueError(f"size = {self.size} is not a multiple of patch = {self.patch}")
+        return self
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one image."""
+        return (self.size // self.patch) ** 2 + self.class_token
+
+
+class TransformerSpec(FileModel):
+    """Transformer: decoder, encoder, both, mixture of experts or vision transformer; where a file does not say, as Llama is."""
+
+    model: Literal["transformer"]
+    title: str = ""
+    notes: str = ""
+    sources: Mapping[str, str] = {}
+    layers: PositiveInt = Field(description="layers; with `encoder` those of the decoder")
+    hidden: PositiveInt = Field(description="elements of a token's vector between layers")
+    heads: PositiveInt = Field(description="attention heads")
+    kv_heads: PositiveInt | None = Field(None, description="heads of keys and values; `heads` where absent")
+    head_dim: PositiveInt | None = Field(None, description="elements of a head; hidden / heads where absent")
+    ffn: PositiveInt = Field(description="inner width of the MLP")
+    gated: bool = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
+    vocabulary: PositiveInt | None = Field(None, description="rows of the embedding; none for a model of images")
+    tied_embeddings: bool = Field(False, description="whether the head multiplies by the embedding's table")
+    sequence: PositiveInt = Field(description="tokens of a sample; follows from `image` for a model of images")
+    positions: Literal["rotary", "learned", "alibi", "relative", "none"] = Field("rotary", description="how a token knows its place")
+    max_positions: PositiveInt | None = Field(None, description="rows of the learned positions; `sequence` where absent")
+    relative_buckets: PositiveInt = Field(32, description="distances that relative positions tell apart (T5)")
+    norm: Literal["layernorm", "rmsnorm"] = Field("rmsnorm", description="normalisation")
+    norm_vectors: int | None = Field(
+        None, ge=0, le=2, description="vectors that a norm learns; 2 of a layernorm and 1 of an rmsnorm where absent"
+    )
+    norms: int = Field(2, ge=1, le=4, description="norms of a layer: 1 that attention and MLP share, 2 one each, 4 before and after each")
+    qk_norm: Literal["shared", "per-head"] | None = Field(None, description="norm of queries and keys: one for all heads, or one each")
+    biases: bool = Field(False, description="whether linear layers have biases")
+    qkv_bias: bool | None = Field(None, description="the same of queries, keys and values alone; `biases` where absent")
+    mlp_bias: bool | None = Field(None, description="the same of the MLP alone; `biases` where absent")
+    head_bias: bool | None = Field(None, description="the same of the product with the vocabulary; only a masked head's where absent")
+    causal: bool = Field(True, description="whether a token sees only those before it")
+    final_norm: bool = Field(True, description="whether a norm follows the last layer")
+    embedding_norm: bool = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
+    latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
+    experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
+    encoder: EncoderSpec | None = Field(None, description="encoder before the layers, which then attend to it")
+    image: ImageSpec | None = Field(None, description="images in the place of words")
+    head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
+    pooler: bool = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
+    token_types: NonNegativeInt = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
+    parallel: bool = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon)")
+    dropout: bool = Field(False, description="whether training drops activations at random")
+    global_batch: PositiveInt = Field(description="samples of one step over all devices; requests served at once for decode")
+    dtype: DType = "bf16"
+    optimizer: Optimizer = Field("adam", description="decides the states kept per parameter: 0, 1, 2")
+    task: Literal["training", "forward", "prefill", "decode"] = Field(
+        "training", description="training step, forward pass, or of a service: reading the prompts, or writing token by token"
+    )
+    frozen: tuple[Annotated[str, AfterValidator(_frozen_entry)], ...] = Field(
+        (), description="what fine-tuning leaves as it is: layer types, or ranges such as layers:0-30"
+    )
+    prompt: PositiveInt | None = Field(None, description="tokens of a request before the first that is written")
+    output: PositiveInt | None = Field(None, description="tokens written for a request")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sequence_of_image(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("image") is None or "sequence" in data:
+            return data
+        try:
+            tokens = ImageSpec.model_validate(data["image"]).tokens
+        except ValidationError:
+            tokens = 1  # what is wrong is told at `image`; a missing sequence is not
+        return {**data, "sequence": tokens}
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for problem in _contradictions(self):
+            raise ValueError(problem)
+        if self.frozen:
+            try:
+                frozen_layers(self.frozen, self.transformer())
+            except ValueError as error:
+                raise ValueError(f"frozen: {error}") from None
+        return self
+
+    def __hash__(self) -> int:
+        """A hash that leaves out the sources, a mapping, which change nothing."""
+        return hash(tuple(value for name, value in self if name != "sources"))
+
+    def transformer(self) -> Transformer:
+        """The model as layers of weight matrices."""
+        return _transformer(self)
+
+
+def _contradictions(spec: TransformerSpec) -> Iterator[str]:
+    """Sentences about keys that do not go together, each beginning with the key to mend."""
+    kv_heads = spec.kv_heads or spec.heads
+    if spec.head_dim is None and spec.latent is None and spec.hidden % spec.heads:
+        yield f"heads: hidden = {spec.hidden} is not a multiple of heads = {spec.heads}; give head_dim"
+    if spec.heads % kv_heads:
+        yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
+    if spec.latent and spec.encoder:
+        yield "latent: latent attention is modelled without an encoder"
+    if spec.experts and not any(spec.experts.at(i) for i in range(spec.layers)):
+        yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
+    yield from _contradictions_of_ends(spec)
+    yield from _contradictions_of_length(spec)
+
+
+def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
+    if spec.image and spec.vocabulary:
+        yield f"vocabulary: a model of images has none, got {spec.vocabulary}"
+    if spec.image and spec.encoder:
+        yield "image: images are modelled without an encoder before the layers"
+    if not spec.image and not spec.vocabulary:
+        yield "the key 'vocabulary' is missing; only a model with `image` has none"
+    if spec.image and spec.head in ("language", "masked"):
+        yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
+    if spec.head == "classifier" and not (spec.image and spec.image.classes):
+        yield "head: a classifier needs `image` with its `classes`"
+
+
+def _contradictions_of_length(spec: TransformerSpec) -> Iterator[str]:
+    if spec.image and spec.sequence != spec.image.tokens:
+        yield f"sequence: an image has {spec.image.tokens} tokens, got sequence = {spec.sequence}; leave it out"
+    rows = spec.max_positions or spec.sequence
+    longest = max(spec.sequence, (spec.prompt or 0) + (spec.output or 0))
+    if spec.positions == "learned" and longest > rows:
+        yield f"max_positions: {longest} tokens need as many learned positions, there are {rows}"
+
+
+# ---------------------------------------------------------------------------------------------- their description
+
+
+@functools.lru_cache(maxsize=256)
+def _transformer(spec: TransformerSpec) -> Transformer:
+    layers = _stack(spec, "layers" if spec.encoder is None else "decoder", spec.layers, spec.sequence, causal=spec.causal)
+    encoder = spec.encoder
+    before = _stack(spec, "encoder", encoder.layers, encoder.sequence, causal=False) if encoder else ()
+    return Transformer(
+        name=spec.title or spec.model,
+        embedding=_embedding(spec),
+        layers=(*before, *layers),
+        head=_head(spec),
+        tied=spec.tied_embeddings,
+        vocabulary=spec.vocabulary or 0,
+        memory_tokens=encoder.sequence if encoder else 0,
+    )
+
+
+def _norm(spec: TransformerSpec) -> int:
+    """Vectors that one norm learns."""
+    return spec.norm_vectors if spec.norm_vectors is not None else {"layernorm": 2, "rmsnorm": 1}[spec.norm]
+
+
+def _embedding(spec: TransformerSpec) -> Part:
+    """Table of words or product of patches, and all that is added to a token before the first layer."""
+    rows = spec.token_types + (_norm(spec) if spec.embedding_norm else 0)
+    if spec.positions == "learned":
+        rows += spec.max_positions or spec.sequence
+    # The first layer of each stack keeps the relative positions of all its layers; they stand here so that layers stay alike.
+    stacks = 2 if spec.encoder else 1
+    relative = stacks * spec.relative_buckets * spec.heads if spec.positions == "relative" else 0
+    image = spec.image
+    pixels = image.channels * image.patch**2 if image else 0
+    return Part(
+        type="embedding",
+        width=spec.hidden,
+        matrices=(Matrix(name="patches", k=pixels, n=spec.hidden, bias=True),) if image else (),
+        table=(spec.vocabulary or 0) * spec.hidden,
+        vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden + relative,
+    )
+
+
+def _stack(spec: TransformerSpec, name: str, count: int, tokens: int, *, causal: bool) -> tuple[Layer, ...]:
+    """Layers of an encoder or decoder, those alike that follow each other in one group."""
+    cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
+    routed = [spec.experts is not None and spec.experts.at(i) for i in range(count)]
+    groups = [list(same) for _, same in itertools.groupby(range(count), key=routed.__getitem__)]
+    return tuple(
+        Layer(
+            name=name if len(groups) == 1 else _numbered(name, group),
+            count=len(group),
+            tokens=tokens,
+            parts=(_attention(spec, causal=causal), *cross, _feed_forward(spec, routed[group[0]])),
+        )
+        for group in groups
+    )
+
+
+def _numbered(name: str, group: Sequence[int]) -> str:
+    return f"{name} {group[0]}" if len(group) == 1 else f"{name} {group[0]}-{group[-1]}"
+
+
+def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False) -> Part:
+    norms = _norm(spec) * -(-spec.norms // 2)
+    if spec.latent:
+        return latent_attention(width=spec.hidden, heads=spec.heads, norm_vectors=norms, **spec.latent.model_dump())
+    part = self_attention(
+        width=spec.hidden,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head=spec.head_dim,
+        causal=causal,
+        cross=cross,
+        rotary=spec.positions == "rotary",
+        bias=spec.biases,
+        qkv_bias=spec.qkv_bias,
+        norm_vectors=norms,
+    )
+    return replace(part, vectors=part.vectors + _qk_norm(spec, part))
+
+
+def _qk_norm(spec: TransformerSpec, part: Part) -> int:
+    """Parameters of the norms of queries and keys."""
+    attention = part.attention
+    if spec.qk_norm is None or attention is None:
+        return 0
+    heads = 2 if spec.qk_norm == "shared" else attention.heads + attention.kv_heads
+    return heads * attention.query
+
+
+def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
+    bias = spec.biases if spec.mlp_bias is None else spec.mlp_bias
+    norms = _norm(spec) * (spec.norms // 2)
+    if not routed or spec.experts is None:
+        return mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms)
+    mixture = spec.experts
+    part = experts(
+        width=spec.hidden,
+        inner=mixture.ffn or spec.ffn,
+        gated=spec.gated,
+        routing=Routing(experts=mixture.count, active=mixture.active, capacity=mixture.capacity),
+        shared=mixture.shared,
+        router_bias=mixture.router_bias,
+        bias=bias,
+        norm_vectors=norms,
+    )
+    return replace(part, vectors=part.vectors + (spec.hidden if mixture.shared_gate else 0))
+
+
+def _head(spec: TransformerSpec) -> Part:
+    """Final norms, and the products that make tokens or classes of the last layer's outputs."""
+    masked = spec.head == "masked"
+    norms = (2 if spec.encoder else 1) if spec.final_norm else 0
+    return Part(type="head", width=spec.hidden, matrices=tuple(_head_matrices(spec)), vectors=(norms + masked) * _norm(spec) * spec.hidden)
+
+
+def _head_matrices(spec: TransformerSpec) -> Iterator[Matrix]:
+    width, masked = spec.hidden, spec.head == "masked"
+    if spec.pooler:
+        yield Matrix(name="pooler", k=width, n=width, bias=True, over="sample")
+    if spec.pooler and masked:
+        yield Matrix(name="next_sentence", k=width, n=2, bias=True, over="sample")
+    if masked:
+        yield Matrix(name="transform", k=width, n=width, bias=True)
+    if spec.vocabulary and spec.head in ("language", "masked"):
+        bias = masked if spec.head_bias is None else spec.head_bias
+        yield Matrix(name="vocabulary", k=width, n=spec.vocabulary, cut="column", bias=bias)
+    if spec.image and spec.image.classes and spec.head == "classifier":
+        yield Matrix(name="classes", k=width, n=spec.image.classes, bias=True, over="sample")
+
+
+# ---------------------------------------------------------------------------------------------- recommendation models
+
+
+class TablesSpec(FileModel):
+    """Embedding tables alike."""
+
+    count: PositiveInt = Field(description="tables")
+    rows: PositiveInt = Field(description="rows of a table")
+    width: PositiveInt = Field(description="elements of a row")
+    pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, in the mean")
+    distinct: float = Field(1.0, gt=0, le=1, description="distinct rows over looked-up rows of a batch; the others are found in cache")
+
+    def tables(self) -> Tables:
+        """The tables as the model has them."""
+        return Tables(**self.model_dump())
+
+
+class MlpSpec(FileModel):
+    """Fully connected layers: their widths one by one (a list alone will do), or a number of square layers."""
+
+    widths: tuple[PositiveInt, ...] = Field((), description="outputs of each layer")
+    layers: PositiveInt | None = Field(None, description="layers that all have `width` inputs and outputs")
+    width: PositiveInt | None = Field(None, description="inputs and outputs of each of `layers`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list(cls, data: Any) -> Any:
+        return {"widths": data} if isinstance(data, list | tuple) else data
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        square = self.layers is not None and self.width is not None
+        if bool(self.widths) == square or (self.layers is None) != (self.width is None):
+            raise ValueError("expected a list of widths, or layers and width of square layers")
+        return self
+
+    def linears(self, inputs: int) -> tuple[Linear, ...]:
+        """Its layers; square ones take their own width in, whatever comes before."""
+        if self.layers is not None and self.width is not None:
+            return linears((self.width,) * self.layers, self.width)
+        return linears(self.widths, inputs)
+
+
+class InteractionSpec(FileModel):
+    """How embeddings and dense features meet (the kind alone will do where it has no dimensions)."""
+
+    kind: Literal["concatenation", "dot", "transformer"] = "concatenation"
+    layers: PositiveInt | None = Field(None, description="layers of the transformer")
+    heads: PositiveInt | None = Field(None, description="its attention heads")
+    width: PositiveInt | None = Field(None, description="elements of a token")
+    ffn: PositiveInt | None = Field(None, description="inner width of its MLP")
+    sequence: PositiveInt | None = Field(None, description="tokens of a sample")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, data: Any) -> Any:
+        return {"kind": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        sizes = {name: getattr(self, name) for name in ("layers", "heads", "width", "ffn", "sequence")}
+        missing = [name for name, value in sizes.items() if value is None]
+        if self.kind == "transformer" and missing:
+            raise ValueError(f"a transformer needs {', '.join(missing)}")
+        if self.kind != "transformer" and len(missing) < len(sizes):
+            given = ", ".join(name for name in sizes if name not in missing)
+            raise ValueError(f"only a transformer has {given}, not {self.kind}")
+        if self.kind == "transformer" and self.width and self.heads and self.width % self.heads:
+            raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
+        return self
+
+    def encoder(self) -> Encoder | None:
+        """The transformer, if it is one."""
+        if not (self.layers and self.heads and self.width and self.ffn and self.sequence):
+            return None
+        attention = self_attention(width=self.width, heads=self.heads, causal=False)
+        return Encoder(
+            layers=self.layers, sequence=self.sequence, attention=attention, mlp=mlp(width=self.width, inner=self.ffn, gated=False)
+        )
+
+
+class TopExpertsSpec(FileModel):
+    """Experts in the place of the top MLP, each as large as it is."""
+
+    count: PositiveInt = Field(description="experts")
+    active: PositiveInt = Field(description="experts that a sample passes")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.active > self.count:
+            raise ValueError(f"a sample cannot pass {self.active} of {self.count} experts")
+        return self
+
+
+class ExchangeSpec(FileModel):
+    """How embeddings and gradients travel between devices."""
+
+    forward: DType = Field("fp32", description="type of pooled embeddings on the wire")
+    backward: DType = Field("fp32", description="type of their gradients on the wire")
+    indices: Literal["int32", "int64"] = Field("int64", description="type of the indices of looked-up rows")
+    ahead: bool = Field(True, description="indices of the next batch travel during this one; if not, lookups wait for them")
+    bucket: Information = Field(
+        default_factory=lambda: points(25.0 * 2**20), description="gradients that are reduced in one collective, at least"
+    )
+
+    def __hash__(self) -> int:
+        """A hash of plain values."""
+        return hash((self.forward, self.backward, self.indices, self.ahead, float(self.bucket[0])))
+
+
+class DlrmSpec(FileModel):
+    """Recommendation model: embedding tables, bottom MLP, interaction, top MLP or experts."""
+
+    model: Literal["dlrm"]
+    title: str = ""
+    notes: str = ""
+    sources: Mapping[str, str] = {}
+    tables: tuple[TablesSpec, ...] = Field(min_length=1, description="groups of equal tables (one group alone needs no list)")
+    dense_features: PositiveInt | None = Field(None, description="numbers of a sample; the bottom MLP's own width where absent")
+    bottom: MlpSpec = Field(description="MLP of the dense features")
+    interaction: InteractionSpec = Field(default_factory=InteractionSpec, description="how embeddings and dense features meet")
+    top: MlpSpec = Field(description="MLP of the interaction's result; with `experts` one of them")
+    experts: TopExpertsSpec | None = Field(None, description="experts in the place of the top MLP")
+    global_batch: PositiveInt = Field(description="samples of one step over all devices")
+    dtype: DType = Field("tf32", description="type that the dense part computes in; tf32 is kept in 4 bytes")
+    table_dtype: Literal["fp32", "fp16", "bf16", "int8", "fp8"] = Field("fp16", description="type that tables are kept in")
+    optimizer: Optimizer = Field("sgd", description="of the dense part: states kept per parameter 0, 1, 2")
+    table_optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = Field(
+        "rowwise_adagrad", description="of the tables: no state, one a parameter, one a row; fused with their backward pass"
+    )
+    uneven: float = Field(1.0, ge=1, description="lookups of the fullest device over the mean, where whole tables are shared out")
+    exchange: ExchangeSpec = Field(default_factory=ExchangeSpec, description="how embeddings and gradients travel")
+    task: Literal["training", "forward"] = "training"
+    frozen: tuple[Literal["embedding", "bottom", "interaction", "top"], ...] = Field((), description="what fine-tuning leaves as it is")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_group(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("tables"), Mapping):
+            return {**data, "tables": [data["tables"]]}
+        return data
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.interaction.kind == "dot" and len({group.width for group in self.tables}) > 1:
+            raise ValueError("interaction: a dot product needs tables of one width, got " + ", ".join(str(t.width) for t in self.tables))
+        trained = [layer for layer in DLRM_LAYERS if self.dlrm().layer_parameters(layer) and layer not in self.frozen]
+        if self.frozen and not trained:
+            raise ValueError(f"frozen: {', '.join(self.frozen)} is the whole model; nothing is left to train")
+        return self
+
+    def __hash__(self) -> int:
+        """A hash that leaves out the sources, a mapping, which change nothing."""
+        return hash(tuple(value for name, value in self if name != "sources"))
+
+    def dlrm(self) -> Dlrm:
+        """The model as tables and layers."""
+        return _dlrm(self)
+
+
+def _dlrm(spec: DlrmSpec) -> Dlrm:
+    tables = tuple(group.tables() for group in spec.tables)
+    bottom = spec.bottom.linears(spec.dense_features or (spec.bottom.widths[:1] or (1,))[0])
+    encoder = spec.interaction.encoder()
+    width = interaction_width(spec.interaction.kind, tables, bottom[-1].n, encoder)
+    return Dlrm(
+        name=spec.title or spec.model,
+        tables=tables,
+        dense_features=bottom[0].k,
+        bottom=bottom,
+        top=spec.top.linears(width),
+        interaction=spec.interaction.kind,
+        encoder=encoder,
+        routing=Routing(experts=spec.experts.count, active=spec.experts.active) if spec.experts else None,
+    )
+
+
+MODELS: dict[str, Any] = {"lstm": LstmSpec, "gemm": GemmSpec, "transformer": TransformerSpec, "dlrm": DlrmSpec}

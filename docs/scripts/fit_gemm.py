@@ -114,7 +114,7 @@ def predict(products: Products, device: Architecture) -> Array:
     host, activity = tables._conditions(products.source)
     m, n, k = (products.shape[:, i : i + 1] for i in range(3))
     none, element = np.zeros_like(m), DTYPE_BYTES[products.dtype]
-    return np.asarray(tiled_costs(m, n, k, none, device, products.dtype, element, activity).time[:, 0] + host)
+    return np.asarray(tiled_costs(m, n, k, none, device, products.dtype, element, activity=activity).time[:, 0] + host)
 
 
 def fit(products: Products, free: tuple[str, ...], fixed: Values) -> Values:

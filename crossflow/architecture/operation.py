@@ -1,0 +1,19 @@
+"""What it takes to run a system, as its file says: rent, power of devices and hosts, and the overhead of the building."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from crossflow.files import FileModel
+from crossflow.units import Overhead, Power, Rent
+
+
+class Operation(FileModel):
+    """Operation of a system; what is absent is not known. `crossflow.operating` turns it into the cost of a run."""
+
+    price: Rent | None = Field(default=None, description="rent of one device, its share of the node included")
+    device_power: Power | None = Field(default=None, description="power of one device under load; its TDP where absent")
+    host_power: Power | None = Field(default=None, description="power of a node beside its devices: processors, memory, network, fans")
+    pue: Overhead | None = Field(
+        default=None, description="power usage effectiveness: power of the data centre over that of its nodes; 1 where absent"
+    )

@@ -1,0 +1,229 @@
+"""Time of the kernels and collectives of a transformer's parts on an architecture, for all design points at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.architecture import Architecture, NetworkSpec
+from crossflow.arrays import Array, Index, divide
+from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
+from crossflow.cost.roofline import KernelCosts, searched_costs, tiled_costs, vector_rate
+from crossflow.errors import CrossflowError
+from crossflow.parallel.blocks import PHASES, Kernels, Message
+from crossflow.parallel.plan import Group, Layout
+from crossflow.software import SoftwareStack
+
+PATH = tuple(field.name for field in dataclasses.fields(Path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTimes:
+    """What every unit (part of a layer, embedding, head) takes in every phase; arrays of shape (units, phases, n).
+
+    Attributes
+    ----------
+    units : names in the order of the first axis; phases as in `PHASES`.
+    compute : time of the device's kernels, launches included. [s]
+    memory_bound, launch : of it, in kernels that memory binds, and between kernels. [s]
+    kernels : kernels launched. [1]
+    flops, traffic : operations, and bytes of main memory. [flop], [B]
+    """
+
+    units: tuple[str, ...]
+    compute: Array
+    memory_bound: Array
+    launch: Array
+    kernels: Array
+    flops: Array
+    traffic: Array
+
+
+def part_times(
+    kernels: Kernels, units: Sequence[str], architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, n: int
+) -> PartTimes:
+    """Cost of all kernels, added up by unit and phase."""
+    rows = {(unit, phase): i * len(PHASES) + j for i, unit in enumerate(units) for j, phase in enumerate(PHASES)}
+    columns = [rows[entry[0], entry[1]] for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
+    parts = [_products(kernels, architecture, dtype, element, n), _passes(kernels, architecture, dtype, n)]
+    if kernels.scores:
+        parts.append(_scores(kernels, architecture, stack, dtype, n))
+    members = np.zeros((len(rows), len(columns)))
+    members[columns, np.arange(len(columns))] = 1.0
+
+    def total(name: str) -> Array:
+        return np.asarray(members @ np.concatenate([part[name] for part in parts])).reshape(len(units), len(PHASES), n)
+
+    return PartTimes(units=tuple(units), **{name: total(name) for name in parts[0]})
+
+
+def _filled(values: Sequence[Array | float], n: int) -> Array:
+    """Rows of values that broadcast to (n,)."""
+    table = np.empty((len(values), n))
+    for i, value in enumerate(values):
+        table[i] = value
+    return table
+
+
+def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
+    columns = list(zip(*kernels.products, strict=True))
+    m, width, k, batch = (_filled(values, n) for values in columns[2:6])
+    sums = np.array(columns[6], dtype=float)[:, None]
+    # Sums go to fp32 in memory, which is read and written: (4 + 4) bytes where a plain result writes `element`.
+    accumulate = sums * (8.0 / element - 1.0)
+    if architecture.execution.tiles is not None:
+        activity = architecture.execution.sustained_power
+        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, element, activity=activity, batch=batch)
+    else:
+        costs = _searched(m, width, k, accumulate, batch, architecture, dtype, element)
+    shape = (len(m), n)
+    memory = costs.resource_times[1:].max(axis=0) > costs.resource_times[0]
+    time, launch = np.broadcast_to(costs.time, shape), np.broadcast_to(costs.launch, shape)
+    return {
+        "compute": time, "memory_bound": np.where(memory, time - launch, 0.0), "launch": launch, "kernels": np.ones(shape),
+        "flops": np.broadcast_to(costs.flops, shape), "traffic": np.broadcast_to(costs.traffic[-1], shape),
+    }  # fmt: skip
+
+
+def _searched(
+    m: Array, width: Array, k: Array, accumulate: Array, batch: Array, architecture: Architecture, dtype: str, element: int
+) -> KernelCosts:
+    """Products on a device whose tiles are searched for: equal products of a batch one after the other, without their launches.
+
+    The search takes sizes of one point and devices of many, or sizes of many and one device; where both vary, point by point.
+    """
+    n = m.shape[1]
+    same = all((values == values[:, :1]).all() for values in (m, width, k, batch))
+    if same:
+        one = searched_costs(m[:, :1], width[:, :1], k[:, :1], accumulate, architecture, dtype, element)
+        return _times(one, batch[:, :1])
+    if device_points(architecture) == 1:
+        rows, columns, depth = (values.reshape(-1, 1) for values in (m, width, k))
+        one = searched_costs(rows, columns, depth, np.repeat(accumulate, n, axis=0), architecture, dtype, element)
+        shaped = {f.name: getattr(one, f.name).reshape(*getattr(one, f.name).shape[:-2], *m.shape) for f in dataclasses.fields(one)}
+        return _times(KernelCosts(**shaped), batch)
+    raise CrossflowError("a generated device and a transformer's plan cannot vary in one batch; vary them one after the other")
+
+
+def device_points(architecture: Architecture) -> int:
+    """Design points over which a device's rates vary."""
+    return max(architecture.throughput[next(iter(architecture.throughput))].size, *(level.bandwidth.size for level in architecture.levels))
+
+
+def _times(one: KernelCosts, batch: Array) -> KernelCosts:
+    """Costs of `batch` equal products, launched once."""
+    return KernelCosts(
+        time=(one.time - one.launch) * batch + one.launch,
+        launch=one.launch,
+        resource_times=one.resource_times * batch,
+        flops=one.flops * batch,
+        traffic=one.traffic * batch,
+    )
+
+
+def _passes(kernels: Kernels, architecture: Architecture, dtype: str, n: int) -> dict[str, Array]:
+    _, _, moved, flops, launches = zip(*kernels.passes, strict=True)
+    traffic, operations, count = _filled(moved, n), _filled(flops, n), _filled(launches, n)
+    memory = divide(traffic, architecture.memory.bandwidth)
+    compute = divide(operations, vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
+    launch = count * architecture.execution.kernel_launch
+    work = np.maximum(memory, compute)
+    return {
+        "compute": work + launch, "memory_bound": np.where(memory >= compute, work, 0.0), "launch": launch, "kernels": count,
+        "flops": operations, "traffic": traffic,
+    }  # fmt: skip
+
+
+def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, n: int) -> dict[str, Array]:
+    """Fused attention: blocks of 128 queries a head, in waves over the units; a share of the sustained matrix rate."""
+    _, phases, flops, moved, blocks = zip(*kernels.scores, strict=True)
+    operations, traffic, count = _filled(flops, n), _filled(moved, n), _filled(blocks, n)
+    kernel = stack.attention
+    share = np.array([kernel.forward_utilisation if phase == "forward" else kernel.backward_utilisation for phase in phases]).reshape(-1, 1)
+    execution = architecture.execution
+    rate = architecture.throughput[dtype] * execution.matrix_utilisation / execution.sustained_power
+    if not kernel.native:
+        rate = rate * execution.earlier_instructions
+    waves = np.ceil(count / architecture.units) * architecture.units / count
+    compute = operations / (rate * share) * np.minimum(waves, 4.0)
+    memory = divide(traffic, architecture.memory.bandwidth)
+    launch = np.broadcast_to(execution.kernel_launch, operations.shape)
+    work = np.maximum(compute, memory)
+    return {
+        "compute": work + launch, "memory_bound": np.where(memory > compute, work, 0.0), "launch": launch,
+        "kernels": np.ones_like(work), "flops": operations, "traffic": traffic,
+    }  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------- collectives
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wires:
+    """Collectives among groups of a layout on a network; equal groups are costed once for all their points."""
+
+    network: NetworkSpec
+    architecture: Architecture
+    node: int
+
+    @functools.cached_property
+    def fabric(self) -> Fabric:
+        """The fabric of the system."""
+        return fabric_of(self.network, self.architecture, self.node)
+
+    @functools.cached_property
+    def _paths(self) -> dict[tuple[str, int, int], Path]:
+        return {}
+
+    def path(self, collective: str, ranks: int, per_node: int) -> Path:
+        """Path of a collective among the ranks of nodes in which every device is busy, worked out once."""
+        key = (collective, ranks, per_node)
+        if key not in self._paths:
+            self._paths[key] = path(self.fabric, collective, ranks, per_node, whole_nodes=True)
+        return self._paths[key]
+
+    def time(self, collective: str, size: Array, group: Group) -> Array:
+        """Time of a collective of `size` bytes, shape (n,), among each point's group. [s]"""
+        sizes = size if np.shape(size) == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
+        if not group.several or not sizes.any():
+            return np.zeros(sizes.shape)
+        if len(group.kinds) == 1:
+            ranks, per_node, _ = group.kinds[0]
+            time = path_time(sizes, self.path(collective, ranks, per_node))
+            return np.asarray(np.where(sizes > 0, time, 0.0))
+        result = np.zeros(sizes.shape)
+        for ranks, per_node, members in group.kinds:
+            if ranks > 1:
+                found = self.path(collective, ranks, per_node)
+                chosen = Path(**{name: _at(getattr(found, name), members) for name in PATH})
+                result[members] = np.where(sizes[members] > 0, path_time(sizes[members], chosen), 0.0)
+        return result
+
+    def bytes(self, collective: str, size: Array, group: Group) -> Array:
+        """Bytes that a rank sends inside its node and out of it, shape (2, n). [B]"""
+        ranks, per_node = group.size, group.per_node
+        if not group.several:
+            return np.zeros((2, *ranks.shape))
+        share = 1.0 if collective in ("send_recv", "broadcast") else (ranks - 1.0) / ranks
+        total = np.where(ranks > 1, (2.0 if collective == "all_reduce" else 1.0) * share * size, 0.0)
+        outside = np.where(per_node < ranks, 1.0 / per_node, 0.0)
+        return np.stack([total * (1.0 - outside), total * outside])
+
+    def times(self, messages: Sequence[Message], layout: Layout) -> tuple[list[Array], list[Array]]:
+        """Time of every message at every point, and the bytes that it moves; equal messages are costed once. [s], [B]"""
+        groups = {message.group: getattr(layout, message.group) for message in messages}
+        known: dict[tuple[str, str, int], tuple[Array, Array]] = {}
+        keys = [(message.collective, message.group, id(message.size)) for message in messages]
+        for key, message in zip(keys, messages, strict=True):
+            if key not in known:
+                group = groups[message.group]
+                known[key] = (self.time(message.collective, message.size, group), self.bytes(message.collective, message.size, group))
+        return [known[key][0] for key in keys], [known[key][1] for key in keys]
+
+
+def _at(value: Array, members: Index) -> Array:
+    return value if np.size(value) == 1 else value[members]

@@ -1,0 +1,101 @@
+"""The one composition: scenario and design points in, score out.
+
+Technology names, budgets and every other quantity of the system vary within one batch, as arrays whose last axis is the
+design point; so do the plans of a transformer. Whatever changes the shape of a super-graph or of a placement (strategy,
+workload, topology, device counts) splits the points into groups, each evaluated in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from crossflow.architecture import SystemSpec, architecture
+from crossflow.arrays import Array
+from crossflow.evaluation.common import INCONSISTENT, derived
+from crossflow.evaluation.graphs import graph_score, placed
+from crossflow.evaluation.layered import machine, plans_apart, transformer_score
+from crossflow.parallel import Plan
+from crossflow.paths import with_quantity
+from crossflow.points import Points, groups, split, variant
+from crossflow.scenario import Scenario
+from crossflow.score import Score, scatter
+from crossflow.technology import Choice
+from crossflow.workload.spec import TransformerSpec
+
+__all__ = ["CHUNK", "INCONSISTENT", "derived", "evaluate", "machine", "placed"]
+
+CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
+
+
+def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = False, fitting: bool = False) -> Score:
+    """Score of every design point.
+
+    Parameters
+    ----------
+    scenario : where all points start from.
+    points : for each path (as in ``--set``) its value at every point, all of one length: quantities as text with unit
+        or as SI floats, names, whole numbers, strategies. None for the scenario itself.
+    least : take the lower bound of every kernel (its operations at peak, its compulsory traffic) for its time and
+        energy: step time and energy are then lower bounds, which take a third of the time (not with several kernels at
+        once on a device, where less work may end later).
+
+    fitting : time only transformers that fit in memory; the step of one that does not is endless then.
+
+    Returns
+    -------
+    Score of n points; one that cannot be built is infeasible there, not an exception.
+
+    Raises
+    ------
+    CrossflowError
+        When a path does not exist or a value cannot be read.
+
+    Notes
+    -----
+    Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
+    """
+    if points is None:
+        return _batch(scenario, {}, {}, 1, least=least, fitting=fitting)
+    lengths = {path: len(values) for path, values in points.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"all paths must have as many values: {lengths}")
+    n = next(iter(lengths.values()), 0)
+    if n == 0:
+        raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
+    sorted_ = split(scenario, points)
+    plans, discrete = plans_apart(scenario, sorted_.discrete)
+    parts = []
+    for settings, index in groups(discrete, n):
+        here = variant(scenario, settings)
+        for start in range(0, len(index), CHUNK):
+            chosen = index[start : start + CHUNK]
+            choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
+            quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
+            mine = None if plans is None else [plans[i] for i in chosen]
+            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, least=least, fitting=fitting)))
+    return scatter(parts, n)
+
+
+def _batch(
+    scenario: Scenario,
+    choices: Mapping[str, Choice],
+    quantities: Mapping[str, Array],
+    n: int,
+    *,
+    plans: Sequence[Plan] | None = None,
+    least: bool,
+    fitting: bool,
+) -> Score:
+    """Score of points that share all but technology, quantities and, of transformers, plans."""
+    system: SystemSpec = scenario.system
+    library = scenario.library
+    for path, values in quantities.items():
+        root, *rest = path.split(".")
+        if root == "techlib":
+            library = with_quantity(library, rest, values)
+        else:
+            system = with_quantity(system, rest, values)
+    device = architecture(system, library, choices)
+    if isinstance(scenario.workload, TransformerSpec):
+        return transformer_score(scenario, system, device, n, plans, fitting=fitting)
+    return graph_score(scenario, system, device, n, least=least)

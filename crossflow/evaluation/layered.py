@@ -1,0 +1,171 @@
+"""Evaluation of transformers: plans as arrays, one step, score."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.architecture import Architecture, SystemSpec
+from crossflow.arrays import Array, Index, divide
+from crossflow.cost.parts import device_points
+from crossflow.errors import StrategyError
+from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
+from crossflow.parallel import Layout, Plan, parse_plan, plan_problem
+from crossflow.scenario import Scenario
+from crossflow.score import OVERFULL, Score
+from crossflow.step import Machine, Outcome
+from crossflow.step.memory import Memory, memory
+from crossflow.step.transformer import transformer_step
+from crossflow.workload.job import Job
+from crossflow.workload.spec import TransformerSpec
+
+RESOURCES = ("compute", "memory", "launch", "host", "network", "bubble")
+BESIDE = ("workload.", "software")  # what may vary together with plans without changing the number of devices
+
+
+def plans_apart(scenario: Scenario, discrete: Mapping[str, Sequence[Any]]) -> tuple[list[Plan] | None, Mapping[str, Sequence[Any]]]:
+    """Plans of a transformer's points, which vary inside a batch, and the other discrete settings, which do not."""
+    rest = {path: values for path, values in discrete.items() if path != "strategy"}
+    if not isinstance(scenario.workload, TransformerSpec) or len(rest) == len(discrete) or not all(p.startswith(BESIDE) for p in rest):
+        return None, discrete
+    plans = [value if isinstance(value, Plan) else parse_plan(value) for value in discrete["strategy"]]
+    counted = scenario.system.devices is not None or scenario.system.nodes is not None
+    for plan in {plan for plan in plans if counted and plan.devices != scenario.system.device_count}:
+        raise StrategyError(f"strategy {plan} needs {plan.devices} devices, but the system has {scenario.system.device_count}")
+    return plans, rest
+
+
+def transformer_score(
+    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, plans: Sequence[Plan] | None, *, fitting: bool
+) -> Score:
+    """Score of n points of a transformer: its own plan, or one a point; with `fitting` those that do not fit are not timed."""
+    job, batch = scenario.job(), scenario.workload_batch
+    assert isinstance(scenario.strategy, Plan)  # a transformer's is
+    assert scenario.stack is not None  # so does its software
+    chosen = [scenario.strategy] * n if plans is None else list(plans)
+    balanced = scenario.stack.stages == "balanced"
+    for plan in dict.fromkeys(chosen):
+        problem = _problem(plan, job.model, batch, balanced)
+        if problem is not None:
+            raise StrategyError(f"strategy {plan}: {problem}")
+    runs_on = machine(scenario, device, system)
+    layout = Layout.of(chosen, np.full(n, float(batch)), runs_on.node)
+    held = memory(job, layout, runs_on)
+    devices = layout.tp * layout.cp * layout.dp * layout.pp
+    fits = held.fits if fitting else np.ones(n, dtype=bool)
+    if fits.all():
+        outcome = transformer_step(job, layout, runs_on, held)
+    elif not fits.any() or device_points(device) > 1:
+        outcome = untimed(held) if not fits.any() else transformer_step(job, layout, runs_on, held)
+    else:
+        outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
+    return layered_score(scenario, device, outcome, devices, samples=batch, tokens=scenario.tokens_per_sample, dtype=job.dtype)
+
+
+def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
+    """Outcome with the points that fit timed, and no end in sight for the others."""
+    n = len(layout)
+    timed = transformer_step(job, layout.at(fits), runs_on)
+    empty = untimed(held)
+
+    def spread(values: Array, rest: float) -> Array:
+        whole = np.full(n, rest)
+        whole[fits] = values
+        return whole
+
+    def spread_all(parts: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: spread(values, 0.0) for name, values in parts.items()}
+
+    return replace(
+        empty,
+        total=spread(timed.total, np.inf),
+        breakdown=spread_all(timed.breakdown),
+        communication=spread_all(timed.communication),
+        exposed=spread_all(timed.exposed),
+        flops=spread(timed.flops, 0.0),
+        model_flops=spread(timed.model_flops, 0.0),
+        traffic=spread(timed.traffic, 0.0),
+        sent=(spread(timed.sent[0], 0.0), spread(timed.sent[1], 0.0)),
+        bound=spread_all(timed.bound),
+        by_layer=spread_all(timed.by_layer),
+    )
+
+
+def untimed(held: Memory) -> Outcome:
+    """Outcome of points that were not timed because they do not fit."""
+    n = held.total.size
+    nothing, never = np.zeros(n), np.full(n, np.inf)
+    parts = dict.fromkeys(("compute", "memory_bound_compute", "exposed_communication", "bubble", "other"), nothing)
+    return Outcome(
+        total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing,
+        traffic=nothing, sent=(nothing, nothing), bound=dict.fromkeys(RESOURCES, nothing),
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=65536)
+def _problem(plan: Plan, model: Any, batch: int, balanced: bool) -> str | None:
+    return plan_problem(plan, model, batch, balanced=balanced)
+
+
+def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None = None) -> Machine:
+    """What a transformer of a scenario runs on, with a device and, where it varies between points, a system."""
+    assert scenario.stack is not None  # a transformer has one
+    found = scenario.system if system is None else system
+    return Machine(architecture=device, network=found.network, node=found.devices_per_node, stack=scenario.stack)
+
+
+def layered_score(
+    scenario: Scenario, device: Architecture, outcome: Outcome, devices: Array, *, samples: int, tokens: int, dtype: str
+) -> Score:
+    """Score of an outcome: throughput, energy, use of the peak, what fits."""
+    n = outcome.total.size
+    total = outcome.total
+    timed = np.isfinite(total) & (total > 0)
+    elapsed = np.where(timed, total, 1.0)
+    intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
+    dynamic = outcome.flops * device.energy_per_flop + outcome.traffic * device.memory.energy
+    dynamic = dynamic + devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
+    static = devices * device.static_power
+    energy = wide(np.where(timed, dynamic + static * elapsed, np.inf), n)
+    peak = device.throughput[dtype] * devices
+    used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
+    needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
+    held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
+    capacity = wide(device.memory.capacity * device.memory.instances, n)
+    causes = unbuildable(device, n)
+    causes += [(wide(mask, n), sentence) for mask, sentence in outcome.problems]
+    causes.append((sum(held.values(), np.zeros(n)) > capacity, OVERFULL))
+    causes.append((~np.isfinite(total), NO_BANDWIDTH))
+    causes.append((timed & (used > 1.0 + 1e-6), INCONSISTENT))
+    feasible, reason, reasons = first_cause(causes, n)
+    rate = np.where(timed, samples / elapsed, 0.0)
+    return Score(
+        step_time=total,
+        feasible=feasible,
+        reason=reason,
+        reasons=reasons,
+        breakdown={name: wide(part, n) for name, part in outcome.breakdown.items()},
+        communication={name: wide(part, n) for name, part in outcome.communication.items()},
+        exposed_communication={name: wide(part, n) for name, part in outcome.exposed.items()},
+        by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},
+        bound={name: divide(wide(part, n), wide(total, n)) for name, part in outcome.bound.items()},
+        memory=held,
+        memory_capacity=capacity,
+        energy=energy,
+        power=wide(np.where(timed, energy, 0.0) / elapsed, n),
+        cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
+        devices=devices,
+        **rents(scenario.system, device, devices, dtype, n),
+        parameters=np.full(n, float(scenario.job().model.parameters)),
+        flops=wide(outcome.flops, n),
+        memory_traffic=wide(outcome.traffic, n),
+        mfu=np.where(timed, needed, 0.0),
+        hfu=np.where(timed, used, 0.0),
+        samples_per_second=rate,
+        tokens_per_second=rate * tokens,
+        architecture={name: wide(value, n) for name, value in derived(device).items()},
+    )

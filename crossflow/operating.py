@@ -1,0 +1,212 @@
+"""What a run costs: device-hours, their like in A100s, rent, and energy, from the time of a step and the system's `operation`.
+
+Pure functions of arrays with one value a design point. The figures are those by which MAD-Max weighs cloud instances [1]_.
+
+References
+----------
+.. [1] S. Hsia et al., "MAD-Max Beyond Single-Node", ISCA 2024, Sec. VI, Insight 7 and Fig. 16.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from crossflow.architecture import DatasheetSystem, SystemSpec, resolve
+from crossflow.architecture.operation import Operation
+from crossflow.arrays import Array, count, divide, points
+from crossflow.files import Document
+
+HOUR, DAY, KILOWATT_HOUR = 3600.0, 86400.0, 3.6e6
+REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
+UNKNOWN = points(np.nan)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunCost:
+    """Cost of processing an amount of samples or tokens; every array has shape (n,), NaN where a figure is not known.
+
+    Attributes
+    ----------
+    amount : samples or tokens. [1]
+    time : wall-clock time; infinite where a step never ends. [s]
+    device_time : time of all devices together. [s]
+    normalised_device_time : the same in devices of the reference's peak rate, see `normalised`. [s]
+    price : rent of the devices. [USD]
+    device_energy : of the devices, by the model's energy of a step. [J]
+    facility_energy : of whole nodes at the rated power of their parts, with the overhead of the data centre. [J]
+    """
+
+    amount: Array
+    time: Array
+    device_time: Array
+    normalised_device_time: Array
+    price: Array
+    device_energy: Array
+    facility_energy: Array
+
+    @property
+    def days(self) -> Array:
+        """Wall-clock time. [d]"""
+        return self.time / DAY
+
+    @property
+    def device_hours(self) -> Array:
+        """Time of all devices together, GPU-hours. [h]"""
+        return self.device_time / HOUR
+
+    @property
+    def normalised_device_hours(self) -> Array:
+        """Time of all devices together in those of the reference. [h]"""
+        return self.normalised_device_time / HOUR
+
+    @property
+    def device_kilowatt_hours(self) -> Array:
+        """Energy of the devices by the model. [kWh]"""
+        return self.device_energy / KILOWATT_HOUR
+
+    @property
+    def facility_kilowatt_hours(self) -> Array:
+        """Energy of whole nodes at rated power, overhead included. [kWh]"""
+        return self.facility_energy / KILOWATT_HOUR
+
+    def price_per(self, amount: float) -> Array:
+        """Price of so many samples or tokens, usually 1e6 tokens or 1e9 samples. [USD]"""
+        return self.price / self.amount * amount
+
+
+def run_cost(
+    *,
+    amount: ArrayLike,
+    per_step: ArrayLike,
+    step_time: ArrayLike,
+    devices: ArrayLike,
+    operation: Operation | None = None,
+    devices_per_node: int = 1,
+    step_energy: ArrayLike | None = None,
+    peak: ArrayLike | None = None,
+    reference: ArrayLike | None = None,
+) -> RunCost:
+    """Cost of a run of amount / per_step steps.
+
+    time = amount / per_step x step_time; device_time = time x devices; price = device_time x rent;
+    facility_energy = device_time x (device_power + host_power / devices_per_node) x PUE.
+
+    Parameters
+    ----------
+    amount, per_step : samples, or tokens, of the run and of one step, shape (n,) or one number. [1]
+    step_time : time of a step, shape (n,). [s]
+    devices : devices that the run occupies, shape (n,) or one number. [1]
+    operation : rent and power of the system; `operation_of` gives it with what follows from the rest of the file.
+    devices_per_node : devices that share the power of a host. [1]
+    step_energy : energy of a step, all devices, shape (n,). [J]
+    peak, reference : peak rate of a device and of the reference in the data type of the run, shape (n,) or one number. [flop/s]
+
+    Returns
+    -------
+    RunCost
+
+    Raises
+    ------
+    ValueError
+        Where the amount of work is not positive.
+
+    Notes
+    -----
+    A device is charged its share of a node, also in a run that leaves devices of the node idle. Rated power is an upper bound:
+    devices draw less while they communicate. Neither restarts nor evaluations are counted.
+
+    Examples
+    --------
+    LLaMA-65B as MAD-Max predicts it, 1.4e12 tokens on 2048 A100:
+
+    >>> run = run_cost(amount=1.4e12, per_step=2048 * 2048, step_time=4.973, devices=2048)
+    >>> print(f"{run.days[0]:.2f} days, {run.device_hours[0]:.0f} GPU-hours")
+    19.21 days, 944309 GPU-hours
+    """
+    work, step, taken, used = _array(amount), _array(per_step), _array(step_time), _array(devices)
+    if not (work > 0).all():
+        raise ValueError(f"amount = {work.min():g}, but a run processes a positive number of samples or tokens")
+    steps = divide(work, step)
+    time = _product(steps, taken)
+    device_time = time * used
+    operation = Operation() if operation is None else operation
+    return _as_points(
+        amount=work,
+        time=time,
+        device_time=device_time,
+        normalised_device_time=normalised(device_time, _known(peak), _known(reference)),
+        price=_product(device_time, _known(operation.price)),
+        device_energy=_product(steps, _known(step_energy)),
+        facility_energy=_product(device_time, facility_power(operation, devices_per_node)),
+    )
+
+
+def normalised(device_time: Array, peak: Array, reference: Array) -> Array:
+    """Time of devices in devices of another peak rate: T x peak / reference [1]_. [s]
+
+    Equal device-hours of unequal devices are unequal amounts of compute capability; normalised ones are equal, so a device
+    of twice the peak counts twice. MAD-Max's reference is the A100 [1]_; both peaks are those of the run's data type.
+
+    References
+    ----------
+    .. [1] S. Hsia et al., "MAD-Max Beyond Single-Node", ISCA 2024, Sec. VI, Insight 7. The paper's "by the ratio" is read as
+       a product: by a quotient the more capable device would count less.
+    """
+    return np.asarray(device_time * peak / reference)
+
+
+def facility_power(operation: Operation, devices_per_node: int) -> Array:
+    """Power that one device takes from the grid: its own, its share of the host, and the data centre's overhead. [W]
+
+    A host of unknown power counts nothing, an unknown PUE is 1; without the power of the device there is no answer (NaN).
+    """
+    host = points(0.0) if operation.host_power is None else operation.host_power
+    overhead = points(1.0) if operation.pue is None else operation.pue
+    return np.asarray((_known(operation.device_power) + host / devices_per_node) * overhead)
+
+
+def operation_of(system: SystemSpec) -> Operation:
+    """Operation of a system with what its file leaves open taken from elsewhere in the file.
+
+    The power of a device is its TDP, or the power budget of a generated one; that of a host what `node_power` leaves beside
+    the devices.
+    """
+    given = Operation() if system.operation is None else system.operation
+    rated = system.power.tdp if isinstance(system, DatasheetSystem) else system.budgets.power
+    device, host = rated if given.device_power is None else given.device_power, given.host_power
+    if host is None and system.node_power is not None:
+        host = np.maximum(system.node_power - system.devices_per_node * device, 0.0)
+    return given.model_copy(update={"device_power": device, "host_power": host})
+
+
+@functools.cache
+def reference_peak(dtype: str) -> Array:
+    """Peak rate of the A100 in a data type: of its matrix units, else of its vector units; NaN where it has none. [flop/s]"""
+    system, _ = resolve(Document(file=REFERENCE, data={"template": REFERENCE}))
+    assert isinstance(system, DatasheetSystem)  # it ships with the package
+    return system.throughput.get(dtype, system.vector_throughput.get(dtype, UNKNOWN))
+
+
+def _array(value: ArrayLike) -> Array:
+    return points(np.asarray(value, dtype=np.float64))
+
+
+def _known(value: ArrayLike | None) -> Array:
+    """An array, NaN where there is no value."""
+    return UNKNOWN if value is None else _array(value)
+
+
+def _product(amount: Array, rate: Array) -> Array:
+    """Product in which what costs nothing a piece costs nothing, however often."""
+    amount, rate = np.broadcast_arrays(amount, rate)
+    return np.multiply(amount, rate, out=np.zeros(rate.shape), where=rate != 0)
+
+
+def _as_points(**figures: Array) -> RunCost:
+    """Figures as read-only arrays over the same design points."""
+    n = count(*figures.values())
+    return RunCost(**{name: points(np.broadcast_to(figure, (n,))) for name, figure in figures.items()})

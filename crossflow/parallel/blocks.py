@@ -1,0 +1,308 @@
+"""What one device computes and sends for each part of a transformer, for one microbatch, at every design point.
+
+Every size is an array over design points, so that thousands of plans are one set of kernels. Matrix products are cut by
+their `Matrix.cut`; what lies between them passes over memory once a kernel, in as many kernels as the software stack
+leaves unfused. Comments such as "r2 w1" read: two elements read and one written per unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from crossflow.arrays import Array
+from crossflow.parallel.plan import Layout
+from crossflow.parallel.supergraph import Collective
+from crossflow.software import SoftwareStack
+from crossflow.workload.job import Job
+from crossflow.workload.transformer import Attention, Matrix, Part, Transformer
+
+# forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
+# the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
+Phase = Literal["forward", "end", "input", "weight", "again"]
+PHASES: tuple[Phase, ...] = ("forward", "end", "input", "weight", "again")
+MASK = 1.0  # a dropout mask is a byte an element [B]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A collective of a part: `size` [B] of shape (n,), among a group, in a phase; `hides` where it may run beside the weight gradient."""
+
+    part: str
+    phase: Phase
+    collective: Collective
+    size: Array
+    group: str
+    hides: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """Kernels of all parts; each value broadcasts to (n,).
+
+    `products` are (unit, phase, m, n, k, batch, sums), `passes` (unit, phase, bytes, flops, launches),
+    `scores` (unit, phase, flops, bytes, blocks) of fused attention.
+    """
+
+    products: tuple[tuple[str, Phase, Array, Array, Array, Array, bool], ...]
+    passes: tuple[tuple[str, Phase, Array, Array, float], ...]
+    scores: tuple[tuple[str, Phase, Array, Array, Array], ...]
+    messages: tuple[Message, ...]
+
+
+def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
+    """Kernels of one layer of every kind, of the embedding and of the head, on one microbatch of one device."""
+    builder = _Builder(job=job, layout=layout, stack=stack)
+    for i, layer in enumerate(job.model.layers):
+        tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
+        for j, part in enumerate(layer.parts):
+            builder.part(f"{i}.{j}.{part.type}", part, tokens, last=j == len(layer.parts) - 1)
+    ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
+    builder.embedding("embedding", job.model.embedding, ends)
+    # A service needs the probabilities of the next token alone.
+    builder.head("head", job.model.head, layout.micro_batch if job.task in ("prefill", "decode") else ends)
+    return Kernels(
+        products=tuple(builder.products), passes=tuple(builder.passes), scores=tuple(builder.scores), messages=tuple(builder.messages)
+    )
+
+
+@dataclass(kw_only=True)
+class _Builder:
+    """Collects the kernels of a transformer's parts, one after the other."""
+
+    job: Job
+    layout: Layout
+    stack: SoftwareStack
+    products: list[tuple[str, Phase, Array, Array, Array, Array, bool]] = field(default_factory=list)
+    passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
+    scores: list[tuple[str, Phase, Array, Array, Array]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.model, self.element, self.dropout = self.job.model, self.job.element, self.job.dropout
+        self.training = self.job.training
+        # Tokens of a request that lie in its cache, of which one more is written; none where whole samples pass.
+        self.cached = self.job.context if self.job.task == "decode" else 0
+
+    def fused(self, what: str) -> bool:
+        """Whether the stack fuses a group of pointwise operations."""
+        return what in self.stack.fused
+
+    # ---------------------------------------------------------------------------------- parts
+
+    def part(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
+        """Add one part of a layer, the last one or not, on `tokens` tokens of a microbatch. [1]"""
+        if part.attention is not None:
+            self._attention(unit, part, part.attention, tokens)
+        elif part.routing is not None:
+            self._experts(unit, part, tokens)
+        else:
+            self._mlp(unit, part, tokens, last=last)
+        self._around(unit, part, tokens, last=last)
+
+    def _attention(self, unit: str, part: Part, attention: Attention, tokens: Array) -> None:
+        layout, e = self.layout, self.element
+        for matrix in part.matrices:
+            self._product(unit, matrix, tokens)
+        heads = attention.heads / layout.tp
+        kv = np.maximum(attention.kv_heads / layout.tp, 1.0)
+        samples = layout.micro_batch
+        length = tokens / samples
+        seen = np.asarray(float(self.model.memory_tokens)) if attention.cross else self.cached + length * layout.cp
+        moved = tokens * heads * attention.query
+        if attention.rotary and not self.fused("rotary"):  # in eager code several kernels; r2 w2 in halves
+            self._pass(unit, "forward", 8.0 * (moved + tokens * kv * attention.query) * e, launches=8)
+            self._pass(unit, "input", 8.0 * (moved + tokens * kv * attention.query) * e, launches=8)
+        elif attention.rotary:
+            self._pass(unit, "forward", 2.0 * (moved + tokens * kv * attention.query) * e, launches=1)
+            self._pass(unit, "input", 2.0 * (moved + tokens * kv * attention.query) * e, launches=1)
+        if self.stack.attention.kernel == "flash":
+            self._flash(unit, attention, samples, heads, kv, length, seen)
+        else:
+            self._unfused(unit, attention, samples * heads, length, seen)
+        if layout.cp.max() > 1:
+            size = samples * seen * kv * (attention.query + attention.value) * e
+            self.messages += [
+                Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
+                Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
+                Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
+            ]
+
+    def _flash(self, unit: str, attention: Attention, samples: Array, heads: Array, kv: Array, length: Array, seen: Array) -> None:
+        """Fused attention: two products forward and five backward; a causal mask leaves half of them."""
+        masked = 0.5 if attention.causal and not self.cached else 1.0
+        flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value) * masked
+        ends = samples * (heads * length + kv * seen) * (attention.query + attention.value) * self.element  # q, o, k, v
+        # A single query is divided along the keys, so that every unit has work.
+        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * kv * np.ceil(seen / 256.0)
+        self.scores.append((unit, "forward", flops, ends, blocks))
+        self.scores.append((unit, "input", 2.5 * flops, 2.0 * ends, blocks))
+
+    def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, seen: Array) -> None:
+        """Attention through memory: scores, softmax, values, each a kernel; the mask saves nothing."""
+        e, d, v = self.element, np.asarray(float(attention.query)), np.asarray(float(attention.value))
+        add = self.products.append
+        add((unit, "forward", length, seen, d, batch, False))
+        add((unit, "forward", length, v, seen, batch, False))
+        add((unit, "input", length, seen, v, batch, False))  # probabilities
+        add((unit, "input", seen, v, length, batch, False))  # values
+        add((unit, "input", length, d, seen, batch, False))  # queries
+        add((unit, "input", seen, d, length, batch, False))  # keys
+        add((unit, "again", length, seen, d, batch, False))
+        add((unit, "again", length, v, seen, batch, False))
+        scores, tokens = batch * length * seen, batch * length * d
+        # softmax alone r1 w1; unfused also scale r1 w1, mask r1 w1, conversion to and from fp32 r3 w3
+        softmax = 2.0 * e * scores if self.fused("softmax") else 12.0 * e * scores
+        drop = (2.0 * e + MASK) * scores if self.dropout else 0.0 * scores
+        transposes = 8.0 * e * tokens  # q, k, v and the result change places: r4 w4
+        launches = (1 if self.fused("softmax") else 5) + (1 if self.dropout else 0) + 4
+        self._pass(unit, "forward", softmax + drop + transposes, launches=launches)
+        self._pass(unit, "again", softmax + drop, launches=launches - 4)
+        self._pass(unit, "input", 1.5 * softmax + drop + transposes, launches=launches)
+
+    def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
+        for matrix in part.matrices:
+            self._product(unit, matrix, tokens, end=last and matrix is part.matrices[-1])
+        self._activation(unit, part, tokens * part.inner / self.layout.tp, biased=part.matrices[0].bias)
+
+    def _activation(self, unit: str, part: Part, elements: Array, *, biased: bool) -> None:
+        """GELU: r1 w1, backward r2 w1; gated: r2 w1, backward r3 w2; unfused also the bias, and silu apart from the product."""
+        e, fused = self.element, self.fused("activation")
+        forward, backward, launches = (3.0, 5.0, 1) if part.gated else (2.0, 3.0, 1)
+        if not fused and part.gated:
+            forward, backward, launches = forward + 2.0, backward + 4.0, 2
+        if not fused and biased:
+            forward, launches = forward + 2.0, launches + 1
+        if biased:
+            backward += 1.0
+        self._pass(unit, "forward", forward * e * elements, flops=8.0 * elements, launches=launches)
+        self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=launches + biased)
+
+    def _experts(self, unit: str, part: Part, tokens: Array) -> None:
+        """Router, shared expert and routed experts; tokens travel to the ranks that hold their experts and back."""
+        layout, e, routing = self.layout, self.element, part.routing
+        assert routing is not None
+        capacity = routing.capacity if routing.capacity is not None else 1.0
+        routed = tokens * routing.active * capacity  # rows of all experts of a rank, in the mean
+        local = routing.experts / layout.ep
+        for matrix in part.matrices:
+            if matrix.experts > 1:
+                self._product(unit, matrix, routed / local, batch=local)
+            else:
+                self._product(unit, matrix, tokens)
+        shared = next((matrix.k for matrix in part.matrices if matrix.name == "shared_down"), 0)
+        self._activation(unit, part, (routed * part.inner + tokens * shared) / layout.tp, biased=False)
+        moved = routed * part.width
+        # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
+        for phase in ("forward", "input"):
+            self._pass(unit, phase, (4.0 * moved + 6.0 * tokens * routing.experts) * e, launches=8)
+            size = moved * e / np.where(layout.sequence_parallel, layout.tp, 1.0)
+            self.messages += [Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert")] * 2
+
+    def _around(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
+        """Norm, residual and dropout around a part, and the collectives of its tensor group."""
+        layout, e = self.layout, self.element
+        own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
+        biased = any(matrix.bias for matrix in part.matrices)
+        norm = 2.0 if self.fused("norm") else 6.0  # r1 w1; eager code of RMS norm squares, averages, scales
+        drop = MASK if self.dropout else 0.0
+        if self.fused("residual"):  # bias, dropout and sum in one: r2 w1
+            forward, launches = 3.0 * e + drop, 1
+        else:
+            forward = (3.0 + (2.0 if biased else 0.0) + (2.0 if self.dropout else 0.0)) * e + drop
+            launches = 1 + biased + self.dropout
+        self._pass(unit, "forward", own * norm * e, flops=8.0 * own, launches=1 if self.fused("norm") else 4)
+        self._pass(unit, "end" if last else "forward", own * forward, flops=2.0 * own, launches=launches)
+        # norm r2 w1 and r2 for its weights; sum of both gradients r2 w1; dropout r1 w1; bias r1
+        backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
+        self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
+        size = tokens * part.width * e
+        scattered = layout.sequence_parallel
+        whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
+        add = self.messages.append
+        add(Message(part=unit, phase="forward", collective="all_reduce", size=whole, group="tensor"))
+        add(Message(part=unit, phase="forward", collective="all_gather", size=split, group="tensor"))
+        add(Message(part=unit, phase="forward", collective="reduce_scatter", size=split, group="tensor"))
+        hides = self.stack.overlap.tensor == "backward"
+        add(Message(part=unit, phase="input", collective="all_reduce", size=whole, group="tensor", hides=hides))
+        add(Message(part=unit, phase="input", collective="all_gather", size=split, group="tensor"))
+        add(Message(part=unit, phase="input", collective="reduce_scatter", size=split, group="tensor", hides=hides))
+        # The part's input was kept divided; the weight gradient needs it whole again.
+        add(Message(part=unit, phase="input", collective="all_gather", size=split, group="tensor", hides=hides))
+
+    # ---------------------------------------------------------------------------------- ends
+
+    def embedding(self, unit: str, part: Part, tokens: Array) -> None:
+        """Lookup of rows, or projection of patches; its gradient is a scatter into a table."""
+        layout, e, h = self.layout, self.element, part.width
+        for matrix in part.matrices:  # patches need no gradient of their own
+            self._product(unit, matrix, tokens, first=True)
+        rows = tokens * h * e
+        self._pass(unit, "forward", 2.0 * rows + 3.0 * rows + (2.0 * rows if self.dropout else 0.0), launches=4)
+        self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tp, launches=3)
+        if part.table:
+            scattered = layout.sequence_parallel
+            add = self.messages.append
+            add(Message(part=unit, phase="forward", collective="all_reduce", size=np.where(scattered, 0.0, rows), group="tensor"))
+            add(Message(part=unit, phase="forward", collective="reduce_scatter", size=np.where(scattered, rows, 0.0), group="tensor"))
+            add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, rows, 0.0), group="tensor"))
+
+    def head(self, unit: str, part: Part, tokens: Array) -> None:
+        """Last norm, product with the vocabulary, softmax and loss."""
+        layout, e = self.layout, self.element
+        own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
+        self._pass(unit, "forward", 2.0 * own * e, launches=1)
+        self._pass(unit, "input", 5.0 * own * e, launches=2)
+        for matrix in part.matrices:
+            self._product(unit, matrix, tokens)
+            logits = tokens * matrix.n / layout.tp
+            if self.training and matrix.name == "vocabulary":
+                # in fp32: conversion r1 w2, maximum r2, difference r2 w2, exponential and sum r2 w2, quotient r2 w2
+                forward, backward, launches = (2.0, 2.0, (1, 1)) if self.fused("loss") else (15.0, 7.0, (6, 3))
+                self._pass(unit, "forward", forward * e * logits, flops=5.0 * logits, launches=launches[0])
+                self._pass(unit, "input", backward * e * logits, launches=launches[1])
+        size = tokens * part.width * e
+        scattered = layout.sequence_parallel
+        add = self.messages.append
+        add(Message(part=unit, phase="forward", collective="all_gather", size=np.where(scattered, size, 0.0), group="tensor"))
+        add(Message(part=unit, phase="input", collective="reduce_scatter", size=np.where(scattered, size, 0.0), group="tensor"))
+        add(Message(part=unit, phase="input", collective="all_reduce", size=np.where(scattered, 0.0, size), group="tensor"))
+        if self.training:
+            add(Message(part=unit, phase="forward", collective="all_reduce", size=12.0 * tokens, group="tensor"))
+
+    # ---------------------------------------------------------------------------------- kernels
+
+    def _product(
+        self, unit: str, matrix: Matrix, tokens: Array, *, batch: Array | float = 1.0, first: bool = False, end: bool = False
+    ) -> None:
+        """A matrix product, forward and both gradients (no input's for the `first`), cut over the tensor group.
+
+        Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says.
+        """
+        tp, layout = self.layout.tp, self.layout
+        if matrix.over == "sample":
+            tokens = layout.micro_batch
+        elif matrix.over == "memory":
+            tokens = layout.micro_batch * self.model.memory_tokens / layout.cp
+        n = matrix.n / tp if matrix.cut == "column" else np.asarray(float(matrix.n))
+        k = matrix.k / tp if matrix.cut == "row" else np.asarray(float(matrix.k))
+        if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
+            tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
+        copies = np.asarray(batch)
+        add = self.products.append
+        add((unit, "end" if end else "forward", tokens, n, k, copies, False))
+        if not first:
+            add((unit, "input", tokens, k, n, copies, False))
+        add((unit, "weight", k, n, tokens, copies, self.fused("accumulation")))
+
+    def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: float = 1) -> None:
+        self.passes.append((unit, phase, moved, np.asarray(flops), float(launches)))
+
+
+def units(model: Transformer) -> Sequence[tuple[str, Part]]:
+    """All parts of a model with the names under which their kernels are counted, embedding first, head last."""
+    inner = [(f"{i}.{j}.{part.type}", part) for i, layer in enumerate(model.layers) for j, part in enumerate(layer.parts)]
+    return [("embedding", model.embedding), *inner, ("head", model.head)]

@@ -1,0 +1,352 @@
+"""Plans: how a transformer is divided, by named degrees, one at a time (`Plan`) or as arrays over design points (`Layout`)."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+from crossflow.errors import StrategyError, did_you_mean
+from crossflow.parallel.strategy import Axis
+from crossflow.workload.transformer import Transformer
+
+Recompute = Literal["none", "selective", "full"]
+Pipeline = Literal["1f1b", "gpipe"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+SCHEDULES: tuple[Pipeline, ...] = ("1f1b", "gpipe")
+KEY = 4096.0  # beyond any number of devices in one node
+DEGREES = ("tp", "cp", "ep", "dp", "pp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One way to divide a transformer over devices.
+
+    Attributes
+    ----------
+    tp, cp, dp, pp : tensor, context, data and pipeline degrees; their product is the number of devices.
+    ep : expert degree; groups of experts lie along the data and context ranks, which it divides.
+    zero : what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP).
+    shard_group : ranks over which weights are sharded with zero 3, replicas of which hold the rest (hybrid sharding); 0 for all.
+    sequence_parallel : norms and residuals divided over the tensor group.
+    virtual_stages : model chunks a stage (interleaved schedule).
+    micro_batch : samples of one microbatch and replica.
+    recompute : what the backward pass computes again: nothing, attention's scores, or whole layers.
+    schedule : order of forward and backward passes in a pipeline.
+    first_stage, last_stage : layers of the first and the last stage where they differ from the others; 0 for even stages.
+    offload : what lives in host memory.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int = 1
+    pp: int = 1
+    zero: int = 0
+    shard_group: int = 0
+    sequence_parallel: bool = False
+    virtual_stages: int = 1
+    micro_batch: int = 1
+    recompute: Recompute = "none"
+    schedule: Pipeline = "1f1b"
+    first_stage: int = 0
+    last_stage: int = 0
+    offload: Literal["none", "optimizer", "activations"] = "none"
+
+    @property
+    def devices(self) -> int:
+        """Devices in use."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Axes of the device mesh, nearest neighbours first."""
+        return (
+            Axis(name="tp", size=self.tp, role="columns"), Axis(name="cp", size=self.cp, role="rows"),
+            Axis(name="dp", size=self.dp, role="batch"), Axis(name="pp", size=self.pp, role="layers"),
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        numbers = [f"{word}{getattr(self, name)}" for word, name in NUMBERS.items() if getattr(self, name) != _DEFAULTS[name]]
+        words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
+        return "-".join([*numbers, *words]) or "dp1"
+
+
+# A plan as text: numbers with the word before them, options as words of their own.
+NUMBERS: Mapping[str, str] = {
+    "tp": "tp", "cp": "cp", "ep": "ep", "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
+    "g": "shard_group", "first": "first_stage", "last": "last_stage",
+}  # fmt: skip
+WORDS: Mapping[str, tuple[str, Any]] = {
+    "sp": ("sequence_parallel", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"), "gpipe": ("schedule", "gpipe"),
+}  # fmt: skip
+_SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
+_DEFAULTS = {field.name: field.default for field in fields(Plan)}
+_NAMES = {field.name for field in fields(Plan)}
+_CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": ("none", "optimizer", "activations"), "zero": (0, 1, 2, 3),
+}  # fmt: skip
+
+
+def parse_plan(given: str | Mapping[str, Any]) -> Plan:
+    """Read a plan from named degrees: ``{tp: 8, pp: 8, dp: 12, zero: 1, recompute: full}``, any subset, or ``tp8-pp8-dp12-z1-full``.
+
+    Raises
+    ------
+    StrategyError
+        With every key that is unknown and every value that is not possible.
+    """
+    if isinstance(given, str):
+        return parse_plan(_written(given))
+    problems = [
+        f"unknown key '{key}'{did_you_mean(key, sorted(_NAMES))}; known: {', '.join(sorted(_NAMES))}" for key in given if key not in _NAMES
+    ]
+    for key, value in given.items():
+        if key in _CHOICES and (value not in _CHOICES[key] or isinstance(value, bool)):
+            problems.append(f"{key} must be one of {', '.join(map(str, _CHOICES[key]))}, got {value!r}")
+        elif key == "sequence_parallel" and not isinstance(value, bool):
+            problems.append(f"sequence_parallel must be true or false, got {value!r}")
+        elif key in _NAMES and key not in _CHOICES and key != "sequence_parallel":
+            least = 0 if key in ("first_stage", "last_stage", "shard_group") else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
+    if problems:
+        raise StrategyError("strategy: " + "; ".join(problems))
+    return Plan(**given)
+
+
+def _written(text: str) -> dict[str, Any]:
+    """Values of a plan written as ``tp8-pp4-dp16-mb2-z1-sp-full``; ``d16`` stands for ``dp16``."""
+    found: dict[str, Any] = {}
+    for part in text.strip().split("-"):
+        match = re.fullmatch(r"([a-z]+)(\d+)", part)
+        word = _SHORT.get(match[1], match[1]) if match else part
+        name, value = (NUMBERS.get(word), int(match[2])) if match else WORDS.get(part, (None, None))
+        if name is None or name in found:
+            raise StrategyError(
+                f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
+                f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)}; words: {', '.join(WORDS)}), or a mapping"
+            )
+        found[name] = value
+    return found
+
+
+def stage_layers(depth: int, stages: int, first: int = 0, last: int = 0) -> tuple[int, ...]:
+    """Layers of every stage, as even as whole layers allow, those with more in the middle.
+
+    Where the layers do not divide but would with the embedding and the head counted as one layer each, the first and
+    the last stage have one layer fewer, as Megatron does.
+
+    >>> stage_layers(70, 12), stage_layers(10, 4)
+    ((5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5), (2, 3, 3, 2))
+    """
+    if first or last:
+        middle = stages - (first > 0) - (last > 0)
+        inner = depth - first - last
+        even = stage_layers(inner, middle) if middle else ()
+        return ((first,) if first else ()) + even + ((last,) if last else ())
+    if depth % stages and (depth + 2) % stages == 0 and stages > 1:
+        each = (depth + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    least, extra = divmod(depth, stages)
+    start = (stages - extra) // 2
+    return tuple(least + (start <= i < start + extra) for i in range(stages))
+
+
+def balanced_layers(costs: Sequence[float], head: float, stages: int) -> tuple[int, ...]:
+    """Layers of every stage where each takes layers until its share of all costs is passed; the last stage has the head.
+
+    As nanotron's pipeline builder does; a stage may be left without a layer.
+
+    >>> balanced_layers([1.0] * 6, 3.0, 3)
+    (4, 2, 0)
+    """
+    total, done, stage = sum(costs) + head, 0.0, 0
+    sizes = [0] * stages
+    for cost in costs:
+        sizes[stage] += 1
+        done += cost
+        if done > total * (stage + 1) / stages and stage < stages - 1:
+            stage += 1
+    return tuple(sizes)
+
+
+def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False) -> str | None:
+    """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
+
+    With `balanced` stages, of which the last may hold the head alone, there may be more stages than layers.
+    """
+    attention = [part.attention for layer in model.layers for part in layer.parts if part.attention]
+    inner = [part.inner for layer in model.layers for part in layer.parts if part.inner]
+    routing = [part.routing for layer in model.layers for part in layer.parts if part.routing]
+    for heads in {a.heads for a in attention}:
+        if heads % plan.tp:
+            return f"{heads} attention heads do not divide by tp = {plan.tp}"
+    for width in set(inner):
+        if width % plan.tp:
+            return f"{width} inner elements of the MLP do not divide by tp = {plan.tp}"
+    if plan.pp * plan.virtual_stages > model.depth * (2 if balanced else 1):
+        return f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages} chunks, but the model has {model.depth} layers"
+    if plan.virtual_stages > 1 and model.depth % (plan.pp * plan.virtual_stages):
+        return f"{model.depth} layers do not divide by pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
+    if plan.virtual_stages > 1 and plan.pp == 1:
+        return "virtual_stages > 1 needs a pipeline, but pp = 1"
+    if not balanced and min(stage_layers(model.depth, plan.pp, plan.first_stage, plan.last_stage)) < 1:
+        return f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage} leave no layer for another of {plan.pp} stages"
+    cuts = plan.cp * (plan.tp if plan.sequence_parallel else 1)
+    if model.vocabulary and any(layer.tokens % cuts for layer in model.layers):
+        return f"the sequence does not divide by cp{' x tp' if plan.sequence_parallel else ''} = {cuts}"
+    if batch % (plan.dp * plan.micro_batch):
+        return f"global_batch = {batch} does not divide by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
+    if plan.virtual_stages > 1 and (batch // (plan.dp * plan.micro_batch)) % plan.pp:
+        return f"{batch // (plan.dp * plan.micro_batch)} microbatches do not divide by pp = {plan.pp}, which the interleaved schedule needs"
+    if plan.ep > 1 and not routing:
+        return f"ep = {plan.ep}, but the model has no experts"
+    for found in routing:
+        if found.experts % plan.ep:
+            return f"{found.experts} experts do not divide by ep = {plan.ep}"
+    if (plan.dp * plan.cp) % plan.ep:
+        return f"dp x cp = {plan.dp} x {plan.cp} ranks do not divide by ep = {plan.ep}"
+    if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
+        return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
+    if plan.zero == 3 and plan.pp > 1:
+        return "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """Ranks that communicate: how many, and how many of them share a node; shape (n,)."""
+
+    size: Array
+    per_node: Array
+
+    @functools.cached_property
+    def several(self) -> bool:
+        """Whether any of them has more than one rank."""
+        return bool(self.size.max() > 1)
+
+    @functools.cached_property
+    def kinds(self) -> tuple[tuple[int, int, Index], ...]:
+        """Different groups among the points: ranks, ranks that share a node, and the points that have such."""
+        if self.size.size == 1:
+            return ((int(self.size[0]), int(self.per_node[0]), np.zeros(1, dtype=np.intp)),)
+        keys, which = np.unique(self.size * KEY + self.per_node, return_inverse=True)
+        return tuple((int(key // KEY), int(key % KEY), np.flatnonzero(which == i)) for i, key in enumerate(keys))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """Plans as arrays over design points, shape (n,); degrees as floats, options as masks.
+
+    Attributes
+    ----------
+    tp, cp, ep, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
+    zero, shard_group : as in `Plan`.
+    sequence_parallel, full, selective, gpipe : options as masks.
+    node : devices of one node. [1]
+    """
+
+    tp: Array
+    cp: Array
+    ep: Array
+    dp: Array
+    pp: Array
+    chunks: Array
+    micro_batch: Array
+    microbatches: Array
+    zero: Array
+    shard_group: Array
+    sequence_parallel: Mask
+    full: Mask
+    selective: Mask
+    gpipe: Mask
+    first_stage: Array
+    last_stage: Array
+    node: int
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan], batch: Array, node: int) -> Layout:
+        """Arrays of plans; `batch` is the global batch of each. [samples]"""
+        column = functools.partial(_column, plans)
+        dp, micro = column("dp"), column("micro_batch")
+        recompute = [plan.recompute for plan in plans]
+        return cls(
+            tp=column("tp"), cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
+            micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
+            sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
+            selective=np.array([r == "selective" for r in recompute]), gpipe=np.array([plan.schedule == "gpipe" for plan in plans]),
+            first_stage=column("first_stage"), last_stage=column("last_stage"), node=node,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return int(self.tp.size)
+
+    def at(self, members: Index) -> Layout:
+        """Some of the points."""
+        return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self) if field.name != "node"})
+
+    def group(self, stride: Array, size: Array) -> Group:
+        """Ranks `stride` apart: how many of them lie in one node of consecutive devices."""
+        return Group(size=size, per_node=np.clip(self.node // np.minimum(stride, self.node), 1, size))
+
+    @functools.cached_property
+    def tensor(self) -> Group:
+        """Ranks that share each layer."""
+        return self.group(np.ones_like(self.tp), self.tp)
+
+    @functools.cached_property
+    def context(self) -> Group:
+        """Ranks that share each sample."""
+        return self.group(self.tp, self.cp)
+
+    @functools.cached_property
+    def data(self) -> Group:
+        """Ranks that hold the same weights: data and context ranks together."""
+        return self.group(self.tp, self.dp * self.cp)
+
+    @functools.cached_property
+    def shards(self) -> Group:
+        """Ranks over which weights are sharded where they are (FSDP)."""
+        return self.group(self.tp, np.where(self.shard_group > 0, self.shard_group, self.dp * self.cp))
+
+    @functools.cached_property
+    def copies(self) -> Group:
+        """Ranks that hold the same shard of the weights (hybrid sharding)."""
+        return self.group(self.tp * self.shards.size, self.dp * self.cp / self.shards.size)
+
+    @functools.cached_property
+    def expert(self) -> Group:
+        """Ranks that share out the experts."""
+        return self.group(self.tp, self.ep)
+
+    @functools.cached_property
+    def expert_data(self) -> Group:
+        """Ranks that hold the same experts."""
+        return self.group(self.tp * self.ep, self.dp * self.cp / self.ep)
+
+    @functools.cached_property
+    def stages(self) -> Group:
+        """Neighbouring stages of a pipeline, as a pair."""
+        stride = self.tp * self.cp * self.dp
+        return Group(size=np.minimum(self.pp, 2.0), per_node=np.where((stride < self.node) & (self.node % stride == 0), 2.0, 1.0))
+
+
+def _column(plans: Sequence[Plan], name: str) -> Array:
+    return np.array([getattr(plan, name) for plan in plans], dtype=float)
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors in rising order.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return low + [number // part for part in reversed(low) if part * part != number]

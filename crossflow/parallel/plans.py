@@ -1,0 +1,75 @@
+"""Every plan that a number of devices, a model and a batch allow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from crossflow.parallel.plan import RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.workload.transformer import Transformer
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+
+
+def legal_plans(
+    model: Transformer,
+    devices: int,
+    batch: int,
+    *,
+    node: int,
+    training: bool = True,
+    zeros: Sequence[int] = (0, 1, 2, 3),
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    virtual_stages: Sequence[int] = (1, 2, 3, 4, 6, 8),
+) -> tuple[Plan, ...]:
+    """Plans that use all devices and divide model and batch evenly, data parallelism first.
+
+    Parameters
+    ----------
+    model, devices, batch : what is divided: a model, over how many devices, with how many samples a step.
+    node : devices of one node, which a tensor group does not leave.
+    training : whether there is a backward pass; without one there is nothing to recompute, to shard (but weights), to interleave.
+    zeros, micro_batches, virtual_stages : options to try.
+
+    Notes
+    -----
+    Sequence parallelism goes with tensor parallelism, both ways are listed. Weights are sharded (zero 3) without a pipeline
+    only. Context parallelism is left out: it pays for long sequences alone, and such plans can be given.
+    """
+    recompute = RECOMPUTE if training else ("none",)
+    shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
+    found: list[Plan] = []
+    for pp, tp, ep in _degrees(model, devices, node):
+        dp = devices // (pp * tp)
+        if batch % dp or (dp % ep):
+            continue
+        for micro in micro_batches:
+            if (batch // dp) % micro:
+                continue
+            first = Plan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batch=micro)
+            if plan_problem(first, model, batch) is not None:
+                continue
+            chunks = [v for v in (virtual_stages if training else (1,)) if v == 1 or _interleaves(model, pp, v, batch // dp // micro)]
+            options = itertools.product(chunks, shardings, (False, True) if tp > 1 else (False,), recompute)
+            found += [
+                Plan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batch=micro, virtual_stages=v, zero=zero, sequence_parallel=sp, recompute=again)
+                for v, zero, sp, again in options
+                if not (zero and dp == 1) and not (zero == 3 and pp > 1) and not (sp and any(layer.tokens % tp for layer in model.layers))
+            ]
+    return tuple(found)
+
+
+def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int, int, int]]:
+    """Pipeline, tensor and expert degrees to try."""
+    experts = [part.routing.experts for layer in model.layers for part in layer.parts if part.routing]
+    spread = divisors(experts[0]) if experts else [1]
+    for pp in divisors(devices):
+        if pp > model.depth:
+            break
+        for tp in divisors(devices // pp):
+            if tp <= node:
+                yield from ((pp, tp, ep) for ep in spread)
+
+
+def _interleaves(model: Transformer, pp: int, chunks: int, microbatches: int) -> bool:
+    return pp > 1 and model.depth % (pp * chunks) == 0 and microbatches % pp == 0

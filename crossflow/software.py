@@ -1,0 +1,128 @@
+"""Software stacks: what a training or serving framework fuses, overlaps and keeps, as files like any other.
+
+A stack says what its code does (which attention, which fusions, what runs beside what, in which precision gradients are
+kept) and what its host side costs. It never says how long a model takes: that follows from the kernels and their order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from crossflow import files
+from crossflow.errors import SpecError
+from crossflow.files import Document, FileModel
+from crossflow.units import Information, Ratio, Share, Time
+
+Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
+
+
+class AttentionKernel(FileModel):
+    """How scores, softmax and values are computed."""
+
+    kernel: Literal["unfused", "flash"] = Field(description="flash: tile by tile on chip; unfused: scores go through memory")
+    forward_utilisation: Share = Field(description="flash: share of the sustained matrix rate that a long forward kernel reaches")
+    backward_utilisation: Share = Field(description="the same of the backward kernel")
+    native: bool = Field(
+        default=True,
+        description="written for the matrix instructions of the newest devices; if not, it reaches their `earlier_instructions`",
+    )
+
+
+class Overlap(FileModel):
+    """What runs beside computing, each on a stream of its own."""
+
+    tensor: Literal["none", "backward"] = Field(
+        default="none", description="backward: collectives of input gradients run beside the weight gradient's product"
+    )
+    data: bool = Field(default=False, description="gradients are reduced in buckets while the last backward pass runs")
+    gather: bool = Field(default=False, description="weights of the next layer are gathered while this one computes (FSDP prefetch)")
+    pipeline: bool = Field(default=False, description="activations travel between stages while the next microbatch computes")
+    context: bool = Field(default=False, description="keys and values travel around the ring while attention computes")
+    optimizer: bool = Field(default=False, description="updated weights are gathered while the next forward pass runs")
+
+
+class HostCosts(FileModel):
+    """What the host needs to keep a device busy."""
+
+    kernel: Time = Field(description="time to issue one kernel; the device waits where its kernels are shorter")
+    rank: Time = Field(description="further time per collective of a tensor group and rank in it: lists of tensors, a piece a rank")
+    layer: Time = Field(description="further time per layer and pass: module hooks, autograd, checkpointing")
+    stall: Time = Field(description="time per recomputed layer in which the device waits: saving and restoring random states")
+    microbatch: Time = Field(description="time per microbatch and stage that no kernel fills: data loading, schedule, synchronisation")
+    step: Time = Field(description="time per step that no kernel fills: logging, loss scaling, schedules")
+
+
+class MemoryHabits(FileModel):
+    """What a process holds beside the model's own tensors."""
+
+    context: Information = Field(description="driver's share, context, libraries and communication buffers of one process")
+    fragmentation: Ratio = Field(description="memory that the allocator holds over what is allocated, less one")
+    library: Information = Field(
+        default=np.array([64.0 * 2**20]), description="work space of matrix libraries, which the framework's allocator counts"
+    )
+    logit: Information = Field(
+        default=np.array([6.0]),
+        description="most that one logit takes while the loss is computed and differentiated, all its copies together",
+    )
+    workspaces: Ratio = Field(
+        default=np.array([0.0]), description="tensors as large as a layer's whole input that collectives of a tensor group keep"
+    )
+    buckets: bool = Field(default=False, description="a copy of all gradients, as large as the weights, from which data ranks reduce them")
+    late_gradients: bool = Field(
+        default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
+    )
+    gathered_copy: bool = Field(default=False, description="updated weights of a sharded optimizer are gathered into a copy")
+
+
+class SoftwareStack(FileModel):
+    """A framework as a file."""
+
+    kind: Literal["software"]
+    name: str
+    title: str = ""
+    notes: str = ""
+    sources: Mapping[str, str] = {}
+    known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
+    attention: AttentionKernel
+    fused: tuple[Fusion, ...] = ()
+    gradient: Literal["weight", "fp32"] = Field(
+        default="weight", description="precision in which gradients are summed over microbatches and reduced"
+    )
+    stages: Literal["even", "balanced"] = Field(
+        default="even", description="layers of a stage: as many in each, or by their parameters, the head's among them"
+    )
+    early_stop: bool = Field(default=False, description="full recomputation leaves out what only the next layer needed")
+    overlap: Overlap = Overlap()
+    host: HostCosts
+    memory: MemoryHabits
+
+
+def load_stack(named: str | Document, base: Path | None = None) -> tuple[SoftwareStack, Document]:
+    """A stack by name or path, or one written out in a scenario, over the stack that its `like` names."""
+    if isinstance(named, str):
+        return _shipped(files.find("templates", named, base))
+    document = named
+    if isinstance(document.data, Mapping) and "like" in document.data:
+        below = files.read_yaml(files.find("templates", str(document.data["like"]), base))
+        document = files.merge(below, document.without("like"))
+    return _validated(document), document
+
+
+@functools.lru_cache(maxsize=64)
+def _shipped(path: Path) -> tuple[SoftwareStack, Document]:
+    document = files.read_yaml(path)
+    return _validated(document), document
+
+
+def _validated(document: Document) -> SoftwareStack:
+    if not isinstance(document.data, Mapping):
+        raise SpecError([document.problem((), f"expected the name of a software stack or a mapping, got {document.data!r}")])
+    spec: Any = files.validate(SoftwareStack, document)
+    stack: SoftwareStack = spec
+    return stack

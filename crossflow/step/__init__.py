@@ -1,0 +1,5 @@
+"""One step of a layered workload (a transformer, a recommendation model) on a machine, for all design points at once."""
+
+from crossflow.step.outcome import Machine, Outcome
+
+__all__ = ["Machine", "Outcome"]

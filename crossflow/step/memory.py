@@ -1,0 +1,524 @@
+"""Memory of a transformer's step: what the fullest device holds at its fullest moment, and what would make a plan fit.
+
+What a device holds all the time are weights, gradients, the optimizer's states [1]_ and the software's buffers. What comes
+and goes with a microbatch are activations [2]_. Three moments can be the fullest, and each is worked out:
+
+``backward``
+    a backward pass begins: every microbatch in flight is kept, and the last layer's gradients, or the loss's logits, appear;
+``finished``
+    it ends: one microbatch less, but its weights' gradients are there, if the software does not sum them one by one;
+``update``
+    the optimizer steps: no activations, but the copies that gathering the updated weights takes.
+
+Every quantity is an array over design points; sizes are in bytes.
+
+References
+----------
+.. [1] Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, Sec. 3.1 and 5.
+.. [2] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, arXiv:2205.05198, Eq. 1-6 and Sec. 4-5.
+.. [3] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, Sec. 2.2.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+from crossflow.parallel.blocks import MASK, units
+from crossflow.parallel.plan import RECOMPUTE, Layout, Plan, divisors, plan_problem
+from crossflow.software import SoftwareStack
+from crossflow.step.outcome import Machine
+from crossflow.step.stages import alike, counts
+from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.workload.job import Job
+from crossflow.workload.transformer import Attention, Layer, Part
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "buffers", "framework")
+MOMENTS = ("backward", "finished", "update")
+BACKWARD, FINISHED, UPDATE = range(len(MOMENTS))
+WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, CACHE, BUFFERS, FRAMEWORK = range(len(KINDS))
+MASTER, STATE, LOG_SUM = 4.0, 4.0, 4.0  # weights and states of an optimizer, and attention's log-sum-exp, are fp32 [B]
+ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of devices at their fullest moment.
+
+    Attributes
+    ----------
+    stages : of a device of every stage, shape (kinds, stages, n), zero where a pipeline has fewer stages; kinds are `KINDS`:
+        weights, gradients as they are summed, optimizer's states with the fp32 weights, activations with the gradients that
+        pass back through them, keys and values that a service keeps for the tokens to come, buffers (gathered or copied weights and gradients, collectives' work space), framework (context,
+        libraries and what the allocator holds unused). [B]
+    moment : index in `MOMENTS` of the fullest moment of every stage, shape (stages, n).
+    update : what tensors take while the optimizer steps, on the fullest device of that moment, shape (n,). [B]
+    capacity : of one device, shape (n,). [B]
+    """
+
+    stages: Array
+    moment: Index
+    update: Array
+    capacity: Array
+
+    @property
+    def fullest(self) -> Index:
+        """Stage whose devices hold most, shape (n,)."""
+        return np.asarray(self.stages.sum(axis=0).argmax(axis=0))
+
+    @functools.cached_property
+    def kinds(self) -> Mapping[str, Array]:
+        """Bytes of the fullest device by kind, each of shape (n,). [B]"""
+        chosen = np.take_along_axis(self.stages, self.fullest[None, None], axis=1)[:, 0]
+        return dict(zip(KINDS, chosen, strict=True))
+
+    @property
+    def total(self) -> Array:
+        """Bytes of the fullest device, shape (n,). [B]"""
+        return np.asarray(self.stages.sum(axis=0).max(axis=0))
+
+    @property
+    def allocated(self) -> Array:
+        """What tensors take at most on the fullest device, without the framework, as torch.cuda.max_memory_allocated tells. [B]"""
+        return np.asarray(self.stages[:FRAMEWORK].sum(axis=0).max(axis=0))
+
+    @property
+    def spare(self) -> Array:
+        """Capacity that is left, negative where a plan does not fit, shape (n,). [B]"""
+        return np.asarray(self.capacity - self.total)
+
+    @property
+    def fits(self) -> Mask:
+        """Whether every device has the capacity, shape (n,)."""
+        return np.asarray(self.spare >= 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """What one unit (part of a layer, embedding, head) takes on a device, each of shape (units, n). [B]
+
+    Attributes
+    ----------
+    weights, gradients, optimizer : of one, after sharding.
+    whole : its weights in the precision that products read, before sharding over data ranks.
+    owned : the share of `whole` that a rank with a sharded optimizer updates.
+    kept : activations that one microbatch leaves for the backward pass.
+    working : activations and their gradients that a backward pass through it adds while it runs.
+    largest : gradient of its largest matrix, in the precision of the weights.
+    """
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    whole: Array
+    owned: Array
+    kept: Array
+    working: Array
+    largest: Array
+
+
+def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
+    """Memory of the fullest device of every design point.
+
+    Parameters
+    ----------
+    job : model and task. Of a task without a backward pass, weights and what one layer needs while it runs are counted.
+    layout : n plans.
+    machine : its device's capacity, shape (n,) or (1,), and its software's habits.
+    """
+    n, stack = len(layout), machine.stack
+    held = _holdings(job, layout, stack)
+    deepest = int(layout.pp.max())
+    stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
+    # More microbatches than can be in flight change nothing; without them more plans have pipelines of one shape.
+    most = np.where(layout.gpipe, layout.microbatches, np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2)))
+    for at, depth, chunks, microbatches, schedule in alike(replace(layout, microbatches=most)):
+        flight = in_flight(depth, chunks, microbatches, gpipe=schedule == 1)
+        here, moments[:depth, at], update[at] = _pipeline(job, layout, stack, held, at, flight)
+        stages[:FRAMEWORK, :depth, at] = here
+    present = np.arange(deepest)[:, None] < layout.pp
+    stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
+    return Memory(stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n))
+
+
+# -------------------------------------------------------------------------------------------- weights and their kin
+
+
+def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
+    """All that each unit takes."""
+    rows: dict[str, list[Array]] = {field.name: [] for field in fields(Holdings)}
+    kept, working = activations(job, layout, stack)
+    states = STATE * job.optimizer_states + (MASTER if job.weight < MASTER else 0.0)
+    for name, part in units(job.model):
+        dense, expert = parameters(part, layout)
+        shared = [_sharded(dense, expert, layout, level) for level in (1, 2, 3)]
+        found = {
+            "weights": shared[2] * job.weight,
+            "gradients": shared[1] * job.gradient(stack.gradient),
+            "optimizer": shared[0] * states,
+            "whole": (dense + expert) * job.weight,
+            "owned": shared[0] * job.weight,
+            "kept": kept[name],
+            "working": working[name],
+            "largest": _largest(part, layout) * job.weight,
+        }
+        for kind, values in found.items():
+            rows[kind].append(values)
+    return Holdings(**{kind: np.stack(values) for kind, values in rows.items()})
+
+
+def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
+    """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
+    expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1)
+    cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
+    whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
+    return cut / layout.tp + whole, expert / (layout.tp * layout.ep)
+
+
+def _largest(part: Part, layout: Layout) -> Array:
+    """Parameters of the largest matrix on one device, all its experts together, or of the table. [1]"""
+    sizes = [part.table / layout.tp]
+    for matrix in part.matrices:
+        share = (layout.ep if matrix.experts > 1 else 1.0) * (layout.tp if matrix.cut != "none" else 1.0)
+        sizes.append(matrix.parameters / (share * np.ones(len(layout))))
+    return np.asarray(np.max(sizes, axis=0))
+
+
+def _sharded(dense: Array, expert: Array, layout: Layout, level: int) -> Array:
+    """Parameters left on a device once data ranks share out what a ZeRO `level` shares: 1 states, 2 gradients, 3 weights. [1]"""
+    ranks = np.where(layout.zero >= 3, layout.shards.size, layout.data.size)
+    shared = layout.zero >= level
+    return np.asarray(dense / np.where(shared, ranks, 1.0) + expert / np.where(shared, layout.expert_data.size, 1.0))
+
+
+# -------------------------------------------------------------------------------------------- activations
+
+
+def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Bytes of one microbatch, by unit: those kept for the backward pass, and those that it adds while it runs. [B]
+
+    What is kept is every input of a matrix product, norm and activation, attention's queries, keys, values and its
+    log-sum-exp (fused) or its probabilities, and dropout's masks. Of a decoder with dropout and unfused attention that is
+    s b h (10 + 24 / t + 5 a s / (h t)) per layer, and s b h (34 + 5 a s / h) / t with sequence parallelism [2]_ (Eq. 2 and 4).
+    Selective recomputation leaves out the probabilities and what follows them (Eq. 6), full recomputation all but the
+    layer's input (Sec. 5); what is left out is there again while its layer's backward pass runs.
+    """
+    kept, working = {}, {}
+    for i, layer in enumerate(job.model.layers):
+        tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
+        found = [_Kept.of(part, tokens, job, layout, stack) for part in layer.parts]
+        whole = sum(one.plain + one.scores for one in found)
+        entry = _entry(layer, tokens, job, layout)
+        for j, (part, one) in enumerate(zip(layer.parts, found, strict=True)):
+            name = f"{i}.{j}.{part.type}"
+            left = np.where(layout.selective, one.plain, one.plain + one.scores)
+            kept[name] = np.where(layout.full, entry if j == 0 else 0.0, left)
+            again = np.where(layout.full, whole, np.where(layout.selective, one.scores, 0.0))
+            working[name] = one.passing + again if job.training else one.plain + one.scores
+    ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
+    for name, part in (("embedding", job.model.embedding), ("head", job.model.head)):
+        kept[name] = _end(part, ends, job, layout)
+        working[name] = _logits(job, layout, stack, ends) if name == "head" else np.zeros(len(layout))
+    if not job.training:
+        kept = {name: np.zeros(len(layout)) for name in kept}
+    return kept, working
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """Activations of one part: kept ones, those of them that follow attention's scores, gradients that pass back. [B]"""
+
+    plain: Array
+    scores: Array
+    passing: Array
+
+    @classmethod
+    def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
+        e, p = float(job.element), float(min(DTYPE_BYTES[job.dtype], job.element))
+        own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
+        inputs, outputs = _products(part, tokens, own, job, layout)
+        plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
+        passing = e * (2.0 * own * part.width + outputs)
+        scores = np.zeros(len(layout))
+        if part.attention is not None:
+            vectors, scores = _attention(part.attention, tokens, job, layout, stack)
+            plain = plain + vectors
+        if part.inner or part.routing:
+            plain = plain + e * _activation(part, tokens, layout, stack)
+        if part.routing is not None:  # what experts give back, to be weighed, and the weights
+            plain = plain + e * _routed(part, tokens) * part.width * own / tokens + ROUTING * own * part.routing.experts
+        return cls(plain=plain, scores=scores, passing=passing + scores)
+
+
+def _routed(part: Part, tokens: Array) -> Array:
+    """Rows of all experts of a rank, where they are evenly used. [1]"""
+    assert part.routing is not None
+    capacity = part.routing.capacity if part.routing.capacity is not None else 1.0
+    return np.asarray(tokens * part.routing.active * capacity)
+
+
+def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -> tuple[Array, Array]:
+    """Elements of a part's inputs of matrix products, each once, and of the inputs and outputs that lie inside the part. [1]"""
+    rows = {"tokens": tokens, "sample": layout.micro_batch, "memory": layout.micro_batch * job.model.memory_tokens / layout.cp}
+    inputs, inside, shared = np.zeros(len(layout)), np.zeros(len(layout)), False
+    for matrix in part.matrices:
+        many = _routed(part, tokens) if matrix.experts > 1 else rows[matrix.over]
+        if matrix.cut == "row":
+            inputs, inside = inputs + many * matrix.k / layout.tp, inside + many * matrix.k / layout.tp
+            continue
+        inside = inside + many * matrix.n / np.where(matrix.cut == "column", layout.tp, 1.0)
+        if matrix.experts > 1:
+            inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank of the tensor group
+        elif matrix.k != part.width:
+            inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
+        elif matrix.over != "memory":  # the encoder's output is kept by the encoder
+            inputs, shared = inputs + (0.0 if shared else own * matrix.k), True
+    return inputs, inside
+
+
+def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
+    """Queries, keys and values with the log-sum-exp of fused attention, and all that follows scores that go through memory. [B]"""
+    heads, kv = attention.heads / layout.tp, np.maximum(attention.kv_heads / layout.tp, 1.0)
+    memory_tokens = layout.micro_batch * job.model.memory_tokens / layout.cp
+    vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
+    if stack.attention.kernel == "flash":
+        return job.element * vectors + LOG_SUM * tokens * heads, np.zeros(len(layout))
+    seen = job.model.memory_tokens if attention.cross else tokens / layout.micro_batch * layout.cp
+    each = job.element + ((MASK + job.element) if job.dropout else 0.0)  # softmax; mask and what dropout leaves
+    return job.element * vectors, each * tokens * heads * seen
+
+
+def _activation(part: Part, tokens: Array, layout: Layout, stack: SoftwareStack) -> Array:
+    """Inputs of the activation between the products of an MLP; unfused and gated also its output before the gate. [1]"""
+    each = 1.0 + part.gated + (part.gated and "activation" not in stack.fused)
+    rows = _routed(part, tokens) * part.inner if part.routing else tokens * part.inner
+    common = sum(matrix.k for matrix in part.matrices if matrix.name == "shared_down")
+    return np.asarray(each * (rows + tokens * common) / layout.tp)
+
+
+def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:
+    """A layer's input. [B]"""
+    return np.asarray(job.element * tokens * layer.parts[0].width / np.where(layout.sequence_parallel, layout.tp, 1.0))
+
+
+def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
+    """Embedding: a dropout mask, and patches; head: inputs of its norm and products ([2]_, Sec. 4.3, without the logits). [B]"""
+    own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
+    if part.type == "embedding":
+        patches = sum(matrix.k for matrix in part.matrices) * tokens * job.element
+        return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + patches)
+    products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")
+    return np.asarray(job.element * own * (part.width + products))
+
+
+def _logits(job: Job, layout: Layout, stack: SoftwareStack, tokens: Array) -> Array:
+    """Logits while the loss is computed, in all their copies; without a loss those that the product gives. [B]"""
+    words = sum(matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
+    if job.task in ("prefill", "decode"):
+        tokens = layout.micro_batch
+    return np.asarray(tokens * words / layout.tp * (stack.memory.logit if job.training else job.element))
+
+
+# -------------------------------------------------------------------------------------------- pipelines
+
+
+def in_flight(stages: int, chunks: int, microbatches: int, *, gpipe: bool) -> Array:
+    """Microbatches whose activations each chunk of each stage keeps at most, shape (chunks, stages). [1]
+
+    1F1B keeps the p - i of the passes that stage i runs ahead of the first backward pass, and never more than there are;
+    interleaved, a stage runs 2 (p - i - 1) + (v - 1) p passes of its v chunks ahead, p microbatches of one after those of
+    the one before [3]_; GPipe keeps all.
+
+    >>> in_flight(4, 1, 8, gpipe=False), in_flight(2, 2, 8, gpipe=False).sum(axis=0)
+    (array([[4., 3., 2., 1.]]), array([5., 3.]))
+    """
+    if gpipe:
+        return np.full((chunks, stages), float(microbatches))
+    later = stages - 1.0 - np.arange(stages)
+    if chunks == 1:
+        return np.asarray(np.minimum(later + 1.0, microbatches)[None])
+    passes = np.minimum(2.0 * later + (chunks - 1) * stages + 1.0, microbatches * chunks)
+    rounds, rest = np.divmod(passes, stages * chunks)
+    return np.asarray(rounds * stages + np.clip(rest - stages * np.arange(chunks)[:, None], 0, stages))
+
+
+def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, at: Index, flight: Array) -> tuple[Array, Index, Array]:
+    """Tensors of points whose pipelines have one shape: bytes by kind and stage, the moment, and those of the update."""
+    chunks, stages = flight.shape
+    first, last = int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]])
+    forward, inputs, weights = counts(job, stages, chunks, first, last, stack.stages == "balanced")
+    here = replace(held, **{field.name: getattr(held, field.name)[:, at] for field in fields(Holdings)})
+    if job.model.tied and stages == 1:
+        here = _untied(job, layout, here, at)
+    passed = np.maximum(inputs, weights) if job.training else forward  # units that keep or need activations
+
+    def by_stage(amounts: Array) -> Array:
+        return np.asarray(amounts.reshape(chunks, stages, -1).sum(axis=0))
+
+    def most(values: Array, of: Array) -> Array:
+        """Largest of the units that a stage has."""
+        return np.asarray(np.where(by_stage(of)[:, :, None] > 0, values, 0.0).max(axis=1))
+
+    present, trained = by_stage(forward), by_stage(weights)
+    state = np.zeros((FRAMEWORK, stages, len(at)))
+    state[WEIGHTS] = present @ here.weights
+    state[GRADIENTS], state[OPTIMIZER] = trained @ here.gradients, trained @ here.optimizer
+    state[CACHE] = present @ kv_cache(job, layout)[:, at]
+    state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
+    kept = passed @ here.kept
+    ahead = by_stage(flight.reshape(-1, 1) * kept)
+    zero = layout.zero[at]
+    moments = np.zeros((len(MOMENTS), *state.shape))
+    moments[BACKWARD, ACTIVATIONS] = ahead + most(here.working, passed)
+    moments[BACKWARD, BUFFERS] = np.where(zero < 2, most(here.largest, weights), 0.0)
+    # The chunk whose backward pass is the last of a microbatch is the stage's first.
+    moments[FINISHED, ACTIVATIONS] = ahead - kept.reshape(chunks, stages, -1)[0]
+    moments[FINISHED, BUFFERS] = trained @ here.whole * stack.memory.late_gradients
+    copied = (zero >= 1) & (zero < 3) & (layout.data.size[at] > 1) & stack.memory.gathered_copy
+    moments[UPDATE, BUFFERS] = np.where(copied, trained @ (here.whole + here.owned), 0.0)
+    moment = moments.sum(axis=1).argmax(axis=0)
+    chosen = np.take_along_axis(moments, moment[None, None], axis=0)[0]
+    return state + chosen, moment, (state + moments[UPDATE]).sum(axis=0).max(axis=0)
+
+
+def kv_cache(job: Job, layout: Layout) -> Array:
+    """Keys and values, or their latents, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
+
+    Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
+    """
+    requests, tokens = layout.micro_batch * layout.microbatches, job.cached / layout.cp
+    rows = []
+    for _, part in units(job.model):
+        attention = part.attention
+        if attention is None or attention.cross:
+            rows.append(np.zeros(len(layout)))
+            continue
+        latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
+        share = 1.0 if latent else np.maximum(1.0 / layout.tp, 1.0 / attention.kv_heads)
+        rows.append(requests * tokens * attention.cached * job.element * share)
+    return np.stack(rows)
+
+
+def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:
+    """Holdings of a device that has the embedding too: the table is not held again by a tied head."""
+    table = sum(matrix.k * matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
+    own = (table / layout.tp / np.maximum(sum(parameters(job.model.head, layout)), 1.0))[at]
+
+    def without(values: Array) -> Array:
+        return np.concatenate([values[:-1], values[-1:] * (1.0 - own)])
+
+    return replace(here, **{kind: without(getattr(here, kind)) for kind in ("weights", "gradients", "optimizer", "whole", "owned")})
+
+
+def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at: Index, present: Array, trained: Array) -> Array:
+    """Buffers that stay through all of a step, of every stage. [B]
+
+    Copies of gradients in buckets, weights of sharded layers that are gathered (two where the next is fetched ahead) with
+    the gradients of one, embedding and head among them all the time; low-precision copies of weights; tensors of a
+    microbatch that collectives of a tensor group gather into; work space of libraries.
+    """
+    habits, layers = stack.memory, _layers(job)
+    sharded = layout.zero[at] >= 3
+    buckets = np.where((layout.data.size[at] > 1) & ~sharded, trained @ here.whole, 0.0) * habits.buckets
+    each = layers @ here.whole
+    largest = each.max(axis=0)
+    ends = present[:, [0, -1]] @ here.whole[[0, -1]]
+    grads = job.training * job.gradient(stack.gradient) / job.weight * largest
+    gathered = np.where(sharded, (2.0 if stack.overlap.gather else 1.0) * largest + grads + ends, 0.0)
+    gathered = gathered + np.where((layout.zero[at] == 2) & (layout.data.size[at] > 1), grads, 0.0)
+    low = present @ here.whole / job.weight if DTYPE_BYTES[job.dtype] < job.weight else 0.0
+    width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
+    space = habits.workspaces * job.element * (layout.micro_batch / layout.cp)[at] * width
+    return np.asarray(buckets + gathered + low + np.where(layout.tp[at] > 1, space, 0.0) + habits.library)
+
+
+@functools.lru_cache(maxsize=256)
+def _layers(job: Job) -> Array:
+    """Which units make up a layer of each kind, shape (layers, units)."""
+    names = [name for name, _ in units(job.model)]
+    return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.layers))], dtype=float)
+
+
+# -------------------------------------------------------------------------------------------- what would make it fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """A plan that needs less memory than another: which keys differ, and how a sentence says so."""
+
+    keys: tuple[str, ...]
+    text: str
+    plan: Plan
+
+
+def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+    """What would make a plan fit that does not, on as many devices: of each kind of change the mildest that is enough.
+
+    A smaller microbatch, recomputation, a higher ZeRO stage, more tensor or pipeline parallelism in place of data
+    parallelism. Where no change alone is enough, the three mildest pairs; where no pair is either, how much is lacking.
+
+    Returns
+    -------
+    tuple of str
+        Sentences such as ``recompute: full frees 21.3 GiB and fits with 4.1 GiB to spare``.
+    """
+    balanced = machine.stack.stages == "balanced"
+
+    def possible(changes: Iterable[_Change]) -> list[_Change]:
+        return [change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced) is None]
+
+    singles = possible(_changes(plan))
+    pairs = (
+        _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
+        for one in singles
+        for two in _changes(one.plan)
+        if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
+    )
+    best = None
+    for changes in (singles, possible(pairs)):
+        tried = [plan, *(change.plan for change in changes)]
+        found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
+        spare, saved = found.spare[1:], (found.total[0] - found.total)[1:]
+        mildest: dict[tuple[str, ...], int] = {}
+        for i in map(int, np.flatnonzero(spare >= 0)):
+            mildest.setdefault(changes[i].keys, i)
+        if mildest:
+            chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
+            return tuple(f"{changes[i].text} frees {_gib(saved[i])} and fits with {_gib(spare[i])} to spare" for i in chosen)
+        if len(spare) and saved.max() > 0:
+            most = int(spare.argmax())
+            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}, but {_gib(-spare[most])} are lacking"
+    return (best or f"no change frees memory: {_gib(-found.spare[0])} are lacking",)
+
+
+CHANGES = ("micro_batch", "recompute", "zero", "tp", "pp")  # from those that cost little to those that lay the plan out anew
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _changes(plan: Plan) -> Iterator[_Change]:
+    """Single changes of a plan that need less memory, of each kind the mildest first."""
+
+    def change(key: str, value: Any, **others: Any) -> _Change:
+        aside = "".join(f" ({name}: {other})" for name, other in others.items() if name == "dp")
+        return _Change(keys=(key,), text=f"{key}: {value}{aside}", plan=replace(plan, **{key: value}, **others))
+
+    for micro in range(plan.micro_batch - 1, 0, -1):
+        if plan.micro_batch % micro == 0:
+            yield change("micro_batch", micro)
+    for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
+        yield change("recompute", recompute)
+    for zero in range(plan.zero + 1, 4):
+        yield change("zero", zero)
+    factors = [factor for factor in divisors(plan.dp) if factor > 1]
+    for factor in factors:
+        yield change("tp", plan.tp * factor, dp=plan.dp // factor, sequence_parallel=plan.sequence_parallel or plan.tp == 1)
+    for factor in factors:
+        yield change("pp", plan.pp * factor, dp=plan.dp // factor)

@@ -1,0 +1,57 @@
+"""What a step runs on and what comes out of it: the same for every layered workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crossflow.architecture import Architecture, NetworkSpec
+from crossflow.arrays import Array, Mask
+from crossflow.software import SoftwareStack
+from crossflow.workload.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a step runs on: device, network, devices of a node, software."""
+
+    architecture: Architecture
+    network: NetworkSpec
+    node: int
+    stack: SoftwareStack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One step of every design point, shape (n,).
+
+    Attributes
+    ----------
+    total : time of the step. [s]
+    breakdown : its parts on the device that decides it: compute, memory_bound_compute, exposed_communication, bubble, other;
+        they add up to `total`. [s]
+    communication, exposed : time of collectives by name on that device, in all and as far as it lengthens the step. [s]
+    by_layer : time of computing and of communication by layer type on that device, keys such as ``attention.compute``. [s]
+    memory : bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
+    flops, model_flops : operations done on all devices, and those that the model needs (nothing computed again). [flop]
+    traffic : bytes of main memory on all devices. [B]
+    sent : bytes that one device sends inside its node, and out of it. [B]
+    bound : time of the step that each resource binds: compute, memory, launch, host, network, bubble; they add up too. [s]
+    problems : design points that cannot run, each with the sentence that says why.
+    """
+
+    total: Array
+    breakdown: Mapping[str, Array]
+    communication: Mapping[str, Array]
+    exposed: Mapping[str, Array]
+    memory: Mapping[str, Array]
+    flops: Array
+    model_flops: Array
+    traffic: Array
+    sent: tuple[Array, Array]
+    bound: Mapping[str, Array]
+    by_layer: Mapping[str, Array] = field(default_factory=dict)
+    problems: tuple[tuple[Mask, str], ...] = ()
+
+
+__all__ = ["Job", "Machine", "Outcome"]

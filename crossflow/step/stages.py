@@ -1,0 +1,66 @@
+"""Stages of a pipeline: which layers each holds, and which design points share a pipeline's shape."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+from crossflow.parallel.blocks import units
+from crossflow.parallel.plan import Layout, balanced_layers, stage_layers
+from crossflow.step.outcome import Job
+from crossflow.workload.transformer import LayerType, Transformer
+
+
+def alike(layout: Layout) -> list[tuple[Index, int, int, int, int]]:
+    """Points that share the shape of their pipeline: stages, chunks, microbatches, schedule; uneven stages by themselves."""
+    keys = np.stack(
+        [
+            layout.pp, layout.chunks, np.where(layout.pp > 1, layout.microbatches, 1.0), layout.gpipe.astype(float),
+            layout.first_stage, layout.last_stage,
+        ]
+    )  # fmt: skip
+    shapes, which = np.unique(keys, axis=1, return_inverse=True)
+    which = which.ravel()
+    return [
+        (np.flatnonzero(which == i), int(shapes[0, i]), int(shapes[1, i]), int(shapes[2, i]), int(shapes[3, i]))
+        for i in range(shapes.shape[1])
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def chunk_layers(model: Transformer, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[int, ...]:
+    """Layers of every chunk of a pipeline in the order of the model."""
+    if balanced and chunks == 1 and not (first or last):
+        costs = [float(layer.parameters) for layer in model.layers for _ in range(layer.count)]
+        return balanced_layers(costs, float(model.head.parameters), stages)
+    return stage_layers(model.depth, stages * chunks, first, last)
+
+
+@functools.lru_cache(maxsize=1024)
+def counts(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[Array, Array, Array]:
+    """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights.
+
+    A frozen unit has no weight gradient; one with nothing that trains below it needs no gradient of its input either.
+    Returns three arrays of shape (chunks of all stages, units).
+    """
+    model, training = job.model, job.training
+    sizes = chunk_layers(model, stages, chunks, first, last, balanced)
+    kinds = [i for i, layer in enumerate(model.layers) for _ in range(layer.count)]
+    place = {name: i for i, (name, _) in enumerate(units(model))}
+    chunk_of = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
+    order: list[tuple[int, int, LayerType, int | None]] = [(0, place["embedding"], "embedding", None)]
+    for layer, (chunk, kind) in enumerate(zip(chunk_of, kinds, strict=True)):
+        order += [(chunk, place[f"{kind}.{j}.{part.type}"], part.type, layer) for j, part in enumerate(model.layers[kind].parts)]
+    order.append((stages * chunks - 1, place["head"], "head", None))
+    result = np.zeros((3, stages * chunks, len(place)))
+    below = False
+    for chunk, unit, kind_, number in order:
+        trains = training and not job.is_frozen(kind_, number)
+        result[0, chunk, unit] += 1
+        # The embedding's "input gradient" is the scatter into its own table.
+        result[1, chunk, unit] += training and (below or (kind_ == "embedding" and trains))
+        result[2, chunk, unit] += trains
+        below = below or trains
+    return result[0], result[1], result[2]

@@ -1,0 +1,434 @@
+"""One step of a transformer: parts into layers, layers into chunks of a pipeline, passes into a step, for all points at once.
+
+Every overlap is the longest path of in-order streams, written in closed form where layers are alike: of L layers that
+compute c and communicate g each, on a stream of their own, the longest path changes streams once, so that it is the one
+that changes first or last (`gathered`, `reduced`). The pipeline is walked slot by slot (`crossflow.timeline.pipeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+from crossflow.cost.parts import PartTimes, Wires, part_times
+from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
+from crossflow.parallel.plan import SCHEDULES, Group, Layout
+from crossflow.step.memory import Memory, memory
+from crossflow.step.outcome import Job, Machine, Outcome
+from crossflow.step.stages import alike, counts
+from crossflow.timeline.pipeline import pipeline_ends
+
+FORWARD, END, INPUT, WEIGHT, AGAIN = range(len(PHASES))
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+OF = {name: i for i, name in enumerate(COLLECTIVES)}
+KINDS = ("compute", "memory", "launch")  # of which a kernel's time consists
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """What one microbatch takes on one unit (part of a layer, embedding, head), forward and backward.
+
+    Attributes
+    ----------
+    device : time of kernels by `KINDS`, shape (kinds, passes, units, n); the backward pass without the weights' gradients. [s]
+    weight : the same of the weights' gradients, shape (kinds, units, n). [s]
+    sent : time of collectives, shape (collectives, passes, units, n). [s]
+    blocking : of it, what the device waits for when nothing hides it, shape as `sent`. [s]
+    hides : time of collectives that run beside the weights' gradients, shape (collectives, units, n). [s]
+    moved : bytes that a device sends inside its node and out of it, shape (2, passes, units, n). [B]
+    host : time that the host needs, shape (passes, units, n); of the weights' gradients, shape (units, n). [s]
+    """
+
+    device: Array
+    weight: Array
+    sent: Array
+    blocking: Array
+    hides: Array
+    moved: Array
+    host: Array
+    host_weight: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Weights of every unit on one device, and what keeping them in step takes; shape (units, n).
+
+    Attributes
+    ----------
+    parameters : of one layer, embedding or head, on one device, before sharding over data ranks. [1]
+    reduce : time to reduce its gradients over the ranks that hold the same, shape (collectives, units, n). [s]
+    gather : time to gather its weights, where they are sharded. [s]
+    regather : time to gather updated weights after a sharded optimizer's step. [s]
+    owned : parameters whose optimizer states the device holds. [1]
+    moved : bytes that a device sends for them inside its node and out of it, shape (2, units, n). [B]
+    """
+
+    parameters: Array
+    reduce: Array
+    gather: Array
+    regather: Array
+    owned: Array
+    moved: Array
+
+
+def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None) -> Outcome:
+    """One step of every design point.
+
+    Parameters
+    ----------
+    job : model and task.
+    layout : n plans.
+    machine : device, network and software; its quantities may vary over the n points too.
+    held : memory of the step, worked out here where it is not given.
+    """
+    n = len(layout)
+    kernels = block_kernels(job, layout, machine.stack)
+    names = [name for name, _ in units(job.model)]
+    times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, n)
+    wires = Wires(network=machine.network, architecture=machine.architecture, node=machine.node)
+    passes = _passes(kernels, times, layout, wires, machine)
+    state = _state(job, layout, machine, wires)
+    gathered_: dict[str, Array] = {}
+    for members, stages, chunks, microbatches, schedule in alike(layout):
+        here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, SCHEDULES[schedule], wires)
+        for name, values in here.items():
+            gathered_.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., members] = values
+    return _outcome(job, layout, machine, times, passes, state, gathered_, memory(job, layout, machine) if held is None else held)
+
+
+def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, machine: Machine) -> Passes:
+    """Passes of every unit, with what is computed and sent again."""
+    stack, names, n = machine.stack, list(times.units), len(layout)
+    place = {name: i for i, name in enumerate(names)}
+    outer = np.array([name in ("embedding", "head") for name in names])[:, None]
+    full, selective = layout.full & ~outer, layout.selective & ~outer  # the ends are never computed again
+    sent = np.zeros((len(COLLECTIVES), 2, len(names), n))
+    hides, around = np.zeros((len(COLLECTIVES), len(names), n)), np.zeros((len(COLLECTIVES), 2, len(names), n))
+    calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
+    moved = np.zeros((2, 2, len(names), n))
+    for message, time, volume in zip(kernels.messages, *wires.times(kernels.messages, layout), strict=True):
+        phase, unit = int(message.phase != "forward"), place[message.part]
+        sent[OF[message.collective], phase, unit] += time
+        moved[:, phase, unit] += volume
+        calls[phase, unit] += time > 0
+        if message.hides:
+            hides[OF[message.collective], unit] += time
+        if message.group == "context":
+            around[OF[message.collective], phase, unit] += time
+        if message.group == "tensor":
+            listed[phase, unit] += np.where(time > 0, layout.tp, 0.0)
+    parts = np.stack([times.compute - times.memory_bound - times.launch, times.memory_bound, times.launch])
+    forward = parts[:, :, FORWARD] + parts[:, :, END]
+    redone = parts[:, :, FORWARD] if stack.early_stop else forward
+    # A layer has several parts, and stalls once.
+    first = np.array([".0." in name for name in names])[:, None]
+    stall = np.where(full & first, stack.host.stall, 0.0)
+    again = np.where(full, redone, np.where(selective, parts[:, :, AGAIN], 0.0))
+    again[2] += stall
+    blocking = sent.copy()
+    blocking[:, 1] -= hides
+    if stack.overlap.context:  # around the ring while attention computes
+        core, ring = np.stack([times.compute[:, FORWARD], times.compute[:, INPUT]]), around.sum(axis=0)
+        beside = np.minimum(ring, core)
+        share = _part(beside, ring)
+        blocking -= share * around
+    resent = np.where(full, sent[:, 0], 0.0)
+    sent[:, 1] += resent
+    blocking[:, 1] += np.where(full, blocking[:, 0], 0.0)
+    moved[:, 1] += np.where(full, moved[:, 0], 0.0)
+    launched, host = times.kernels, stack.host
+    issued = launched[:, FORWARD] + launched[:, END] + calls[0]
+    reissued = np.where(full, issued, np.where(selective, launched[:, AGAIN], 0.0))
+    ranks = listed + np.stack([np.zeros_like(listed[0]), np.where(full, listed[0], 0.0)])
+    return Passes(
+        device=np.stack([forward, parts[:, :, INPUT] + again], axis=1),
+        weight=parts[:, :, WEIGHT],
+        sent=sent,
+        blocking=blocking,
+        hides=hides,
+        moved=moved,
+        host=np.stack([issued, launched[:, INPUT] + calls[1] + reissued]) * host.kernel + ranks * host.rank + host.layer,
+        host_weight=launched[:, WEIGHT] * host.kernel,
+    )
+
+
+# -------------------------------------------------------------------------------------------- weights
+
+
+def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
+    """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
+    n, weight, gradient = len(layout), job.weight, job.gradient(machine.stack.gradient)
+    sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
+    rows: dict[str, list[Array]] = {name: [] for name in ("parameters", "reduce", "gather", "regather", "owned", "moved")}
+    for name, part in units(job.model):
+        # A tied table that embedding and head hold on one device is one.
+        shared_table = np.where(layout.pp == 1, part.width * job.model.vocabulary, 0.0) if job.model.tied and name == "head" else 0.0
+        expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1) / (layout.tp * layout.ep) * np.ones(n)
+        cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
+        whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
+        dense = (cut - shared_table) / layout.tp + whole * np.ones(n)
+        reduce, moved = np.zeros((len(COLLECTIVES), n)), np.zeros((2, n))
+        gather, regather, owned = np.zeros(n), np.zeros(n), np.zeros(n)
+        for amount, group, shards, copies in (
+            (dense, layout.data, layout.shards, layout.copies),
+            (expert, layout.expert_data, layout.expert_data, None),
+        ):
+            if not amount.any():
+                continue
+            size = amount * gradient
+            reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(layout.zero >= 1, 0.0, size), group)
+            # Optimizer states shared out: gradients are reduced to shards, and the updated weights gathered.
+            reduce[OF["reduce_scatter"]] += wires.time("reduce_scatter", np.where(shared, size, 0.0), group)
+            regather += wires.time("all_gather", np.where(shared, amount * weight, 0.0), group)
+            reduce[OF["reduce_scatter"]] += wires.time("reduce_scatter", np.where(sharded, size, 0.0), shards)
+            gather += wires.time("all_gather", np.where(sharded, amount * weight, 0.0), shards)
+            if copies is not None:
+                reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(sharded, size / shards.size, 0.0), copies)
+            # Replicas reduce and gather their weights once a step; sharded ones gather twice and reduce once a microbatch.
+            moved += wires.bytes("all_reduce", np.where(sharded, (amount * weight + size / 2.0) * layout.microbatches, size), group)
+            owned += amount / np.where(layout.zero >= 1, np.where(sharded, shards.size, group.size), 1.0)
+        found = {"parameters": dense + expert, "reduce": reduce, "gather": gather, "regather": regather, "owned": owned, "moved": moved}
+        for name, values in found.items():
+            rows[name].append(values)
+    return State(**{name: np.stack(values, axis=-2) for name, values in rows.items()})
+
+
+def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
+    """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32. [s]"""
+    master = 8.0 + job.weight if job.weight < 4 else 8.0
+    moved = 2.0 * job.gradient(machine.stack.gradient) + master + 8.0 * job.optimizer_states
+    passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
+    return np.asarray(passes * owned * moved / machine.architecture.memory.bandwidth)
+
+
+# -------------------------------------------------------------------------------------------- pipelines
+
+
+def _pipeline(
+    job: Job,
+    layout: Layout,
+    machine: Machine,
+    passes: Passes,
+    state: State,
+    at: Index,
+    stages: int,
+    chunks: int,
+    microbatches: int,
+    schedule: str,
+    wires: Wires,
+) -> dict[str, Array]:
+    """Step of points whose pipelines have one shape: its time, and its parts on the stage that ends last."""
+    stack, training = machine.stack, job.training
+    shape = (stages, chunks, int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]]), stack.stages == "balanced")
+    forward_of, input_of, weight_of = counts(job, *shape)
+    rounds = layout.microbatches[at]
+    device_f = forward_of @ passes.device[:, 0][..., at]
+    device_b = input_of @ passes.device[:, 1][..., at] + weight_of @ passes.weight[..., at]
+    hidden = passes.hides[..., at]
+    beside = passes.weight[..., at].sum(axis=0)
+    spill = np.maximum(hidden.sum(axis=0) - beside, 0.0)
+    share = _part(spill, hidden.sum(axis=0))
+    net_f = forward_of @ passes.blocking[:, 0][..., at]
+    # What would hide beside a frozen weight's gradient has nothing to hide beside.
+    frozen_of = np.maximum(input_of - weight_of, 0.0)
+    net_b = input_of @ (passes.blocking[:, 1][..., at] + share * hidden) + frozen_of @ ((1.0 - share) * hidden)
+    gpu_f, gpu_b = device_f.sum(axis=0) + net_f.sum(axis=0), device_b.sum(axis=0) + net_b.sum(axis=0)
+    host_f = forward_of @ passes.host[0][:, at]
+    host_b = input_of @ passes.host[1][:, at] + weight_of @ passes.host_weight[:, at]
+    plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_b, host_b) if training else np.zeros_like(gpu_b)
+    # Weights sharded over data ranks are gathered layer by layer, forward and backward, and their gradients reduced.
+    sharded = layout.zero[at] >= 3
+    gather, reduce = state.gather[:, at], state.reduce[..., at].sum(axis=0)
+    depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
+    ahead = stack.overlap.gather
+    forward = np.where(sharded, gathered(plain_f, forward_of @ gather, gather.max(axis=0), depth, ahead=ahead), plain_f)
+    back = reduced(plain_b, input_of @ gather, weight_of @ reduce, gather.max(axis=0), reduce.max(axis=0), depth, ahead=ahead)
+    backward = np.where(sharded & training, back, plain_b)
+    # Activations between stages.
+    pair, tensor = _chosen(layout.stages, at), _chosen(layout.tensor, at)
+    boundary = job.element * layout.micro_batch[at] * job.tokens(job.model.tokens) / layout.cp[at] * job.model.embedding.width
+    # Every rank of a tensor group sends its part; the receivers put it together unless they keep it divided anyway.
+    transfer = wires.time("send_recv", np.where(layout.pp[at] > 1, boundary / layout.tp[at], 0.0), pair)
+    whole = wires.time("all_gather", np.where(layout.sequence_parallel[at] | (layout.pp[at] == 1), 0.0, boundary), tensor)
+    hop = transfer + whole
+    extra = float(stack.host.microbatch[0])
+    busy_f, busy_b = forward + extra / chunks, backward
+    chunk = np.arange(len(forward_of))[:, None]
+    sends = np.zeros((len(forward_of), len(at)))
+    if stages > 1 and not stack.overlap.pipeline:
+        sends = hop * ((chunk < len(forward_of) - 1) + (chunk > 0) * float(training))
+        busy_f, busy_b = busy_f + hop * (chunk < len(forward_of) - 1), busy_b + hop * (chunk > 0) * float(training)
+    if stages == 1:
+        ends = (rounds * (busy_f + busy_b).sum(axis=0))[None]
+    else:
+        flight = hop if stack.overlap.pipeline else np.zeros_like(hop)
+        ends = pipeline_ends(busy_f, busy_b, flight, stages=stages, microbatches=microbatches, schedule=schedule)  # type: ignore[arg-type]
+
+    def by_stage(values: Array) -> Array:
+        return np.asarray(values.reshape(*values.shape[:-2], chunks, stages, values.shape[-1]).sum(axis=-3))
+
+    # Gradients: after the last microbatch, or in buckets beside its backward pass.
+    trained = by_stage(weight_of)
+    reductions = np.where(sharded, 0.0, trained @ state.reduce[..., at])
+    volume = reductions.sum(axis=0)
+    exposed = volume
+    if stack.overlap.data:
+        final, layers = by_stage(backward), np.maximum(by_stage(forward_of)[:, 1:-1].sum(axis=1), 1.0)[:, None]
+        exposed = np.maximum(final + volume / layers, final / layers + volume) - final
+    tied = np.zeros(len(at))
+    if training and job.model.tied and stages > 1 and not job.is_frozen("embedding", None):
+        # First and last stage hold the same table: their gradients are added up between the two.
+        tied = wires.time("all_reduce", state.parameters[-1, at] * job.gradient(stack.gradient), pair)
+    regather = trained @ state.regather[:, at]
+    update = optimizer_time(job, trained @ state.owned[:, at], machine) if training else np.zeros((stages, len(at)))
+    update = np.broadcast_to(update, (stages, len(at)))
+    after = ends + exposed
+    finish = update + (0.0 if stack.overlap.optimizer else regather)
+    step = float(stack.host.step[0])
+    total = after.max(axis=0) + tied + finish.max(axis=0) + step
+    s, points = after.argmax(axis=0), np.arange(len(at))
+
+    def of(values: Array) -> Array:
+        """Values of the stage that ends last."""
+        return np.asarray(np.broadcast_to(values, (*values.shape[:-2], stages, len(at)))[..., s, points])
+
+    f, i, w = (by_stage(part)[s].T for part in (forward_of, input_of, weight_of))
+    device = rounds * of(by_stage(device_f + device_b))
+    net = rounds * of(by_stage(net_f + net_b))
+    waits = rounds * of(by_stage(plain_f - gpu_f + plain_b - (gpu_b if training else 0.0)))
+    gathering = rounds * of(by_stage(forward - plain_f + backward - plain_b))
+    late = after.max(axis=0) - of(ends)
+    sending = rounds * of(by_stage(sends))
+    compute = device[0]
+    memory_bound = device[1] + of(update)
+    other = device[2] + waits + rounds * extra + step
+    outside = net.sum(axis=0) + gathering + late + sending + tied + (finish.max(axis=0) - of(update))
+    bubble = total - compute - memory_bound - other - outside
+    bubble[bubble < 1e-12 * total] = 0.0
+    sent = rounds * of(by_stage(forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]))
+    sent[OF["send_recv"]] += rounds * transfer * (2.0 if training else 1.0) * (stages > 1)
+    gathers = rounds * of(by_stage(forward_of @ gather + input_of @ gather))
+    sent[OF["all_gather"]] += gathers + of(regather)
+    step_reduce = of(reductions) + np.where(sharded, rounds * of(by_stage(weight_of @ state.reduce[..., at])), 0.0)
+    sent += step_reduce
+    sent[OF["all_reduce"]] += tied
+    shown = net.copy()
+    shown[OF["send_recv"]] += sending
+    shown[OF["all_gather"]] += gathering * _part(gathers, gathers + step_reduce.sum(axis=0)) + finish.max(axis=0) - of(update)
+    shown += (gathering * _part(step_reduce.sum(axis=0), gathers + step_reduce.sum(axis=0)) + late) * _part(
+        step_reduce, step_reduce.sum(axis=0)
+    )
+    shown[OF["all_reduce"]] += tied
+    # Where no reduction takes time nothing can be late for it but the stages' own order.
+    bubble += np.where(step_reduce.sum(axis=0) > 0, 0.0, late)
+    outside -= np.where(step_reduce.sum(axis=0) > 0, 0.0, late)
+    return {
+        "total": total,
+        "compute": compute,
+        "memory_bound_compute": memory_bound,
+        "exposed_communication": outside,
+        "bubble": bubble,
+        "other": other,
+        "sent": sent,
+        "exposed": shown,
+        "waits": waits + rounds * extra + step,
+        "unit_compute": rounds
+        * (f * passes.device[:, 0][..., at] + i * passes.device[:, 1][..., at] + w * passes.weight[..., at]).sum(axis=0),
+        "unit_sent": rounds * (f * passes.sent[:, 0][..., at] + i * passes.sent[:, 1][..., at]).sum(axis=0),
+        "occurs": np.repeat(np.stack([forward_of, input_of, weight_of]).sum(axis=1)[..., None], len(at), axis=-1),
+    }
+
+
+def _chosen(group: Group, members: Index) -> Group:
+    return Group(size=group.size[members], per_node=group.per_node[members])
+
+
+def _outcome(
+    job: Job, layout: Layout, machine: Machine, times: PartTimes, passes: Passes, state: State, found: Mapping[str, Array], held: Memory
+) -> Outcome:
+    """Totals over all devices, and the names that people read."""
+    forward, inputs, weights = found["occurs"]
+    ranks = layout.tp * layout.cp * layout.dp
+    outer = np.array([name in ("embedding", "head") for name in times.units])[:, None]
+
+    def done(amount: Array) -> Array:
+        """Sum over all units, passes and devices of what a unit does in a pass, shape (units, phases, n)."""
+        redone = amount[:, FORWARD] + (0.0 if machine.stack.early_stop else amount[:, END])
+        again = np.where(outer, 0.0, np.where(layout.full, redone, np.where(layout.selective, amount[:, AGAIN], 0.0)))
+        one = forward * (amount[:, FORWARD] + amount[:, END]) + inputs * (amount[:, INPUT] + again) + weights * amount[:, WEIGHT]
+        return np.asarray(one.sum(axis=0) * layout.microbatches * ranks)
+
+    moved = layout.microbatches * (forward * passes.moved[:, 0] + inputs * passes.moved[:, 1]).sum(axis=1) / layout.pp
+    moved = moved + (weights * state.moved).sum(axis=1) / layout.pp
+    names = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
+    host = found["waits"]
+    types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
+    by_layer: dict[str, Array] = {}
+    for unit, kind in enumerate(types.values()):
+        for what, values in (("compute", found["unit_compute"]), ("communication", found["unit_sent"])):
+            key = f"{kind}.{what}"
+            by_layer[key] = by_layer.get(key, np.zeros(len(layout))) + values[unit]
+    used = [i for i, _ in enumerate(COLLECTIVES) if found["sent"][i].any()]
+    return Outcome(
+        total=found["total"],
+        breakdown={name: found[name] for name in names},
+        communication={COLLECTIVES[i]: found["sent"][i] for i in used},
+        exposed={COLLECTIVES[i]: found["exposed"][i] for i in used},
+        memory=held.kinds,
+        flops=done(times.flops),
+        model_flops=_model_flops(job, forward, inputs, weights) * layout.microbatches * layout.micro_batch * layout.dp,
+        traffic=done(times.traffic),
+        sent=(moved[0], moved[1]),
+        bound={
+            "compute": found["compute"], "memory": found["memory_bound_compute"], "launch": found["other"] - host, "host": host,
+            "network": found["exposed_communication"], "bubble": found["bubble"],
+        },
+        by_layer=by_layer,
+    )  # fmt: skip
+
+
+def _model_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
+    """Operations that one sample needs: forward, and as many again for each gradient; attention's backward pass takes twice. [flop]
+
+    All scores are counted, masked or not, as published counts do.
+    """
+    lengths = [layer.tokens for layer in job.model.layers for _ in layer.parts]
+    total = np.zeros(forward.shape[-1])
+    for unit, (_, part) in enumerate(units(job.model)):
+        tokens = lengths[unit - 1] if 0 < unit <= len(lengths) else job.model.tokens
+        products = job.model.part_flops(replace(part, attention=None), tokens)
+        scores = job.model.part_flops(part, tokens) - products
+        if job.task == "decode":
+            products, scores = products / tokens, scores / tokens * job.context / tokens
+        total += products * (forward + inputs * (part.type != "embedding") + weights)[unit] + scores * (forward + 2.0 * inputs)[unit]
+    return total
+
+
+def gathered(compute: Array, gathers: Array, first: Array, layers: Array, *, ahead: bool) -> Array:
+    """Time of a pass whose layers' weights arrive on a stream of their own. [s]
+
+    With L layers of c and g: the first gather then all layers, or all gathers then the last layer, max(g + L c, L g + c);
+    one after the other where nothing is gathered `ahead`.
+    """
+    if not ahead:
+        return np.asarray(compute + gathers)
+    return np.asarray(np.maximum(first + compute, gathers + compute / layers))
+
+
+def reduced(compute: Array, gathers: Array, reduces: Array, first: Array, last: Array, layers: Array, *, ahead: bool) -> Array:
+    """Time of a backward pass that gathers weights ahead and reduces gradients behind, both on one stream. [s]
+
+    With L layers of c, g and r in the order g1 g2 r1 g3 r2 ...: max(g + L c + r, L (g + r) + max(0, c - min(g, r))).
+    """
+    if not ahead:
+        return np.asarray(compute + gathers + reduces)
+    beside = gathers + reduces + np.maximum(compute - np.minimum(gathers, reduces), 0.0) / layers
+    return np.asarray(np.maximum(first + compute + last, beside))
+
+
+def _part(some: Array, whole: Array) -> Array:
+    """Share of a whole, zero of nothing."""
+    return np.asarray(np.divide(some, whole, out=np.zeros(np.broadcast_shapes(some.shape, whole.shape)), where=whole > 0))

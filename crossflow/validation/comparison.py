@@ -1,0 +1,30 @@
+"""Every table of a folder of measured data, read and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from crossflow.errors import CrossflowError
+from crossflow.validation.report import Report, Table
+from crossflow.validation.tables import collectives_table, gemm_table, shipped
+from crossflow.validation.training import training_table
+
+READERS: Mapping[str, Callable[[Path], Table]] = {"gemm": gemm_table, "collectives": collectives_table, "training_runs": training_table}
+
+
+def validate(data: str | Path | None = None) -> Report:
+    """Compare predictions with every table in a folder; without one, with the small excerpt that the package carries.
+
+    Raises
+    ------
+    CrossflowError
+        When the folder has no table, or a table lacks a column or holds a value that is no number.
+    """
+    folder = shipped() if data is None else Path(data)
+    if not folder.is_dir():
+        raise CrossflowError(f"{folder} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data")
+    tables = [read(folder) for name, read in READERS.items() if (folder / f"{name}.csv").is_file()]
+    if not tables:
+        raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
+    return Report(data=folder, tables=tables)

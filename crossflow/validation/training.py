@@ -1,0 +1,335 @@
+"""Measured training runs: each row's model, plan, machine and software, and its predicted step time, memory and fate.
+
+A row of ``training_runs.csv`` says what was trained and how it was divided; ``sources.csv`` says, for the source of a row,
+which software it ran on which network. Shipped stacks are found by what tables call them, devices by their template.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from crossflow import files
+from crossflow.architecture import FabricKind, architecture, resolve
+from crossflow.arrays import Array, Mask
+from crossflow.errors import CrossflowError, Problem, SpecError
+from crossflow.files import Document
+from crossflow.parallel.plan import RECOMPUTE, Layout, Plan, Recompute, plan_problem
+from crossflow.software import SoftwareStack, load_stack
+from crossflow.step import Machine
+from crossflow.step.memory import memory
+from crossflow.step.transformer import transformer_step
+from crossflow.validation.report import Table, count_skipped, errors
+from crossflow.validation.tables import measurements, read_rows, template_of
+from crossflow.workload.job import Job
+from crossflow.workload.spec import TransformerSpec
+
+Row = Mapping[str, str]
+COLUMNS = (
+    "source", "model", "device", "gpus", "layers", "hidden", "heads", "ffn", "gated_ffn", "vocab", "seq", "global_batch", "micro_batch",
+    "tp", "pp", "dp", "dtype", "iter_time_s",
+)  # fmt: skip
+MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated_ffn", "vocab", "tied_embeddings", "seq", "dtype")
+SOURCE = ("source", "software", "intra_fabric", "inter_network", "inter_gbit_s_per_node")
+# Networks as sources call them, where that is not the name of a kind of fabric.
+NETWORKS = {"omni-path": "infiniband", "roce or infiniband": "roce", "": "none"}
+SIZE = ("source", "model", "device", "layers", "hidden", "gpus", "global_batch", "seq")
+LAYOUT = ("tp", "cp", "ep", "pp", "dp", "micro_batch", "virtual_stages", "zero_stage", "sequence_parallel", "recompute", "heads", "dtype")
+LAYOUTS = 3  # layouts of one model and size from which on their order is compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Rows that share model, machine and software, with their plans."""
+
+    rows: tuple[int, ...]
+    job: Job
+    machine: Machine
+    layout: Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTable(Table):
+    """Predictions of training runs; rows that ran out of memory have no measured time.
+
+    Attributes
+    ----------
+    peak, needed : memory that tensors took at most on the fullest device, as measured (NaN where it was not) and predicted. [B]
+    ran, fits : whether a run did not end for lack of memory, and whether it was predicted to fit.
+    sizes, layouts : for every row the model and size, and which of their layouts it is; runs of one layout repeat it.
+    """
+
+    peak: Array
+    needed: Array
+    ran: Mask
+    fits: Mask
+    sizes: Sequence[str]
+    layouts: Sequence[str]
+
+    def statistics(self, mine: Mask) -> dict[str, float | int | None]:
+        """Errors of step times, order of layouts, error of memory, and how often what fits was told."""
+        timed = mine & np.isfinite(self.measured)
+        known = mine & np.isfinite(self.peak)
+        found = errors(self.measured[timed], self.predicted[timed])
+        space = errors(self.peak[known], self.needed[known])
+        return {
+            **found,
+            "rank_correlation": rank_correlation(
+                self.measured[timed], self.predicted[timed], np.array(self.sizes)[timed], np.array(self.layouts)[timed]
+            ),
+            "memory_n": space["n"],
+            "memory_median_abs_error": space["median_abs_error"],
+            "memory_bias": space["bias"],
+            "oom_n": int((mine & ~self.ran).sum()),
+            "oom_accuracy": float((self.fits == self.ran)[mine].mean()) if mine.any() else None,
+            "oom_recall": float((~self.fits)[mine & ~self.ran].mean()) if (mine & ~self.ran).any() else None,
+        }
+
+
+def rank_correlation(measured: Array, predicted: Array, sizes: Any, layouts: Any) -> float | None:
+    """Spearman's correlation over the layouts of one model and size, in the mean of all sizes, weighed by their layouts.
+
+    Runs that repeat a layout are one, their median: they differ by what no model of a layout can know.
+    """
+    from scipy.stats import spearmanr
+
+    weighed = []
+    for size in np.unique(sizes):
+        here = np.unique(layouts[sizes == size])
+        pairs = [(np.median(measured[mine]), np.median(predicted[mine])) for mine in ((sizes == size) & (layouts == name) for name in here)]
+        if len(pairs) >= LAYOUTS:
+            weighed.append((float(spearmanr(*zip(*pairs, strict=True)).statistic), len(pairs)))
+    return float(np.average([rank for rank, _ in weighed], weights=[n for _, n in weighed])) if weighed else None
+
+
+def training_table(folder: Path) -> Table:
+    """Measured training runs of ``training_runs.csv``, with the software and the networks of ``sources.csv``."""
+    rows = read_rows(folder / "training_runs.csv", COLUMNS)
+    found, reasons = runs(folder, rows)
+    predicted, needed, fits = (np.full(len(rows), np.nan) for _ in range(3))
+    for group in found:
+        at = list(group.rows)
+        predicted[at] = transformer_step(group.job, group.layout, group.machine).total
+        held = memory(group.job, group.layout, group.machine)
+        moment = measurements().get(rows[at[0]]["source"], {}).get("memory_moment")
+        needed[at], fits[at] = held.update if moment == "update" else held.allocated, held.fits
+    file = folder / "training_runs.csv"
+    measured = _seconds(file, rows)
+    reasons += ["no time was measured and the run did not end for lack of memory"] * int(
+        (np.isfinite(predicted) & np.isnan(measured) & np.array([row.get("status") != "oom" for row in rows])).sum()
+    )
+    kept = np.isfinite(predicted) & (np.isfinite(measured) | np.array([row.get("status") == "oom" for row in rows]))
+    chosen = [row for row, keep in zip(rows, kept, strict=True) if keep]
+    return TrainingTable(
+        name="training_runs",
+        measured=measured[kept],
+        predicted=predicted[kept],
+        groups={
+            "source": [row["source"] for row in chosen],
+            "device": [row["device"] for row in chosen],
+            "source and model": [f"{row['source']}, {row['model']}" for row in chosen],
+        },
+        skipped=count_skipped(reasons),
+        peak=np.array([_peak(row) for row in chosen]),
+        needed=needed[kept],
+        ran=np.array([row.get("status") != "oom" for row in chosen], dtype=bool),
+        fits=fits[kept] > 0,
+        sizes=[", ".join(row.get(column) or "" for column in SIZE) for row in chosen],
+        layouts=[", ".join(row.get(column) or "" for column in LAYOUT) for row in chosen],
+    )
+
+
+def _seconds(file: Path, rows: Sequence[Row]) -> Array:
+    """Measured step times; NaN where a cell is empty. [s]"""
+    result = np.full(len(rows), np.nan)
+    for i, row in enumerate(rows):
+        if row["iter_time_s"]:
+            value = _number(file, row, "iter_time_s")
+            if value <= 0:
+                raise SpecError(
+                    [Problem(file=str(file), path="iter_time_s", message=f"expected a number above zero, got '{row['iter_time_s']}'")]
+                )
+            result[i] = value
+    return result
+
+
+def _number(file: Path, row: Row, column: str) -> float:
+    try:
+        return float(row[column])
+    except ValueError:
+        where = ",".join(map(str, row.values()))
+        message = f"expected a number, got '{row[column]}' in the row {where}"
+        raise SpecError([Problem(file=str(file), path=column, message=message)]) from None
+
+
+def _peak(row: Row) -> float:
+    """Measured peak memory of a run that ended. [B]"""
+    if not row.get("peak_memory_gib") or row.get("status") == "oom":
+        return float("nan")
+    return float(row["peak_memory_gib"]) * 2.0**30
+
+
+# -------------------------------------------------------------------------------------------- rows
+
+
+def runs(folder: Path, rows: Sequence[Row]) -> tuple[list[Runs], list[str]]:
+    """Rows that can be predicted, in batches of one model, machine and software, and why the others cannot."""
+    sources = {row["source"]: row for row in read_rows(folder / "sources.csv", SOURCE)} if (folder / "sources.csv").is_file() else {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        key = tuple((column, row.get(column) or "") for column in MODEL)
+        groups.setdefault((row["source"], row["device"], row.get("gpus_per_node") or "8", key), []).append(i)
+    found, reasons = [], []
+    for (source, device, node, key), members in groups.items():
+        try:
+            found_here, problems = _batch(rows, members, sources, source, device, int(node), key)
+        except (CrossflowError, ValueError) as error:
+            reasons += [str(error)] * len(members)
+            continue
+        found += found_here
+        reasons += problems
+    return found, reasons
+
+
+def _batch(
+    rows: Sequence[Row], members: Sequence[int], sources: Mapping[str, Row], source: str, device: str, node: int, key: tuple[Any, ...]
+) -> tuple[list[Runs], list[str]]:
+    """Runs of one model on one machine, and why some of them cannot be."""
+    if source not in sources:
+        raise CrossflowError(f"source '{source}' is not in sources.csv")
+    stack = stack_of(sources, source)
+    spec = _model(key)
+    model = spec.transformer()
+    good, reasons = [], []
+    for i in members:
+        plan = plan_of(rows[i])
+        problem = plan_problem(plan, model, int(rows[i]["global_batch"]), balanced=stack.stages == "balanced")
+        if problem is None:
+            good.append((i, plan))
+        else:
+            reasons.append(f"cannot be divided: {problem}")
+    if not good:
+        return [], reasons
+    batch = np.array([float(rows[i]["global_batch"]) for i, _ in good])
+    conditions = measurements().get(source, {})
+    return [
+        Runs(
+            rows=tuple(i for i, _ in good),
+            job=Job(model=model, dtype=spec.dtype, dropout=bool(conditions.get("dropout", False))),
+            machine=machine_of(device, sources[source], node, stack),
+            layout=Layout.of([plan for _, plan in good], batch, node),
+        )
+    ], reasons
+
+
+def whole(row: Row, column: str, default: int = 1) -> int:
+    """A whole number of a row, or what it is where the table does not say."""
+    return int(row[column]) if row.get(column) else default
+
+
+@functools.lru_cache(maxsize=256)
+def _model(key: tuple[tuple[str, str], ...]) -> TransformerSpec:
+    """Model of a run: gated MLPs as in Llama, others as in GPT."""
+    row = dict(key)
+    gated = row["gated_ffn"] == "1"
+    values = {
+        "model": "transformer", "layers": int(row["layers"]), "hidden": int(row["hidden"]), "heads": int(row["heads"]),
+        "kv_heads": int(row["kv_heads"] or row["heads"]), "ffn": int(row["ffn"]), "gated": gated, "vocabulary": int(row["vocab"]),
+        "tied_embeddings": row["tied_embeddings"] != "0", "sequence": int(row["seq"]), "positions": "rotary" if gated else "learned",
+        "norm": "rmsnorm" if gated else "layernorm", "biases": not gated, "global_batch": 1, "dtype": row["dtype"],
+    }  # fmt: skip
+    return TransformerSpec.model_validate(values)
+
+
+def plan_of(row: Row) -> Plan:
+    """How a run was divided."""
+    return Plan(
+        tp=whole(row, "tp"), cp=whole(row, "cp"), ep=whole(row, "ep"), dp=whole(row, "dp"), pp=whole(row, "pp"),
+        zero=whole(row, "zero_stage", 0), sequence_parallel=row.get("sequence_parallel") == "1", micro_batch=int(row["micro_batch"]),
+        virtual_stages=whole(row, "virtual_stages"), recompute=recompute_of(row.get("recompute") or "none"),
+    )  # fmt: skip
+
+
+def recompute_of(text: str) -> Recompute:
+    """What a run recomputed; CrossflowError for a word that is none of ours."""
+    for known in RECOMPUTE:
+        if text == known:
+            return known
+    raise CrossflowError(f"recompute must be one of {', '.join(RECOMPUTE)}, got '{text}'")
+
+
+# -------------------------------------------------------------------------------------------- software and machine
+
+
+@functools.cache
+def _stacks() -> Mapping[str, str]:
+    """Shipped stacks by what tables call them, in small letters."""
+    named = [name for name, file in files.catalogue("templates").items() if file.parent.name == "software"]
+    return {alias.lower(): name for name in named for alias in (name, *load_stack(name)[0].known_as)}
+
+
+def stack_of(sources: Mapping[str, Row], source: str) -> SoftwareStack:
+    """Software of a source: by its exact name, as that of another source, or the stack with which it shares most words.
+
+    Raises
+    ------
+    CrossflowError
+        When no stack shares the first word, the name of the framework.
+    """
+    text = sources[source]["software"].strip().lower()
+    other = text.removeprefix("as ")
+    if other in sources and other != source:
+        return stack_of(sources, other)
+    known = _stacks()
+    if text in known:
+        return load_stack(known[text])[0]
+    words = _words(text)
+    likeness = {
+        alias: len(words & _words(alias)) for alias in known if any(word.isalpha() or "-" in word for word in words & _words(alias))
+    }
+    if not likeness:
+        raise CrossflowError(f"no software stack is known as '{sources[source]['software']}'")
+    return load_stack(known[max(likeness, key=lambda alias: likeness[alias])])[0]
+
+
+def _words(text: str) -> frozenset[str]:
+    """Words of a framework's name and date that tell it from others."""
+    return frozenset(re.findall(r"[a-z0-9][a-z0-9.-]*", text)) - {"and", "pytorch", "composer"} | (
+        frozenset({"fsdp"}) if "fsdp" in text else frozenset()
+    )
+
+
+def machine_of(device: str, source: Row, node: int, stack: SoftwareStack) -> Machine:
+    """Machine of a source's runs: the device's template, with the fabric and the network of the source's row."""
+    name = template_of(device)
+    if name is None:
+        raise CrossflowError(f"no template for device '{device}'")
+    network = source["inter_network"].strip().lower()
+    inter: dict[str, Any] = {"fabric": NETWORKS.get(network, network.split()[0] if network else "none")}
+    intra = source["intra_fabric"].strip().lower() or "none"
+    for kind in (intra, inter["fabric"]):
+        if kind not in get_args(FabricKind):
+            raise CrossflowError(f"unknown fabric '{kind}' of source '{source['source']}'")
+    if source["inter_gbit_s_per_node"].strip():
+        inter["bandwidth"] = f"{_gigabits(source['inter_gbit_s_per_node'], device) / 8 / node} GB/s"
+    data = {"template": name, "devices_per_node": node, "network": {"intra": {"fabric": intra}, "inter": inter}}
+    spec, _ = resolve(Document(file=device, data=data))
+    return Machine(architecture=architecture(spec), network=spec.network, node=node, stack=stack)
+
+
+def _gigabits(text: str, device: str) -> float:
+    """Network of a node, by device where the table tells them apart: ``1600 for A100 and 3200 for H100``. [Gbit/s]"""
+    by_device = re.findall(r"([\d.]+) for ([\w-]+)", text)
+    for amount, name in by_device:
+        if device.lower().startswith(name.lower()):
+            return float(amount)
+    found = re.search(r"[\d.]+", text)
+    if found is None or by_device:
+        raise CrossflowError(f"no network of {device} in '{text}'")
+    return float(found.group())

@@ -1,0 +1,255 @@
+"""Recommendation models (DLRM): embedding tables, bottom and top MLP, and how features interact between them [1]_.
+
+References
+----------
+.. [1] Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", arXiv:1906.00091.
+.. [2] Hsia et al., "MAD-Max Beyond Single-Node", ISCA 2024, Sec. II and Table II.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.workload.transformer import Part, Routing
+
+# The layers that fine-tuning may freeze and that reports name; `top` is experts where the model has some.
+DlrmLayer = Literal["embedding", "bottom", "interaction", "top"]
+DLRM_LAYERS: tuple[DlrmLayer, ...] = ("embedding", "bottom", "interaction", "top")
+# What lies between a layer and the inputs.
+BELOW: Mapping[DlrmLayer, tuple[DlrmLayer, ...]] = {
+    "embedding": (), "bottom": (), "interaction": ("embedding", "bottom"), "top": ("embedding", "bottom", "interaction"),
+}  # fmt: skip
+Interaction = Literal["concatenation", "dot", "transformer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """`count` embedding tables alike.
+
+    Attributes
+    ----------
+    rows, width : rows of one table, and elements of a row. [1]
+    pooling : rows of one table that a sample looks up and adds up, in the mean. [1]
+    distinct : distinct rows over looked-up rows of a batch: what is left of the traffic where a row is found in cache
+        when it is wanted again. [1]
+    """
+
+    count: int
+    rows: int
+    width: int
+    pooling: float
+    distinct: float = 1.0
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all of them."""
+        return self.count * self.rows * self.width
+
+    @property
+    def lookups(self) -> float:
+        """Rows that one sample looks up in all of them. [1]"""
+        return self.count * self.pooling
+
+    @property
+    def pooled(self) -> int:
+        """Elements that one sample gets from all of them. [1]"""
+        return self.count * self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """A fully connected layer W[k, n] with bias and activation."""
+
+    k: int
+    n: int
+
+    @property
+    def weights(self) -> int:
+        """Elements of its matrix."""
+        return self.k * self.n
+
+    @property
+    def parameters(self) -> int:
+        """Elements of its matrix and its bias."""
+        return self.weights + self.n
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """A transformer that relates features: `layers` times attention and MLP, on `sequence` tokens of a sample."""
+
+    layers: int
+    sequence: int
+    attention: Part
+    mlp: Part
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all layers."""
+        return self.layers * (self.attention.parameters + self.mlp.parameters)
+
+    @property
+    def matrix_flops(self) -> float:
+        """Operations of one sample in products with weights. [flop]"""
+        matrices = (*self.attention.matrices, *self.mlp.matrices)
+        return self.layers * sum(2.0 * matrix.k * matrix.n for matrix in matrices) * self.sequence
+
+    @property
+    def score_flops(self) -> float:
+        """Operations of one sample in products of queries with keys and of probabilities with values. [flop]"""
+        found = self.attention.attention
+        assert found is not None
+        return self.layers * 2.0 * self.sequence**2 * found.heads * (found.query + found.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dlrm:
+    """A whole recommendation model.
+
+    Attributes
+    ----------
+    tables : groups of equal tables.
+    dense_features : numbers of a sample that the bottom MLP reads. [1]
+    bottom, top : layers of the two MLPs in order; with `routing` those of one expert.
+    interaction : how pooled embeddings and the bottom MLP's output meet.
+    encoder : the transformer, where they meet in one.
+    routing : experts in the place of the top MLP, of which a sample passes some.
+    """
+
+    name: str
+    tables: tuple[Tables, ...]
+    dense_features: int
+    bottom: tuple[Linear, ...]
+    top: tuple[Linear, ...]
+    interaction: Interaction = "concatenation"
+    encoder: Encoder | None = None
+    routing: Routing | None = None
+
+    @property
+    def table_parameters(self) -> int:
+        """Parameters of all tables."""
+        return sum(group.parameters for group in self.tables)
+
+    @property
+    def dense_parameters(self) -> int:
+        """Parameters of all else, all experts counted."""
+        return sum(self.layer_parameters(layer) for layer in ("bottom", "interaction", "top"))
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return self.table_parameters + self.dense_parameters
+
+    def layer_parameters(self, layer: str) -> int:
+        """Parameters of one kind of layer."""
+        if layer == "embedding":
+            return self.table_parameters
+        if layer == "interaction":
+            return self.encoder.parameters if self.encoder else 0
+        copies = self.routing.experts if self.routing and layer == "top" else 1
+        return copies * sum(linear.parameters for linear in (self.bottom if layer == "bottom" else self.top))
+
+    @property
+    def lookups(self) -> float:
+        """Rows that one sample looks up. [1]"""
+        return sum(group.lookups for group in self.tables)
+
+    @property
+    def pooled(self) -> int:
+        """Elements of a sample's pooled embeddings. [1]"""
+        return sum(group.pooled for group in self.tables)
+
+    @property
+    def count(self) -> int:
+        """Tables in all."""
+        return sum(group.count for group in self.tables)
+
+    def lookup_bytes(self, element: int = 4) -> float:
+        """Bytes of the rows that one sample looks up; published counts are of fp32. [B]"""
+        return sum(group.lookups * group.width for group in self.tables) * element
+
+    @property
+    def matrix_flops(self) -> float:
+        """Operations of one sample's forward pass in products with weights, as papers count them. [flop]"""
+        active = self.routing.active if self.routing else 1
+        dense = sum(linear.weights for linear in self.bottom) + active * sum(linear.weights for linear in self.top)
+        return 2.0 * dense + (self.encoder.matrix_flops if self.encoder else 0.0)
+
+    def forward_flops(self) -> float:
+        """Operations of one sample's forward pass: products with weights, scores of attention, dot products of features. [flop]"""
+        inner = self.encoder.score_flops if self.encoder else 0.0
+        if self.interaction == "dot":
+            inner += 2.0 * self.features**2 * self.tables[0].width
+        return self.matrix_flops + inner
+
+    @property
+    def features(self) -> int:
+        """Vectors that a dot interaction multiplies with each other: one a table and the bottom MLP's output. [1]"""
+        return self.count + 1
+
+
+def linears(widths: tuple[int, ...], inputs: int) -> tuple[Linear, ...]:
+    """Layers of an MLP of these widths.
+
+    >>> [(layer.k, layer.n) for layer in linears((8, 4), 13)]
+    [(13, 8), (8, 4)]
+    """
+    return tuple(Linear(k=k, n=n) for k, n in zip((inputs, *widths[:-1]), widths, strict=True))
+
+
+def interaction_width(kind: Interaction, tables: tuple[Tables, ...], bottom: int, encoder: Encoder | None) -> int:
+    """Elements that the top MLP reads of a sample: all of them, each pair's product and the bottom's output, or the encoder's mean."""
+    if kind == "transformer" and encoder is not None:
+        return encoder.attention.width + bottom
+    if kind == "dot":
+        features = sum(group.count for group in tables) + 1
+        return features * (features - 1) // 2 + bottom
+    return sum(group.pooled for group in tables) + bottom
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlrmJob:
+    """What a step of a recommendation model computes.
+
+    Attributes
+    ----------
+    model, training : the model, and whether there is a backward pass.
+    dtype : type of the dense part's products; weights and activations are kept in `element` bytes.
+    optimizer_states : values in fp32 that the optimizer keeps for each parameter of the dense part.
+    table_optimizer, table : the tables' optimizer, and the size of an element of a table. [B]
+    forward, backward, index : sizes on the wire of a pooled element, of its gradient, of an index. [B]
+    ahead : whether indices of the next batch travel during this one.
+    bucket : gradients that are reduced in one collective, at least. [B]
+    uneven : lookups of the fullest device over the mean, where whole tables are shared out. [1]
+    frozen : layers that do not train.
+    """
+
+    model: Dlrm
+    dtype: str
+    training: bool = True
+    optimizer_states: int = 0
+    table_optimizer: str = "rowwise_adagrad"
+    table: int = 2
+    forward: int = 2
+    backward: int = 2
+    index: int = 8
+    ahead: bool = True
+    bucket: float = 25.0 * 2**20
+    uneven: float = 1.0
+    frozen: frozenset[str] = frozenset()
+
+    @property
+    def element(self) -> int:
+        """Size of an activation or weight of the dense part. [B]"""
+        return DTYPE_BYTES[self.dtype]
+
+    def trains(self, layer: DlrmLayer) -> bool:
+        """Whether a layer's weights change."""
+        return self.training and layer not in self.frozen and self.model.layer_parameters(layer) > 0
+
+    def passes_back(self, layer: DlrmLayer) -> bool:
+        """Whether gradients pass through a layer to something that trains below it."""
+        return any(self.trains(lower) for lower in BELOW[layer])

@@ -1,0 +1,64 @@
+"""What one step of a transformer computes: the model, the task, data types, what trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.workload.spec import Frozen
+from crossflow.workload.transformer import LayerType, Transformer
+
+Task = Literal["training", "forward", "prefill", "decode"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a step of a transformer computes.
+
+    Attributes
+    ----------
+    model, task : training step, forward pass, or of a service: reading prompts (prefill), writing one token each (decode).
+    dtype : type that matrix products compute in; activations and weights are kept in `storage`.
+    optimizer_states : values in fp32 that the optimizer keeps for each parameter.
+    dropout : whether activations are dropped at random.
+    frozen : what does not train.
+    context : tokens that a request has in its cache in the mean of a decode step. [1]
+    cached : tokens that its cache holds at most; 0 for tasks that keep none. [1]
+    """
+
+    model: Transformer
+    dtype: str
+    task: Task = "training"
+    optimizer_states: int = 2
+    dropout: bool = False
+    frozen: Frozen | None = None
+    context: int = 0
+    cached: int = 0
+
+    @property
+    def training(self) -> bool:
+        """Whether there is a backward pass."""
+        return self.task == "training"
+
+    @property
+    def element(self) -> int:
+        """Size of an activation or weight as kernels move it; with fp8 they stay in bf16 outside the products. [B]"""
+        return max(DTYPE_BYTES[self.dtype], 2)
+
+    @property
+    def weight(self) -> int:
+        """Size of a weight as it is kept for the products. [B]"""
+        return self.element if self.element < 4 else 4
+
+    def gradient(self, precision: Literal["weight", "fp32"]) -> int:
+        """Size of a gradient as a software stack sums and reduces it. [B]"""
+        return 4 if precision == "fp32" else self.weight
+
+    def tokens(self, tokens: int) -> int:
+        """Tokens of a sample that pass a layer in one step: all, or the one that is written."""
+        return 1 if self.task == "decode" else tokens
+
+    def is_frozen(self, kind: LayerType, layer: int | None) -> bool:
+        """Whether a part of a layer (None for embedding and head) does not train."""
+        return self.frozen is not None and self.frozen.covers(kind, layer)

@@ -1,0 +1,329 @@
+"""Transformers: decoders, encoders, both, mixtures of experts and vision transformers, as layers of weight matrices.
+
+One description serves everything that is asked of a model: how many parameters it has, what one token costs, what a
+device keeps of it. A layer is a list of parts; a part is what lies between two residual additions: its matrices in
+program order, how tensor parallelism cuts each, and its attention, if it has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# column: the outputs are divided among the ranks of a tensor group; row: the inputs, the sums are then reduced;
+# none: every rank has the whole matrix.
+Cut = Literal["column", "row", "none"]
+# tokens: every token that its layer sees passes the matrix; sample: one of each sample (poolers, classifiers);
+# memory: those of the encoder (keys and values of cross-attention).
+Over = Literal["tokens", "sample", "memory"]
+# The layer types that strategies, frozen sets and reports address.
+LayerType = Literal["embedding", "attention", "mlp", "experts", "head"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A weight matrix W[k, n] that multiplies token vectors.
+
+    Attributes
+    ----------
+    name, k, n : what it is, inputs and outputs. [1]
+    cut : how tensor parallelism divides it.
+    bias : whether it adds a bias.
+    experts : how many there are of it, one an expert; a token passes only some (1 for a matrix that every token passes).
+    over : which tokens of a sample pass it.
+    """
+
+    name: str
+    k: int
+    n: int
+    cut: Cut = "none"
+    bias: bool = False
+    experts: int = 1
+    over: Over = "tokens"
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all copies."""
+        return self.experts * (self.k * self.n + (self.n if self.bias else 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Geometry of attention: heads, width of queries and keys, width of values, and what a token leaves in the cache.
+
+    Attributes
+    ----------
+    heads, kv_heads : query heads, and heads of keys and values (fewer in grouped-query attention).
+    query, value : elements of one head's query or key, and of its value. [1]
+    cached : elements that one token keeps for later ones, all heads together. [1]
+    causal : whether a token sees only those before it.
+    cross : whether keys and values come from the encoder.
+    rotary : whether queries and keys are rotated by their positions.
+    """
+
+    heads: int
+    kv_heads: int
+    query: int
+    value: int
+    cached: int
+    causal: bool = True
+    cross: bool = False
+    rotary: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How a mixture of experts routes: a token goes to `active` of `experts`, each at most `capacity` times its even share.
+
+    `capacity` is None where no token is dropped.
+    """
+
+    experts: int
+    active: int
+    capacity: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What lies between two residual additions.
+
+    Attributes
+    ----------
+    type : layer type.
+    width : elements of a token's vector that enter and leave. [1]
+    matrices : weights in program order.
+    table : parameters of a lookup table, whose rows tensor parallelism divides. [1]
+    vectors : parameters of norms and other vectors, which every rank has whole. [1]
+    inner : elements a token has between the matrices of an MLP (of one expert). [1]
+    gated : whether the MLP multiplies two branches (SwiGLU and kin).
+    attention, routing : for parts that attend or route.
+    """
+
+    type: LayerType
+    width: int
+    matrices: tuple[Matrix, ...] = ()
+    table: int = 0
+    vectors: int = 0
+    inner: int = 0
+    gated: bool = False
+    attention: Attention | None = None
+    routing: Routing | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Parameters, all experts counted."""
+        return sum(matrix.parameters for matrix in self.matrices) + self.table + self.vectors
+
+    @property
+    def active_parameters(self) -> float:
+        """Parameters that one token passes."""
+        idle = sum(matrix.parameters * (1.0 - self._share(matrix)) for matrix in self.matrices)
+        return self.parameters - idle
+
+    def _share(self, matrix: Matrix) -> float:
+        return self.routing.active / matrix.experts if self.routing and matrix.experts > 1 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """`count` layers alike, one after the other; `tokens` is how many tokens of a sample pass them."""
+
+    name: str
+    count: int
+    tokens: int
+    parts: tuple[Part, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of one of them."""
+        return sum(part.parameters for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transformer:
+    """A whole model: embedding, layers in order, head.
+
+    Attributes
+    ----------
+    name : for reports.
+    embedding, head : parts before the first and after the last layer; of a tied head only the use counts, its matrix is
+        the embedding's.
+    layers : groups of equal layers.
+    tied : whether the head multiplies by the embedding's table.
+    vocabulary : rows of the table, 0 for a model of images. [1]
+    memory_tokens : tokens that cross-attention looks at, 0 without an encoder. [1]
+    """
+
+    name: str
+    embedding: Part
+    layers: tuple[Layer, ...]
+    head: Part
+    tied: bool
+    vocabulary: int
+    memory_tokens: int = 0
+
+    @property
+    def depth(self) -> int:
+        """Layers in all."""
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sample that the last layers see."""
+        return self.layers[-1].tokens
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model; a table that two parts share counts once."""
+        own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
+        return own + sum(layer.count * layer.parameters for layer in self.layers)
+
+    @property
+    def active_parameters(self) -> float:
+        """Parameters that one token passes, the experts it is not sent to left out."""
+        own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
+        return own + sum(layer.count * part.active_parameters for layer in self.layers for part in layer.parts)
+
+    @property
+    def _table(self) -> int:
+        return sum(matrix.k * matrix.n for matrix in self.head.matrices if matrix.name == "vocabulary")
+
+    def forward_flops(self, tokens: int | None = None) -> float:
+        """Multiplications and additions of one sample's forward pass: matrices of embedding, layers and head, attention. [flop]
+
+        A causal mask leaves half of the scores to compute; here all are counted, as published counts do.
+        """
+        total = self.part_flops(self.embedding, self.layers[0].tokens if tokens is None else tokens)
+        for layer in self.layers:
+            length = layer.tokens if tokens is None else tokens
+            total += layer.count * sum(self.part_flops(part, length) for part in layer.parts)
+        return total + self.part_flops(self.head, self.tokens if tokens is None else tokens)
+
+    def part_flops(self, part: Part, tokens: int) -> float:
+        """Operations of one part on one sample of `tokens` tokens, forward. [flop]"""
+        passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens}
+        total = 0.0
+        for matrix in part.matrices:
+            routed = part.routing.active if part.routing and matrix.experts > 1 else 1
+            total += 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
+        if part.attention:
+            seen = self.memory_tokens if part.attention.cross else tokens
+            total += 2.0 * tokens * seen * part.attention.heads * (part.attention.query + part.attention.value)
+        return total
+
+
+# -------------------------------------------------------------------------------------------- parts
+
+
+def self_attention(
+    *,
+    width: int,
+    heads: int,
+    kv_heads: int | None = None,
+    head: int | None = None,
+    causal: bool = True,
+    cross: bool = False,
+    rotary: bool = False,
+    bias: bool = True,
+    qkv_bias: bool | None = None,
+    norm_vectors: int = 2,
+) -> Part:
+    """Multi-head, grouped-query or multi-query attention: one product for queries, keys and values, one for the output.
+
+    `norm_vectors` is the number of `width`-long vectors of its norm: 2 for layer norm, 1 for RMS norm.
+    """
+    kv, d = kv_heads or heads, head or width // heads
+    qkv = bias if qkv_bias is None else qkv_bias
+    first = (
+        (
+            Matrix(name="query", k=width, n=heads * d, cut="column", bias=qkv),
+            Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory"),
+        )
+        if cross
+        else (Matrix(name="query_key_value", k=width, n=(heads + 2 * kv) * d, cut="column", bias=qkv),)
+    )
+    return Part(
+        type="attention",
+        width=width,
+        matrices=(*first, Matrix(name="output", k=heads * d, n=width, cut="row", bias=bias)),
+        vectors=norm_vectors * width,
+        attention=Attention(heads=heads, kv_heads=kv, query=d, value=d, cached=2 * kv * d, causal=causal, cross=cross, rotary=rotary),
+    )
+
+
+def latent_attention(
+    *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1
+) -> Part:
+    """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent."""
+    low = (
+        (
+            Matrix(name="query_down", k=width, n=query_rank),
+            Matrix(name="query_up", k=query_rank, n=heads * (nope + rope), cut="column"),
+        )
+        if query_rank
+        else (Matrix(name="query", k=width, n=heads * (nope + rope), cut="column"),)
+    )
+    return Part(
+        type="attention",
+        width=width,
+        matrices=(
+            *low,
+            Matrix(name="key_value_down", k=width, n=kv_rank + rope),
+            Matrix(name="key_value_up", k=kv_rank, n=heads * (nope + value), cut="column"),
+            Matrix(name="output", k=heads * value, n=width, cut="row"),
+        ),
+        vectors=norm_vectors * width + (query_rank or 0) + kv_rank,
+        attention=Attention(heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, rotary=True),
+    )
+
+
+def mlp(*, width: int, inner: int, gated: bool, bias: bool = True, norm_vectors: int = 2) -> Part:
+    """Feed-forward part: up (two branches where gated), activation, down."""
+    return Part(
+        type="mlp",
+        width=width,
+        matrices=(
+            Matrix(name="up", k=width, n=(2 if gated else 1) * inner, cut="column", bias=bias),
+            Matrix(name="down", k=inner, n=width, cut="row", bias=bias),
+        ),
+        vectors=norm_vectors * width,
+        inner=inner,
+        gated=gated,
+    )
+
+
+def experts(
+    *,
+    width: int,
+    inner: int,
+    gated: bool,
+    routing: Routing,
+    shared: int = 0,
+    router_bias: bool = False,
+    bias: bool = False,
+    norm_vectors: int = 1,
+) -> Part:
+    """Mixture of experts: a router, `routing.experts` MLPs of which a token passes some, and `shared` elements of one that all pass."""
+    branches = 2 if gated else 1
+    common = (
+        (
+            Matrix(name="shared_up", k=width, n=branches * shared, cut="column", bias=bias),
+            Matrix(name="shared_down", k=shared, n=width, cut="row", bias=bias),
+        )
+        if shared
+        else ()
+    )
+    return Part(
+        type="experts",
+        width=width,
+        matrices=(
+            Matrix(name="router", k=width, n=routing.experts, bias=router_bias),
+            *common,
+            Matrix(name="expert_up", k=width, n=branches * inner, cut="column", bias=bias, experts=routing.experts),
+            Matrix(name="expert_down", k=inner, n=width, cut="row", bias=bias, experts=routing.experts),
+        ),
+        vectors=norm_vectors * width,
+        inner=inner,
+        gated=gated,
+        routing=routing,
+    )

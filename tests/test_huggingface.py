@@ -1,0 +1,282 @@
+# ruff: noqa: E501  (exact sentences and tables of cases)
+"""config.json of published models: exact parameters from the file alone, what became of each field, and wrong files told exactly."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crossflow import files
+from crossflow.errors import SpecError
+from crossflow.workload.huggingface import FAMILIES, huggingface_document
+from crossflow.workload.spec import TransformerSpec
+
+CONFIGS = {path.stem: path for path in sorted((Path(__file__).parent / "data" / "huggingface").glob("*.json"))}
+
+# Parameters as the transformers library counts them (DeepSeek-V3 without the module that predicts further tokens).
+COUNTED = {
+    "bert-base-uncased": 109_514_298, "bloom-176b": 176_247_271_424, "command-r": 34_980_831_232, "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_419_200, "falcon-7b": 6_921_720_704, "flan-t5-xl": 2_849_757_184,
+    "gemma-2-9b": 9_241_705_984, "gemma-7b": 8_537_680_896, "gpt-j-6b": 6_050_882_784, "gpt-neox-20b": 20_554_567_680, "gpt2": 124_439_808,
+    "llama-2-7b": 6_738_415_616, "llama-3.1-405b": 405_853_388_800, "llava-of-llama": 6_738_415_616, "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704, "mpt-7b": 6_649_286_656, "olmo-7b": 6_888_095_744, "opt-1.3b": 1_315_758_080, "phi-2": 2_779_683_840,
+    "phi-3-mini": 3_821_079_552, "qwen1.5-moe-a2.7b": 14_315_784_192, "qwen2-7b": 7_615_616_512, "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-8b": 8_190_735_360, "roberta-base": 124_697_433, "starcoder2-3b": 3_030_371_328, "t5-large": 737_668_096,
+    "vit-large-patch16-224": 304_326_632,
+    # by hand: queries and outputs, 8 key and value heads of 64, MLP, two norms; a tied table and the last norm
+    "falcon-40b": 60 * (2 * 8192**2 + 2 * 8192 * 8 * 64 + 8 * 8192**2 + 4 * 8192) + 65024 * 8192 + 2 * 8192,
+}  # fmt: skip
+
+
+def config(name, **changes):
+    """Fields of one of the files, some changed, those given as ... left out."""
+    fields = {**json.loads(CONFIGS[name].read_text()), **changes}
+    return {key: value for key, value in fields.items() if value is not ...}
+
+
+def written(folder, fields):
+    path = folder / "config.json"
+    path.write_text(fields if isinstance(fields, str) else json.dumps(fields, indent=1))
+    return path
+
+
+def read(path):
+    document, uses = huggingface_document(path)
+    return files.validate(TransformerSpec, document), {use.key: use.became for use in uses}
+
+
+def problems(path):
+    with pytest.raises(SpecError) as caught:
+        huggingface_document(path)
+    return [(problem.line, problem.path, problem.message) for problem in caught.value.problems]
+
+
+# ------------------------------------------------------------------------------------------ what is read
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_follow_from_the_file_alone(name):
+    spec, _ = read(CONFIGS[name])
+    assert spec.transformer().parameters == COUNTED[name]
+
+
+def test_every_family_is_read_from_a_file():
+    assert {fields.get("text_config", fields)["model_type"] for fields in map(config, CONFIGS)} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("llama-2-7b", "llama2-7b"),
+        ("mixtral-8x7b", "mixtral-8x7b"),
+        ("deepseek-v3", "deepseek-v3"),
+        ("bloom-176b", "bloom-176b"),
+        ("t5-large", "t5-large"),
+    ],
+)
+def test_a_file_and_a_preset_describe_one_model(name, preset):
+    shipped = files.validate(TransformerSpec, files.read_yaml(files.find("templates", preset))).transformer()
+    described = read(CONFIGS[name])[0].transformer()
+    assert [layer.parts for layer in described.layers] == [layer.parts for layer in shipped.layers]
+    assert (described.embedding, described.head, described.tied) == (shipped.embedding, shipped.head, shipped.tied)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_field_is_reported_and_known(name):
+    fields = config(name)
+    uses = huggingface_document(CONFIGS[name])[1]
+    parts = ("text_config", "attn_config")
+    expected = [f"{key}.{below}" if key in parts else key for key, value in fields.items() for below in (value if key in parts else [""])]
+    assert [use.key for use in uses] == expected
+    assert not [use.key for use in uses if use.became == "not used: not known to crossflow"]
+
+
+def test_what_became_of_fields():
+    became = read(CONFIGS["deepseek-v3"])[1]
+    assert became["first_k_dense_replace"] == "experts.dense_layers = 3"
+    assert became["moe_intermediate_size"] == "experts.ffn = 2048, experts.shared = 2048"
+    assert became["architectures"] == 'head = "language"'
+    assert became["torch_dtype"] == 'dtype = "bf16"'
+    assert became["rope_theta"] == "not used: does not change the cost"
+    assert became["attention_bias"] == "checked: as it is modelled"
+    assert became["num_nextn_predict_layers"] == "not used: the modules that predict further tokens are left out"
+
+
+def test_other_names_nothing_and_the_unknown_are_told_apart(tmp_path):
+    became = read(written(tmp_path, config("gpt2", future=1)))[1]
+    assert became["n_positions"] == "sequence = 1024, max_positions = 1024"
+    assert became["n_ctx"] == "not used: other fields decide"
+    assert became["summary_activation"] == "not used: null"
+    assert became["future"] == "not used: not known to crossflow"
+
+
+def test_of_a_nested_file_the_text_part_is_read():
+    spec, became = read(CONFIGS["llava-of-llama"])
+    assert (spec.dtype, spec.layers) == ("bf16", 32)
+    assert became["text_config.hidden_size"] == "hidden = 4096"
+    assert became["torch_dtype"] == 'dtype = "bf16"'
+    assert became["vision_config"] == "not used: only text_config is read"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "key", "value"),
+    [
+        ("falcon-7b", {"multi_query": False}, "kv_heads", None),
+        ("falcon-7b", {"alibi": True}, "positions", "alibi"),
+        ("falcon-7b", {"parallel_attn": False}, "norms", 2),
+        ("mpt-7b", {"attn_config": {"alibi": False}}, "positions", "learned"),
+        ("mpt-7b", {"no_bias": False}, "biases", True),
+        ("gpt2", {"n_inner": 1000}, "ffn", 1000),
+        ("gpt2", {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}, "dropout", False),
+        ("gpt2", {"architectures": ["GPT2Model"]}, "head", "none"),
+        ("gpt-neox-20b", {"use_parallel_residual": False}, "parallel", False),
+        ("bert-base-uncased", {"architectures": ["BertForPreTraining"]}, "pooler", True),
+        ("command-r", {"use_qk_norm": True}, "qk_norm", "per-head"),
+        ("llama-2-7b", {"attention_bias": True}, "biases", True),
+        ("llama-2-7b", {"num_key_value_heads": None}, "kv_heads", None),
+        ("roberta-base", {"max_position_embeddings": 130}, "sequence", 128),
+        ("opt-1.3b", {"max_position_embeddings": 128}, "max_positions", 130),
+        ("t5-large", {"num_decoder_layers": 6}, "layers", 6),
+        ("vit-large-patch16-224", {"id2label": {"0": "cat", "1": "dog"}}, "image.classes", 2),
+        ("deepseek-v2-lite", {"n_shared_experts": None}, "experts.shared", 0),
+    ],
+)
+def test_a_field_changes_what_it_should(tmp_path, name, changes, key, value):
+    before, after = read(CONFIGS[name])[0], read(written(tmp_path, config(name, **changes)))[0]
+    for part in key.split("."):
+        before, after = getattr(before, part), getattr(after, part)
+    assert after == value
+    assert before != after
+
+
+def test_without_an_architecture_a_family_has_its_usual_head(tmp_path):
+    heads = {name: read(written(tmp_path, config(name, architectures=...)))[0].head for name in ("gpt2", "bert-base-uncased", "t5-large")}
+    assert heads == {"gpt2": "language", "bert-base-uncased": "masked", "t5-large": "language"}
+
+
+def test_a_scenario_lays_its_own_over_the_file():
+    own = files.Document(file="scenario", data={"sequence": 4096, "global_batch": 8, "experts": {"capacity": 1.5}})
+    spec = files.validate(TransformerSpec, files.merge(huggingface_document(CONFIGS["mixtral-8x7b"])[0], own))
+    assert (spec.sequence, spec.global_batch, spec.layers) == (4096, 8, 32)
+    assert (spec.experts.count, spec.experts.capacity) == (8, 1.5)
+
+
+def test_dimensions_that_do_not_fit_are_told_with_the_line_of_their_field(tmp_path):
+    path = written(tmp_path, config("gpt2", n_head=7))
+    with pytest.raises(SpecError) as caught:
+        read(path)
+    line = 1 + [text.strip() for text in path.read_text().splitlines()].index('"n_head": 7,')
+    assert str(caught.value) == f"{path}:{line}: heads: hidden = 768 is not a multiple of heads = 7; give head_dim"
+
+
+# ------------------------------------------------------------------------------------------ wrong files
+
+KNOWN = ", ".join(FAMILIES)
+
+
+def test_an_unknown_family_is_told_with_what_was_read(tmp_path):
+    fields = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16}
+    read_of_it = 'architectures = ["MambaForCausalLM"], num_hidden_layers = 24, hidden_size = 768'
+    assert problems(written(tmp_path, fields)) == [(5, "model_type", f'unknown model_type "mamba"; read: {read_of_it}; known: {KNOWN}')]
+
+
+def test_a_file_without_a_family_is_told(tmp_path):
+    message = f"the key 'model_type' is missing; read: no dimensions; known: {KNOWN}"
+    assert problems(written(tmp_path, {})) == [(None, "model_type", message)]
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "known"),
+    [
+        ("llama-2-7b", "LlamaForSequenceClassification", "...ForCausalLM, ...LMHeadModel, ...Model"),
+        ("bert-base-uncased", "BertLMHeadModel", "...ForMaskedLM, ...ForPreTraining, ...Model"),
+        ("t5-large", "T5EncoderModel", "...ForConditionalGeneration, ...LMHeadModel"),
+    ],
+)
+def test_an_unknown_architecture_is_told(tmp_path, name, architecture, known):
+    fields = config(name, architectures=[architecture])
+    message = f"[\"{architecture}\"] is not modelled for model_type '{fields['model_type']}'; known: {known}"
+    assert [found[1:] for found in problems(written(tmp_path, fields))] == [("architectures", message)]
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "message"),
+    [
+        ("llama-2-7b", ["vocab_size"], "the key 'vocab_size' is missing; a file of model_type 'llama' needs it"),
+        (
+            "gpt2",
+            ["n_embd", "n_layer", "vocab_size"],
+            "the keys 'num_hidden_layers' (or 'n_layer'), 'hidden_size' (or 'n_embd'), 'vocab_size' are missing; a file of model_type 'gpt2' needs them",
+        ),
+        (
+            "deepseek-v3",
+            ["n_routed_experts", "kv_lora_rank"],
+            "the keys 'n_routed_experts', 'kv_lora_rank' are missing; a file of model_type 'deepseek_v3' needs them",
+        ),
+    ],
+)
+def test_missing_fields_are_told_all_at_once(tmp_path, name, missing, message):
+    assert problems(written(tmp_path, config(name, **dict.fromkeys(missing, ...)))) == [(None, "", message)]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("llama-2-7b", {"hidden_size": "4096"}, 'expected a whole number of at least 1, got "4096"'),
+        ("llama-2-7b", {"num_hidden_layers": 0}, "expected a whole number of at least 1, got 0"),
+        ("llama-2-7b", {"num_attention_heads": 32.0}, "expected a whole number of at least 1, got 32.0"),
+        ("llama-2-7b", {"num_key_value_heads": True}, "expected a whole number of at least 1, got true"),
+        ("llama-2-7b", {"tie_word_embeddings": "no"}, 'expected true or false, got "no"'),
+        ("llama-2-7b", {"_name_or_path": 7}, "expected text, got 7"),
+        ("falcon-7b", {"parallel_attn": "yes"}, 'expected true or false, got "yes"'),
+        ("deepseek-v3", {"first_k_dense_replace": -1}, "expected a whole number of at least 0, got -1"),
+        ("opt-1.3b", {"word_embed_proj_dim": 512}, "512 is not modelled where hidden_size = 2048"),
+        ("opt-1.3b", {"do_layer_norm_before": False}, "false is not modelled; known: true"),
+        (
+            "t5-large",
+            {"feed_forward_proj": "gated-tanh"},
+            '"gated-tanh" is not modelled; known: "relu", "gelu", "gated-gelu", "gated-silu"',
+        ),
+        ("qwen3-30b-a3b", {"mlp_only_layers": [1]}, "[1] is not modelled; known: []"),
+    ],
+)
+def test_wrong_values_are_told_with_their_field(tmp_path, name, changes, message):
+    path = written(tmp_path, config(name, **changes))
+    (key,) = changes
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if f'"{key}"' in text)
+    assert problems(path) == [(line, key, message)]
+
+
+def test_all_wrong_values_are_told_at_once(tmp_path):
+    path = written(tmp_path, config("llama-2-7b", hidden_size=None, vocab_size="many", num_hidden_layers=-1))
+    assert [found[1] for found in problems(path)] == ["", "num_hidden_layers", "vocab_size"]
+
+
+def test_a_wrong_value_of_the_text_part_is_told_there(tmp_path):
+    inner = config("llama-2-7b", hidden_size=-1)
+    assert [found[1] for found in problems(written(tmp_path, {"model_type": "llava", "text_config": inner}))] == ["text_config.hidden_size"]
+
+
+BROKEN = [
+    (
+        json.dumps({"model_type": "llama", "hidden_size": 4096}, indent=1)[:30],
+        3,
+        "not valid JSON: it ends before it is complete; was it copied whole?",
+    ),
+    ("", 1, "not valid JSON: it ends before it is complete; was it copied whole?"),
+    ('{"model_type": llama}', 1, "not valid JSON: expecting value"),
+    ('{"layers": 1, "layers": 2}', None, "not valid JSON: duplicate key 'layers'"),
+    ("[" * 100_000, None, "not valid JSON: it is nested too deeply"),
+    ("[1]", None, "expected the fields of a model, got a list"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "message"), BROKEN)
+def test_broken_files_are_told(tmp_path, text, line, message):
+    assert problems(written(tmp_path, text)) == [(line, "", message)]
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path):
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    assert problems(tmp_path / "none.json") == [(None, "", "cannot be read: No such file or directory")]
+    assert problems(tmp_path / "binary.json") == [(None, "", "cannot be read: it is not UTF-8 text")]

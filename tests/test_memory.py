@@ -1,0 +1,343 @@
+"""Memory of a step: published closed forms, what sharing out adds up to, laws, what frees memory, and measured peaks."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossflow.architecture import architecture, resolve
+from crossflow.files import Document
+from crossflow.parallel.plan import Layout, Plan
+from crossflow.software import load_stack
+from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, activations, in_flight, memory, parameters, remedies
+from crossflow.step.outcome import Machine
+from crossflow.timeline.pipeline import order
+from crossflow.workload.job import Job
+from crossflow.workload.spec import Frozen, TransformerSpec
+
+GPT = {
+    "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,
+    "positions": "learned", "norm": "layernorm", "biases": True, "tied_embeddings": False, "global_batch": 1, "dtype": "fp16",
+}  # fmt: skip
+LLAMA = {
+    "model": "transformer",
+    "layers": 8,
+    "hidden": 1024,
+    "heads": 16,
+    "ffn": 2816,
+    "vocabulary": 32000,
+    "sequence": 512,
+    "global_batch": 1,
+}
+
+
+def job_of(base=GPT, dropout=False, task="training", frozen=None, **changes):
+    spec = TransformerSpec.model_validate({**base, **changes})
+    return Job(model=spec.transformer(), dtype=spec.dtype, dropout=dropout, task=task, frozen=frozen)
+
+
+def layout_of(*plans, batch=64):
+    return Layout.of(plans, np.full(len(plans), float(batch)), 8)
+
+
+def stack_of(name="megatron-lm-2022", gradient="weight", stages="even", **habits):
+    stack, _ = load_stack(name)
+    memory_ = stack.memory.model_copy(
+        update={key: np.array([float(value)]) if not isinstance(value, bool) else value for key, value in habits.items()}
+    )
+    return stack.model_copy(update={"memory": memory_, "gradient": gradient, "stages": stages})
+
+
+@pytest.fixture(scope="module")
+def machine():
+    spec, _ = resolve(Document(file="test", data={"template": "h100-sxm", "devices_per_node": 8}))
+    device = architecture(spec)
+
+    def build(name="megatron-lm-2022", **changes):
+        return Machine(architecture=device, network=spec.network, node=8, stack=stack_of(name, **changes))
+
+    return build
+
+
+def layer_bytes(job, plan, stack):
+    kept, _ = activations(job, layout_of(plan), stack)
+    return sum(kept[name][0] for name in kept if name not in ("embedding", "head"))
+
+
+# ------------------------------------------------------------------------------------ Korthikanti et al., 2022
+
+
+@pytest.mark.parametrize("b", [1, 4])
+@pytest.mark.parametrize("t", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("sequence_parallel", "recompute", "units"),
+    [
+        (False, "none", lambda t, scores: 10 + 24 / t + scores / t),  # Eq. 2
+        (True, "none", lambda t, scores: (34 + scores) / t),  # Eq. 4
+        (False, "selective", lambda t, scores: 10 + 24 / t),  # Table 2
+        (True, "selective", lambda t, scores: 34 / t),  # Eq. 6
+        (False, "full", lambda t, scores: 2),
+        (True, "full", lambda t, scores: 2 / t),
+    ],
+)
+def test_activations_of_a_layer_are_those_of_korthikanti(sequence_parallel, recompute, units, t, b):
+    s, h, a = 512, 1024, 16
+    plan = Plan(tp=t, micro_batch=b, sequence_parallel=sequence_parallel, recompute=recompute)
+    assert layer_bytes(job_of(dropout=True), plan, stack_of()) == pytest.approx(s * b * h * units(t, 5 * a * s / h))
+
+
+def test_ends_are_those_of_korthikanti():
+    """Masks of the embedding, and inputs of norm and product with fp32 logits: Eq. 5 and Sec. 4.3."""
+    s, b, h, v, t = 512, 2, 1024, 32000, 4
+    plan = Plan(tp=t, micro_batch=b, sequence_parallel=True)
+    kept, working = activations(job_of(dropout=True), layout_of(plan), stack_of(logit=4))
+    assert kept["embedding"][0] == pytest.approx(s * b * h / t)
+    assert kept["head"][0] + working["head"][0] == pytest.approx(4 * s * b * h * (1 + v / h) / t)
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4, 8])
+def test_the_first_stage_keeps_as_much_however_deep_the_pipeline(machine, pp):
+    """p microbatches of L / p layers, Eq. 5."""
+    job, plan = job_of(dropout=True), Plan(pp=pp, dp=1)
+    layers = in_flight(pp, 1, 64, gpipe=False)[0, 0] * 8 / pp * layer_bytes(job, plan, stack_of())
+    working = max(values[0] for name, values in activations(job, layout_of(plan), stack_of())[1].items() if pp == 1 or name != "head")
+    masks = pp * 512 * 1024
+    head = 4 * 512 * 1024 if pp == 1 else 0
+    found = memory(job, layout_of(plan), machine())
+    assert found.stages[KINDS.index("activations"), 0, 0] == pytest.approx(layers + masks + head + working)
+
+
+def test_a_gated_layer_of_grouped_queries_and_fused_attention_keeps_its_tensors():
+    """Inputs of two norms and their products; q, k, v, log-sum-exp, output; gate, up and their product."""
+    s, h, f, a, kv, d = 512, 1024, 2816, 16, 4, 64
+    expected = s * (2 * 4 * h + 2 * (a + 2 * kv) * d + 4 * a + 2 * h + 2 * 3 * f)
+    assert layer_bytes(job_of(LLAMA, kv_heads=4), Plan(), stack_of("megatron-core")) == pytest.approx(expected)
+
+
+def test_experts_keep_a_copy_of_a_token_for_each_that_it_passes():
+    experts = {"count": 8, "active": 2, "ffn": 1408}
+    two, four = (layer_bytes(job_of(LLAMA, experts={**experts, "active": active}), Plan(), stack_of("megatron-core")) for active in (2, 4))
+    assert four - two == pytest.approx(2 * 512 * (2 * 1024 + 2 * 1024 + 3 * 2 * 1408))
+
+
+def test_context_parallelism_divides_what_is_kept():
+    whole, shared = (layer_bytes(job_of(LLAMA), Plan(cp=cp), stack_of("megatron-core")) for cp in (1, 4))
+    assert shared == pytest.approx(whole / 4)
+
+
+# ------------------------------------------------------------------------------------ weights and their kin
+
+
+@pytest.mark.parametrize(
+    ("zero", "split"), [(0, (2, 2, 12)), (1, (2, 2, 12 / 64)), (2, (2, 2 / 64, 12 / 64)), (3, (2 / 64, 2 / 64, 12 / 64))]
+)
+def test_a_parameter_takes_sixteen_bytes_that_zero_shares_out(machine, zero, split):
+    """Rajbhandari et al., 2020, Fig. 1."""
+    job = job_of()
+    found = memory(job, layout_of(Plan(dp=64, zero=zero)), machine())
+    each = [found.kinds[kind][0] / job.model.parameters for kind in ("weights", "gradients", "optimizer")]
+    assert each == pytest.approx(split)
+
+
+def test_fp32_gradients_and_weights(machine):
+    job = job_of()
+    half = memory(job, layout_of(Plan()), machine(gradient="fp32"))
+    full = memory(replace(job, dtype="fp32"), layout_of(Plan()), machine())
+    assert half.kinds["gradients"][0] == full.kinds["gradients"][0] == full.kinds["weights"][0] == 4 * job.model.parameters
+    assert full.kinds["optimizer"][0] == 8 * job.model.parameters  # no master weights beside weights in fp32
+
+
+@pytest.mark.parametrize("plan", [Plan(pp=4, dp=2), Plan(pp=8), Plan(pp=2, virtual_stages=2, dp=4), Plan(pp=3, first_stage=2)])
+@pytest.mark.parametrize("tied", [False, True])
+def test_stages_together_hold_the_model_once_and_a_tied_table_twice(machine, plan, tied):
+    job = job_of(tied_embeddings=tied)
+    found = memory(job, layout_of(plan, batch=48), machine())
+    table = 32000 * 1024 if tied else 0
+    assert found.stages[0].sum() == pytest.approx(2 * (job.model.parameters + table))
+
+
+def test_one_device_holds_a_tied_table_once(machine):
+    job = job_of(tied_embeddings=True)
+    assert memory(job, layout_of(Plan()), machine()).kinds["weights"][0] == pytest.approx(2 * job.model.parameters)
+
+
+def test_tensor_ranks_share_matrices_and_repeat_vectors(machine):
+    job, t = job_of(), 8
+    model = job.model
+    vectors = (
+        sum(layer.count * part.vectors for layer in model.layers for part in layer.parts) + model.embedding.vectors + model.head.vectors
+    )
+    found = memory(job, layout_of(Plan(tp=t)), machine())
+    assert t * found.kinds["weights"][0] == pytest.approx(2 * (model.parameters + (t - 1) * vectors))
+
+
+def test_expert_ranks_share_experts_alone():
+    model = job_of(LLAMA, experts={"count": 8, "active": 2}).model
+    part = model.layers[0].parts[1]
+    dense, expert = parameters(part, layout_of(Plan(dp=8), Plan(dp=8, ep=4)))
+    assert dense[0] == dense[1] == part.parameters - 8 * 3 * 1024 * 2816
+    assert expert[0] == 4 * expert[1] == 8 * 3 * 1024 * 2816
+
+
+def test_what_does_not_train_has_weights_alone(machine):
+    frozen = job_of(frozen=Frozen(types=frozenset(("embedding", "head")), layers=frozenset(range(6))))
+    trained = 2 * frozen.model.layers[0].parameters
+    found = memory(frozen, layout_of(Plan()), machine())
+    assert found.kinds["gradients"][0] == pytest.approx(2 * trained)
+    assert found.kinds["weights"][0] == pytest.approx(2 * frozen.model.parameters)
+    forward = memory(job_of(task="forward"), layout_of(Plan()), machine())
+    assert forward.kinds["gradients"][0] == forward.kinds["optimizer"][0] == 0
+
+
+# ------------------------------------------------------------------------------------ schedules
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4, 7])
+def test_1f1b_keeps_at_most_the_stages_that_follow(stages):
+    for microbatches in (1, 3, 50):
+        found = in_flight(stages, 1, microbatches, gpipe=False)[0]
+        assert np.array_equal(found, np.minimum(stages - np.arange(stages), microbatches))
+        assert (in_flight(stages, 1, microbatches, gpipe=True) == microbatches).all()
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "microbatches"), [(1, 1, 4), (4, 1, 3), (4, 1, 12), (2, 2, 4), (4, 3, 8), (4, 2, 4), (8, 2, 16)]
+)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_flights_are_those_of_the_schedule(schedule, stages, chunks, microbatches):
+    """The closed form is what walking the schedule's slots finds."""
+    for stage in range(stages):
+        held = most = 0
+        for kind, _, _ in order(schedule, stages, chunks, microbatches, stage):
+            held += 1 if kind == "F" else -1
+            most = max(most, held)
+        assert in_flight(stages, chunks, microbatches, gpipe=schedule == "gpipe")[:, stage].sum() == most
+
+
+def test_the_fullest_moment_follows_the_habits(machine):
+    job, layout = job_of(), layout_of(Plan(dp=8, zero=1))
+    small = job_of(sequence=64)
+    assert MOMENTS[memory(job, layout, machine()).moment[0, 0]] == "backward"
+    assert MOMENTS[memory(small, layout, machine(late_gradients=True)).moment[0, 0]] == "finished"
+    late = memory(small, layout, machine(late_gradients=True, gathered_copy=True))
+    assert MOMENTS[late.moment[0, 0]] == "update"
+    assert late.update[0] == late.allocated[0]
+
+
+# ------------------------------------------------------------------------------------ laws
+
+WIDE = [Plan(tp=tp, dp=8 // tp, sequence_parallel=tp > 1) for tp in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        WIDE,
+        [Plan(micro_batch=b) for b in (8, 4, 2, 1)],
+        [Plan(dp=8, zero=zero) for zero in (0, 1, 2, 3)],
+        [Plan(recompute=recompute) for recompute in ("none", "selective", "full")],
+        [Plan(pp=pp, recompute="full") for pp in (1, 2, 4, 8)],
+        [Plan(cp=cp) for cp in (1, 2, 4)],
+    ],
+)
+def test_each_of_these_takes_less_and_less(machine, plans):
+    found = memory(job_of(dropout=True), layout_of(*plans), machine())
+    assert (np.diff(found.total) <= 0).all()
+    assert (np.diff(found.kinds["weights"]) <= 0).all()
+
+
+def test_fully_sharded_data_parallelism_tends_to_what_is_gathered(machine):
+    job, habits = job_of(), machine("pytorch-fsdp", library=1)
+    found = memory(job, layout_of(Plan(dp=10**9, zero=3), batch=10**9), habits)
+    each = 2 * job.model.layers[0].parameters
+    ends = 2 * (job.model.embedding.parameters + job.model.head.parameters)
+    assert found.kinds["weights"][0] + found.kinds["gradients"][0] + found.kinds["optimizer"][0] < 10
+    assert found.kinds["buffers"][0] == pytest.approx(3 * each + ends, rel=1e-6)  # two layers, gradients of one
+
+
+def test_a_batch_of_plans_is_each_alone(machine):
+    plans = [
+        *WIDE,
+        Plan(pp=4, dp=2),
+        Plan(pp=2, virtual_stages=2, dp=4),
+        Plan(pp=4, schedule="gpipe"),
+        Plan(dp=8, zero=3),
+        Plan(cp=2, dp=4, recompute="full"),
+    ]
+    job = job_of(dropout=True)
+    together = memory(job, layout_of(*plans), machine())
+    for i, plan in enumerate(plans):
+        alone = memory(job, layout_of(plan), machine())
+        assert together.total[i] == alone.total[0]
+        assert {kind: values[i] for kind, values in together.kinds.items()} == {kind: values[0] for kind, values in alone.kinds.items()}
+
+
+def test_kinds_add_up_and_the_framework_comes_on_top(machine):
+    found = memory(job_of(), layout_of(Plan(), Plan(pp=4)), machine(context=1e9, fragmentation=0.1))
+    assert sum(found.kinds.values()) == pytest.approx(found.total)
+    assert found.total == pytest.approx(1.1 * found.allocated + 1e9)
+    assert (found.stages[:, 1:, 0] == 0).all()  # stages that a pipeline lacks
+    assert found.stages[:FRAMEWORK].sum(axis=0).max(axis=0) == pytest.approx(found.allocated)
+
+
+# ------------------------------------------------------------------------------------ what would make it fit
+
+
+def test_remedies_tell_what_each_change_frees(machine):
+    job = job_of(layers=24, hidden=2048, heads=16, ffn=8192, sequence=2048, dropout=True)
+    plan = Plan(dp=8, micro_batch=8)
+    found = memory(job, layout_of(plan), machine())
+    assert not found.fits[0]
+    assert remedies(job, plan, 64, machine()) == (
+        "micro_batch: 4 frees 46.5 GiB and fits with 10.8 GiB to spare",
+        "recompute: selective frees 60.4 GiB and fits with 24.7 GiB to spare",
+        "tp: 2 (dp: 4) frees 57.1 GiB and fits with 21.3 GiB to spare",
+    )
+
+
+@pytest.mark.parametrize("plan", [Plan(dp=8), Plan(dp=8, micro_batch=8), Plan(tp=2, dp=4, zero=1)])
+def test_a_remedy_fits_on_as_many_devices(machine, plan):
+    job = job_of(layers=40, hidden=5120, heads=40, ffn=20480, sequence=2048)
+    for sentence in remedies(job, plan, 64, machine()):
+        changes = dict(part.split(": ") for part in sentence.split(" frees ")[0].replace(" (", " and ").replace(")", "").split(" and "))
+        values = {key: value if key == "recompute" else int(value) for key, value in changes.items()}
+        new = replace(plan, **values, sequence_parallel=plan.sequence_parallel or (values.get("tp", 0) > plan.tp == 1))
+        assert new.devices == plan.devices
+        assert memory(job, layout_of(new), machine()).fits[0]
+
+
+def test_a_model_too_large_for_its_devices_is_told(machine):
+    job = job_of(layers=96, hidden=12288, heads=96, ffn=49152, sequence=2048)
+    (sentence,) = remedies(job, Plan(dp=2), 64, machine())
+    assert sentence.startswith("no two changes are enough: ")
+    assert sentence.endswith(" GiB are lacking")
+    (alone,) = remedies(job, Plan(recompute="full", zero=3), 64, machine())
+    assert alone.startswith("no change frees memory: ")
+
+
+# ------------------------------------------------------------------------------------ measurements
+
+LINES = (Path(__file__).parent / "data/memory_runs.csv").read_text().splitlines()
+MEASURED = list(csv.DictReader(line for line in LINES if line[0] != "#"))
+SOFTWARE = {"simumax-b200-2026": "megatron-core", "hf-ultrascale-2025": "nanotron"}
+
+
+@pytest.mark.parametrize(
+    "row", MEASURED, ids=lambda row: f"{row['model']} tp{row['tp']} pp{row['pp']} zero{row['zero_stage']} seq{row['seq']}"
+)
+def test_measured_peaks(machine, row):
+    """Within 3 %; nanotron prints the peak of the optimizer's part of the step."""
+    n = {key: int(value) for key, value in row.items() if key not in ("source", "model", "device", "peak_memory_gib")}
+    job = job_of(
+        LLAMA, layers=n["layers"], hidden=n["hidden"], heads=n["heads"], kv_heads=n["kv_heads"], ffn=n["ffn"], vocabulary=n["vocab"],
+        tied_embeddings=n["tied_embeddings"] == 1, sequence=n["seq"], dtype="bf16",
+    )  # fmt: skip
+    plan = Plan(
+        tp=n["tp"], pp=n["pp"], dp=n["dp"], cp=n["cp"], zero=n["zero_stage"], micro_batch=n["micro_batch"], sequence_parallel=n["tp"] > 1
+    )  # fmt: skip
+    stack, _ = load_stack(SOFTWARE[row["source"]])
+    found = memory(job, layout_of(plan, batch=n["global_batch"]), replace(machine(), stack=stack))
+    needed = found.update if row["source"] == "hf-ultrascale-2025" else found.allocated
+    assert needed[0] / 2**30 == pytest.approx(float(row["peak_memory_gib"]), rel=0.03)
