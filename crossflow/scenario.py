@@ -16,19 +16,20 @@ from crossflow.architecture import GeneratedSystem, NetworkLevel, SystemSpec, re
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, Topology
-from crossflow.parallel import Plan, Strategy, parse_plan, parse_strategy, plan_problem, transform
+from crossflow.parallel import Strategy, transform
+from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.paths import with_quantity
 from crossflow.software import SoftwareStack, load_stack
+from crossflow.strategies import AnyStrategy, Workload, fitting, read_strategy, strategy_problem
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
 from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.job import Job
-from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, GemmSpec, LstmSpec, TransformerSpec, frozen_layers
+from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, TransformerSpec, frozen_layers
 
-# What runs a transformer where a scenario does not say: of its time for training, a serving engine for the rest.
+# What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm"}
-Workload = LstmSpec | GemmSpec | TransformerSpec
-DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
+DLRM_STACK = "torchrec"
 
 
 class RunLength(FileModel):
@@ -82,7 +83,7 @@ class Scenario:
     name: str
     system: SystemSpec
     workload: Workload
-    strategy: Strategy | Plan
+    strategy: AnyStrategy
     stack: SoftwareStack | None
     order: tuple[str, ...] | None
     kernels_per_device: int
@@ -95,7 +96,7 @@ class Scenario:
     @property
     def devices(self) -> int:
         """Accelerators in use."""
-        return self.strategy.devices
+        return self.system.device_count if isinstance(self.strategy, Hierarchy) else self.strategy.devices
 
     @property
     def nodes(self) -> tuple[int, int]:
@@ -105,8 +106,8 @@ class Scenario:
 
     def graph(self) -> Graph:
         """Compute graph of a workload that is a graph of kernels."""
-        if isinstance(self.workload, TransformerSpec):
-            raise TypeError("a transformer is layers, not a graph of kernels; see Scenario.job")
+        if isinstance(self.workload, TransformerSpec | DlrmSpec):
+            raise TypeError(f"a {self.workload.model} is layers, not a graph of kernels")
         return _graph(self.workload)
 
     def job(self) -> Job:
@@ -118,7 +119,12 @@ class Scenario:
     @property
     def workload_batch(self) -> int:
         """Samples of one step over all devices."""
-        return self.workload.global_batch if isinstance(self.workload, TransformerSpec) else self.graph().batch
+        return self.workload.global_batch if isinstance(self.workload, TransformerSpec | DlrmSpec) else self.graph().batch
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the software makes pipeline stages by weight, not by number of layers."""
+        return self.stack is not None and self.stack.stages == "balanced"
 
     @property
     def tokens_per_sample(self) -> int:
@@ -126,6 +132,8 @@ class Scenario:
         if isinstance(self.workload, TransformerSpec):
             job = self.job()
             return job.tokens(job.model.tokens) if job.model.vocabulary else 0
+        if isinstance(self.workload, DlrmSpec):
+            return 0
         return self.graph().tokens_per_sample
 
     def network(self) -> Network:
@@ -218,8 +226,7 @@ def check_strategy(scenario: Scenario) -> None:
     if isinstance(scenario.strategy, Strategy):
         transform(scenario.graph(), scenario.strategy)
         return
-    balanced = scenario.stack is not None and scenario.stack.stages == "balanced"
-    problem = plan_problem(scenario.strategy, scenario.job().model, scenario.workload_batch, balanced=balanced)
+    problem = strategy_problem(scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced)
     if problem is not None:
         raise StrategyError(f"strategy {scenario.strategy}: {problem}")
 
@@ -264,8 +271,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     except SpecError as error:
         problems += [_below("workload", problem) for problem in error.problems]
     try:
-        written = f"d{system.device_count}" if top.strategy == DATA_PARALLEL and system is not None else top.strategy
-        strategy = _strategy(written, workload)
+        strategy = read_strategy(top.strategy, workload, system)
     except StrategyError as error:
         problems.append(document.problem(("strategy",), str(error)))
     try:
@@ -284,9 +290,11 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         raise SpecError(
             [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]
         )
-    strategy = _fitting(strategy, system, Plan() if isinstance(workload, TransformerSpec) else parse_strategy("d1"))
+    strategy = fitting(strategy, system, workload)
     order = None if isinstance(top.placement, str) else top.placement
-    if order is not None:
+    if order is not None and not isinstance(strategy, Strategy):
+        raise SpecError([document.problem(("placement",), f"a {workload.model} lies as its strategy says; leave placement out")])
+    if order is not None and isinstance(strategy, Strategy):
         _check_order(order, strategy, document)
         order = tuple(name for name in order if name in {axis.name for axis in strategy.axes})
     return Scenario(
@@ -305,20 +313,15 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     )
 
 
-def _strategy(written: str | Mapping[str, Any] | None, workload: Workload | None) -> Strategy | Plan | None:
-    """A strategy in the form that its workload knows."""
-    if written is None:
-        return None
-    return parse_plan(written) if isinstance(workload, TransformerSpec) else parse_strategy(written)
-
-
 def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:
-    """Software of a transformer; other workloads have none."""
-    if workload is not None and not isinstance(workload, TransformerSpec):
+    """Software of a layered model; other workloads have none."""
+    if workload is not None and not isinstance(workload, TransformerSpec | DlrmSpec):
         if named is not None:
-            raise CrossflowError(f"a software stack runs transformers; {workload.model} has none")
+            raise CrossflowError(f"a software stack runs transformers and dlrm; {workload.model} has none")
         return None
     if named is None:
+        if isinstance(workload, DlrmSpec):
+            return load_stack(DLRM_STACK, base)[0]
         return load_stack(DEFAULT_STACK[workload.task if workload is not None else "training"], base)[0]
     return load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
 
@@ -358,25 +361,7 @@ def _below(section: str, problem: Problem) -> Problem:
     return Problem(file=problem.file, line=problem.line, path=path, message=problem.message)
 
 
-def _fitting(strategy: Strategy | Plan | None, system: SystemSpec, single: Strategy | Plan) -> Strategy | Plan:
-    """The strategy, if it fits the number of devices; on one device none is needed, and it is `single`."""
-    counted = system.devices is not None or system.nodes is not None
-    devices = system.device_count
-    if strategy is None:
-        if counted and devices > 1:
-            raise StrategyError(
-                f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write d{devices}"
-            )
-        return single
-    if counted and strategy.devices != devices:
-        product = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes)
-        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices ({product}), but the system has {devices}")
-    if strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
-        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
-    return strategy
-
-
-def _check_order(order: tuple[str, ...], strategy: Strategy | Plan, document: Document) -> None:
+def _check_order(order: tuple[str, ...], strategy: Strategy, document: Document) -> None:
     names = [axis.name for axis in strategy.axes if axis.size > 1]
     if sorted(set(order) & set(names)) != sorted(names) or len(set(order)) != len(order):
         raise SpecError([document.problem(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")])

@@ -21,7 +21,7 @@ LAYERS = (
     ("cost",),
     ("timeline",),
     ("step",),
-    ("scenario", "score"),
+    ("strategies", "scenario", "score"),
     ("points", "operating"),
     ("evaluation",),
     ("prediction", "parameters"),

@@ -13,14 +13,15 @@ from crossflow.architecture import SystemSpec, architecture
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT, derived
 from crossflow.evaluation.graphs import graph_score, placed
-from crossflow.evaluation.layered import machine, plans_apart, transformer_score
+from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, transformer_score
 from crossflow.parallel import Plan
+from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.paths import with_quantity
 from crossflow.points import Points, groups, split, variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score, scatter
 from crossflow.technology import Choice
-from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 __all__ = ["CHUNK", "INCONSISTENT", "derived", "evaluate", "machine", "placed"]
 
@@ -82,7 +83,7 @@ def _batch(
     quantities: Mapping[str, Array],
     n: int,
     *,
-    plans: Sequence[Plan] | None = None,
+    plans: Sequence[Plan] | Sequence[Hierarchy] | None = None,
     least: bool,
     fitting: bool,
 ) -> Score:
@@ -97,5 +98,14 @@ def _batch(
             system = with_quantity(system, rest, values)
     device = architecture(system, library, choices)
     if isinstance(scenario.workload, TransformerSpec):
-        return transformer_score(scenario, system, device, n, plans, fitting=fitting)
+        return transformer_score(
+            scenario,
+            system,
+            device,
+            n,
+            plans,  # type: ignore[arg-type]
+            fitting=fitting,
+        )
+    if isinstance(scenario.workload, DlrmSpec):
+        return dlrm_score(scenario, system, device, n, plans)  # type: ignore[arg-type]
     return graph_score(scenario, system, device, n, least=least)

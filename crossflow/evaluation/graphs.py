@@ -33,6 +33,7 @@ def graph_score(scenario: Scenario, system: SystemSpec, device: Architecture, n:
 
 def placed(scenario: Scenario, supergraph: SuperGraph, device: Architecture) -> Placement:
     """Placement of the mesh: in the scenario's order, or in the best of all orders for the bytes that axes move."""
+    assert isinstance(scenario.strategy, Strategy)  # a graph's is
     axes = tuple((axis.name, axis.size) for axis in scenario.strategy.axes)
     network = scenario.network()
     if scenario.order is not None:

@@ -1,4 +1,4 @@
-"""Evaluation of transformers: plans as arrays, one step, score."""
+"""Evaluation of layered models, transformers and recommendation models: strategies as arrays, one step, score."""
 
 from __future__ import annotations
 
@@ -15,28 +15,55 @@ from crossflow.cost.parts import device_points
 from crossflow.errors import StrategyError
 from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
 from crossflow.parallel import Layout, Plan, parse_plan, plan_problem
+from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, Score
 from crossflow.step import Machine, Outcome
+from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, memory
 from crossflow.step.transformer import transformer_step
 from crossflow.workload.job import Job
-from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 RESOURCES = ("compute", "memory", "launch", "host", "network", "bubble")
 BESIDE = ("workload.", "software")  # what may vary together with plans without changing the number of devices
 
 
-def plans_apart(scenario: Scenario, discrete: Mapping[str, Sequence[Any]]) -> tuple[list[Plan] | None, Mapping[str, Sequence[Any]]]:
-    """Plans of a transformer's points, which vary inside a batch, and the other discrete settings, which do not."""
+def plans_apart(
+    scenario: Scenario, discrete: Mapping[str, Sequence[Any]]
+) -> tuple[list[Plan] | list[Hierarchy] | None, Mapping[str, Sequence[Any]]]:
+    """Strategies of a layered model's points, which vary inside a batch, and the other discrete settings, which do not."""
     rest = {path: values for path, values in discrete.items() if path != "strategy"}
-    if not isinstance(scenario.workload, TransformerSpec) or len(rest) == len(discrete) or not all(p.startswith(BESIDE) for p in rest):
+    if len(rest) == len(discrete) or not all(path.startswith(BESIDE) for path in rest):
         return None, discrete
-    plans = [value if isinstance(value, Plan) else parse_plan(value) for value in discrete["strategy"]]
+    given = discrete["strategy"]
+    if isinstance(scenario.workload, DlrmSpec):
+        return [value if isinstance(value, Hierarchy) else parse_hierarchy(value) for value in given], rest
+    if not isinstance(scenario.workload, TransformerSpec) or any(is_hierarchy(value) for value in given):
+        return None, discrete
+    plans = [value if isinstance(value, Plan) else parse_plan(value) for value in given]
     counted = scenario.system.devices is not None or scenario.system.nodes is not None
     for plan in {plan for plan in plans if counted and plan.devices != scenario.system.device_count}:
         raise StrategyError(f"strategy {plan} needs {plan.devices} devices, but the system has {scenario.system.device_count}")
     return plans, rest
+
+
+def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, chosen: Sequence[Hierarchy] | None) -> Score:
+    """Score of n points of a recommendation model: its own strategy, or one a point."""
+    workload, strategy = scenario.workload, scenario.strategy
+    assert isinstance(workload, DlrmSpec)  # the caller has looked
+    assert isinstance(strategy, Hierarchy)  # such a model's is
+    node, nodes = scenario.nodes
+    hierarchies = [strategy] * n if chosen is None else list(chosen)
+    for hierarchy in dict.fromkeys(hierarchies):
+        problem = hierarchy_problem(hierarchy, workload.dlrm(), workload.global_batch, node, nodes)
+        if problem is not None:
+            raise StrategyError(f"strategy {hierarchy}: {problem}")
+    runs_on = replace(machine(scenario, device, system), node=node)
+    outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
+    return layered_score(
+        scenario, device, outcome, np.full(n, float(scenario.devices)), samples=workload.global_batch, tokens=0, dtype=workload.dtype
+    )
 
 
 def transformer_score(
@@ -113,9 +140,15 @@ def _problem(plan: Plan, model: Any, batch: int, balanced: bool) -> str | None:
 
 def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None = None) -> Machine:
     """What a transformer of a scenario runs on, with a device and, where it varies between points, a system."""
-    assert scenario.stack is not None  # a transformer has one
+    assert scenario.stack is not None  # layered models have one
     found = scenario.system if system is None else system
     return Machine(architecture=device, network=found.network, node=found.devices_per_node, stack=scenario.stack)
+
+
+def model_parameters(scenario: Scenario) -> int:
+    """Parameters of a layered model. [1]"""
+    workload = scenario.workload
+    return workload.dlrm().parameters if isinstance(workload, DlrmSpec) else scenario.job().model.parameters
 
 
 def layered_score(
@@ -160,7 +193,7 @@ def layered_score(
         cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
         devices=devices,
         **rents(scenario.system, device, devices, dtype, n),
-        parameters=np.full(n, float(scenario.job().model.parameters)),
+        parameters=np.full(n, float(model_parameters(scenario))),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),
         mfu=np.where(timed, needed, 0.0),

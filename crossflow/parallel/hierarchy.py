@@ -14,6 +14,7 @@ References
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,8 +82,10 @@ def is_hierarchy(given: object) -> bool:
     return isinstance(given, Mapping) and bool(given) and any(key in KINDS for key in given)
 
 
-def parse_hierarchy(given: Mapping[str, Any]) -> Hierarchy:
-    """Read a strategy by layer types: ``{dense: [tp, ddp], embedding: [mp]}``; transformer and experts follow dense where absent.
+def parse_hierarchy(given: str | Mapping[str, Any]) -> Hierarchy:
+    """Read a strategy by layer types: ``{dense: [tp, ddp], embedding: [mp]}``, or as text, ``dense (tp, ddp), embedding mp``.
+
+    Transformer and experts follow dense where absent.
 
     Raises
     ------
@@ -92,6 +95,8 @@ def parse_hierarchy(given: Mapping[str, Any]) -> Hierarchy:
     >>> str(parse_hierarchy({"dense": ["tp", "ddp"], "embedding": ["mp"]}))
     'dense (tp, ddp), embedding mp'
     """
+    if isinstance(given, str):
+        return parse_hierarchy(_from_text(given))
     problems = [f"unknown layer type '{key}'{did_you_mean(key, KINDS)}; known: {', '.join(KINDS)}" for key in given if key not in KINDS]
     levels: dict[str, Levels] = {}
     for kind in KINDS:
@@ -102,6 +107,16 @@ def parse_hierarchy(given: Mapping[str, Any]) -> Hierarchy:
         raise StrategyError("strategy: " + "; ".join(problems))
     dense = levels.get("dense", ("ddp", "ddp"))
     return Hierarchy(**{"transformer": dense, "experts": dense, **levels})
+
+
+def _from_text(text: str) -> dict[str, list[str]]:
+    """Roles by layer type of a strategy as text."""
+    form = r"([a-z]+)\s+(?:\(([^()]*)\)|([a-z-]+))"
+    if not re.fullmatch(rf"\s*{form}(?:\s*,\s*{form})*\s*", text):
+        raise StrategyError(
+            f"strategy '{text}' is not of the form 'dense (tp, ddp), embedding mp', or {{dense: [tp, ddp], embedding: [mp]}}"
+        )
+    return {kind: [role.strip() for role in (pair or one).split(",")] for kind, pair, one in re.findall(form, text)}
 
 
 def _levels(kind: Kind, given: Any, problems: list[str]) -> Levels | None:

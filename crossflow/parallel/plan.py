@@ -84,7 +84,8 @@ NUMBERS: Mapping[str, str] = {
     "g": "shard_group", "first": "first_stage", "last": "last_stage",
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
-    "sp": ("sequence_parallel", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"), "gpipe": ("schedule", "gpipe"),
+    "sp": ("sequence_parallel", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
+    "gpipe": ("schedule", "gpipe"),
 }  # fmt: skip
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
@@ -108,7 +109,7 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
         f"unknown key '{key}'{did_you_mean(key, sorted(_NAMES))}; known: {', '.join(sorted(_NAMES))}" for key in given if key not in _NAMES
     ]
     for key, value in given.items():
-        if key in _CHOICES and (value not in _CHOICES[key] or isinstance(value, bool)):
+        if key in _CHOICES and (value not in _CHOICES[key] or isinstance(value, (bool, float))):
             problems.append(f"{key} must be one of {', '.join(map(str, _CHOICES[key]))}, got {value!r}")
         elif key == "sequence_parallel" and not isinstance(value, bool):
             problems.append(f"sequence_parallel must be true or false, got {value!r}")
@@ -197,8 +198,14 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         return f"{model.depth} layers do not divide by pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
     if plan.virtual_stages > 1 and plan.pp == 1:
         return "virtual_stages > 1 needs a pipeline, but pp = 1"
-    if not balanced and min(stage_layers(model.depth, plan.pp, plan.first_stage, plan.last_stage)) < 1:
-        return f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage} leave no layer for another of {plan.pp} stages"
+    if plan.first_stage or plan.last_stage or not balanced:
+        stages = plan.pp * plan.virtual_stages
+        sizes = stage_layers(model.depth, stages, plan.first_stage, plan.last_stage)
+        ends = f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage}"
+        if min(sizes) < 1:
+            return f"{ends} leave no layer for another of {stages} stages"
+        if (len(sizes), sum(sizes)) != (stages, model.depth):
+            return f"{ends} do not add up to {model.depth} layers in {stages} stages"
     cuts = plan.cp * (plan.tp if plan.sequence_parallel else 1)
     if model.vocabulary and any(layer.tokens % cuts for layer in model.layers):
         return f"the sequence does not divide by cp{' x tp' if plan.sequence_parallel else ''} = {cuts}"
@@ -293,8 +300,9 @@ class Layout:
         return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self) if field.name != "node"})
 
     def group(self, stride: Array, size: Array) -> Group:
-        """Ranks `stride` apart: how many of them lie in one node of consecutive devices."""
-        return Group(size=size, per_node=np.clip(self.node // np.minimum(stride, self.node), 1, size))
+        """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (`crossflow.mapping.place`)."""
+        fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
+        return Group(size=size, per_node=np.where(self.node % stride == 0, fitting, 1.0))
 
     @functools.cached_property
     def tensor(self) -> Group:

@@ -14,9 +14,8 @@ from crossflow.architecture import GeneratedSystem
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.parallel import transform
 from crossflow.points import groups, variant
-from crossflow.scenario import Scenario
+from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import Score
 from crossflow.search.space import Designs, Space, picked
 
@@ -202,7 +201,7 @@ class Problem:
 def _illegal(scenario: Scenario, settings: str) -> str | None:
     try:
         made = variant(scenario, json.loads(settings))
-        transform(made.graph(), made.strategy)
+        check_strategy(made)
         made.network()
     except (StrategyError, CrossflowError) as error:
         return str(error)

@@ -12,9 +12,9 @@ from crossflow import files
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
-from crossflow.parallel import transform
 from crossflow.points import split, variant
-from crossflow.scenario import DATA_PARALLEL, Scenario, from_document, spelled_out
+from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
+from crossflow.strategies import ANY
 from crossflow.study import searches, sweeps
 from crossflow.study.plots.canvas import label
 from crossflow.study.spaces import check_names, check_path, plot_columns
@@ -79,8 +79,8 @@ def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
     spec = files.validate(StudyFile, document)
     if not isinstance(spec.scenario, Mapping):
         raise SpecError([document.problem(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")])
-    if "strategy" in spec.space and "strategy" not in spec.scenario:
-        document = files.merge(document, Document(file=document.file, data={"scenario": {"strategy": DATA_PARALLEL}}))
+    if ("strategy" in spec.space or "strategy" in spec.sweep) and "strategy" not in spec.scenario:
+        document = files.merge(document, Document(file=document.file, data={"scenario": {"strategy": ANY}}))
     scenario = from_document(document.under("scenario"), base, spec.name)
     values = {swept: sweep_values(swept, given, document) for swept, given in spec.sweep.items()}
     _check_values(spec, scenario, values, document)
@@ -134,7 +134,7 @@ def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], d
         try:
             made = variant(scenario, settings)
             if strategies:
-                transform(made.graph(), made.strategy)
+                check_strategy(made)
         except CrossflowError as error:
             where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
             return [document.problem(("sweep", next(iter(settings), "")), f"{where}: {error}")]

@@ -14,20 +14,20 @@ from crossflow.architecture import GeneratedSystem
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.evaluation import evaluate
 from crossflow.files import Document, FileModel
-from crossflow.parallel import legal_strategies, parse_strategy
 from crossflow.paths import quantities
 from crossflow.points import Split, check_choice, split, variant, varied
-from crossflow.scenario import DATA_PARALLEL, Scenario
+from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search import Constraint, Objective, Options, Problem, Range, Shares, Space
 from crossflow.search.space import SMALLEST_SHARE
+from crossflow.strategies import ANY, every_strategy, read_strategy
 from crossflow.study.spec import Range as Spaced
 from crossflow.study.spec import StudyFile, spaced
 from crossflow.units import parse
 
 SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
-VARIABLE = ("system", "techlib", "workload", "strategy", "placement", "kernels_per_device")  # sections of a scenario that vary
+VARIABLE = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")  # sections of a scenario that vary
 _BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
 
 
@@ -155,12 +155,12 @@ def _check_values(path: str, values: tuple[Any, ...], scenario: Scenario) -> Non
     """CrossflowError for a strategy that is none, and for a setting of which no value makes a scenario."""
     if path == "strategy":
         for value in values:
-            parse_strategy(value)
+            read_strategy(value, scenario.workload, scenario.system)
         return
     reasons = []
     for value in values:
         try:
-            variant(scenario, {path: value, "strategy": DATA_PARALLEL})
+            variant(scenario, {path: value, "strategy": ANY})
         except CrossflowError as error:
             reasons.append(str(error))
     if len(reasons) == len(values):
@@ -206,9 +206,9 @@ def _strategies(scenario: Scenario, options: list[Options]) -> tuple[str, ...]:
     sizing = [o for o in options if o.path.startswith(("system.devices", "system.nodes", "system.template", "workload."))]
     found: dict[str, None] = {}
     for values in itertools.product(*(option.values for option in sizing)):
-        settings = {**{o.path: value for o, value in zip(sizing, values, strict=True)}, "strategy": DATA_PARALLEL}
+        settings = {**{o.path: value for o, value in zip(sizing, values, strict=True)}, "strategy": ANY}
         made = variant(scenario, settings)
-        found |= dict.fromkeys(legal_strategies(made.graph(), made.devices))
+        found |= dict.fromkeys(every_strategy(made.workload, made.nodes))
     if not found:
         raise CrossflowError("no strategy divides this model over so many devices")
     return tuple(found)

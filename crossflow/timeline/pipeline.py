@@ -67,7 +67,7 @@ class _Walk:
     Indices into a flat table of finishing times whose last row is zero, for slots without a predecessor.
     """
 
-    depths: tuple[tuple[Index, Index, Index, Index, Array], ...]  # slots, before, source, row of durations, from another stage
+    depths: tuple[tuple[Index, Index, Index, Index, Mask], ...]  # slots, before, source, row of durations, from another stage
     order: tuple[tuple[int, int, int, bool], ...]  # the same slot by slot, in an order that respects dependence
     stages: Index  # slots of every stage in its order, shape (stages, slots of a stage)
 
@@ -114,7 +114,7 @@ def _walk(schedule: Pipeline, stages: int, chunks: int, microbatches: int) -> _W
     table = np.array(made)[by_depth]
     cuts = np.flatnonzero(np.diff(np.array(ranked)[by_depth])) + 1
     depths = tuple(
-        (slots, part[:, 0], part[:, 1], part[:, 2], part[:, 3:].astype(float))
+        (slots, part[:, 0], part[:, 1], part[:, 2], part[:, 3:] > 0)
         for slots, part in zip(np.split(by_depth, cuts), np.split(table, cuts), strict=True)
     )
     return _Walk(depths=depths, order=tuple(made), stages=np.array(number)[np.array(orders)])
@@ -170,7 +170,8 @@ def _repetition(ends: Array, walk: _Walk, chunks: int) -> tuple[Array, Mask]:
     window = stop[:, None] - np.arange(1, 2 * stages + 1)
     slots = np.take_along_axis(walk.stages, window, axis=1).ravel()
     earlier = np.take_along_axis(walk.stages, window - 2 * stages * chunks, axis=1).ravel()
-    added = ends[slots] - ends[earlier]
+    with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
+        added = ends[slots] - ends[earlier]
     round_ = added.max(axis=0)
     return round_, np.asarray(round_ - added.min(axis=0) <= 1e-9 * round_)
 
@@ -183,7 +184,7 @@ def _ends(walk: _Walk, durations: Array, transfer: Array) -> Array:
     ends = np.zeros((len(walk.order) + 1, n))
     late = bool(transfer.any())
     for slots, before, source, row, crosses in walk.depths:
-        arrived = ends[source] + crosses * transfer if late else ends[source]
+        arrived = np.where(crosses, ends[source] + transfer, ends[source]) if late else ends[source]
         ends[slots] = np.maximum(ends[before], arrived) + durations[row]
     return ends
 

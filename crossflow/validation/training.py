@@ -35,6 +35,9 @@ COLUMNS = (
     "source", "model", "device", "gpus", "layers", "hidden", "heads", "ffn", "gated_ffn", "vocab", "seq", "global_batch", "micro_batch",
     "tp", "pp", "dp", "dtype", "iter_time_s",
 )  # fmt: skip
+# Whole numbers; of the later ones an empty cell stands for one, or none.
+WHOLE = ("gpus", "layers", "hidden", "heads", "ffn", "vocab", "seq", "global_batch", "micro_batch")
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "virtual_stages", "zero_stage", "kv_heads", "gpus_per_node")
 MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated_ffn", "vocab", "tied_embeddings", "seq", "dtype")
 SOURCE = ("source", "software", "intra_fabric", "inter_network", "inter_gbit_s_per_node")
 # Networks as sources call them, where that is not the name of a kind of fabric.
@@ -111,6 +114,7 @@ def rank_correlation(measured: Array, predicted: Array, sizes: Any, layouts: Any
 def training_table(folder: Path) -> Table:
     """Measured training runs of ``training_runs.csv``, with the software and the networks of ``sources.csv``."""
     rows = read_rows(folder / "training_runs.csv", COLUMNS)
+    _check(folder / "training_runs.csv", rows)
     found, reasons = runs(folder, rows)
     predicted, needed, fits = (np.full(len(rows), np.nan) for _ in range(3))
     for group in found:
@@ -151,7 +155,7 @@ def _seconds(file: Path, rows: Sequence[Row]) -> Array:
     for i, row in enumerate(rows):
         if row["iter_time_s"]:
             value = _number(file, row, "iter_time_s")
-            if value <= 0:
+            if not 0 < value < np.inf:
                 raise SpecError(
                     [Problem(file=str(file), path="iter_time_s", message=f"expected a number above zero, got '{row['iter_time_s']}'")]
                 )
@@ -159,12 +163,27 @@ def _seconds(file: Path, rows: Sequence[Row]) -> Array:
     return result
 
 
+def _check(file: Path, rows: Sequence[Row]) -> None:
+    """SpecError with every cell that is to hold a whole number and holds something else."""
+    wrong = [
+        Problem(file=str(file), path=column, message=f"expected a whole number, got '{row.get(column) or ''}' in the row {_text(row)}")
+        for row in rows
+        for column in (*WHOLE, *DEGREES)
+        if not (row.get(column) or ("" if column in WHOLE else "1")).isdecimal()
+    ]
+    if wrong:
+        raise SpecError(wrong)
+
+
+def _text(row: Row) -> str:
+    return ",".join(map(str, row.values()))
+
+
 def _number(file: Path, row: Row, column: str) -> float:
     try:
         return float(row[column])
     except ValueError:
-        where = ",".join(map(str, row.values()))
-        message = f"expected a number, got '{row[column]}' in the row {where}"
+        message = f"expected a number, got '{row[column]}' in the row {_text(row)}"
         raise SpecError([Problem(file=str(file), path=column, message=message)]) from None
 
 
@@ -208,7 +227,11 @@ def _batch(
     model = spec.transformer()
     good, reasons = [], []
     for i in members:
-        plan = plan_of(rows[i])
+        try:
+            plan = plan_of(rows[i])
+        except CrossflowError as error:
+            reasons.append(str(error))
+            continue
         problem = plan_problem(plan, model, int(rows[i]["global_batch"]), balanced=stack.stages == "balanced")
         if problem is None:
             good.append((i, plan))

@@ -1,0 +1,100 @@
+"""Strategies of all workloads: read in the form that a workload knows, checked against it, and listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from crossflow.architecture import SystemSpec
+from crossflow.errors import StrategyError
+from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, parse_plan, parse_strategy, plan_problem
+from crossflow.parallel.hierarchy import Hierarchy, as_plan, hierarchy_problem, is_hierarchy, legal_hierarchies, parse_hierarchy
+from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
+
+DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
+ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
+HIERARCHY = ("dense", "embedding", "transformer", "experts")  # keys of a strategy by layer types
+Workload = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec
+AnyStrategy = Strategy | Plan | Hierarchy
+
+
+def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:
+    """A strategy in the form that its workload knows; a transformer's may be written by layer types too."""
+    if written is None:
+        return None
+    if written == ANY:
+        if workload is None or system is None:
+            return None
+        node = min(system.devices_per_node, system.device_count)
+        legal = every_strategy(workload, (node, system.device_count // node))
+        if not legal:
+            raise StrategyError(f"no strategy divides this {workload.model} over {system.device_count} devices")
+        written = legal[0]
+    if written == DATA_PARALLEL and system is not None:
+        written = {"dense": "ddp", "embedding": "mp"} if isinstance(workload, DlrmSpec) else f"d{system.device_count}"
+    if isinstance(workload, DlrmSpec):
+        return parse_hierarchy(written)
+    if not isinstance(workload, TransformerSpec):
+        return parse_strategy(written)
+    if is_hierarchy(written) and system is not None:
+        node = min(system.devices_per_node, system.device_count)
+        levels = {key: value for key, value in written.items() if key in HIERARCHY} if isinstance(written, Mapping) else {}
+        options = {key: value for key, value in written.items() if key not in HIERARCHY} if isinstance(written, Mapping) else {}
+        hierarchy = parse_hierarchy(levels)
+        kind: Literal["dense", "transformer"] = "transformer" if "transformer" in levels else "dense"
+        return as_plan(hierarchy, kind, workload.global_batch, node, system.device_count // node, **_options(options))
+    return parse_plan(written)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Further options beside layer types, checked as those of a plan."""
+    parse_plan(given)
+    return dict(given)
+
+
+def _alone(workload: Workload) -> AnyStrategy:
+    """The strategy of a workload on one device."""
+    if isinstance(workload, DlrmSpec):
+        return parse_hierarchy({"dense": "ddp", "embedding": "mp"})
+    return Plan() if isinstance(workload, TransformerSpec) else parse_strategy("d1")
+
+
+def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload) -> AnyStrategy:
+    """The strategy, if it fits the number of devices; on one device none is needed, then it is the trivial one."""
+    counted = system.devices is not None or system.nodes is not None
+    devices = system.device_count
+    if strategy is None:
+        if counted and devices > 1:
+            raise StrategyError(
+                f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write d{devices}"
+            )
+        return _alone(workload)
+    if isinstance(strategy, Hierarchy):
+        return strategy
+    if counted and strategy.devices != devices:
+        product = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes)
+        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices ({product}), but the system has {devices}")
+    if strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
+        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
+    return strategy
+
+
+def strategy_problem(strategy: Plan | Hierarchy, workload: Workload, nodes: tuple[int, int], *, balanced: bool) -> str | None:
+    """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can."""
+    if isinstance(strategy, Hierarchy):
+        assert isinstance(workload, DlrmSpec)  # only such a model has one
+        return hierarchy_problem(strategy, workload.dlrm(), workload.global_batch, *nodes)
+    assert isinstance(workload, TransformerSpec)  # only such a model has one
+    return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced)
+
+
+def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...]:
+    """Every strategy that divides a workload over all devices of so many nodes, as text."""
+    node, count = nodes
+    if isinstance(workload, DlrmSpec):
+        return tuple(str(found) for found in legal_hierarchies(workload.dlrm(), workload.global_batch, node, count))
+    if isinstance(workload, TransformerSpec):
+        training = workload.task == "training"
+        plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, training=training)
+        return tuple(str(plan) for plan in plans)
+    return legal_strategies(workload.graph(), node * count)
