@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from crossflow import files
-from crossflow.architecture import GeneratedSystem, NetworkLevel, SystemSpec, resolve
+from crossflow.architecture import GeneratedSystem, SystemSpec, resolve
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
-from crossflow.mapping import Network, Topology
+from crossflow.mapping import Network, wired
 from crossflow.parallel import Strategy, transform
 from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.paths import with_quantity
@@ -138,9 +138,7 @@ class Scenario:
 
     def network(self) -> Network:
         """Topology of both network levels at the size in use."""
-        per_node, nodes = self.nodes
-        spec = self.system.network
-        return Network(package=_topology(spec.intra, per_node), cluster=_topology(spec.inter, nodes))
+        return wired(self.system.network, *self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
         """The scenario's own data, as it would be written to a file."""
@@ -178,29 +176,6 @@ def _job(workload: TransformerSpec) -> Job:
         context=prompt + output // 2,
         cached=prompt + output if workload.task in ("prefill", "decode") else 0,
     )
-
-
-# Wiring of each kind of fabric, where a scenario does not say otherwise.
-FABRIC_TOPOLOGY = {
-    "ideal": "switch", "nvswitch": "switch", "nvswitch-sharp": "switch", "nvl72": "switch", "pairwise-nvlink": "switch", "pcie": "switch",
-    "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected", "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
-    "infiniband": "switch", "infiniband-sharp": "switch", "roce": "switch", "gpudirect-tcpxo": "switch", "efa": "switch",
-    "ethernet": "switch", "ici": "torus3d", "none": "switch",
-}  # fmt: skip
-
-
-def _topology(level: NetworkLevel, nodes: int) -> Topology:
-    kind = level.topology or FABRIC_TOPOLOGY[level.fabric]
-    if nodes == 1:
-        return Topology(kind="single", nodes=1)
-    if kind == "single":
-        raise StrategyError(
-            f"{nodes} devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"
-        )
-    try:
-        return Topology(kind=kind, nodes=nodes, shape=level.shape or ())
-    except ValueError as error:
-        raise StrategyError(str(error)) from None
 
 
 def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:

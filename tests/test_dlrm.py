@@ -283,7 +283,8 @@ def test_experts_get_every_sample_as_often_as_it_passes_one():
 
 
 def test_summed_rows_are_scattered_and_their_gradients_gathered():
-    group = Group(size=np.array([8.0]), per_node=np.array([8.0]))
+    eight = np.array([8.0])
+    group = Group(size=eight, per_node=eight, stride=np.ones(1), devices=eight, extent=eight)
     for collective, factor in (("reduce_scatter", 7 / 8), ("all_gather", 7 / 8), ("all_reduce", 14 / 8), ("all_to_all", 7 / 8)):
         inside, outside = volume(Send(collective=collective, size=np.array([800.0]), group=group))
         assert (inside[0], outside[0]) == (pytest.approx(800 * factor), 0.0)

@@ -10,7 +10,8 @@ from crossflow import provenance
 
 KEYS = {
     "name", "step_time_s", "feasible", "reason", "extrapolated", "breakdown_s", "communication_s", "memory", "throughput", "mfu",
-    "energy_j", "cost_usd", "power_w", "bound_by", "architecture", "system", "provenance", "hfu", "remedies", "by_layer_s", "cost_per_million",
+    "energy_j", "cost_usd", "power_w", "bound_by", "architecture", "system", "provenance",
+    "hfu", "remedies", "by_layer_s", "cost_per_million",
 }  # fmt: skip
 SMALL = {"hidden": 1024, "vocabulary": 32000, "global_batch": 512, "sequence": 4}
 

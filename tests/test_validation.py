@@ -166,6 +166,16 @@ def test_a_device_without_rows_of_its_own_is_predicted_from_its_template(folder)
     assert (found["n"], found["skipped"]) == (2, 0)
 
 
+def test_training_runs_are_among_the_tables(folder):
+    """They run on the machines of sources.csv; what else holds of them is in test_training_runs.py."""
+    head = "source,model,device,gpus,layers,hidden,heads,ffn,gated_ffn,vocab,seq,global_batch,micro_batch,tp,pp,dp,dtype,iter_time_s\n"
+    run = "gpt,a100-80gb,8,8,1024,16,4096,0,32000,512,64,2,2,2,2,bf16,0.5\n"
+    sources = "source,software,intra_fabric,inter_network,inter_gbit_s_per_node\ns,Megatron-LM (2022),nvswitch,infiniband,1600\n"
+    found = folder(training_runs=f"{head}s,{run}t,{run}", sources=sources)["training_runs"]
+    assert (found["n"], found["skipped"]) == (1, 1)
+    assert found["skipped_reasons"] == {"source 't' is not in sources.csv": 1}
+
+
 def test_order_and_comments_of_rows_do_not_matter(folder):
     rows = data_rows(shipped() / "gemm.csv")
     there = folder(gemm=GEMM + "\n".join(rows))["gemm"]

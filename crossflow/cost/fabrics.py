@@ -21,7 +21,7 @@ from crossflow.mapping import AxisRoute, Topology, level_bandwidths
 from crossflow.mapping.rings import has_chain, rings
 
 ZERO, INFINITE = np.zeros(1), np.array([np.inf])
-BONDED = ("nvswitch", "nvswitch-sharp", "nvl72")
+BONDED = ("nvswitch", "nvswitch-sharp", "nvl72", "ideal")  # ideal links reach all others of a node, beside a real network
 SOCKETS = ("ethernet", "none")
 SOFTWARE = (*SOCKETS, "gpudirect-tcpxo")
 CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh

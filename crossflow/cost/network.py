@@ -26,6 +26,8 @@ ANY_TO_ANY = ("switch", "fully-connected")
 # of one node share, by the placement, unless one group is the whole node.
 PLACED = ("ideal", "torus3d", "ici", "none")
 DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
+# Fabrics where nothing but how many ranks share a node decides what a collective takes.
+SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie")
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -70,18 +72,24 @@ def _one(
     size = message.size
     for axis in message.axes:
         route = placement.route(axis)
-        amount = np.array([size])
-        if network.intra.fabric in PLACED and network.inter.fabric in PLACED:
-            step = _ideal_time(message.collective, amount, route, placement, architecture)
-        elif network.intra.fabric in DIRECT and not route.crosses and route.size < devices_per_node:
-            step = direct_time(message.collective, amount, route, network, architecture)
-        else:
-            adjacent = placement.strides[axis] == 1
-            step = fabric_time(message.collective, amount, route, network, architecture, devices_per_node, adjacent=adjacent)
+        step = axis_time(message.collective, np.array([size]), axis, placement, network, architecture, devices_per_node)
         inside, outside = _bytes(message.collective, size, route)
         time, intra, inter = time + step, intra + inside, inter + outside
         size /= route.size
     return {"time": time, "intra_bytes": intra, "inter_bytes": inter}
+
+
+def axis_time(
+    collective: str, size: Array, axis: str, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
+) -> Array:
+    """Time of a collective of `size` bytes, shape (n,) or (1,), along one axis of a placed mesh. [s]"""
+    route = placement.route(axis)
+    if network.intra.fabric in PLACED and (network.inter.fabric in PLACED or not route.crosses):
+        return _ideal_time(collective, size, route, placement, architecture)
+    if network.intra.fabric in DIRECT and not route.crosses and route.size < devices_per_node:
+        return direct_time(collective, size, route, network, architecture)
+    adjacent = placement.strides[axis] == 1
+    return fabric_time(collective, size, route, network, architecture, devices_per_node, adjacent=adjacent)
 
 
 def _ideal_time(collective: str, size: Array, route: AxisRoute, placement: Placement, architecture: Architecture) -> Array:

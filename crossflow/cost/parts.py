@@ -12,8 +12,10 @@ import numpy as np
 from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array, Index, divide
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
+from crossflow.cost.network import SWITCHED, axis_time
 from crossflow.cost.roofline import KernelCosts, searched_costs, tiled_costs, vector_rate
 from crossflow.errors import CrossflowError
+from crossflow.mapping import place, wired
 from crossflow.parallel.blocks import PHASES, Kernels, Message
 from crossflow.parallel.plan import Group, Layout
 from crossflow.software import SoftwareStack
@@ -191,6 +193,8 @@ class Wires:
         sizes = size if np.shape(size) == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
         if not group.several or not sizes.any():
             return np.zeros(sizes.shape)
+        if self.network.intra.fabric not in SWITCHED:
+            return self._placed(collective, sizes, group)
         if len(group.kinds) == 1:
             ranks, per_node, _ = group.kinds[0]
             time = path_time(sizes, self.path(collective, ranks, per_node))
@@ -201,6 +205,19 @@ class Wires:
                 found = self.path(collective, ranks, per_node)
                 chosen = Path(**{name: _at(getattr(found, name), members) for name in PATH})
                 result[members] = np.where(sizes[members] > 0, path_time(sizes[members], chosen), 0.0)
+        return result
+
+    def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
+        """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""
+        result = np.zeros(sizes.shape)
+        for stride, extent, devices, members in group.places:
+            if extent < 2:
+                continue
+            axes = (("inner", stride), ("group", extent), ("outer", devices // (stride * extent)))
+            node = min(self.node, devices)
+            placement = place(axes, wired(self.network, node, devices // node), chains=("group",) if collective == "send_recv" else ())
+            time = axis_time(collective, sizes, "group", placement, self.network, self.architecture, node)
+            result[members] = np.where(sizes > 0, time, 0.0)[members]
         return result
 
     def bytes(self, collective: str, size: Array, group: Group) -> Array:

@@ -185,7 +185,7 @@ def layered_score(
         communication={name: wide(part, n) for name, part in outcome.communication.items()},
         exposed_communication={name: wide(part, n) for name, part in outcome.exposed.items()},
         by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},
-        bound={name: divide(wide(part, n), wide(total, n)) for name, part in outcome.bound.items()},
+        bound={name: np.where(timed, np.where(timed, part, 0.0) / elapsed, np.isinf(part)) for name, part in outcome.bound.items()},
         memory=held,
         memory_capacity=capacity,
         energy=energy,

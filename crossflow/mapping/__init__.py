@@ -15,6 +15,7 @@ from crossflow.mapping.placement import (
 )
 from crossflow.mapping.rings import has_chain, rings
 from crossflow.mapping.topology import SINGLE, Network, Topology, most_square
+from crossflow.mapping.wiring import wired
 
 __all__ = [
     "PIPELINE_AXES",
@@ -34,4 +35,5 @@ __all__ = [
     "rings",
     "routed_edges",
     "to_networkx",
+    "wired",
 ]

@@ -254,7 +254,9 @@ class Mesh:
         inside = np.logical_or.reduce([self.has(role)[0] for role in roles])
         between = np.logical_or.reduce([self.has(role)[1] for role in roles])
         per_node = np.where(inside, self.node, 1.0)
-        return Group(size=per_node * np.where(between, self.nodes, 1.0), per_node=per_node)
+        size = per_node * np.where(between, self.nodes, 1.0)
+        stride = np.where(inside, 1.0, np.where(between, self.node, 1.0))
+        return Group(size=size, per_node=per_node, stride=stride, devices=self.node * self.nodes, extent=size)
 
     @property
     def tensor(self) -> Group:

@@ -20,7 +20,6 @@ Recompute = Literal["none", "selective", "full"]
 Pipeline = Literal["1f1b", "gpipe"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 SCHEDULES: tuple[Pipeline, ...] = ("1f1b", "gpipe")
-KEY = 4096.0  # beyond any number of devices in one node
 DEGREES = ("tp", "cp", "ep", "dp", "pp")
 
 
@@ -40,7 +39,6 @@ class Plan:
     recompute : what the backward pass computes again: nothing, attention's scores, or whole layers.
     schedule : order of forward and backward passes in a pipeline.
     first_stage, last_stage : layers of the first and the last stage where they differ from the others; 0 for even stages.
-    offload : what lives in host memory.
     """
 
     tp: int = 1
@@ -57,7 +55,6 @@ class Plan:
     schedule: Pipeline = "1f1b"
     first_stage: int = 0
     last_stage: int = 0
-    offload: Literal["none", "optimizer", "activations"] = "none"
 
     @property
     def devices(self) -> int:
@@ -91,7 +88,7 @@ _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 _NAMES = {field.name for field in fields(Plan)}
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": ("none", "optimizer", "activations"), "zero": (0, 1, 2, 3),
+    "recompute": RECOMPUTE, "schedule": SCHEDULES, "zero": (0, 1, 2, 3),
 }  # fmt: skip
 
 
@@ -229,10 +226,20 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
-    """Ranks that communicate: how many, and how many of them share a node; shape (n,)."""
+    """Ranks that communicate, shape (n,).
+
+    Attributes
+    ----------
+    size, per_node : how many, and how many of them share a node. [1]
+    stride, extent, devices : how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart; of the two
+        neighbours in a pipeline `extent` is all its stages. [1]
+    """
 
     size: Array
     per_node: Array
+    stride: Array
+    devices: Array
+    extent: Array
 
     @functools.cached_property
     def several(self) -> bool:
@@ -242,10 +249,26 @@ class Group:
     @functools.cached_property
     def kinds(self) -> tuple[tuple[int, int, Index], ...]:
         """Different groups among the points: ranks, ranks that share a node, and the points that have such."""
-        if self.size.size == 1:
-            return ((int(self.size[0]), int(self.per_node[0]), np.zeros(1, dtype=np.intp)),)
-        keys, which = np.unique(self.size * KEY + self.per_node, return_inverse=True)
-        return tuple((int(key // KEY), int(key % KEY), np.flatnonzero(which == i)) for i, key in enumerate(keys))
+        return tuple((ranks, per_node, members) for (ranks, per_node), members in _different(self.size, self.per_node))
+
+    @functools.cached_property
+    def places(self) -> tuple[tuple[int, int, int, Index], ...]:
+        """The same by how they lie: stride, extent, devices, and the points."""
+        found = _different(self.stride, self.extent, self.devices)
+        return tuple((stride, extent, devices, members) for (stride, extent, devices), members in found)
+
+    def at(self, members: Index) -> Group:
+        """Some of the points."""
+        return Group(**{field.name: getattr(self, field.name)[members] for field in fields(self)})
+
+
+def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
+    """Different rows of whole numbers, each with the points that have it."""
+    if columns[0].size == 1:
+        return [(tuple(int(column[0]) for column in columns), np.zeros(1, dtype=np.intp))]
+    rows, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    which = which.ravel()
+    return [(tuple(int(value) for value in rows[:, i]), np.flatnonzero(which == i)) for i in range(rows.shape[1])]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -302,7 +325,13 @@ class Layout:
     def group(self, stride: Array, size: Array) -> Group:
         """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (`crossflow.mapping.place`)."""
         fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
-        return Group(size=size, per_node=np.where(self.node % stride == 0, fitting, 1.0))
+        per_node = np.where(self.node % stride == 0, fitting, 1.0)
+        return Group(size=size, per_node=per_node, stride=stride, devices=self.devices, extent=size)
+
+    @functools.cached_property
+    def devices(self) -> Array:
+        """Devices in use. [1]"""
+        return self.tp * self.cp * self.dp * self.pp
 
     @functools.cached_property
     def tensor(self) -> Group:
@@ -343,7 +372,8 @@ class Layout:
     def stages(self) -> Group:
         """Neighbouring stages of a pipeline, as a pair."""
         stride = self.tp * self.cp * self.dp
-        return Group(size=np.minimum(self.pp, 2.0), per_node=np.where((stride < self.node) & (self.node % stride == 0), 2.0, 1.0))
+        per_node = np.where((stride < self.node) & (self.node % stride == 0), 2.0, 1.0)
+        return Group(size=np.minimum(self.pp, 2.0), per_node=per_node, stride=stride, devices=self.devices, extent=self.pp)
 
 
 def _column(plans: Sequence[Plan], name: str) -> Array:

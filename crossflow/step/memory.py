@@ -54,8 +54,8 @@ class Memory:
     ----------
     stages : of a device of every stage, shape (kinds, stages, n), zero where a pipeline has fewer stages; kinds are `KINDS`:
         weights, gradients as they are summed, optimizer's states with the fp32 weights, activations with the gradients that
-        pass back through them, keys and values that a service keeps for the tokens to come, buffers (gathered or copied weights and gradients, collectives' work space), framework (context,
-        libraries and what the allocator holds unused). [B]
+        pass back through them, keys and values that a service keeps for the tokens to come, buffers (gathered or copied weights
+        and gradients, collectives' work space), framework (context, libraries and what the allocator holds unused). [B]
     moment : index in `MOMENTS` of the fullest moment of every stage, shape (stages, n).
     update : what tensors take while the optimizer steps, on the fullest device of that moment, shape (n,). [B]
     capacity : of one device, shape (n,). [B]

@@ -15,7 +15,7 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.cost.parts import PartTimes, Wires, part_times
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
-from crossflow.parallel.plan import SCHEDULES, Group, Layout
+from crossflow.parallel.plan import SCHEDULES, Layout
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import Job, Machine, Outcome
 from crossflow.step.stages import alike, counts
@@ -92,11 +92,23 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     passes = _passes(kernels, times, layout, wires, machine)
     state = _state(job, layout, machine, wires)
     gathered_: dict[str, Array] = {}
-    for members, stages, chunks, microbatches, schedule in alike(layout):
-        here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, SCHEDULES[schedule], wires)
-        for name, values in here.items():
-            gathered_.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., members] = values
+    with np.errstate(invalid="ignore"):  # of a step without end, no part is worth a number
+        for members, stages, chunks, microbatches, schedule in alike(layout):
+            here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, SCHEDULES[schedule], wires)
+            for name, values in here.items():
+                gathered_.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., members] = values
+    _endless(gathered_)
     return _outcome(job, layout, machine, times, passes, state, gathered_, memory(job, layout, machine) if held is None else held)
+
+
+def _endless(found: dict[str, Array]) -> None:
+    """Say of steps without end that communication never ends, and nothing of what it would have left to other parts."""
+    endless = ~np.isfinite(found["total"])
+    if endless.any():
+        for values in found.values():
+            part = values[..., endless]
+            values[..., endless] = np.where(np.isnan(part), 0.0, part)
+        found["total"][endless] = found["exposed_communication"][endless] = np.inf
 
 
 def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, machine: Machine) -> Passes:
@@ -187,8 +199,9 @@ def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
             gather += wires.time("all_gather", np.where(sharded, amount * weight, 0.0), shards)
             if copies is not None:
                 reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(sharded, size / shards.size, 0.0), copies)
-            # Replicas reduce and gather their weights once a step; sharded ones gather twice and reduce once a microbatch.
-            moved += wires.bytes("all_reduce", np.where(sharded, (amount * weight + size / 2.0) * layout.microbatches, size), group)
+            # Once a step an all-reduce of gradients, or its two halves; sharded weights gather twice and reduce once a microbatch.
+            halves = np.where(shared, size + amount * weight, 2.0 * size)
+            moved += wires.bytes("all_gather", np.where(sharded, (2.0 * amount * weight + size) * layout.microbatches, halves), group)
             owned += amount / np.where(layout.zero >= 1, np.where(sharded, shards.size, group.size), 1.0)
         found = {"parameters": dense + expert, "reduce": reduce, "gather": gather, "regather": regather, "owned": owned, "moved": moved}
         for name, values in found.items():
@@ -248,7 +261,7 @@ def _pipeline(
     back = reduced(plain_b, input_of @ gather, weight_of @ reduce, gather.max(axis=0), reduce.max(axis=0), depth, ahead=ahead)
     backward = np.where(sharded & training, back, plain_b)
     # Activations between stages.
-    pair, tensor = _chosen(layout.stages, at), _chosen(layout.tensor, at)
+    pair, tensor = layout.stages.at(at), layout.tensor.at(at)
     boundary = job.element * layout.micro_batch[at] * job.tokens(job.model.tokens) / layout.cp[at] * job.model.embedding.width
     # Every rank of a tensor group sends its part; the receivers put it together unless they keep it divided anyway.
     transfer = wires.time("send_recv", np.where(layout.pp[at] > 1, boundary / layout.tp[at], 0.0), pair)
@@ -257,9 +270,8 @@ def _pipeline(
     extra = float(stack.host.microbatch[0])
     busy_f, busy_b = forward + extra / chunks, backward
     chunk = np.arange(len(forward_of))[:, None]
-    sends = np.zeros((len(forward_of), len(at)))
+    sends = (chunk < len(forward_of) - 1) + (chunk > 0) * float(training)  # how often a chunk hands over, forward and back
     if stages > 1 and not stack.overlap.pipeline:
-        sends = hop * ((chunk < len(forward_of) - 1) + (chunk > 0) * float(training))
         busy_f, busy_b = busy_f + hop * (chunk < len(forward_of) - 1), busy_b + hop * (chunk > 0) * float(training)
     if stages == 1:
         ends = (rounds * (busy_f + busy_b).sum(axis=0))[None]
@@ -301,23 +313,28 @@ def _pipeline(
     waits = rounds * of(by_stage(plain_f - gpu_f + plain_b - (gpu_b if training else 0.0)))
     gathering = rounds * of(by_stage(forward - plain_f + backward - plain_b))
     late = after.max(axis=0) - of(ends)
-    sending = rounds * of(by_stage(sends))
+    handed = rounds * of(by_stage(sends * np.ones(len(at)))) * (stages > 1)
+    sending = np.zeros(len(at)) if stack.overlap.pipeline else handed * hop
     compute = device[0]
     memory_bound = device[1] + of(update)
     other = device[2] + waits + rounds * extra + step
-    outside = net.sum(axis=0) + gathering + late + sending + tied + (finish.max(axis=0) - of(update))
+    gathered_late = of(finish) - of(update)
+    outside = net.sum(axis=0) + gathering + late + sending + tied + gathered_late
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
     sent = rounds * of(by_stage(forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]))
-    sent[OF["send_recv"]] += rounds * transfer * (2.0 if training else 1.0) * (stages > 1)
+    sent[OF["send_recv"]] += handed * transfer
+    sent[OF["all_gather"]] += handed * whole
     gathers = rounds * of(by_stage(forward_of @ gather + input_of @ gather))
     sent[OF["all_gather"]] += gathers + of(regather)
     step_reduce = of(reductions) + np.where(sharded, rounds * of(by_stage(weight_of @ state.reduce[..., at])), 0.0)
     sent += step_reduce
     sent[OF["all_reduce"]] += tied
     shown = net.copy()
-    shown[OF["send_recv"]] += sending
-    shown[OF["all_gather"]] += gathering * _part(gathers, gathers + step_reduce.sum(axis=0)) + finish.max(axis=0) - of(update)
+    if not stack.overlap.pipeline:
+        shown[OF["send_recv"]] += handed * transfer
+        shown[OF["all_gather"]] += handed * whole
+    shown[OF["all_gather"]] += gathering * _part(gathers, gathers + step_reduce.sum(axis=0)) + gathered_late
     shown += (gathering * _part(step_reduce.sum(axis=0), gathers + step_reduce.sum(axis=0)) + late) * _part(
         step_reduce, step_reduce.sum(axis=0)
     )
@@ -340,10 +357,6 @@ def _pipeline(
         "unit_sent": rounds * (f * passes.sent[:, 0][..., at] + i * passes.sent[:, 1][..., at]).sum(axis=0),
         "occurs": np.repeat(np.stack([forward_of, input_of, weight_of]).sum(axis=1)[..., None], len(at), axis=-1),
     }
-
-
-def _chosen(group: Group, members: Index) -> Group:
-    return Group(size=group.size[members], per_node=group.per_node[members])
 
 
 def _outcome(
@@ -421,12 +434,15 @@ def gathered(compute: Array, gathers: Array, first: Array, layers: Array, *, ahe
 def reduced(compute: Array, gathers: Array, reduces: Array, first: Array, last: Array, layers: Array, *, ahead: bool) -> Array:
     """Time of a backward pass that gathers weights ahead and reduces gradients behind, both on one stream. [s]
 
-    With L layers of c, g and r in the order g1 g2 r1 g3 r2 ...: max(g + L c + r, L (g + r) + max(0, c - min(g, r))).
+    With L > 1 layers of c, g and r in the order g1 g2 r1 g3 r2 ...: computing all the way, g + L c + r; communicating all the
+    way, L (g + r) + max(0, c - min(g, r)); or computing first and last and communicating between, 2 c + (L - 1) (g + r).
     """
     if not ahead:
         return np.asarray(compute + gathers + reduces)
-    beside = gathers + reduces + np.maximum(compute - np.minimum(gathers, reduces), 0.0) / layers
-    return np.asarray(np.maximum(first + compute + last, beside))
+    one, both = compute / layers, gathers + reduces
+    beside = both + np.maximum(compute - np.minimum(gathers, reduces), 0.0) / layers
+    between = np.where(layers > 1, 2.0 * one + both * (layers - 1.0) / layers, 0.0)
+    return np.asarray(np.maximum(np.maximum(first + compute + last, beside), between))
 
 
 def _part(some: Array, whole: Array) -> Array:

@@ -106,7 +106,7 @@ def rank_correlation(measured: Array, predicted: Array, sizes: Any, layouts: Any
     for size in np.unique(sizes):
         here = np.unique(layouts[sizes == size])
         pairs = [(np.median(measured[mine]), np.median(predicted[mine])) for mine in ((sizes == size) & (layouts == name) for name in here)]
-        if len(pairs) >= LAYOUTS:
+        if len(pairs) >= LAYOUTS and all(len(set(times)) > 1 for times in zip(*pairs, strict=True)):
             weighed.append((float(spearmanr(*zip(*pairs, strict=True)).statistic), len(pairs)))
     return float(np.average([rank for rank, _ in weighed], weights=[n for _, n in weighed])) if weighed else None
 
@@ -140,7 +140,7 @@ def training_table(folder: Path) -> Table:
             "source and model": [f"{row['source']}, {row['model']}" for row in chosen],
         },
         skipped=count_skipped(reasons),
-        peak=np.array([_peak(row) for row in chosen]),
+        peak=np.array([_peak(file, row) for row in chosen]),
         needed=needed[kept],
         ran=np.array([row.get("status") != "oom" for row in chosen], dtype=bool),
         fits=fits[kept] > 0,
@@ -156,9 +156,7 @@ def _seconds(file: Path, rows: Sequence[Row]) -> Array:
         if row["iter_time_s"]:
             value = _number(file, row, "iter_time_s")
             if not 0 < value < np.inf:
-                raise SpecError(
-                    [Problem(file=str(file), path="iter_time_s", message=f"expected a number above zero, got '{row['iter_time_s']}'")]
-                )
+                raise SpecError([_wrong(file, row, "iter_time_s", "a number above zero")])
             result[i] = value
     return result
 
@@ -166,32 +164,32 @@ def _seconds(file: Path, rows: Sequence[Row]) -> Array:
 def _check(file: Path, rows: Sequence[Row]) -> None:
     """SpecError with every cell that is to hold a whole number and holds something else."""
     wrong = [
-        Problem(file=str(file), path=column, message=f"expected a whole number, got '{row.get(column) or ''}' in the row {_text(row)}")
+        _wrong(file, row, column, "a positive whole number")
         for row in rows
         for column in (*WHOLE, *DEGREES)
-        if not (row.get(column) or ("" if column in WHOLE else "1")).isdecimal()
+        if not (text := row.get(column) or ("" if column in WHOLE else "1")).isdecimal() or (column != "zero_stage" and int(text) == 0)
     ]
     if wrong:
         raise SpecError(wrong)
 
 
-def _text(row: Row) -> str:
-    return ",".join(map(str, row.values()))
+def _wrong(file: Path, row: Row, column: str, expected: str) -> Problem:
+    where = ",".join(map(str, row.values()))
+    return Problem(file=str(file), path=column, message=f"expected {expected}, got '{row.get(column) or ''}' in the row {where}")
 
 
 def _number(file: Path, row: Row, column: str) -> float:
     try:
         return float(row[column])
     except ValueError:
-        message = f"expected a number, got '{row[column]}' in the row {_text(row)}"
-        raise SpecError([Problem(file=str(file), path=column, message=message)]) from None
+        raise SpecError([_wrong(file, row, column, "a number")]) from None
 
 
-def _peak(row: Row) -> float:
+def _peak(file: Path, row: Row) -> float:
     """Measured peak memory of a run that ended. [B]"""
     if not row.get("peak_memory_gib") or row.get("status") == "oom":
         return float("nan")
-    return float(row["peak_memory_gib"]) * 2.0**30
+    return _number(file, row, "peak_memory_gib") * 2.0**30
 
 
 # -------------------------------------------------------------------------------------------- rows
@@ -233,6 +231,8 @@ def _batch(
             reasons.append(str(error))
             continue
         problem = plan_problem(plan, model, int(rows[i]["global_batch"]), balanced=stack.stages == "balanced")
+        if plan.devices != int(rows[i]["gpus"]):
+            problem = f"tp x cp x dp x pp = {plan.devices}, but gpus = {rows[i]['gpus']}"
         if problem is None:
             good.append((i, plan))
         else:

@@ -30,7 +30,8 @@ import yaml
 from pydantic import BaseModel
 
 import crossflow
-from crossflow.architecture import execution, network, template
+from crossflow import scenario, software
+from crossflow.architecture import execution, network, operation, template
 from crossflow.architecture.model import Architecture
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
@@ -40,7 +41,8 @@ from crossflow.technology import components, library
 from crossflow.units import Quantity, show
 from crossflow.validation import Report, Table, errors, validate
 from crossflow.validation.tables import device_architecture
-from crossflow.workload.spec import GemmSpec, LstmSpec
+from crossflow.validation.training import TrainingTable
+from crossflow.workload import spec as workloads
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT, EXAMPLES, FIGURES = DOCS.parent, DOCS / "examples", DOCS / "figures"
@@ -164,17 +166,37 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequen
 # Units as people write them, by the SI unit of the field.
 WRITTEN = {
     "J/B": "pJ/bit", "W/B": "pW/bit", "m2": "mm2", "m2/B": "um2/bit", "1/m": "1/mm", "B": "GiB", "B/s": "GB/s", "flop/s": "Tflop/s",
-    "s": "us", "Hz": "GHz", "J/flop": "pJ/flop", "USD/m2": "USD/mm2", "m": "um", "1": "number",
+    "s": "us", "Hz": "GHz", "J/flop": "pJ/flop", "USD/m2": "USD/mm2", "m": "um", "1": "number", "USD/s": "USD/hour",
 }  # fmt: skip
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
     ("Scenario", (
         ("Top level", ScenarioFile, None),
-        ("Workloads: `model: lstm`", LstmSpec, None),
-        ("Workloads: `model: gemm`", GemmSpec, None),
+        ("Length of a run: `run`", scenario.RunLength, None),
+        ("Workloads: `model: lstm`", workloads.LstmSpec, None),
+        ("Workloads: `model: gemm`", workloads.GemmSpec, None),
+        ("Workloads: `model: transformer`", workloads.TransformerSpec, None),
+        ("`latent` of a transformer", workloads.LatentSpec, None),
+        ("`experts` of a transformer", workloads.ExpertsSpec, None),
+        ("`encoder` of a transformer", workloads.EncoderSpec, None),
+        ("`image` of a transformer", workloads.ImageSpec, None),
+        ("Workloads: `model: dlrm`", workloads.DlrmSpec, None),
+        ("`tables` of a dlrm", workloads.TablesSpec, None),
+        ("`bottom`, `top` of a dlrm", workloads.MlpSpec, None),
+        ("`interaction` of a dlrm", workloads.InteractionSpec, None),
+        ("`experts` of a dlrm", workloads.TopExpertsSpec, None),
+        ("`exchange` of a dlrm", workloads.ExchangeSpec, None),
+    )),
+    ("Software", (
+        ("Fields of a software stack", software.SoftwareStack, None),
+        ("`attention`", software.AttentionKernel, None),
+        ("`overlap`", software.Overlap, None),
+        ("`host`", software.HostCosts, None),
+        ("`memory`", software.MemoryHabits, None),
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),
+        ("What running it takes: `operation`", operation.Operation, None),
         ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
         ("Technology choice: `technology`", template.TechnologyChoice, None),
         ("On-chip levels: `levels.NAME`", template.OnChipLevel, None),
@@ -265,6 +287,8 @@ def _cell(text: str) -> str:
 
 
 def _default(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"`{value[0]:g}`"
     if isinstance(value, BaseModel):
         return ", ".join(f"{key}: {part}" for key, part in value.model_dump(exclude_defaults=True).items()) or ""
     return "" if value in (None, "", (), {}) else f"`{value}`" if not isinstance(value, tuple) else ", ".join(value)
@@ -367,9 +391,8 @@ def _plain(source: str) -> str:
 
 
 def _table(table: Table) -> str:
-    if not table.measured.size:
-        reasons = sum(table.skipped.values())
-        return f"{reasons:,} rows read, none predicted: transformer models are not among the models of this version.\n\n"
+    if isinstance(table, TrainingTable):
+        return _runs(table)
     ways = ("device and regime", "regime", "system") if table.name == "collectives" else ("device", "device and regime", "regime")
     rows = [_statistics("**all**", table.measured, table.predicted)]
     for way in (*(way for way in ways if way in table.groups), "source"):
@@ -379,6 +402,27 @@ def _table(table: Table) -> str:
     notes = [f"- conditions of the measurement: {note}\n" for note in table.notes]
     figure = f"![Predicted against measured](figures/{table.name}.png)\n\n"
     return markdown(("", *STATISTICS), rows, right=range(1, 6)) + "\n" + "".join([*skipped, *notes]) + "\n" + figure
+
+
+def _runs(table: TrainingTable) -> str:
+    """Training runs: errors of time, order of layouts, memory, and what fits."""
+    rows = [_run_statistics("**all**", table, np.ones(len(table.measured), dtype=bool))]
+    for way in ("source", "device", "source and model"):
+        rows += [_run_statistics(name, table, mask) for name, mask in _masks(table.groups[way])]
+    skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()] or ["No row was skipped.\n"]
+    header = ("", *STATISTICS, "rank", "memory", "fits told right", "of runs out of memory, told")
+    figure = f"![Predicted against measured](figures/{table.name}.png)\n\n"
+    return markdown(header, rows, right=range(1, len(header))) + "\n" + "".join(skipped) + f"\n{prose()['runs']}\n\n" + figure
+
+
+def _run_statistics(name: str, table: TrainingTable, mask: Any) -> tuple[str, ...]:
+    found = table.statistics(mask)
+    rank = found["rank_correlation"]
+    return (
+        name, f"{found['n']:,}", *(_percent(found[key]) for key in ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")),
+        "-" if rank is None else f"{rank:.2f}", _percent(found["memory_median_abs_error"]), _percent(found["oom_accuracy"]),
+        "-" if not found["oom_n"] else f"{_percent(found['oom_recall'])} of {found['oom_n']}",
+    )  # fmt: skip
 
 
 def _masks(members: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -399,8 +443,8 @@ def _anchors() -> str:
     """Generated V100 and P4 beside the datasheets of the products."""
     rows = []
     for generated, published, dtype in (("v100", "v100-sxm2-16gb", "fp16"), ("p4", "p4-datasheet", "fp32")):
-        scenario = {"system": {"template": generated}, "workload": {"model": "gemm", "m": 1, "n": 1, "k": 1, "dtype": dtype}}
-        made = crossflow.predict(crossflow.from_dict(scenario)).device
+        plain = {"system": {"template": generated}, "workload": {"model": "gemm", "m": 1, "n": 1, "k": 1, "dtype": dtype}}
+        made = crossflow.predict(crossflow.from_dict(plain)).device
         sheet = device_architecture(published)
         assert sheet is not None
         for what, unit, figure in _figures(made, sheet, dtype):
@@ -439,6 +483,17 @@ def summary(report: Report) -> str:
             }
             rows += _summary_rows(table, "device and regime", names)
             rows.append(("matrix products, all", *_short(table.measured, table.predicted)))
+        elif isinstance(table, TrainingTable):
+            names = {
+                "hf-ultrascale-2025": "training of Llamas, nanotron, 8 to 512 H100",
+                "llm-foundry": "training of MPT, FSDP, 8 to 512 A100 and H100",
+                "vtrain-2024": "training of GPT, Megatron-DeepSpeed, 64 and 512 A100",
+                "bigscience-2022": "training of BLOOM, Megatron-DeepSpeed, 384 A100",
+                "simumax-b200-2026": "training of Llama layers, Megatron-Core, 8 B200",
+            }
+            rows += _summary_rows(table, "source", names)
+            rows.append(("training runs, all", *_short(table.measured, table.predicted)))
+            rows.append(("peak memory of training runs", *_short(table.peak, table.needed)))
         elif table.measured.size:
             names = {
                 "inside NVSwitch nodes, >= 1 MiB": "collectives inside NVSwitch nodes, 1 MiB and more",
@@ -457,13 +512,14 @@ def _summary_rows(table: Table, way: str, names: Mapping[str, str]) -> Iterator[
 
 
 def _short(measured: Any, predicted: Any) -> tuple[str, str, str]:
-    found = errors(measured, predicted)
+    known = np.isfinite(measured)
+    found = errors(measured[known], predicted[known])
     return f"{found['n']:,}", _percent(found["median_abs_error"]), _percent(found["mean_abs_error"])
 
 
 # -------------------------------------------------------------------------------------------- figures
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # colour-blind safe (Okabe and Ito)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")  # colour-blind safe (Okabe and Ito)
 
 
 def draw_figures(report: Report | None) -> None:
@@ -475,7 +531,7 @@ def draw_figures(report: Report | None) -> None:
                 shutil.copy(path, FIGURES / path.name)
     for table in report.tables if report is not None else ():
         if table.measured.size:
-            _draw(table, "device" if table.name == "gemm" else "regime")
+            _draw(table, {"gemm": "device", "training_runs": "source"}.get(table.name, "regime"))
 
 
 def _draw(table: Table, way: str) -> None:
@@ -487,7 +543,7 @@ def _draw(table: Table, way: str) -> None:
     figure = Figure(figsize=(9.6, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-    ends = np.array([table.measured.min() * 0.7, table.measured.max() * 1.4])
+    ends = np.array([np.nanmin(table.measured) * 0.7, np.nanmax(table.measured) * 1.4])
     left.plot(ends, ends, color="#444444", linewidth=1)
     right.axhline(0, color="#444444", linewidth=1)
     for (name, mask), colour in zip(_masks(table.groups[way]), COLOURS * 3, strict=False):

@@ -180,6 +180,23 @@ def test_columns_that_are_no_objectives_are_made_small():
     assert pareto_data(seen, ParetoPlot(name="p", kind="pareto", x="step_time_s", y="cost_usd")).front == [(1.0, 3.0), (2.0, 1.0)]
 
 
+def test_each_name_has_a_front_of_its_own_among_the_rows_asked_for():
+    seen = view(
+        {
+            "step_time_s": [1.0, 2.0, 1.5, 2.5, 0.5],
+            "cost_usd": [4.0, 1.0, 5.0, 2.0, 0.5],
+            STRATEGY: ["d8", "d8", "d4", "d4", "d8"],
+            DEVICES: [8, 8, 8, 8, 4],
+        }
+    )
+    plot = ParetoPlot(name="p", kind="pareto", x="step_time_s", y="cost_usd", colour=STRATEGY, each=True, where={DEVICES: 8})
+    data = pareto_data(seen, plot)
+    assert data.colours.names == ["d4", "d8"]
+    assert data.fronts == [[(1.5, 5.0), (2.5, 2.0)], [(1.0, 4.0), (2.0, 1.0)]]
+    assert data.front == [(1.0, 4.0), (2.0, 1.0)]
+    assert pareto_data(seen, plot.model_copy(update={"each": False})).fronts == []
+
+
 def test_many_designs_are_thinned_but_the_front_is_kept():
     rng = np.random.default_rng(3)
     x = rng.uniform(1.0, 2.0, 12_000)
@@ -298,6 +315,13 @@ def test_bars_are_the_parts_of_a_group_and_add_up():
     assert data.panels[1].bars == [(0.0, [3.0, 0.25], 3.25, True)]
     shares = breakdown_data(seen, BreakdownPlot(name="b", kind="breakdown", x=LOGIC, group="bound_share"))
     assert (shares.parts, shares.y.label, len(shares.panels[0].bars)) == (["l1"], "Share of the step", 2)
+
+
+def test_parts_of_a_step_are_stacked_in_one_order_in_all_studies():
+    names = ["other", "exposed_communication", "compute", "memory_bound_compute"]
+    seen = view({LOGIC: ["N7"], **{f"breakdown_s.{name}": [1.0] for name in names}}, {LOGIC: ["N7"]})
+    parts = breakdown_data(seen, BreakdownPlot(name="b", kind="breakdown", x=LOGIC)).parts
+    assert parts == ["compute", "memory bound compute", "exposed communication", "other"]
 
 
 def test_bars_of_a_search_study_are_its_best_designs():

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HATCHES = ("", "///", "...", "xxx")  # tell parts apart that share a colour
+# Parts of a step in the order in which they are stacked, whatever else a study shows of them.
+PARTS = tuple(f"breakdown_s.{part}" for part in ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other"))
 
 
 class Bar(NamedTuple):
@@ -59,7 +61,7 @@ def breakdown_data(view: View, plot: BreakdownPlot) -> BreakdownData:
     """Bars of a study: the points of a sweep, the best designs of searches; what the plot does not name stays at its first value."""
     rows, axis = shown(view), ticks(view, plot.x, plot.labels, plot.x_label, real=False)
     at = places_of(rows, plot.x, values_of(view, plot.x))
-    columns = [name for name in rows if name.startswith(f"{plot.group}.")]
+    columns = sorted((name for name in rows if name.startswith(f"{plot.group}.")), key=_place)
     parts = {name: np.nan_to_num(floats(rows, name), posinf=0.0) for name in columns}
     chosen = rows_with(rows, fixed(view, plot.x, plot.panels)) & (at >= 0)
     chosen &= np.any([np.isfinite(floats(rows, name)) for name in columns], axis=0) if columns else False
@@ -74,6 +76,11 @@ def breakdown_data(view: View, plot: BreakdownPlot) -> BreakdownData:
     y = Scale(plot.y_label, 1.0) if plot.y_label else Scale(f"{title} [{unit}]" if unit else title, factor)
     names = [name.removeprefix(f"{plot.group}.").replace("_", " ") for name in kept]
     return BreakdownData(plot.title, axis, y, [plot.labels.get(name, name) for name in names], found)
+
+
+def _place(name: str) -> int:
+    """Where a part stands among those of a step; the parts of other groups stay as they come."""
+    return PARTS.index(name) if name in PARTS else len(PARTS)
 
 
 def _bars(rows: Columns, parts: dict[str, Any], mine: Any, at: Any) -> list[Bar]:

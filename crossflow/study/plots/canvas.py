@@ -35,13 +35,14 @@ IN_A_ROW = 3  # panels at most
 
 
 def label(value: Any) -> str:
-    """How a swept value is written in tables and plots.
+    """How a swept value is written in tables and plots; a system or workload by its name or title, where it has one.
 
-    >>> label({"dp": 8, "pp": 2}), label(0.30000000000000004), label("N7")
-    ('dp8 pp2', '0.3', 'N7')
+    >>> label({"dp": 8, "pp": 2}), label(0.30000000000000004), label("N7"), label({"template": "dgx-h100", "name": "a pair", "nodes": 2})
+    ('dp8 pp2', '0.3', 'N7', 'a pair')
     """
     if isinstance(value, Mapping):
-        return " ".join(f"{key}{part}" for key, part in value.items())
+        named = value.get("name", value.get("title"))
+        return str(named) if named else " ".join(f"{key}{part}" for key, part in value.items())
     return show(value, "1") if isinstance(value, float) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Pareto plots: all designs by two columns, and the front that none of them beats in both."""
+"""Pareto plots: all designs by two columns, and the front that none of them beats in both, or one front a colour."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, Mask
 from crossflow.search.pareto import non_dominated
 from crossflow.study.plots.axes import Groups, Scale, groups, numeric, scale
 from crossflow.study.plots.canvas import COLOURS, PALE, colour_of, grey_mark, legend_below, new_figure, nothing, number_axis, short, tidy
-from crossflow.study.plots.columns import column, evenly, flags, floats, maximised
+from crossflow.study.plots.columns import column, evenly, flags, floats, maximised, rows_with
 from crossflow.study.plots.spec import ParetoPlot
 from crossflow.study.plots.view import View
 
@@ -31,6 +31,10 @@ class Colours(NamedTuple):
     values: list[float]
     names: list[str]  # empty where numbers colour
 
+    def of(self, kept: Mask) -> Colours:
+        """Those of some of the designs."""
+        return self._replace(values=[value for value, stays in zip(self.values, kept, strict=True) if stays])
+
 
 class ParetoData(NamedTuple):
     """Everything that a Pareto plot shows.
@@ -41,6 +45,7 @@ class ParetoData(NamedTuple):
     points : feasible designs.
     infeasible : the others.
     front : designs that none beats, by x; `after` where y changes at the next of them: where x is made small.
+    fronts : the same among the designs of each name that colours, where each is to have its own; else none.
     colours : one for each of the points; None where one colour does.
     """
 
@@ -50,6 +55,7 @@ class ParetoData(NamedTuple):
     points: list[tuple[float, float]]
     infeasible: list[tuple[float, float]]
     front: list[tuple[float, float]]
+    fronts: list[list[tuple[float, float]]]
     after: bool
     colours: Colours | None
 
@@ -57,12 +63,15 @@ class ParetoData(NamedTuple):
 def pareto_data(view: View, plot: ParetoPlot) -> ParetoData:
     """Designs with finite values, evenly thinned where there are many, and the front of all feasible ones."""
     x, y = floats(view.columns, plot.x), floats(view.columns, plot.y)
-    finite, feasible = np.isfinite(x) & np.isfinite(y), flags(view.columns, "feasible")
+    finite = np.isfinite(x) & np.isfinite(y) & rows_with(view.columns, plot.where)
+    feasible = flags(view.columns, "feasible")
     fits, misfits = np.flatnonzero(finite & feasible), np.flatnonzero(finite & ~feasible)
     signs = [-1.0 if maximised(view, name) else 1.0 for name in (plot.x, plot.y)]
-    front = fits[non_dominated(np.array([signs[0] * x[fits], signs[1] * y[fits]]))]
-    front = front[np.argsort(x[front], kind="stable")]
-    fits, misfits = _thinned(fits, front), misfits[evenly(misfits.size, MOST)]
+    ends = np.array([signs[0] * x, signs[1] * y])
+    front = _front(fits, ends, x)
+    colours = None if plot.colour is None else _colours(view, plot, plot.colour, fits)
+    own = [_front(fits[held], ends, x) for held in _of_each(colours)] if colours is not None and plot.each else []
+    every, fits, misfits = fits, _thinned(fits, np.unique(np.concatenate([front, *own]))), misfits[evenly(misfits.size, MOST)]
     drawn = np.concatenate([fits, misfits])
     return ParetoData(
         title=plot.title,
@@ -71,9 +80,22 @@ def pareto_data(view: View, plot: ParetoPlot) -> ParetoData:
         points=_pairs(x, y, fits),
         infeasible=_pairs(x, y, misfits),
         front=_pairs(x, y, front),
+        fronts=[_pairs(x, y, designs) for designs in own],
         after=not maximised(view, plot.x),
-        colours=None if plot.colour is None else _colours(view, plot, plot.colour, fits),
+        colours=None if colours is None else colours.of(np.isin(every, fits)),
     )
+
+
+def _front(designs: Index, ends: Array, x: Array) -> Index:
+    """Those of some designs that none of them beats, by x; `ends` is what is made small, shape (2, designs in all)."""
+    front = designs[non_dominated(ends[:, designs])]
+    return np.asarray(front[np.argsort(x[front], kind="stable")])
+
+
+def _of_each(colours: Colours) -> list[Mask]:
+    """Which designs have each of the names."""
+    values = np.array(colours.values)
+    return [np.asarray(values == i) for i in range(len(colours.names))]
 
 
 def _thinned(designs: Index, front: Index) -> Index:
@@ -123,10 +145,13 @@ def draw_pareto(data: ParetoData) -> Figure:
         handles.append(grey_mark("not feasible", marker="o", markerfacecolor="none", color=PALE))
     if data.points:
         handles += _draw_points(figure, axis, data)
-        style = "steps-post" if data.after else "steps-pre"
-        axis.plot(*_apart(data.front), color="black", linewidth=1.2, drawstyle=style, zorder=3)
-        axis.plot(*_apart(data.front), "D", color="black", markerfacecolor="none", markersize=5.5, zorder=4)
-        handles.append(grey_mark("front", marker="D", color="black", markerfacecolor="none", linestyle="-"))
+        for i, front in enumerate(data.fronts or [data.front]):
+            colour = colour_of(i) if data.fronts else "black"
+            style = "steps-post" if data.after else "steps-pre"
+            axis.plot(*_apart(front), color=colour, linewidth=1.2, drawstyle=style, zorder=3)
+            axis.plot(*_apart(front), "D", color=colour, markerfacecolor="none", markersize=5.5, zorder=4)
+        name = "front of each" if data.fronts else "front"
+        handles.append(grey_mark(name, marker="D", color="black", markerfacecolor="none", linestyle="-"))
     else:
         axis.text(0.5, 0.95, "no design is feasible", transform=axis.transAxes, ha="center", va="top")
     tidy(axis, "both")

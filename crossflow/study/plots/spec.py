@@ -53,6 +53,8 @@ class ParetoPlot(PlotFields):
     x: str
     y: str
     colour: str | None = Field(default=None, description="column that colours the designs")
+    each: bool = Field(default=False, description="a front for each name that colours, in place of one for all")
+    where: Mapping[str, str | int | float | bool] = Field(default={}, description="only rows with these values")
 
 
 class ParallelPlot(PlotFields):

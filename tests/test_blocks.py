@@ -1,0 +1,218 @@
+"""What a device computes and sends for the parts of a transformer: published counts of operations, laws of cutting."""
+
+import numpy as np
+import pytest
+
+from crossflow.architecture import architecture, resolve
+from crossflow.cost.parts import Wires
+from crossflow.files import Document
+from crossflow.parallel.blocks import block_kernels, units
+from crossflow.parallel.plan import Layout, Plan
+from crossflow.software import load_stack
+from crossflow.workload.job import Job
+from crossflow.workload.spec import TransformerSpec
+
+GPT = {
+    "model": "transformer", "layers": 4, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,
+    "positions": "learned", "norm": "layernorm", "biases": True, "global_batch": 64, "dtype": "fp16",
+}  # fmt: skip
+MOE = {"experts": {"count": 8, "active": 2}}
+UNFUSED, FLASH = "megatron-lm-2021", "megatron-core"
+BACKWARD = ("input", "weight")
+
+
+def job_of(task="training", context=0, dropout=False, **changes):
+    spec = TransformerSpec.model_validate({**GPT, **changes})
+    return Job(model=spec.transformer(), dtype=spec.dtype, task=task, context=context, dropout=dropout)
+
+
+def kernels_of(job, *plans, stack=UNFUSED):
+    layout = Layout.of(plans, np.full(len(plans), 64.0), 8)
+    return block_kernels(job, layout, load_stack(stack)[0])
+
+
+def product_flops(kernels, *phases, of=""):
+    """Operations of matrix products in some phases, of units whose name has `of` in it, every point."""
+    return sum(2.0 * m * n * k * batch for unit, phase, m, n, k, batch, _ in kernels.products if phase in phases and of in unit)
+
+
+def sizes(kernels, collective, phase, of):
+    """Bytes of a kind of collective."""
+    return float(sum(np.sum(m.size) for m in kernels.messages if (m.collective, m.phase) == (collective, phase) and of in m.part))
+
+
+# -------------------------------------------------------------------------------------------- published counts
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("b", [1, 4])
+def test_a_gpt_layer_has_the_operations_of_narayanan_2021(tp, b):
+    """Eq. 2 and its derivation: 24 b s h^2 + 4 b s^2 h forward, twice that backward, over all ranks of a tensor group."""
+    s, h = GPT["sequence"], GPT["hidden"]
+    forward = 24.0 * b * s * h**2 + 4.0 * b * s**2 * h
+    kernels = kernels_of(job_of(), Plan(tp=tp, micro_batch=b))
+    assert tp * product_flops(kernels, "forward", "end", of="0.") == pytest.approx(forward, rel=1e-12)
+    assert tp * product_flops(kernels, *BACKWARD, of="0.") == pytest.approx(2.0 * forward, rel=1e-12)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_the_head_has_six_b_s_h_v_operations(tp):
+    """Narayanan 2021: 2 b s h V forward, twice that backward."""
+    kernels = kernels_of(job_of(), Plan(tp=tp, micro_batch=2))
+    once = 2.0 * 2 * GPT["sequence"] * GPT["hidden"] * GPT["vocabulary"] / tp
+    assert product_flops(kernels, "forward", of="head") == pytest.approx(once, rel=1e-12)
+    assert product_flops(kernels, *BACKWARD, of="head") == pytest.approx(2.0 * once, rel=1e-12)
+
+
+def test_forward_operations_are_the_models_own():
+    for changes in ({}, {"gated": True, "kv_heads": 4}, MOE, {"experts": {"count": 4, "active": 1, "shared": 512, "dense_layers": 1}}):
+        job = job_of(**changes)
+        counted = {
+            name: layer.count for i, layer in enumerate(job.model.layers) for name, _ in units(job.model) if name.startswith(f"{i}.")
+        }
+        kernels = kernels_of(job, Plan())
+        done = sum(counted.get(name, 1) * product_flops(kernels, "forward", "end", of=name) for name, _ in units(job.model))
+        assert done == pytest.approx(job.model.forward_flops(), rel=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_flash_attention_has_a_fifth_product_backward_and_half_under_a_mask(causal):
+    """Dao 2022: the backward pass computes the scores again, 2.5 times the forward pass; a mask leaves half."""
+    b, s, h = 2, GPT["sequence"], GPT["hidden"]
+    kernels = kernels_of(job_of(causal=causal), Plan(micro_batch=b), stack=FLASH)
+    flops = {phase: float(np.sum(flops)) for _, phase, flops, _, _ in kernels.scores}
+    assert flops["forward"] == pytest.approx(4.0 * b * s**2 * h * (0.5 if causal else 1.0), rel=1e-12)
+    assert flops["input"] == pytest.approx(2.5 * flops["forward"], rel=1e-12)
+    assert product_flops(kernels, "forward", "end", of="0.") == pytest.approx(24.0 * b * s * h**2, rel=1e-12)
+
+
+def test_selective_recomputation_computes_the_scores_again_and_nothing_else():
+    """Korthikanti 2022, Sec. 5: 4 b s^2 h more."""
+    kernels = kernels_of(job_of(), Plan(micro_batch=2))
+    assert product_flops(kernels, "again") == pytest.approx(4.0 * 2 * GPT["sequence"] ** 2 * GPT["hidden"], rel=1e-12)
+
+
+# -------------------------------------------------------------------------------------------- cuts
+
+
+@pytest.mark.parametrize("changes", [{}, {"gated": True, "kv_heads": 4}, MOE], ids=["gpt", "llama", "moe"])
+@pytest.mark.parametrize("stack", [UNFUSED, FLASH])
+def test_a_tensor_group_divides_operations_and_weights(changes, stack):
+    kernels = kernels_of(job_of(**changes), Plan(), Plan(tp=4), stack=stack)
+    for unit, phase, m, n, k, batch, _ in kernels.products:
+        if 8.0 in (float(np.max(n)), float(np.max(k))):
+            continue  # the router, which every rank has whole
+        alone, cut = np.broadcast_to(2.0 * m * n * k * batch, 2)
+        assert alone == pytest.approx(4 * cut, rel=1e-12), (unit, phase)
+        weights = np.broadcast_to(n * k * batch, 2)
+        if phase in ("forward", "end") and "head" not in unit and unit[2] == "1":  # attention's own products have no weights
+            assert weights[0] == pytest.approx(4 * weights[1], rel=1e-12)
+    for _, _, flops, moved, _ in kernels.scores:
+        assert flops[0] == pytest.approx(4 * flops[1], rel=1e-12)
+        assert moved[0] == pytest.approx(4 * moved[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("stack", [UNFUSED, FLASH])
+def test_context_ranks_divide_tokens_and_operations(stack):
+    kernels = kernels_of(job_of(), Plan(), Plan(cp=4), stack=stack)
+    for phase in ("forward", "input", "weight"):
+        alone, cut = product_flops(kernels, phase)
+        assert alone == pytest.approx(4 * cut, rel=1e-12)
+    for _, _, flops, *_ in kernels.scores:
+        assert flops[0] == pytest.approx(4 * flops[1], rel=1e-12)
+    for unit, phase, moved, *_ in kernels.passes:
+        if unit != "embedding" or phase == "forward":  # a gradient's table is as large whatever the tokens
+            assert np.broadcast_to(moved, 2)[0] == pytest.approx(4 * np.broadcast_to(moved, 2)[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["tp", "dp", "pp", "zero"])
+def test_kernels_of_a_microbatch_know_no_other_axis(name):
+    alone, cut = (kernels_of(job_of(), plan) for plan in (Plan(), Plan(**{name: 2})))
+    same = product_flops(alone, "forward", "end") == product_flops(cut, "forward", "end")
+    assert same == (name != "tp")
+
+
+def test_operations_grow_with_the_microbatch():
+    one, four = product_flops(kernels_of(job_of(), Plan(), Plan(micro_batch=4)), "forward", "end", *BACKWARD)
+    assert four == pytest.approx(4 * one, rel=1e-12)
+
+
+# -------------------------------------------------------------------------------------------- collectives
+
+
+@pytest.mark.parametrize("phase", ["forward", "input"])
+@pytest.mark.parametrize("of", ["attention", "mlp"])
+def test_sequence_parallelism_sends_each_all_reduce_in_two_halves(phase, of):
+    """Korthikanti 2022, Sec. 4.2.2: an all-gather and a reduce-scatter of b s h each for an all-reduce of b s h."""
+    whole, split = (kernels_of(job_of(), Plan(tp=4, micro_batch=2, sequence_parallel=sp)) for sp in (False, True))
+    size = 2.0 * 2 * GPT["sequence"] * GPT["hidden"]
+    assert sizes(whole, "all_reduce", phase, of) == size
+    assert sizes(whole, "all_gather", phase, of) == sizes(whole, "reduce_scatter", phase, of) == 0
+    assert sizes(split, "all_reduce", phase, of) == 0
+    assert sizes(split, "reduce_scatter", phase, of) == size
+    # The weight's gradient needs the divided input whole once more.
+    assert sizes(split, "all_gather", phase, of) == (1 if phase == "forward" else 2) * size
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 32])
+def test_the_two_halves_are_as_many_bytes_as_the_whole(ranks):
+    spec, _ = resolve(Document(file="test", data={"template": "h100-sxm", "devices_per_node": 8}))
+    wires = Wires(network=spec.network, architecture=architecture(spec), node=8)
+    group, size = Layout.of([Plan(tp=ranks)], np.array([64.0]), 8).tensor, np.array([1e6])
+    halves = wires.bytes("all_gather", size, group) + wires.bytes("reduce_scatter", size, group)
+    np.testing.assert_allclose(wires.bytes("all_reduce", size, group), halves, rtol=1e-12)
+    assert halves.sum() == pytest.approx(2e6 * (ranks - 1) / ranks)
+
+
+@pytest.mark.parametrize("task", ["training", "prefill"])
+def test_only_what_may_run_beside_a_weights_gradient_hides(task):
+    kernels = kernels_of(job_of(task=task), Plan(tp=4, sequence_parallel=True), stack=FLASH)
+    hidden = [message for message in kernels.messages if message.hides]
+    assert hidden
+    assert {message.phase for message in hidden} == {"input"}
+    assert not any(message.hides for message in kernels_of(job_of(), Plan(tp=4)).messages)
+
+
+def test_experts_exchange_every_row_there_and_back():
+    kernels = kernels_of(job_of(**MOE), Plan(dp=4, ep=4, micro_batch=2))
+    rows = 2 * GPT["sequence"] * 2
+    for phase in ("forward", "input"):
+        exchanged = [m for m in kernels.messages if (m.collective, m.phase, m.group) == ("all_to_all", phase, "expert")]
+        assert [float(m.size[0]) for m in exchanged] == [rows * GPT["hidden"] * 2.0] * 2
+
+
+# -------------------------------------------------------------------------------------------- experts, services
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8])
+@pytest.mark.parametrize("active", [1, 2, 6])
+def test_every_token_meets_its_experts(ep, active):
+    kernels = kernels_of(job_of(experts={"count": 8, "active": active, "ffn": 768}), Plan(dp=8, ep=ep, micro_batch=2))
+    routed = [(m, batch) for unit, phase, m, n, _, batch, _ in kernels.products if "experts" in unit and phase == "forward" and n.max() > 8]
+    routed += [(m, batch) for unit, phase, m, *_, batch, _ in kernels.products if "experts" in unit and phase == "end"]
+    assert len(routed) == 2
+    for rows, copies in routed:
+        assert float(np.max(copies)) == 8 / ep
+        assert float(np.max(rows * copies)) == pytest.approx(2 * GPT["sequence"] * active, rel=1e-12)
+
+
+def test_decoding_passes_one_token_of_each_request_and_sees_its_context():
+    b, context = 4, 700
+    kernels = kernels_of(job_of(task="decode", context=context), Plan(micro_batch=b), stack=FLASH)
+    h = GPT["hidden"]
+    assert product_flops(kernels, "forward", "end", of="0.") == pytest.approx(24.0 * b * h**2, rel=1e-12)
+    (flops,) = (float(np.sum(flops)) for _, phase, flops, *_ in kernels.scores if phase == "forward")
+    assert flops == pytest.approx(4.0 * b * (context + 1) * h, rel=1e-12)
+
+
+@pytest.mark.parametrize(("task", "rows"), [("training", 512), ("forward", 512), ("prefill", 1), ("decode", 1)])
+def test_a_service_needs_the_last_tokens_logits_alone(task, rows):
+    kernels = kernels_of(job_of(task=task, context=10), Plan(micro_batch=3), stack=FLASH)
+    logits = [m for unit, phase, m, n, *_ in kernels.products if unit == "head" and phase == "forward"]
+    assert [float(np.max(m)) for m in logits] == [3.0 * rows]
+
+
+def test_dropout_moves_more_and_computes_nothing_more():
+    plain, dropped = (kernels_of(job_of(dropout=dropout), Plan()) for dropout in (False, True))
+    assert sum(float(np.sum(moved)) for _, _, moved, *_ in dropped.passes) > sum(float(np.sum(moved)) for _, _, moved, *_ in plain.passes)
+    assert product_flops(plain, "forward", *BACKWARD) == product_flops(dropped, "forward", *BACKWARD)

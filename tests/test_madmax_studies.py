@@ -1,0 +1,97 @@
+"""The studies of MAD-Max's insights: each can be run, and what docs/studies.md says of them holds."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from crossflow import evaluate, files
+from crossflow.scenario import from_dict
+from crossflow.study.reading import read_study
+
+STUDIES = (
+    "dlrm-strategies", "llm-strategies", "variants", "tasks", "context", "cloud", "generations", "hardware", "scaling", "scaling-gpt3",
+)  # fmt: skip
+SYSTEMS = {
+    "as built": {},
+    "compute": {"throughput": {"tf32": "1560 Tflop/s"}},
+    "network": {"network": {"inter": {"bandwidth": "250 GB/s"}}},
+}
+
+
+def dense(*roles):
+    return [f"dense {role}, embedding mp" for role in roles]
+
+
+def scores(strategies, workload="dlrm-a", system="zionex", **rest):
+    scenario = from_dict({"system": system, "workload": workload, "strategy": strategies[0], **rest})
+    return evaluate(scenario, {"strategy": strategies})
+
+
+def fastest(score):
+    return float(np.where(score.feasible, score.step_time, np.inf).min())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_reads(name):
+    study = read_study(files.find("studies", f"madmax-{name}"))
+    assert study.spec.name == f"madmax-{name}"
+    assert study.spec.plots
+
+
+def test_parts_of_a_node_may_share_a_layer_but_not_all_devices():
+    fsdp, hybrid, tensor, everywhere, turned = scores(dense("fsdp", "(fsdp, ddp)", "(tp, ddp)", "tp", "(ddp, tp)")).step_time
+    assert hybrid < tensor < fsdp
+    assert everywhere > 5 * fsdp
+    assert turned > 5 * tensor
+
+
+def test_tables_fit_only_where_they_are_shared_out_and_dense_copies_fit_then():
+    strategies = [*dense("ddp"), "dense ddp, embedding (mp, ddp)", "dense ddp, embedding ddp"]
+    score = scores(strategies)
+    assert score.feasible.tolist() == [True, False, False]
+    assert (score.memory_needed[1:] > [200e9, 1.5e12]).all()
+
+
+def test_nothing_that_keeps_copies_between_nodes_fits_gpt3():
+    plans = ["dp2048-z3-full", "tp8-dp256-mb8-full", "tp8-dp256-mb8-z1-sp-full", "dp2048-full"]
+    score = scores(plans, {"model": "gpt3-175b", "global_batch": 2048}, "a100-ib-2048", software="pytorch-fsdp")
+    assert score.feasible.tolist() == [True, False, False, False]
+    assert (score.step_time[1:] > score.step_time[0]).all()
+
+
+def test_experts_between_nodes_cost_next_to_nothing():
+    plain = scores(dense("(fsdp, ddp)")).step_time[0]
+    gathered, shared = scores(["dense fsdp, embedding mp", "dense (fsdp, ddp), embedding mp, experts (fsdp, ep)"], "dlrm-a-moe").step_time
+    assert shared < 1.05 * plain < 0.25 * gathered
+
+
+@pytest.mark.parametrize(
+    ("workload", "order"),
+    [
+        ({"frozen": ["embedding"]}, ["(fsdp, ddp)", "(tp, ddp)", "ddp", "fsdp"]),
+        ({"task": "forward"}, ["ddp", "(fsdp, ddp)", "(tp, ddp)", "fsdp"]),
+        ({"frozen": ["bottom", "top"]}, ["ddp", "(fsdp, ddp)", "(tp, ddp)", "fsdp"]),
+    ],
+)
+def test_the_order_of_strategies_depends_on_the_task(workload, order):
+    times = scores(dense(*order), {"model": "dlrm-a", **workload}).step_time
+    assert all(faster < slower for faster, slower in itertools.pairwise(times))
+
+
+def test_tensor_parallelism_loses_less_the_longer_the_context():
+    lost = []
+    for length in (4096, 32768):
+        workload = {"model": "llama2-70b", "global_batch": 2048, "sequence": length}
+        fsdp, tensor = scores(["dp2048-z3-full", "tp8-dp256-z1-sp-full"], workload, "a100-ib-2048", software="pytorch-fsdp").step_time
+        lost.append(tensor / fsdp)
+    assert lost[0] > lost[1] > 1
+
+
+def test_the_network_between_nodes_helps_training_more_than_compute():
+    times = {
+        name: fastest(scores(dense("fsdp", "ddp", "(fsdp, ddp)", "(tp, ddp)"), system={"template": "zionex", **changes}))
+        for name, changes in SYSTEMS.items()
+    }
+    assert times["network"] < 0.65 * times["as built"]
+    assert times["compute"] > 0.95 * times["as built"]

@@ -1,0 +1,314 @@
+# ruff: noqa: E501  (exact sentences)
+"""Plans: text and mappings, every reason why one is impossible, layers of stages, groups of ranks against the placement's."""
+
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from crossflow.errors import StrategyError
+from crossflow.mapping import Network, Topology, place
+from crossflow.parallel.plan import Layout, Plan, balanced_layers, divisors, parse_plan, plan_problem, stage_layers
+from crossflow.workload.spec import TransformerSpec
+
+GPT = {
+    "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
+}  # fmt: skip
+KNOWN = "cp, dp, ep, first_stage, last_stage, micro_batch, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
+
+
+def model_of(**changes):
+    return TransformerSpec.model_validate({**GPT, **changes}).transformer()
+
+
+MODEL = model_of()
+EXPERTS = model_of(experts={"count": 8, "active": 2})
+
+
+# -------------------------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize(
+    ("given", "plan"),
+    [
+        ("tp8-pp4-dp16", Plan(tp=8, pp=4, dp=16)),
+        ("dp16-tp8", Plan(tp=8, dp=16)),
+        ("d4-p2", Plan(dp=4, pp=2)),
+        (" tp2-cp2-ep4-dp2 ", Plan(tp=2, cp=2, ep=4, dp=2)),
+        ("tp8-mb2-z1-sp-full", Plan(tp=8, micro_batch=2, zero=1, sequence_parallel=True, recompute="full")),
+        ("pp2-v4-gpipe-selective", Plan(pp=2, virtual_stages=4, schedule="gpipe", recompute="selective")),
+        ({}, Plan()),
+        ({"tp": 8, "zero": 3, "shard_group": 4, "sequence_parallel": True}, Plan(tp=8, zero=3, shard_group=4, sequence_parallel=True)),
+        ({"pp": 3, "first_stage": 5, "last_stage": 1}, Plan(pp=3, first_stage=5, last_stage=1)),
+    ],
+)
+def test_plans_are_read_from_text_and_mappings(given, plan):
+    assert parse_plan(given) == plan
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"tpp": 8}, f"unknown key 'tpp'; did you mean 'tp'?; known: {KNOWN}"),
+        ({"quokka": 8}, f"unknown key 'quokka'; known: {KNOWN}"),
+        ({1: 8}, f"unknown key '1'; known: {KNOWN}"),
+        ({"tp": 0}, "tp must be a positive whole number, got 0"),
+        ({"tp": True}, "tp must be a positive whole number, got True"),
+        ({"dp": "16"}, "dp must be a positive whole number, got '16'"),
+        ({"pp": 2.0}, "pp must be a positive whole number, got 2.0"),
+        ({"micro_batch": -1}, "micro_batch must be a positive whole number, got -1"),
+        ({"first_stage": -1}, "first_stage must be a whole number, got -1"),
+        ({"shard_group": None}, "shard_group must be a whole number, got None"),
+        ({"zero": 4}, "zero must be one of 0, 1, 2, 3, got 4"),
+        ({"zero": True}, "zero must be one of 0, 1, 2, 3, got True"),
+        ({"zero": 1.0}, "zero must be one of 0, 1, 2, 3, got 1.0"),
+        ({"recompute": "all"}, "recompute must be one of none, selective, full, got 'all'"),
+        ({"schedule": "1f2b"}, "schedule must be one of 1f1b, gpipe, got '1f2b'"),
+        ({"sequence_parallel": 1}, "sequence_parallel must be true or false, got 1"),
+        ("tp0", "tp must be a positive whole number, got 0"),
+        (
+            {"tp": 0, "zero": 7, "ppp": 2, "recompute": None},
+            f"unknown key 'ppp'; did you mean 'pp'?; known: {KNOWN}; tp must be a positive whole number, got 0;"
+            " zero must be one of 0, 1, 2, 3, got 7; recompute must be one of none, selective, full, got None",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly):
+    with pytest.raises(StrategyError, match=exactly(f"strategy: {sentence}")):
+        parse_plan(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "why"),
+    [
+        ("tp8-x3", "x3", "not understood"),
+        ("tp8-tp4", "tp4", "there twice"),
+        ("dp4-d2", "d2", "there twice"),
+        ("full-selective", "selective", "there twice"),
+        ("tp8-pp", "pp", "not understood"),
+        ("TP8", "TP8", "not understood"),
+        ("tp8--pp2", "", "not understood"),
+        ("", "", "not understood"),
+    ],
+)
+def test_text_that_is_no_plan_is_told(text, part, why, exactly):
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe), or a mapping"
+    with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
+        parse_plan(text)
+
+
+@st.composite
+def plans(draw):
+    number = st.integers(1, 64)
+    return Plan(
+        **{name: draw(number) for name in ("tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch")},
+        **{name: draw(st.integers(0, 9)) for name in ("first_stage", "last_stage", "shard_group")},
+        zero=draw(st.integers(0, 3)),
+        sequence_parallel=draw(st.booleans()),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
+    )
+
+
+@given(plans())
+def test_a_plan_as_text_is_read_back(plan):
+    assert parse_plan(str(plan)) == plan
+
+
+@given(plans())
+def test_the_mesh_has_as_many_devices_as_the_plan(plan):
+    assert math.prod(axis.size for axis in plan.axes) == plan.devices == plan.tp * plan.cp * plan.dp * plan.pp
+
+
+# -------------------------------------------------------------------------------------------- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        (Plan(tp=3), "16 attention heads do not divide by tp = 3"),
+        (Plan(pp=16), "pp x virtual_stages = 16 x 1 chunks, but the model has 8 layers"),
+        (Plan(pp=4, virtual_stages=4), "pp x virtual_stages = 4 x 4 chunks, but the model has 8 layers"),
+        (Plan(pp=3, virtual_stages=2), "8 layers do not divide by pp x virtual_stages = 3 x 2"),
+        (Plan(virtual_stages=2), "virtual_stages > 1 needs a pipeline, but pp = 1"),
+        (Plan(pp=3, first_stage=4, last_stage=4), "first_stage = 4 and last_stage = 4 leave no layer for another of 3 stages"),
+        (Plan(pp=2, first_stage=3, last_stage=4), "first_stage = 3 and last_stage = 4 do not add up to 8 layers in 2 stages"),
+        (Plan(first_stage=5), "first_stage = 5 and last_stage = 0 do not add up to 8 layers in 1 stages"),
+        (Plan(cp=3, dp=3), "the sequence does not divide by cp = 3"),
+        (Plan(cp=128, tp=8, sequence_parallel=True), "the sequence does not divide by cp x tp = 1024"),
+        (Plan(dp=3), "global_batch = 64 does not divide by dp x micro_batch = 3 x 1"),
+        (Plan(dp=32, micro_batch=4), "global_batch = 64 does not divide by dp x micro_batch = 32 x 4"),
+        (Plan(pp=4, virtual_stages=2, dp=32), "2 microbatches do not divide by pp = 4, which the interleaved schedule needs"),
+        (Plan(ep=2, dp=2), "ep = 2, but the model has no experts"),
+        (Plan(zero=3, dp=8, shard_group=3), "shard_group = 3 needs zero: 3 and must divide dp = 8"),
+        (Plan(zero=1, dp=8, shard_group=4), "shard_group = 4 needs zero: 3 and must divide dp = 8"),
+        (
+            Plan(zero=3, dp=8, pp=2),
+            "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1",
+        ),
+    ],
+)
+def test_why_a_plan_is_impossible(plan, sentence):
+    assert plan_problem(plan, MODEL, 64) == sentence
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        (Plan(ep=3, dp=3, micro_batch=1), "8 experts do not divide by ep = 3"),
+        (Plan(ep=4, dp=2), "dp x cp = 2 x 1 ranks do not divide by ep = 4"),
+    ],
+)
+def test_why_experts_cannot_be_shared_out(plan, sentence):
+    assert plan_problem(plan, EXPERTS, 6 * 64) == sentence
+
+
+def test_an_mlp_that_does_not_divide():
+    assert plan_problem(Plan(tp=16), model_of(ffn=4104), 64) == "4104 inner elements of the MLP do not divide by tp = 16"
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(), Plan(tp=16), Plan(pp=4, virtual_stages=2), Plan(pp=3, first_stage=3), Plan(cp=4, dp=8, zero=3, shard_group=2)]
+)
+def test_what_divides_has_no_problem(plan):
+    assert plan_problem(plan, MODEL, 64) is None
+
+
+def test_balanced_stages_may_outnumber_the_layers():
+    assert plan_problem(Plan(pp=12), MODEL, 64, balanced=True) is None
+    assert "8 layers" in plan_problem(Plan(pp=17), MODEL, 64, balanced=True)
+
+
+# -------------------------------------------------------------------------------------------- layers of stages
+
+
+def test_layers_of_bloom():
+    """70 layers over 12 stages: embedding and head count as a layer each, as in BLOOM's training."""
+    assert stage_layers(70, 12) == (5, *(6,) * 10, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [
+        ((8, 4), (2, 2, 2, 2)),
+        ((10, 3), (3, 4, 3)),
+        ((9, 4), (2, 3, 2, 2)),
+        ((11, 4), (3, 3, 3, 2)),
+        ((13, 8), (1, 2, 2, 2, 2, 2, 1, 1)),
+        ((96, 3, 20, 0), (20, 38, 38)),
+        ((96, 4, 0, 21), (25, 25, 25, 21)),
+        ((10, 4, 1, 3), (1, 3, 3, 3)),
+        ((10, 2, 4, 6), (4, 6)),
+        ((7, 1), (7,)),
+    ],
+)
+def test_layers_of_stages(given, layers):
+    assert stage_layers(*given) == layers
+
+
+@given(st.integers(1, 130), st.integers(1, 40))
+def test_stages_hold_all_layers_as_evenly_as_can_be(depth, stages):
+    sizes = stage_layers(depth, stages)
+    assert (len(sizes), sum(sizes)) == (stages, depth)
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=40), st.floats(0, 50), st.integers(1, 8))
+def test_a_balanced_stage_ends_with_the_layer_that_passes_its_share(costs, head, stages):
+    sizes, share = balanced_layers(costs, head, stages), (sum(costs) + head) / stages
+    assert sum(sizes) == len(costs)
+    done = 0
+    for stage, size in enumerate(sizes[:-1]):
+        done += size
+        if size > 1:
+            assert sum(costs[: done - 1]) <= share * (stage + 1) * (1 + 1e-9)
+        if done < len(costs):
+            assert size > 0
+            assert sum(costs[:done]) >= share * (stage + 1) * (1 - 1e-9)
+
+
+@given(st.integers(1, 3000))
+def test_divisors_divide(number):
+    assert divisors(number) == [part for part in range(1, number + 1) if number % part == 0]
+
+
+# -------------------------------------------------------------------------------------------- arrays of plans
+
+MIXED = [
+    Plan(),
+    Plan(tp=8, pp=2, dp=4, zero=1, recompute="full", sequence_parallel=True),
+    Plan(cp=2, dp=16, zero=3, shard_group=8),
+    Plan(pp=4, virtual_stages=2, micro_batch=2, recompute="selective", schedule="gpipe"),
+    Plan(tp=2, ep=4, dp=8, pp=3, first_stage=2, last_stage=3),
+]
+GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_data", "stages")
+
+
+@pytest.mark.parametrize("i", range(len(MIXED)))
+def test_a_layout_of_many_is_each_alone(i):
+    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0])
+    many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
+    for name in (field for field in one.__dataclass_fields__ if field != "node"):
+        assert getattr(many, name)[i] == getattr(one, name)[0], name
+    for name in GROUPS:
+        assert (getattr(many, name).size[i], getattr(many, name).per_node[i]) == (
+            getattr(one, name).size[0],
+            getattr(one, name).per_node[0],
+        )
+
+
+def test_kinds_of_a_group_hold_every_point_once():
+    group = Layout.of(MIXED, np.full(5, 64.0), 8).data
+    assert sorted(int(i) for *_, members in group.kinds for i in members) == list(range(5))
+    for ranks, per_node, members in group.kinds:
+        assert (group.size[members] == ranks).all()
+        assert (group.per_node[members] == per_node).all()
+
+
+@pytest.mark.parametrize("plan", MIXED, ids=str)
+def test_groups_multiply_to_the_devices(plan):
+    layout = Layout.of([plan], np.array([96.0]), 8)
+    sizes = {name: getattr(layout, name).size[0] for name in GROUPS}
+    assert sizes["tensor"] * sizes["data"] * plan.pp == plan.devices
+    assert sizes["shards"] * sizes["copies"] == sizes["data"] == sizes["expert"] * sizes["expert_data"]
+    assert layout.microbatches[0] * plan.micro_batch * plan.dp == 96
+
+
+def random_mesh(seed):
+    """A node, a number of nodes, and sizes of tp, cp, dp, pp that fill them, prime factors dealt at random."""
+    rng = np.random.default_rng(seed)
+    node, nodes, sizes = int(rng.choice([4, 5, 8, 12, 16])), int(rng.choice([1, 2, 3, 4, 6])), [1, 1, 1, 1]
+    left = node * nodes
+    while left > 1:
+        prime = next(p for p in range(2, left + 1) if left % p == 0)
+        sizes[rng.integers(4)] *= prime
+        left //= prime
+    return node, nodes, sizes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_ranks_of_a_node_are_those_of_the_placement(seed):
+    node, nodes, (tp, cp, dp, pp) = random_mesh(seed)
+    switches = [Topology(kind="switch" if size > 1 else "single", nodes=size) for size in (node, nodes)]
+    network = Network(package=switches[0], cluster=switches[1])
+    layout = Layout.of([Plan(tp=tp, cp=cp, dp=dp, pp=pp)], np.array([float(dp)]), node)
+    apart = place({"tp": tp, "cp": cp, "dp": dp, "pp": pp}, network)
+    assert layout.tensor.per_node[0] == apart.route("tp").package_size
+    assert layout.context.per_node[0] == apart.route("cp").package_size
+    assert (layout.stages.per_node[0] == 2) == (apart.route("pp").package_size > 1)
+    assert layout.data.per_node[0] == place({"tp": tp, "d": dp * cp, "pp": pp}, network).route("d").package_size
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_experts_and_shards_of_a_node_are_those_of_the_placement(seed):
+    """Experts over the nearest data ranks, weights over the nearest `shard_group`; what holds the same lies beyond."""
+    node, nodes, (tp, near, far, pp) = random_mesh(seed)
+    switches = [Topology(kind="switch" if size > 1 else "single", nodes=size) for size in (node, nodes)]
+    placed = place({"tp": tp, "near": near, "far": far, "pp": pp}, Network(package=switches[0], cluster=switches[1]))
+    plan = Plan(tp=tp, ep=near, dp=near * far, pp=pp, shard_group=near)
+    layout = Layout.of([plan], np.array([float(plan.dp)]), node)
+    for nearest, beyond in ((layout.expert, layout.expert_data), (layout.shards, layout.copies)):
+        assert (nearest.size[0], nearest.per_node[0]) == (near, placed.route("near").package_size)
+        assert (beyond.size[0], beyond.per_node[0]) == (far, placed.route("far").package_size)

@@ -1,0 +1,422 @@
+"""Steps of transformers: parts that add up, limits, laws of every axis, overlaps against the event engine."""
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+import crossflow
+from crossflow import files
+from crossflow.architecture import architecture, resolve
+from crossflow.evaluation import evaluate
+from crossflow.files import Document
+from crossflow.parallel.plan import Layout, Plan, plan_problem
+from crossflow.software import load_stack
+from crossflow.step import Machine
+from crossflow.step.stages import counts
+from crossflow.step.transformer import gathered, reduced, transformer_step
+from crossflow.timeline import simulate
+from crossflow.workload.job import Job
+from crossflow.workload.spec import Frozen, TransformerSpec
+
+GPT = {
+    "model": "transformer", "layers": 8, "hidden": 2048, "heads": 16, "ffn": 8192, "gated": False, "vocabulary": 32000, "sequence": 1024,
+    "positions": "learned", "norm": "layernorm", "biases": True, "tied_embeddings": True, "global_batch": 64, "dtype": "bf16",
+}  # fmt: skip
+MOE = {"experts": {"count": 8, "active": 2}, "tied_embeddings": False}
+NETWORK = {"intra": {"fabric": "nvswitch", "bandwidth": "450 GB/s"}, "inter": {"fabric": "infiniband", "bandwidth": "50 GB/s"}}
+STACKS = sorted(name for name, file in files.catalogue("templates").items() if file.parent.name == "software")
+PLANS = [
+    Plan(),
+    Plan(tp=8),
+    Plan(tp=2, cp=2, dp=2),
+    Plan(tp=4, dp=4, zero=1, sequence_parallel=True, recompute="selective"),
+    Plan(dp=16, zero=2, micro_batch=4),
+    Plan(dp=32, zero=3, recompute="full"),
+    Plan(dp=16, zero=3, shard_group=8),
+    Plan(pp=4, dp=2),
+    Plan(tp=2, pp=4, dp=2, virtual_stages=2, recompute="full"),
+    Plan(tp=2, pp=2, dp=4, schedule="gpipe", micro_batch=2),
+    Plan(pp=3, first_stage=2, dp=8),
+]
+
+
+def job_of(task="training", frozen=None, context=0, **changes):
+    spec = TransformerSpec.model_validate({**GPT, **changes})
+    return Job(model=spec.transformer(), dtype=spec.dtype, task=task, frozen=frozen, context=context)
+
+
+def layout_of(*plans, batch=64):
+    return Layout.of(plans, np.full(len(plans), float(batch)), 8)
+
+
+def stack_of(name="megatron-lm-2022", host=True, **changes):
+    """A shipped stack with other habits; without host costs the device alone decides."""
+    stack, _ = load_stack(name)
+    overlap = stack.overlap.model_copy(update={key: changes.pop(key) for key in list(changes) if key in type(stack.overlap).model_fields})
+    costs = stack.host if host else stack.host.model_copy(update=dict.fromkeys(type(stack.host).model_fields, np.zeros(1)))
+    return stack.model_copy(update={**changes, "overlap": overlap, "host": costs})
+
+
+def machine_of(stack="megatron-lm-2022", free=False, **system):
+    """Nodes of 8 H100 on InfiniBand; `free` without any cost of communication."""
+    network = system.pop("network", NETWORK)
+    if free:
+        network = {level: {**entry, "bandwidth": "1e12 GB/s"} for level, entry in network.items()}
+    spec, _ = resolve(Document(file="test", data={"template": "h100-sxm", "devices_per_node": 8, "network": network, **system}))
+    found = spec.network
+    if free:
+        times = [name for name in type(found.parameters).model_fields if name.startswith("launch") or name.endswith(("_step", "_fill"))]
+        parameters = found.parameters.model_copy(update=dict.fromkeys(times, np.zeros(1)))
+        found = found.model_copy(update={"parameters": parameters})
+    return Machine(
+        architecture=architecture(spec), network=found, node=8, stack=stack if not isinstance(stack, str) else load_stack(stack)[0]
+    )
+
+
+def step(*plans, job=None, machine=None, batch=64):
+    return transformer_step(job or job_of(), layout_of(*plans, batch=batch), machine or machine_of())
+
+
+def possible(stack="megatron-lm-2022", model=None):
+    balanced = load_stack(stack)[0].stages == "balanced"
+    return [plan for plan in PLANS if plan_problem(plan, model or job_of().model, 64, balanced=balanced) is None]
+
+
+# -------------------------------------------------------------------------------------------- what adds up
+
+
+@pytest.mark.parametrize("changes", [{}, MOE], ids=["gpt", "moe"])
+@pytest.mark.parametrize("stack", STACKS)
+def test_parts_of_a_step_add_up(stack, changes):
+    found = step(*possible(stack), job=job_of(**changes), machine=machine_of(stack))
+    for parts in (found.breakdown, found.bound):
+        np.testing.assert_allclose(sum(parts.values()), found.total, rtol=1e-12)
+        assert all((part >= -1e-12 * found.total).all() for part in parts.values())
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_no_more_communication_is_exposed_than_there_is(stack):
+    found = step(*possible(stack), machine=machine_of(stack))
+    for name, exposed in found.exposed.items():
+        assert (exposed <= found.communication[name] * (1 + 1e-9)).all(), name
+        assert (exposed >= 0).all()
+    np.testing.assert_allclose(sum(found.exposed.values()), found.breakdown["exposed_communication"], rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_one_device_sends_nothing(stack):
+    found = step(Plan(), Plan(micro_batch=4, recompute="full"), machine=machine_of(stack))
+    assert found.communication == {}
+    assert found.sent[0].tolist() == found.sent[1].tolist() == found.breakdown["exposed_communication"].tolist() == [0.0, 0.0]
+    assert found.breakdown["bubble"].max() == pytest.approx(0.0, abs=1e-12 * found.total.max())
+
+
+@pytest.mark.parametrize("stack", ["megatron-lm-2022", "nanotron", "pytorch-fsdp", "ideal"])
+def test_mixed_plans_are_each_alone(stack):
+    plans, machine = possible(stack), machine_of(stack)
+    many = step(*plans, machine=machine)
+    for i, plan in enumerate(plans):
+        one = step(plan, machine=machine)
+        for name in ("total", "flops", "model_flops", "traffic"):
+            assert getattr(many, name)[i] == pytest.approx(getattr(one, name)[0], rel=1e-12)
+        for name in ("breakdown", "communication", "exposed", "memory", "bound", "by_layer"):
+            there, alone = getattr(many, name), getattr(one, name)
+            for key, values in there.items():
+                assert values[i] == pytest.approx(alone[key][0] if key in alone else 0.0, rel=1e-12, abs=1e-15), (name, key)
+        assert [part[i] for part in many.sent] == pytest.approx([part[0] for part in one.sent], rel=1e-12)
+
+
+def test_points_of_an_evaluation_are_each_alone():
+    """Through the whole composition, plans beside other numbers of devices."""
+    system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK}
+    scenario = crossflow.from_dict({"system": system, "workload": GPT, "strategy": "dp1"})
+    together = evaluate(scenario, {"strategy": PLANS})
+    for i, plan in enumerate(PLANS):
+        alone = evaluate(scenario, {"strategy": [plan]})
+        assert together.step_time[i] == pytest.approx(alone.step_time[0], rel=1e-12)
+        assert together.feasible[i] == alone.feasible[0]
+
+
+# -------------------------------------------------------------------------------------------- faster is faster
+
+
+@pytest.mark.parametrize(
+    "path", ["throughput.bf16", "levels.memory.bandwidth", "levels.l2.bandwidth", "network.intra.bandwidth", "network.inter.bandwidth"]
+)
+@pytest.mark.parametrize("stack", ["megatron-lm-2022", "nanotron", "pytorch-fsdp"])
+def test_more_of_anything_never_slows(path, stack):
+    system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK}
+    for plan in (Plan(tp=8, dp=2), Plan(tp=2, pp=4, dp=2), Plan(dp=16, zero=3), Plan(dp=16, zero=1)):
+        scenario = crossflow.from_dict({"system": system, "workload": GPT, "strategy": str(plan), "software": stack})
+        there = scenario.system
+        for part in path.split("."):
+            there = there[part] if isinstance(there, dict) else getattr(there, part)
+        times = evaluate(scenario, {f"system.{path}": there[0] * np.geomspace(0.25, 16.0, 13)}).step_time
+        assert (np.diff(times) <= 1e-9 * times[:-1]).all()
+        assert times[0] > 0
+
+
+@pytest.mark.parametrize("fabric", ["ideal", "nvswitch", "infinity-fabric", "hybrid-cube-mesh"])
+def test_links_of_every_fabric_carry_its_collectives(fabric):
+    """Four times the rate inside a node, and a tensor group over all of it."""
+    slow, fast = (
+        step(Plan(tp=8), machine=machine_of(network={**NETWORK, "intra": {"fabric": fabric, "bandwidth": f"{rate} GB/s"}})).communication
+        for rate in (50, 200)
+    )
+    assert fast["all_reduce"][0] < 0.5 * slow["all_reduce"][0]
+
+
+def test_something_gets_faster_with_each():
+    """No resource is left out of the model: each decides some plan."""
+    scenario = crossflow.from_dict(
+        {
+            "system": {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK},
+            "workload": GPT,
+            "strategy": "tp8-dp2",
+            "software": "ideal",
+        }
+    )
+    spec = scenario.system
+    for path, value in {
+        "throughput.bf16": spec.throughput["bf16"][0],
+        "levels.memory.bandwidth": spec.levels["memory"].bandwidth[0],
+    }.items():
+        slow, fast = evaluate(scenario, {f"system.{path}": value * np.array([1.0, 2.0])}).step_time
+        assert fast < 0.99 * slow
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_ideal_software_is_never_slower(stack):
+    """With the stages divided alike: balancing by parameters is not always better."""
+    ideal, other = stack_of("ideal", stages="even"), stack_of(stack, stages="even")
+    plans = possible()
+    slower, bound = (step(*plans, machine=machine_of(each)).total for each in (other, ideal))
+    assert (bound <= slower * (1 + 1e-12)).all()
+
+
+# -------------------------------------------------------------------------------------------- data parallelism
+
+
+@pytest.mark.parametrize("stack", ["megatron-lm-2022", "pytorch-fsdp", "nanotron", "ideal"])
+@pytest.mark.parametrize("plan", [Plan(), Plan(tp=4), Plan(pp=4), Plan(tp=2, recompute="full", micro_batch=2)], ids=str)
+def test_replicas_multiply_throughput_where_the_network_costs_nothing(stack, plan):
+    machine = machine_of(stack_of(stack), free=True)
+    one, eight = step(plan, machine=machine), step(replace(plan, dp=8), machine=machine, batch=8 * 64)
+    assert eight.total[0] == pytest.approx(one.total[0], rel=1e-6)
+    assert eight.flops[0] == pytest.approx(8 * one.flops[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("rate", [5, 50])
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_reductions_hide_behind_no_more_than_a_backward_pass(zero, rate):
+    """The last backward pass is the training step's work less the forward pass, of one microbatch."""
+    plan, network = Plan(dp=16, zero=zero), {**NETWORK, "inter": {"fabric": "infiniband", "bandwidth": f"{rate} GB/s"}}
+    plain, beside = (step(plan, machine=machine_of(stack_of(host=False, data=data), network=network)) for data in (False, True))
+    once = step(Plan(), batch=1, machine=machine_of(stack_of(host=False)))
+    forward = step(Plan(), batch=1, job=job_of("forward"), machine=machine_of(stack_of(host=False)))
+    hidden = plain.total[0] - beside.total[0]
+    assert 0 < hidden <= once.total[0] - forward.total[0]
+    reductions = sum(plain.communication[name][0] for name in (("all_reduce",) if zero == 0 else ("reduce_scatter",)))
+    assert hidden < reductions
+
+
+@pytest.mark.parametrize(
+    ("gradient", "zero", "sent"),
+    [("weight", 0, 4), ("weight", 1, 4), ("weight", 2, 4), ("weight", 3, 6), ("fp32", 0, 8), ("fp32", 1, 6), ("fp32", 3, 8)],
+)
+def test_bytes_of_sharded_states(gradient, zero, sent):
+    """Rajbhandari 2020, Sec. 7, in bytes a parameter: a reduce-scatter and an all-gather for an all-reduce, with zero 3 one more."""
+    found = step(Plan(dp=16, zero=zero), batch=16, machine=machine_of(stack_of(gradient=gradient)))
+    assert sum(found.sent)[0] == pytest.approx(sent * 15 / 16 * job_of().model.parameters, rel=0.03)
+
+
+def test_sharded_gradients_are_reduced_every_microbatch():
+    one, four = (step(Plan(dp=16, zero=3), batch=batch) for batch in (16, 64))
+    assert sum(four.sent)[0] == pytest.approx(4 * sum(one.sent)[0], rel=1e-12)
+    for name in ("all_gather", "reduce_scatter"):
+        assert four.communication[name][0] == pytest.approx(4 * one.communication[name][0], rel=1e-12)
+
+
+@pytest.mark.parametrize("plan", [Plan(dp=16), Plan(dp=16, zero=1), Plan(tp=4, dp=2)], ids=str)
+def test_replicated_gradients_are_reduced_once_a_step(plan):
+    names = ("all_reduce", "all_gather", "reduce_scatter") if plan.tp == 1 else ("all_gather",)
+    one, four = (step(plan, batch=batch) for batch in (16, 64))
+    for name in names:
+        assert four.communication.get(name, [0])[0] == pytest.approx(one.communication.get(name, [0])[0], rel=1e-12)
+
+
+# -------------------------------------------------------------------------------------------- recomputation, tasks
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-lm-2021"])
+def test_full_recomputation_costs_another_forward_pass_of_the_layers(stack):
+    """Not of embedding and head, which are never computed again."""
+    machine = machine_of(stack_of(stack, host=False))
+    none, full = step(Plan(), Plan(recompute="full"), machine=machine).total
+    forward = step(Plan(), job=job_of("forward"), machine=machine).total[0]
+    bare = step(Plan(), job=job_of("forward", layers=1), machine=machine).total[0]
+    layer = (forward - bare) / (GPT["layers"] - 1)
+    assert full - none == pytest.approx(GPT["layers"] * layer, rel=1e-9)
+
+
+def test_recomputed_operations_are_not_the_models():
+    none, selective, full = (step(Plan(recompute=again)) for again in ("none", "selective", "full"))
+    assert none.model_flops[0] == selective.model_flops[0] == full.model_flops[0]
+    assert none.flops[0] < selective.flops[0] < full.flops[0]
+    assert none.total[0] < selective.total[0] < full.total[0]
+
+
+@pytest.mark.parametrize("task", ["forward", "prefill", "decode"])
+def test_services_only_pass_forward(task):
+    job = job_of(task, context=100)
+    forward, inputs, weights = counts(job, 2, 1, 0, 0, False)
+    assert forward.sum() > 0
+    assert inputs.sum() == weights.sum() == 0
+    alone, replicas = step(Plan(), job=job), step(Plan(dp=16), job=job, batch=16 * 64)
+    assert replicas.total[0] == pytest.approx(alone.total[0], rel=1e-12)
+    assert replicas.communication == {}
+
+
+def test_a_token_that_is_written_costs_less_than_a_prompt_and_more_with_its_context():
+    machine = machine_of(stack_of(host=False))
+    short, long = (step(Plan(micro_batch=64), job=job_of("decode", context=context), machine=machine).total[0] for context in (128, 1024))
+    assert short < long
+    assert long < step(Plan(micro_batch=64), job=job_of("prefill"), machine=machine).total[0]
+
+
+# -------------------------------------------------------------------------------------------- frozen layers
+
+BODY = frozenset({"embedding", "attention", "mlp"})
+
+
+@pytest.mark.parametrize(
+    ("frozen", "inputs", "weights"),
+    [
+        (None, [1, 8, 8, 1], [1, 8, 8, 1]),
+        (Frozen(types=BODY, layers=frozenset()), [0, 0, 0, 0], [0, 0, 0, 1]),
+        (Frozen(types=frozenset({"embedding"}), layers=frozenset(range(6))), [0, 2, 2, 1], [0, 2, 2, 1]),
+        (Frozen(types=frozenset({"mlp"}), layers=frozenset()), [1, 8, 8, 1], [1, 8, 0, 1]),
+        (Frozen(types=frozenset({"head"}), layers=frozenset({7})), [1, 8, 8, 1], [1, 7, 7, 0]),
+    ],
+    ids=["nothing", "all but the head", "lower layers", "mlps", "the upper end"],
+)
+def test_which_gradients_frozen_layers_need(frozen, inputs, weights):
+    """Columns: embedding, attention, MLP, head. The lowest part that trains needs no gradient of its input."""
+    found = counts(job_of(frozen=frozen), 1, 1, 0, 0, False)
+    assert found[0].sum(axis=0).tolist() == [1, 8, 8, 1]
+    lowest = 1 if frozen == Frozen(types=frozenset({"embedding"}), layers=frozenset(range(6))) else 0
+    assert found[1].sum(axis=0).tolist() == [inputs[0], inputs[1] - lowest, *inputs[2:]]
+    assert found[2].sum(axis=0).tolist() == weights
+
+
+def test_all_frozen_but_the_head_is_little_more_than_a_forward_pass():
+    frozen = Frozen(types=BODY, layers=frozenset())
+    job, whole, forward = (
+        job_of(frozen=frozen, tied_embeddings=False),
+        job_of(tied_embeddings=False),
+        job_of("forward", tied_embeddings=False),
+    )
+    tuned, trained, passed = (step(Plan(dp=16), job=each) for each in (job, whole, forward))
+    head = 2.0 * 64 * GPT["sequence"] * GPT["hidden"] * GPT["vocabulary"]
+    assert tuned.model_flops[0] == pytest.approx(passed.model_flops[0] + head, rel=1e-12)
+    assert tuned.total[0] < 0.6 * trained.total[0]
+    share = job.model.head.parameters / whole.model.parameters
+    assert sum(tuned.sent)[0] == pytest.approx(share * sum(trained.sent)[0], rel=1e-9)
+    assert tuned.memory["optimizer"][0] == pytest.approx(share * trained.memory["optimizer"][0], rel=1e-9)
+
+
+@pytest.mark.parametrize("plan", [Plan(dp=16, zero=zero) for zero in (0, 1, 3)], ids=["zero 0", "zero 1", "zero 3"])
+def test_frozen_weights_are_neither_reduced_nor_updated(plan):
+    frozen = Frozen(types=BODY | {"head"}, layers=frozenset())
+    found = step(plan, job=job_of(frozen=frozen))
+    forward = step(plan, job=job_of("forward"))
+    assert "reduce_scatter" not in found.communication
+    assert "all_reduce" not in found.communication
+    assert found.memory["optimizer"][0] == found.memory["gradients"][0] == 0
+    assert found.model_flops[0] == pytest.approx(forward.model_flops[0], rel=1e-12)
+    assert found.total[0] == step(plan, job=replace(job_of(frozen=frozen), optimizer_states=20)).total[0]
+    assert step(plan).total[0] < step(plan, job=replace(job_of(), optimizer_states=20)).total[0]
+
+
+# -------------------------------------------------------------------------------------------- published counts
+
+
+def test_operations_of_gpt3_are_six_n_d_and_attention():
+    """6 N D (Kaplan 2020) and 12 l h s D of attention."""
+    scenario = crossflow.from_dict(
+        {"system": {"template": "a100-ib-cluster", "nodes": 128}, "workload": "gpt3-175b", "strategy": "tp8-pp8-dp16"}
+    )
+    job, batch = scenario.job(), scenario.workload_batch
+    found = step(Plan(tp=8, pp=8, dp=16), job=job, machine=machine_of("megatron-lm-2021"), batch=batch)
+    tokens = batch * job.model.tokens
+    attention = 12.0 * 96 * 12288 * job.model.tokens
+    assert found.model_flops[0] == pytest.approx((6.0 * 175e9 + attention) * tokens, rel=0.01)
+
+
+def test_operations_do_not_depend_on_the_plan():
+    found = step(*possible())
+    np.testing.assert_allclose(found.model_flops, found.model_flops[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("stack", [name for name in STACKS if load_stack(name)[0].attention.kernel == "unfused"])
+def test_shares_of_the_peak(stack):
+    """Attention that skips masked scores does less than is counted, so that of flash attention this cannot be said."""
+    found, machine = step(*possible(stack), machine=machine_of(stack)), machine_of(stack)
+    peak = machine.architecture.throughput["bf16"] * np.array([plan.devices for plan in possible(stack)]) * found.total
+    assert ((found.model_flops > 0) & (found.model_flops <= found.flops) & (found.flops <= peak)).all()
+
+
+# -------------------------------------------------------------------------------------------- overlaps
+
+STREAMS = st.tuples(st.integers(1, 40), *[st.floats(1e-6, 1e2)] * 3)
+
+
+@given(STREAMS)
+def test_gathering_ahead_is_two_streams(case):
+    """g1 g2 ... on one stream, c1 c2 ... on the other, each c after its g."""
+    layers, c, g, _ = case
+    after = [()] * layers + [(i,) for i in range(layers)]
+    _, ends = simulate([g] * layers + [c] * layers, after, ["network"] * layers + ["device"] * layers)
+    whole = [np.array([layers * c]), np.array([layers * g]), np.array([g]), np.array([float(layers)])]
+    assert gathered(*whole, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-12)
+    assert gathered(*whole, ahead=False)[0] == pytest.approx(layers * (c + g), rel=1e-12)
+
+
+@given(STREAMS)
+def test_reducing_behind_is_two_streams(case):
+    """g1 g2 r1 g3 r2 ... on one stream, each c after its g, each r after its c."""
+    layers, c, g, r = case
+    sends = [("g", 0)] + [task for i in range(1, layers) for task in (("g", i), ("r", i - 1))] + [("r", layers - 1)]
+    tasks = sends + [("c", i) for i in range(layers)]
+    number = {task: i for i, task in enumerate(tasks)}
+    after = [() if kind == "g" else (number["c" if kind == "r" else "g", i],) for kind, i in tasks]
+    durations = [{"g": g, "r": r, "c": c}[kind] for kind, _ in tasks]
+    _, ends = simulate(durations, after, ["device" if kind == "c" else "network" for kind, _ in tasks])
+    whole = [np.array([layers * each]) for each in (c, g, r)]
+    ends_of = {"layers": np.array([float(layers)]), "first": np.array([g]), "last": np.array([r])}
+    assert reduced(*whole, **ends_of, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-9)
+    assert reduced(*whole, **ends_of, ahead=False)[0] == pytest.approx(layers * (c + g + r), rel=1e-12)
+
+
+@pytest.mark.parametrize("what", ["data", "gather", "pipeline", "context", "optimizer", "tensor"])
+def test_overlap_never_slows_and_sometimes_helps(what):
+    plans = {
+        "data": Plan(dp=16), "gather": Plan(dp=16, zero=3), "pipeline": Plan(pp=4, dp=8), "context": Plan(cp=8, dp=2),
+        "optimizer": Plan(dp=16, zero=1), "tensor": Plan(tp=8, dp=2),
+    }  # fmt: skip
+    values = ("none", "backward") if what == "tensor" else (False, True)
+    apart, beside = (step(*possible(), plans[what], machine=machine_of(stack_of(host=False, **{what: value}))) for value in values)
+    assert (beside.total <= apart.total * (1 + 1e-12)).all()
+    assert beside.total[-1] < apart.total[-1]
+    np.testing.assert_allclose(sum(beside.communication.values()), sum(apart.communication.values()), rtol=1e-9)
+
+
+def test_a_slow_host_decides_and_is_told():
+    host = stack_of().host.model_copy(update={"kernel": np.array([1e-2])})
+    fast, slow = (step(Plan(), machine=machine_of(stack)) for stack in (stack_of(), stack_of().model_copy(update={"host": host})))
+    assert slow.total[0] > 5 * fast.total[0]
+    assert slow.bound["host"][0] > 0.8 * slow.total[0]
+    assert slow.breakdown["compute"][0] == fast.breakdown["compute"][0]
