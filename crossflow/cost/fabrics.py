@@ -251,6 +251,8 @@ def _between(fabric: Fabric, collective: str, ranks: int, in_node: int, whole: b
 def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
     """TCP: into the send buffers first, then at the wire's rate; the ranks of a node share its card."""
     p, volume = fabric.parameters, ring_volume(collective, ranks)
+    if collective == "all_to_all":  # all that goes to other nodes passes the node's one card
+        volume = in_node * (ranks - in_node) / ranks
     transfer = collective == "send_recv"
     # The card is shared by the ranks of the node; on older platforms each rank's share passes through host memory.
     wire = p.ethernet_efficiency * fabric.line * (1 if transfer else in_node)

@@ -21,7 +21,7 @@ from crossflow.score import OVERFULL, Score
 from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, memory
-from crossflow.step.transformer import transformer_step
+from crossflow.step.transformer import COLLECTIVES, transformer_step
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -145,6 +145,11 @@ def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None 
     return Machine(architecture=device, network=found.network, node=found.devices_per_node, stack=scenario.stack)
 
 
+def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
+    """Times of all collectives, also of those that a strategy has no use for: points of one study have the same columns. [s]"""
+    return {name: wide(found.get(name, np.zeros(n)), n) for name in COLLECTIVES}
+
+
 def model_parameters(scenario: Scenario) -> int:
     """Parameters of a layered model. [1]"""
     workload = scenario.workload
@@ -181,9 +186,9 @@ def layered_score(
         feasible=feasible,
         reason=reason,
         reasons=reasons,
-        breakdown={name: wide(part, n) for name, part in outcome.breakdown.items()},
-        communication={name: wide(part, n) for name, part in outcome.communication.items()},
-        exposed_communication={name: wide(part, n) for name, part in outcome.exposed.items()},
+        breakdown={name: np.maximum(wide(part, n), 0.0) for name, part in outcome.breakdown.items()},
+        communication=_every_collective(outcome.communication, n),
+        exposed_communication=_every_collective(outcome.exposed, n),
         by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},
         bound={name: np.where(timed, np.where(timed, part, 0.0) / elapsed, np.isinf(part)) for name, part in outcome.bound.items()},
         memory=held,
