@@ -19,6 +19,7 @@ from crossflow.files import Document
 from crossflow.prediction import predict
 from crossflow.scenario import Scenario, from_dict
 from crossflow.search import GradientSettings, Objective, Problem, search
+from crossflow.strategies import every_strategy
 from crossflow.study import run_study
 from crossflow.study.spaces import SHARES, read_space
 
@@ -30,6 +31,8 @@ def run() -> dict[str, dict[str, Any]]:
     """Measure every figure: name -> value, unit and meaning."""
     case = _case_study(512)
     warm = _cpu(lambda: predict(case), repeats=9)
+    gpt, many = _gpt3(64, "tp8-pp8-dp8-v3-z1-sp-selective"), _gpt3(512, "tp8-pp8-dp64")
+    plans = every_strategy(many.workload, many.nodes)
     figures = {
         "predict_warm": (warm, "s", "one warm prediction of the case study (LSTM language model, 512 nodes)"),
         "points_per_second": (
@@ -45,6 +48,16 @@ def run() -> dict[str, dict[str, Any]]:
             "random designs of 14 shares, written to disk by a study",
         ),
         "gradient_search": (_cpu(_gradient_search, repeats=1, warm=False), "s", "projected gradient search of 14 shares, S = 10, T = 100"),
+        "transformer_warm": (
+            _cpu(lambda: evaluate(gpt), repeats=25),
+            "s",
+            "one warm evaluation of GPT-3 175B on 512 GPUs, interleaved pipeline and memory included",
+        ),
+        "plans_per_second": (
+            len(plans) / _cpu(lambda: evaluate(many, {"strategy": plans}, fitting=True), repeats=3),
+            "1/s",
+            f"all {len(plans):,} plans that divide GPT-3 175B over 4096 GPUs, those that do not fit not timed",
+        ),
         "gemms_100k": (_cpu(_products, repeats=7), "s", "100,000 distinct matrix products on a100-80gb"),
     }
     return {name: {"value": value, "unit": unit, "meaning": meaning} for name, (value, unit, meaning) in figures.items()}
@@ -52,6 +65,11 @@ def run() -> dict[str, dict[str, Any]]:
 
 def _case_study(devices: int) -> Scenario:
     return from_dict({"system": {"template": "pathfinder", "devices": devices}, "workload": "lstm-16k", "strategy": f"d{devices}"})
+
+
+def _gpt3(nodes: int, strategy: str) -> Scenario:
+    system = {"template": "a100-ib-cluster", "nodes": nodes}
+    return from_dict({"system": system, "workload": {"model": "gpt3-175b", "global_batch": 3072}, "strategy": strategy})
 
 
 def _points(n: int) -> dict[str, Any]:

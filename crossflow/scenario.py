@@ -114,6 +114,11 @@ class Scenario:
         """What a step of a transformer computes."""
         if not isinstance(self.workload, TransformerSpec):
             raise TypeError(f"{self.workload.model} is a graph of kernels; see Scenario.graph")
+        return self._job
+
+    @functools.cached_property
+    def _job(self) -> Job:
+        assert isinstance(self.workload, TransformerSpec)  # the caller has looked
         return _job(self.workload)
 
     @property
@@ -213,7 +218,7 @@ def spelled_out(document: Document) -> Document:
         return document
     named = {
         section: {key: data[section]}
-        for section, key in (("system", "template"), ("workload", "model"))
+        for section, key in (("system", "template"), ("workload", "model"), ("software", "like"))
         if isinstance(data.get(section), str)
     }
     return Document(file=document.file, data={**data, **named}, lines=document.lines) if named else document

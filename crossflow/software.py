@@ -123,6 +123,11 @@ def _shipped(path: Path) -> tuple[SoftwareStack, Document]:
 def _validated(document: Document) -> SoftwareStack:
     if not isinstance(document.data, Mapping):
         raise SpecError([document.problem((), f"expected the name of a software stack or a mapping, got {document.data!r}")])
+    kind = document.data.get("kind")
+    if kind != "software":
+        raise SpecError(
+            [document.problem(("kind",), f"expected a software stack (kind: software), got kind {kind!r}; see `crossflow list templates`")]
+        )
     spec: Any = files.validate(SoftwareStack, document)
     stack: SoftwareStack = spec
     return stack

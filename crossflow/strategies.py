@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from crossflow.architecture import SystemSpec
 from crossflow.errors import StrategyError
 from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, parse_plan, parse_strategy, plan_problem
-from crossflow.parallel.hierarchy import Hierarchy, as_plan, hierarchy_problem, is_hierarchy, legal_hierarchies, parse_hierarchy
+from crossflow.parallel.hierarchy import Hierarchy, as_plan, hierarchy_problem, is_hierarchy, legal_hierarchies, parse_hierarchy, roles_of
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
@@ -22,8 +24,11 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
     """A strategy in the form that its workload knows; a transformer's may be written by layer types too."""
     if written is None:
         return None
+    if workload is None:
+        _check_of_any_workload(written)
+        return None
     if written == ANY:
-        if workload is None or system is None:
+        if system is None:
             return None
         node = min(system.devices_per_node, system.device_count)
         legal = every_strategy(workload, (node, system.device_count // node))
@@ -38,12 +43,37 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
         return parse_strategy(written)
     if is_hierarchy(written) and system is not None:
         node = min(system.devices_per_node, system.device_count)
-        levels = {key: value for key, value in written.items() if key in HIERARCHY} if isinstance(written, Mapping) else {}
-        options = {key: value for key, value in written.items() if key not in HIERARCHY} if isinstance(written, Mapping) else {}
-        hierarchy = parse_hierarchy(levels)
-        kind: Literal["dense", "transformer"] = "transformer" if "transformer" in levels else "dense"
+        given = roles_of(written)
+        options = {key: value for key, value in given.items() if key not in HIERARCHY}
+        hierarchy = parse_hierarchy({key: value for key, value in given.items() if key in HIERARCHY})
+        kind: Literal["dense", "transformer"] = "transformer" if "transformer" in given else "dense"
         return as_plan(hierarchy, kind, workload.global_batch, node, system.device_count // node, **_options(options))
-    return parse_plan(written)
+    return read_plan(written, workload)
+
+
+def _check_of_any_workload(written: str | Mapping[str, Any]) -> None:
+    """Without a workload, which has its own problems by then, a strategy is wrong that none could have."""
+    if written in (ANY, DATA_PARALLEL):
+        return
+    problems = []
+    for parse in (parse_strategy, parse_hierarchy if is_hierarchy(written) else parse_plan):
+        try:
+            parse(written)
+        except StrategyError as error:
+            problems.append(error)
+        else:
+            return
+    raise problems[-1 if is_hierarchy(written) else 0]
+
+
+def read_plan(written: str | Mapping[str, Any], workload: TransformerSpec) -> Plan:
+    """A plan; where it does not say, a service takes all requests of a replica at once, divided over the stages."""
+    plan = parse_plan(written)
+    said = "micro_batch" in written if isinstance(written, Mapping) else re.search(r"(^|-)mb\d", written)
+    if workload.task == "training" or said or workload.global_batch % plan.dp:
+        return plan
+    requests = workload.global_batch // plan.dp
+    return replace(plan, micro_batch=max(requests // plan.pp, 1) if requests % plan.pp == 0 else requests)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,8 +95,9 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     devices = system.device_count
     if strategy is None:
         if counted and devices > 1:
+            plain = str(_alone(workload)) if isinstance(workload, DlrmSpec) else f"d{devices}"
             raise StrategyError(
-                f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write d{devices}"
+                f"strategy: missing, and the system has {devices} devices; for data parallelism over all of them write {plain}"
             )
         return _alone(workload)
     if isinstance(strategy, Hierarchy):

@@ -16,7 +16,9 @@ from crossflow.workload.spec import TransformerSpec
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "cp, dp, ep, first_stage, last_stage, micro_batch, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
+KNOWN = (
+    "cp, dp, ep, first_stage, last_stage, micro_batch, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
+)
 
 
 def model_of(**changes):

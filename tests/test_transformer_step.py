@@ -287,6 +287,30 @@ def test_a_token_that_is_written_costs_less_than_a_prompt_and_more_with_its_cont
     assert long < step(Plan(micro_batch=64), job=job_of("prefill"), machine=machine).total[0]
 
 
+def test_a_written_token_reads_only_the_experts_it_is_sent_to():
+    """One request of a sparse model costs about the memory traffic of its active weights, thousands that of all."""
+    machine = machine_of(stack_of(host=False))
+    sparse = {"experts": {"count": 64, "active": 2}}
+    one, many = (
+        step(Plan(micro_batch=batch), job=job_of("decode", context=128, **sparse), machine=machine, batch=batch).total[0]
+        for batch in (1, 2048)
+    )
+    dense = step(Plan(), job=job_of("decode", context=128, ffn=2 * 8192), machine=machine, batch=1).total[0]
+    assert dense < one < 2 * dense
+    assert many > 10 * one
+
+
+def test_an_encoder_is_done_when_its_decoder_writes():
+    job = job_of("decode", context=10, encoder={"layers": 24, "sequence": 512})
+    longer = job_of("decode", context=10, encoder={"layers": 48, "sequence": 512})
+    assert counts(job, 2, 1, 0, 0, False)[0].sum() > 0
+    machine = machine_of(stack_of(host=False))
+    one, two = (step(Plan(), job=j, machine=machine, batch=1).total[0] for j in (job, longer))
+    assert two == pytest.approx(one, rel=1e-12)
+    passed = step(Plan(), job=job_of("prefill", encoder={"layers": 24, "sequence": 512}), machine=machine, batch=1).total[0]
+    assert one < passed
+
+
 # -------------------------------------------------------------------------------------------- frozen layers
 
 BODY = frozenset({"embedding", "attention", "mlp"})

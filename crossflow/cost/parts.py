@@ -189,8 +189,8 @@ class Wires:
         return self._paths[key]
 
     def time(self, collective: str, size: Array, group: Group) -> Array:
-        """Time of a collective of `size` bytes, shape (n,), among each point's group. [s]"""
-        sizes = size if np.shape(size) == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
+        """Time of collectives of `size` bytes, shape (..., n), among each point's group. [s]"""
+        sizes = size if np.shape(size)[-1:] == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
         if not group.several or not sizes.any():
             return np.zeros(sizes.shape)
         if self.network.intra.fabric not in SWITCHED:
@@ -204,7 +204,8 @@ class Wires:
             if ranks > 1:
                 found = self.path(collective, ranks, per_node)
                 chosen = Path(**{name: _at(getattr(found, name), members) for name in PATH})
-                result[members] = np.where(sizes[members] > 0, path_time(sizes[members], chosen), 0.0)
+                mine = sizes[..., members]
+                result[..., members] = np.where(mine > 0, path_time(mine, chosen), 0.0)
         return result
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
@@ -217,29 +218,33 @@ class Wires:
             node = min(self.node, devices)
             placement = place(axes, wired(self.network, node, devices // node), chains=("group",) if collective == "send_recv" else ())
             time = axis_time(collective, sizes, "group", placement, self.network, self.architecture, node)
-            result[members] = np.where(sizes > 0, time, 0.0)[members]
+            result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
 
     def bytes(self, collective: str, size: Array, group: Group) -> Array:
-        """Bytes that a rank sends inside its node and out of it, shape (2, n). [B]"""
+        """Bytes that a rank sends inside its node and out of it, shape (2, ..., n). [B]"""
         ranks, per_node = group.size, group.per_node
         if not group.several:
-            return np.zeros((2, *ranks.shape))
+            return np.zeros((2, *np.broadcast_shapes(np.shape(size), ranks.shape)))
         share = 1.0 if collective in ("send_recv", "broadcast") else (ranks - 1.0) / ranks
         total = np.where(ranks > 1, (2.0 if collective == "all_reduce" else 1.0) * share * size, 0.0)
         outside = np.where(per_node < ranks, 1.0 / per_node, 0.0)
         return np.stack([total * (1.0 - outside), total * outside])
 
-    def times(self, messages: Sequence[Message], layout: Layout) -> tuple[list[Array], list[Array]]:
-        """Time of every message at every point, and the bytes that it moves; equal messages are costed once. [s], [B]"""
-        groups = {message.group: getattr(layout, message.group) for message in messages}
-        known: dict[tuple[str, str, int], tuple[Array, Array]] = {}
-        keys = [(message.collective, message.group, id(message.size)) for message in messages]
-        for key, message in zip(keys, messages, strict=True):
-            if key not in known:
-                group = groups[message.group]
-                known[key] = (self.time(message.collective, message.size, group), self.bytes(message.collective, message.size, group))
-        return [known[key][0] for key in keys], [known[key][1] for key in keys]
+    def times(self, messages: Sequence[Message], layout: Layout) -> tuple[Array, Array]:
+        """Time of every message, shape (messages, n), and the bytes that it moves, shape (2, messages, n). [s], [B]"""
+        n = len(layout)
+        sizes = _filled([message.size for message in messages], n)
+        time, moved = np.zeros((len(messages), n)), np.zeros((2, len(messages), n))
+        kinds: dict[tuple[str, str], list[int]] = {}
+        for i, message in enumerate(messages):
+            kinds.setdefault((message.collective, message.group), []).append(i)
+        for (collective, name), rows in kinds.items():
+            group: Group = getattr(layout, name)
+            if group.several:
+                time[rows] = self.time(collective, sizes[rows], group)
+                moved[:, rows] = self.bytes(collective, sizes[rows], group)
+        return time, moved
 
 
 def _at(value: Array, members: Index) -> Array:

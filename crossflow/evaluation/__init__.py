@@ -40,7 +40,7 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
         energy: step time and energy are then lower bounds, which take a third of the time (not with several kernels at
         once on a device, where less work may end later).
 
-    fitting : time only transformers that fit in memory; the step of one that does not is endless then.
+    fitting : time only transformers that fit in memory, where strategies alone vary; the step of one that does not is endless then.
 
     Returns
     -------
@@ -64,7 +64,8 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
     if n == 0:
         raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
     sorted_ = split(scenario, points)
-    plans, discrete = plans_apart(scenario, sorted_.discrete)
+    varying = bool(sorted_.quantities or sorted_.choices)
+    plans, discrete = plans_apart(scenario, sorted_.discrete, varying=varying)
     parts = []
     for settings, index in groups(discrete, n):
         here = variant(scenario, settings)
@@ -73,7 +74,7 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
             choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
             quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
             mine = None if plans is None else [plans[i] for i in chosen]
-            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, least=least, fitting=fitting)))
+            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, least=least, fitting=fitting and not varying)))
     return scatter(parts, n)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture
 from crossflow.arrays import Array, Index, divide
-from crossflow.cost.parts import device_points
 from crossflow.errors import StrategyError
 from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
-from crossflow.parallel import Layout, Plan, parse_plan, plan_problem
+from crossflow.parallel import Layout, Plan, plan_problem
+from crossflow.parallel.blocks import Kernels, block_kernels
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, Score
@@ -22,6 +22,7 @@ from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, memory
 from crossflow.step.transformer import COLLECTIVES, transformer_step
+from crossflow.strategies import read_plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -30,18 +31,23 @@ BESIDE = ("workload.", "software")  # what may vary together with plans without 
 
 
 def plans_apart(
-    scenario: Scenario, discrete: Mapping[str, Sequence[Any]]
+    scenario: Scenario, discrete: Mapping[str, Sequence[Any]], *, varying: bool
 ) -> tuple[list[Plan] | list[Hierarchy] | None, Mapping[str, Sequence[Any]]]:
-    """Strategies of a layered model's points, which vary inside a batch, and the other discrete settings, which do not."""
+    """Strategies of a layered model's points, which vary inside a batch, and the other discrete settings, which do not.
+
+    Where quantities or technology of a generated device are `varying` too, strategies are apart like any other setting: its
+    tiles are searched for points that share their sizes.
+    """
     rest = {path: values for path, values in discrete.items() if path != "strategy"}
-    if len(rest) == len(discrete) or not all(path.startswith(BESIDE) for path in rest):
+    apart = varying and isinstance(scenario.system, GeneratedSystem)
+    if apart or len(rest) == len(discrete) or not all(path.startswith(BESIDE) for path in rest):
         return None, discrete
     given = discrete["strategy"]
     if isinstance(scenario.workload, DlrmSpec):
         return [value if isinstance(value, Hierarchy) else parse_hierarchy(value) for value in given], rest
     if not isinstance(scenario.workload, TransformerSpec) or any(is_hierarchy(value) for value in given):
         return None, discrete
-    plans = [value if isinstance(value, Plan) else parse_plan(value) for value in given]
+    plans = [value if isinstance(value, Plan) else read_plan(value, scenario.workload) for value in given]
     counted = scenario.system.devices is not None or scenario.system.nodes is not None
     for plan in {plan for plan in plans if counted and plan.devices != scenario.system.device_count}:
         raise StrategyError(f"strategy {plan} needs {plan.devices} devices, but the system has {scenario.system.device_count}")
@@ -60,7 +66,8 @@ def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: 
         if problem is not None:
             raise StrategyError(f"strategy {hierarchy}: {problem}")
     runs_on = replace(machine(scenario, device, system), node=node)
-    outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
+        outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
     return layered_score(
         scenario, device, outcome, np.full(n, float(scenario.devices)), samples=workload.global_batch, tokens=0, dtype=workload.dtype
     )
@@ -71,26 +78,42 @@ def transformer_score(
 ) -> Score:
     """Score of n points of a transformer: its own plan, or one a point; with `fitting` those that do not fit are not timed."""
     job, batch = scenario.job(), scenario.workload_batch
-    assert isinstance(scenario.strategy, Plan)  # a transformer's is
-    assert scenario.stack is not None  # so does its software
-    chosen = [scenario.strategy] * n if plans is None else list(plans)
-    balanced = scenario.stack.stages == "balanced"
-    for plan in dict.fromkeys(chosen):
-        problem = _problem(plan, job.model, batch, balanced)
-        if problem is not None:
-            raise StrategyError(f"strategy {plan}: {problem}")
     runs_on = machine(scenario, device, system)
-    layout = Layout.of(chosen, np.full(n, float(batch)), runs_on.node)
-    held = memory(job, layout, runs_on)
-    devices = layout.tp * layout.cp * layout.dp * layout.pp
+    if plans is None:
+        layout, kernels, held = _repeated(scenario, runs_on.node, n)
+        held = replace(held, capacity=device.memory.capacity * np.ones(n))
+    else:
+        for plan in dict.fromkeys(plans):
+            _check(plan, scenario)
+        layout, kernels = Layout.of(plans, np.full(n, float(batch)), runs_on.node), None
+        held = memory(job, layout, runs_on)
+    devices = layout.devices
     fits = held.fits if fitting else np.ones(n, dtype=bool)
     if fits.all():
-        outcome = transformer_step(job, layout, runs_on, held)
-    elif not fits.any() or device_points(device) > 1:
-        outcome = untimed(held) if not fits.any() else transformer_step(job, layout, runs_on, held)
+        outcome = transformer_step(job, layout, runs_on, held, kernels)
+    elif not fits.any():
+        outcome = untimed(held)
     else:
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
     return layered_score(scenario, device, outcome, devices, samples=batch, tokens=scenario.tokens_per_sample, dtype=job.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Kernels, Memory]:
+    """Layout of n points with a scenario's own plan, its kernels and its memory, which no quantity of the system changes."""
+    plan, job = scenario.strategy, scenario.job()
+    assert isinstance(plan, Plan)  # a transformer's is
+    assert scenario.stack is not None  # so does its software
+    _check(plan, scenario)
+    layout = Layout.of([plan] * n, np.full(n, float(scenario.workload_batch)), node)
+    held = memory(job, layout, machine(scenario, architecture(scenario.system, scenario.library)))
+    return layout, block_kernels(job, layout, scenario.stack), held
+
+
+def _check(plan: Plan, scenario: Scenario) -> None:
+    problem = _problem(plan, scenario.job().model, scenario.workload_batch, scenario.balanced)
+    if problem is not None:
+        raise StrategyError(f"strategy {plan}: {problem}")
 
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
@@ -161,7 +184,7 @@ def layered_score(
 ) -> Score:
     """Score of an outcome: throughput, energy, use of the peak, what fits."""
     n = outcome.total.size
-    total = outcome.total
+    total = np.where(np.isnan(outcome.total), np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
     intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
@@ -186,7 +209,7 @@ def layered_score(
         feasible=feasible,
         reason=reason,
         reasons=reasons,
-        breakdown={name: np.maximum(wide(part, n), 0.0) for name, part in outcome.breakdown.items()},
+        breakdown={name: np.maximum(np.nan_to_num(wide(part, n), posinf=np.inf), 0.0) for name, part in outcome.breakdown.items()},
         communication=_every_collective(outcome.communication, n),
         exposed_communication=_every_collective(outcome.exposed, n),
         by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},

@@ -187,10 +187,12 @@ class _Builder:
         assert routing is not None
         capacity = routing.capacity if routing.capacity is not None else 1.0
         routed = tokens * routing.active * capacity  # rows of all experts of a rank, in the mean
-        local = routing.experts / layout.ep
+        # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
+        reached = 1.0 - (1.0 - routing.active / routing.experts) ** (tokens * layout.ep)
+        touched = routing.experts / layout.ep * reached
         for matrix in part.matrices:
             if matrix.experts > 1:
-                self._product(unit, matrix, routed / local, batch=local)
+                self._product(unit, matrix, routed / touched, batch=touched)
             else:
                 self._product(unit, matrix, tokens)
         shared = next((matrix.k for matrix in part.matrices if matrix.name == "shared_down"), 0)
@@ -283,6 +285,8 @@ class _Builder:
         Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says.
         """
         tp, layout = self.layout.tp, self.layout
+        if matrix.over == "memory" and self.cached:
+            return  # they lie in the cache
         if matrix.over == "sample":
             tokens = layout.micro_batch
         elif matrix.over == "memory":

@@ -78,8 +78,15 @@ def _written(levels: Levels) -> str:
 
 
 def is_hierarchy(given: object) -> bool:
-    """Whether a strategy is written by layer types rather than by degrees."""
+    """Whether a strategy is written by layer types rather than by degrees, as a mapping or as text."""
+    if isinstance(given, str):
+        return re.match(rf"\s*({'|'.join(KINDS)})\b", given) is not None
     return isinstance(given, Mapping) and bool(given) and any(key in KINDS for key in given)
+
+
+def roles_of(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Roles by layer type, from text too."""
+    return _from_text(given) if isinstance(given, str) else given
 
 
 def parse_hierarchy(given: str | Mapping[str, Any]) -> Hierarchy:
@@ -95,8 +102,7 @@ def parse_hierarchy(given: str | Mapping[str, Any]) -> Hierarchy:
     >>> str(parse_hierarchy({"dense": ["tp", "ddp"], "embedding": ["mp"]}))
     'dense (tp, ddp), embedding mp'
     """
-    if isinstance(given, str):
-        return parse_hierarchy(_from_text(given))
+    given = roles_of(given)
     problems = [f"unknown layer type '{key}'{did_you_mean(key, KINDS)}; known: {', '.join(KINDS)}" for key in given if key not in KINDS]
     levels: dict[str, Levels] = {}
     for kind in KINDS:
@@ -116,12 +122,22 @@ def _from_text(text: str) -> dict[str, list[str]]:
         raise StrategyError(
             f"strategy '{text}' is not of the form 'dense (tp, ddp), embedding mp', or {{dense: [tp, ddp], embedding: [mp]}}"
         )
-    return {kind: [role.strip() for role in (pair or one).split(",")] for kind, pair, one in re.findall(form, text)}
+    found: dict[str, list[str]] = {}
+    for kind, pair, one in re.findall(form, text):
+        if kind in found:
+            raise StrategyError(f"strategy '{text}': {kind} is there twice")
+        found[kind] = _roles(pair or one)
+    return found
+
+
+def _roles(text: str) -> list[str]:
+    """Roles of one layer type as text, ``(tp, ddp)`` or ``ddp``."""
+    return [role.strip() for role in text.strip().removeprefix("(").removesuffix(")").split(",")]
 
 
 def _levels(kind: Kind, given: Any, problems: list[str]) -> Levels | None:
     """Roles of one layer type; what is wrong with them is added to `problems`."""
-    roles: Sequence[Any] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
+    roles: Sequence[Any] = _roles(given) if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
     if not 1 <= len(roles) <= 2:
         problems.append(f"{kind}: expected one role for all devices, or two [inside a node, between nodes], got {given!r}")
         return None

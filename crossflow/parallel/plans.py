@@ -43,7 +43,8 @@ def legal_plans(
         dp = devices // (pp * tp)
         if batch % dp or (dp % ep):
             continue
-        for micro in micro_batches:
+        # A service takes as many requests at once as it likes.
+        for micro in micro_batches if training else divisors(batch // dp):
             if (batch // dp) % micro:
                 continue
             first = Plan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batch=micro)

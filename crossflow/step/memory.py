@@ -395,12 +395,13 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     rows = []
     for _, part in units(job.model):
         attention = part.attention
-        if attention is None or attention.cross:
+        if attention is None:
             rows.append(np.zeros(len(layout)))
             continue
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
         share = 1.0 if latent else np.maximum(1.0 / layout.tp, 1.0 / attention.kv_heads)
-        rows.append(requests * tokens * attention.cached * job.element * share)
+        kept = job.model.memory_tokens / layout.cp * (job.cached > 0) if attention.cross else tokens
+        rows.append(requests * kept * attention.cached * job.element * share)
     return np.stack(rows)
 
 

@@ -21,6 +21,9 @@ def alike(layout: Layout) -> list[tuple[Index, int, int, int, int]]:
             layout.first_stage, layout.last_stage,
         ]
     )  # fmt: skip
+    if (keys == keys[:, :1]).all():
+        one = [int(value) for value in keys[:4, 0]]
+        return [(np.arange(keys.shape[1]), one[0], one[1], one[2], one[3])]
     shapes, which = np.unique(keys, axis=1, return_inverse=True)
     which = which.ravel()
     return [
@@ -52,6 +55,8 @@ def counts(job: Job, stages: int, chunks: int, first: int, last: int, balanced: 
     chunk_of = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
     order: list[tuple[int, int, LayerType, int | None]] = [(0, place["embedding"], "embedding", None)]
     for layer, (chunk, kind) in enumerate(zip(chunk_of, kinds, strict=True)):
+        if not job.takes_part(model.layers[kind]):
+            continue
         order += [(chunk, place[f"{kind}.{j}.{part.type}"], part.type, layer) for j, part in enumerate(model.layers[kind].parts)]
     order.append((stages * chunks - 1, place["head"], "head", None))
     result = np.zeros((3, stages * chunks, len(place)))

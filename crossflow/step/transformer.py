@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, divide
 from crossflow.cost.parts import PartTimes, Wires, part_times
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
 from crossflow.parallel.plan import SCHEDULES, Layout
-from crossflow.step.memory import Memory, memory
+from crossflow.step.memory import Memory, memory, parameters
 from crossflow.step.outcome import Job, Machine, Outcome
 from crossflow.step.stages import alike, counts
 from crossflow.timeline.pipeline import pipeline_ends
@@ -62,7 +62,7 @@ class State:
     reduce : time to reduce its gradients over the ranks that hold the same, shape (collectives, units, n). [s]
     gather : time to gather its weights, where they are sharded. [s]
     regather : time to gather updated weights after a sharded optimizer's step. [s]
-    owned : parameters whose optimizer states the device holds. [1]
+    update : time of the optimizer on the parameters whose states the device holds. [s]
     moved : bytes that a device sends for them inside its node and out of it, shape (2, units, n). [B]
     """
 
@@ -70,11 +70,24 @@ class State:
     reduce: Array
     gather: Array
     regather: Array
-    owned: Array
+    update: Array
     moved: Array
 
 
-def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None) -> Outcome:
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """What goes between the stages of a pipeline, each of shape (n,). [s]
+
+    `transfer` takes activations from a stage to the next, each rank of a tensor group its part; `whole` puts the parts together
+    where the receivers do not keep them divided; `tied` adds up the gradients of a table that first and last stage both hold.
+    """
+
+    transfer: Array
+    whole: Array
+    tied: Array
+
+
+def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None, kernels: Kernels | None = None) -> Outcome:
     """One step of every design point.
 
     Parameters
@@ -82,23 +95,24 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     job : model and task.
     layout : n plans.
     machine : device, network and software; its quantities may vary over the n points too.
-    held : memory of the step, worked out here where it is not given.
+    held, kernels : memory of the step and kernels of its parts, worked out here where they are not given.
     """
     n = len(layout)
-    kernels = block_kernels(job, layout, machine.stack)
+    kernels = block_kernels(job, layout, machine.stack) if kernels is None else kernels
     names = [name for name, _ in units(job.model)]
-    times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, n)
     wires = Wires(network=machine.network, architecture=machine.architecture, node=machine.node)
-    passes = _passes(kernels, times, layout, wires, machine)
-    state = _state(job, layout, machine, wires)
-    gathered_: dict[str, Array] = {}
-    with np.errstate(invalid="ignore"):  # of a step without end, no part is worth a number
+    found: dict[str, Array] = {}
+    with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
+        times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, n)
+        passes = _passes(kernels, times, layout, wires, machine)
+        state = _state(job, layout, machine, wires)
+        between = _between(job, layout, machine, wires, state)
         for members, stages, chunks, microbatches, schedule in alike(layout):
-            here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, SCHEDULES[schedule], wires)
+            here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, SCHEDULES[schedule], between)
             for name, values in here.items():
-                gathered_.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., members] = values
-    _endless(gathered_)
-    return _outcome(job, layout, machine, times, passes, state, gathered_, memory(job, layout, machine) if held is None else held)
+                found.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., members] = values
+    _endless(found)
+    return _outcome(job, layout, machine, times, passes, state, found, memory(job, layout, machine) if held is None else held)
 
 
 def _endless(found: dict[str, Array]) -> None:
@@ -121,10 +135,12 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     hides, around = np.zeros((len(COLLECTIVES), len(names), n)), np.zeros((len(COLLECTIVES), 2, len(names), n))
     calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
     moved = np.zeros((2, 2, len(names), n))
-    for message, time, volume in zip(kernels.messages, *wires.times(kernels.messages, layout), strict=True):
+    times_sent, volumes = wires.times(kernels.messages, layout)
+    for i in np.flatnonzero(times_sent.any(axis=1)):
+        message, time = kernels.messages[i], times_sent[i]
         phase, unit = int(message.phase != "forward"), place[message.part]
         sent[OF[message.collective], phase, unit] += time
-        moved[:, phase, unit] += volume
+        moved[:, phase, unit] += volumes[:, i]
         calls[phase, unit] += time > 0
         if message.hides:
             hides[OF[message.collective], unit] += time
@@ -172,41 +188,50 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
 
 def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
     """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
-    n, weight, gradient = len(layout), job.weight, job.gradient(machine.stack.gradient)
+    weight, gradient = job.weight, job.gradient(machine.stack.gradient)
     sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
-    rows: dict[str, list[Array]] = {name: [] for name in ("parameters", "reduce", "gather", "regather", "owned", "moved")}
-    for name, part in units(job.model):
-        # A tied table that embedding and head hold on one device is one.
-        shared_table = np.where(layout.pp == 1, part.width * job.model.vocabulary, 0.0) if job.model.tied and name == "head" else 0.0
-        expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1) / (layout.tp * layout.ep) * np.ones(n)
-        cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
-        whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
-        dense = (cut - shared_table) / layout.tp + whole * np.ones(n)
-        reduce, moved = np.zeros((len(COLLECTIVES), n)), np.zeros((2, n))
-        gather, regather, owned = np.zeros(n), np.zeros(n), np.zeros(n)
-        for amount, group, shards, copies in (
-            (dense, layout.data, layout.shards, layout.copies),
-            (expert, layout.expert_data, layout.expert_data, None),
-        ):
-            if not amount.any():
-                continue
-            size = amount * gradient
-            reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(layout.zero >= 1, 0.0, size), group)
-            # Optimizer states shared out: gradients are reduced to shards, and the updated weights gathered.
-            reduce[OF["reduce_scatter"]] += wires.time("reduce_scatter", np.where(shared, size, 0.0), group)
-            regather += wires.time("all_gather", np.where(shared, amount * weight, 0.0), group)
+    named = units(job.model)
+    dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in named), strict=True))
+    if job.model.tied:  # a tied table that embedding and head hold on one device is one
+        dense[-1] -= np.where(layout.pp == 1, job.model.head.width * job.model.vocabulary / layout.tp, 0.0)
+    shape = dense.shape
+    reduce, moved = np.zeros((len(COLLECTIVES), *shape)), np.zeros((2, *shape))
+    gather, regather, owned = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for amount, group, shards, copies in (
+        (dense, layout.data, layout.shards, layout.copies),
+        (expert, layout.expert_data, layout.expert_data, None),
+    ):
+        if not amount.any():
+            continue
+        size = amount * gradient
+        reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(layout.zero >= 1, 0.0, size), group)
+        # Optimizer states shared out: gradients are reduced to shards, and the updated weights gathered.
+        reduce[OF["reduce_scatter"]] += wires.time("reduce_scatter", np.where(shared, size, 0.0), group)
+        regather += wires.time("all_gather", np.where(shared, amount * weight, 0.0), group)
+        if sharded.any():
             reduce[OF["reduce_scatter"]] += wires.time("reduce_scatter", np.where(sharded, size, 0.0), shards)
             gather += wires.time("all_gather", np.where(sharded, amount * weight, 0.0), shards)
             if copies is not None:
                 reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(sharded, size / shards.size, 0.0), copies)
-            # Once a step an all-reduce of gradients, or its two halves; sharded weights gather twice and reduce once a microbatch.
-            halves = np.where(shared, size + amount * weight, 2.0 * size)
-            moved += wires.bytes("all_gather", np.where(sharded, (2.0 * amount * weight + size) * layout.microbatches, halves), group)
-            owned += amount / np.where(layout.zero >= 1, np.where(sharded, shards.size, group.size), 1.0)
-        found = {"parameters": dense + expert, "reduce": reduce, "gather": gather, "regather": regather, "owned": owned, "moved": moved}
-        for name, values in found.items():
-            rows[name].append(values)
-    return State(**{name: np.stack(values, axis=-2) for name, values in rows.items()})
+        # Once a step an all-reduce of gradients, or its two halves; sharded weights gather twice and reduce once a microbatch.
+        halves = np.where(shared, size + amount * weight, 2.0 * size)
+        moved += wires.bytes("all_gather", np.where(sharded, (2.0 * amount * weight + size) * layout.microbatches, halves), group)
+        owned += amount / np.where(layout.zero >= 1, np.where(sharded, shards.size, group.size), 1.0)
+    update = optimizer_time(job, owned, machine)
+    return State(parameters=dense + expert, reduce=reduce, gather=gather, regather=regather, update=update, moved=moved)
+
+
+def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: State) -> Between:
+    """Times of what goes between stages, none where there is one."""
+    several = layout.pp > 1
+    boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
+    shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
+    table = state.parameters[-1] * job.gradient(machine.stack.gradient) * shared
+    return Between(
+        transfer=wires.time("send_recv", np.where(several, boundary / layout.tp, 0.0), layout.stages),
+        whole=wires.time("all_gather", np.where(layout.sequence_parallel | ~several, 0.0, boundary), layout.tensor),
+        tied=wires.time("all_reduce", np.where(several, table, 0.0), layout.stages),
+    )
 
 
 def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
@@ -214,7 +239,7 @@ def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
     master = 8.0 + job.weight if job.weight < 4 else 8.0
     moved = 2.0 * job.gradient(machine.stack.gradient) + master + 8.0 * job.optimizer_states
     passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
-    return np.asarray(passes * owned * moved / machine.architecture.memory.bandwidth)
+    return divide(passes * owned * moved, machine.architecture.memory.bandwidth)
 
 
 # -------------------------------------------------------------------------------------------- pipelines
@@ -231,7 +256,7 @@ def _pipeline(
     chunks: int,
     microbatches: int,
     schedule: str,
-    wires: Wires,
+    between: Between,
 ) -> dict[str, Array]:
     """Step of points whose pipelines have one shape: its time, and its parts on the stage that ends last."""
     stack, training = machine.stack, job.training
@@ -261,11 +286,7 @@ def _pipeline(
     back = reduced(plain_b, input_of @ gather, weight_of @ reduce, gather.max(axis=0), reduce.max(axis=0), depth, ahead=ahead)
     backward = np.where(sharded & training, back, plain_b)
     # Activations between stages.
-    pair, tensor = layout.stages.at(at), layout.tensor.at(at)
-    boundary = job.element * layout.micro_batch[at] * job.tokens(job.model.tokens) / layout.cp[at] * job.model.embedding.width
-    # Every rank of a tensor group sends its part; the receivers put it together unless they keep it divided anyway.
-    transfer = wires.time("send_recv", np.where(layout.pp[at] > 1, boundary / layout.tp[at], 0.0), pair)
-    whole = wires.time("all_gather", np.where(layout.sequence_parallel[at] | (layout.pp[at] == 1), 0.0, boundary), tensor)
+    transfer, whole, tied = between.transfer[at], between.whole[at], between.tied[at]
     hop = transfer + whole
     extra = float(stack.host.microbatch[0])
     busy_f, busy_b = forward + extra / chunks, backward
@@ -290,13 +311,8 @@ def _pipeline(
     if stack.overlap.data:
         final, layers = by_stage(backward), np.maximum(by_stage(forward_of)[:, 1:-1].sum(axis=1), 1.0)[:, None]
         exposed = np.maximum(final + volume / layers, final / layers + volume) - final
-    tied = np.zeros(len(at))
-    if training and job.model.tied and stages > 1 and not job.is_frozen("embedding", None):
-        # First and last stage hold the same table: their gradients are added up between the two.
-        tied = wires.time("all_reduce", state.parameters[-1, at] * job.gradient(stack.gradient), pair)
     regather = trained @ state.regather[:, at]
-    update = optimizer_time(job, trained @ state.owned[:, at], machine) if training else np.zeros((stages, len(at)))
-    update = np.broadcast_to(update, (stages, len(at)))
+    update = trained @ state.update[:, at]
     after = ends + exposed
     finish = update + (0.0 if stack.overlap.optimizer else regather)
     step = float(stack.host.step[0])

@@ -7,7 +7,7 @@ from typing import Literal
 
 from crossflow.workload.graph import DTYPE_BYTES
 from crossflow.workload.spec import Frozen
-from crossflow.workload.transformer import LayerType, Transformer
+from crossflow.workload.transformer import Layer, LayerType, Transformer
 
 Task = Literal["training", "forward", "prefill", "decode"]
 
@@ -58,6 +58,11 @@ class Job:
     def tokens(self, tokens: int) -> int:
         """Tokens of a sample that pass a layer in one step: all, or the one that is written."""
         return 1 if self.task == "decode" else tokens
+
+    def takes_part(self, layer: Layer) -> bool:
+        """Whether a step passes a group of layers: an encoder is done when a decoder writes."""
+        attends = any(part.attention is not None and part.attention.cross for part in layer.parts)
+        return self.task != "decode" or not self.model.memory_tokens or attends
 
     def is_frozen(self, kind: LayerType, layer: int | None) -> bool:
         """Whether a part of a layer (None for embedding and head) does not train."""

@@ -315,6 +315,9 @@ def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
         yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
     if spec.head == "classifier" and not (spec.image and spec.image.classes):
         yield "head: a classifier needs `image` with its `classes`"
+    if spec.task == "decode" and (spec.image or not spec.causal or spec.head != "language"):
+        kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
+        yield f"task: {kind} writes no tokens; decode needs one that does; `prefill` is its forward pass"
 
 
 def _contradictions_of_length(spec: TransformerSpec) -> Iterator[str]:
