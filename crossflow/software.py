@@ -91,6 +91,10 @@ class SoftwareStack(FileModel):
     known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
     attention: AttentionKernel
     fused: tuple[Fusion, ...] = ()
+    weight: Literal["dtype", "fp32"] = Field(
+        default="dtype",
+        description="precision in which weights are kept and, where sharded, gathered; fp32 is autocast: each product casts its own",
+    )
     gradient: Literal["weight", "fp32"] = Field(
         default="weight", description="precision in which gradients are summed over microbatches and reduced"
     )

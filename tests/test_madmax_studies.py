@@ -1,11 +1,13 @@
 """The studies of MAD-Max's insights: each can be run, and what docs/studies.md says of them holds."""
 
+import csv
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from crossflow import evaluate, files
+from crossflow import evaluate, files, predict
 from crossflow.scenario import from_dict
 from crossflow.study.reading import read_study
 
@@ -95,3 +97,26 @@ def test_the_network_between_nodes_helps_training_more_than_compute():
     }
     assert times["network"] < 0.65 * times["as built"]
     assert times["compute"] > 0.95 * times["as built"]
+
+
+# -------------------------------------------------------------------------------------------- its measured points
+
+
+def test_vision_transformers_closer_than_madmax():
+    """One stack and one network for all nine rows, no fitted number, against a utilisation fitted to each shape."""
+    lines = (Path(__file__).parent / "data" / "madmax_vit.csv").read_text().splitlines()
+    errors = []
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        devices, batch = int(row["devices"]), int(row["global_batch"])
+        card = {"fabric": "ethernet", "bandwidth": "1.5625 GB/s"}
+        system = {"template": "aws-p4d", "nodes": devices // 8, "network": {"inter": card}}
+        plain = {"system": system, "workload": {"model": row["model"], "global_batch": batch}, "software": "pytorch-fsdp-2022"}
+        plans = [from_dict({**plain, "strategy": f"dp{devices}-mb{batch // devices}-z3{end}"}) for end in ("", "-full")]
+        step = next(found.step_time for plan in plans if (found := predict(plan)).feasible)
+        ours = 3 * plans[0].job().model.forward_flops() * batch / devices / 1e12 / step
+        measured = float(row["measured_tflops_per_device"])
+        errors.append([ours / measured - 1, float(row["madmax_tflops_per_device"]) / measured - 1])
+    assert len(errors) == 9
+    for middle in (np.mean, np.median):
+        ours, theirs = middle(np.abs(errors), axis=0)
+        assert ours < 0.7 * theirs

@@ -233,6 +233,25 @@ def test_bytes_of_sharded_states(gradient, zero, sent):
     assert sum(found.sent)[0] == pytest.approx(sent * 15 / 16 * job_of().model.parameters, rel=0.03)
 
 
+def test_autocast_keeps_and_gathers_fp32():
+    """12 bytes a parameter travel with zero 3; weights of 4 bytes are the optimizer's own, which had a copy beside those of 2."""
+    stack = stack_of(weight="fp32", gradient="fp32")
+    found = step(Plan(dp=16, zero=3), batch=16, machine=machine_of(stack))
+    assert sum(found.sent)[0] == pytest.approx(12 * 15 / 16 * job_of().model.parameters, rel=0.03)
+    plain, cast = (step(Plan(), machine=machine_of(stack)).memory for stack in (stack_of(), stack))
+    assert cast["weights"][0] == 2 * plain["weights"][0]
+    assert cast["optimizer"][0] == pytest.approx(8 / 12 * plain["optimizer"][0], rel=1e-12)
+
+
+def test_autocast_casts_once_a_microbatch():
+    """Casts are of weights, so that microbatches eight times as large need an eighth of their time."""
+    plans = [Plan(micro_batch=1), Plan(micro_batch=8)]
+    plain, cast = (step(*plans, machine=machine_of(stack_of(weight=kept, host=False))).total for kept in ("dtype", "fp32"))
+    one, eight = cast - plain
+    assert one > 0
+    assert one == pytest.approx(8 * eight, rel=0.1)
+
+
 def test_sharded_gradients_are_reduced_every_microbatch():
     one, four = (step(Plan(dp=16, zero=3), batch=batch) for batch in (16, 64))
     assert sum(four.sent)[0] == pytest.approx(4 * sum(one.sent)[0], rel=1e-12)

@@ -86,6 +86,9 @@ class _Builder:
         self.training = self.job.training
         # Tokens of a request that lie in its cache, of which one more is written; none where whole samples pass.
         self.cached = self.job.context if self.job.task == "decode" else 0
+        # Autocast reads a weight in one precision and writes it in another before its product, and its gradient after it. [B]
+        kept = self.job.weight(self.stack)
+        self.cast = float(kept + self.element) if kept > self.element else 0.0
 
     def fused(self, what: str) -> bool:
         """Whether the stack fuses a group of pointwise operations."""
@@ -301,6 +304,9 @@ class _Builder:
         if not first:
             add((unit, "input", tokens, k, n, copies, False))
         add((unit, "weight", k, n, tokens, copies, self.fused("accumulation")))
+        if self.cast:
+            self._pass(unit, "end" if end else "forward", n * k * copies * self.cast)
+            self._pass(unit, "weight", n * k * copies * self.cast)
 
     def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: float = 1) -> None:
         self.passes.append((unit, phase, moved, np.asarray(flops), float(launches)))

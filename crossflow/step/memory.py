@@ -153,19 +153,20 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     """All that each unit takes."""
     rows: dict[str, list[Array]] = {field.name: [] for field in fields(Holdings)}
     kept, working = activations(job, layout, stack)
-    states = STATE * job.optimizer_states + (MASTER if job.weight < MASTER else 0.0)
+    weight = job.weight(stack)
+    states = STATE * job.optimizer_states + (MASTER if weight < MASTER else 0.0)
     for name, part in units(job.model):
         dense, expert = parameters(part, layout)
         shared = [_sharded(dense, expert, layout, level) for level in (1, 2, 3)]
         found = {
-            "weights": shared[2] * job.weight,
-            "gradients": shared[1] * job.gradient(stack.gradient),
+            "weights": shared[2] * weight,
+            "gradients": shared[1] * job.gradient(stack),
             "optimizer": shared[0] * states,
-            "whole": (dense + expert) * job.weight,
-            "owned": shared[0] * job.weight,
+            "whole": (dense + expert) * weight,
+            "owned": shared[0] * weight,
             "kept": kept[name],
             "working": working[name],
-            "largest": _largest(part, layout) * job.weight,
+            "largest": _largest(part, layout) * weight,
         }
         for kind, values in found.items():
             rows[kind].append(values)
@@ -429,10 +430,13 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     each = layers @ here.whole
     largest = each.max(axis=0)
     ends = present[:, [0, -1]] @ here.whole[[0, -1]]
-    grads = job.training * job.gradient(stack.gradient) / job.weight * largest
+    grads = job.training * job.gradient(stack) / job.weight(stack) * largest
     gathered = np.where(sharded, (2.0 if stack.overlap.gather else 1.0) * largest + grads + ends, 0.0)
     gathered = gathered + np.where((layout.zero[at] == 2) & (layout.data.size[at] > 1), grads, 0.0)
-    low = present @ here.whole / job.weight if DTYPE_BYTES[job.dtype] < job.weight else 0.0
+    weight = job.weight(stack)
+    low = present @ here.whole / weight if DTYPE_BYTES[job.dtype] < job.element else 0.0
+    if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
+        low = low + np.where(sharded, largest, present @ here.whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
     space = habits.workspaces * job.element * (layout.micro_batch / layout.cp)[at] * width
     return np.asarray(buckets + gathered + low + np.where(layout.tp[at] > 1, space, 0.0) + habits.library)

@@ -188,7 +188,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
 
 def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
     """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
-    weight, gradient = job.weight, job.gradient(machine.stack.gradient)
+    weight, gradient = job.weight(machine.stack), job.gradient(machine.stack)
     sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
     named = units(job.model)
     dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in named), strict=True))
@@ -226,7 +226,7 @@ def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: St
     several = layout.pp > 1
     boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
     shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
-    table = state.parameters[-1] * job.gradient(machine.stack.gradient) * shared
+    table = state.parameters[-1] * job.gradient(machine.stack) * shared
     return Between(
         transfer=wires.time("send_recv", np.where(several, boundary / layout.tp, 0.0), layout.stages),
         whole=wires.time("all_gather", np.where(layout.sequence_parallel | ~several, 0.0, boundary), layout.tensor),
@@ -236,8 +236,9 @@ def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: St
 
 def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
     """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32. [s]"""
-    master = 8.0 + job.weight if job.weight < 4 else 8.0
-    moved = 2.0 * job.gradient(machine.stack.gradient) + master + 8.0 * job.optimizer_states
+    weight = job.weight(machine.stack)
+    master = 8.0 + weight if weight < 4 else 8.0
+    moved = 2.0 * job.gradient(machine.stack) + master + 8.0 * job.optimizer_states
     passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
     return divide(passes * owned * moved, machine.architecture.memory.bandwidth)
 
