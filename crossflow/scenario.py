@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from crossflow import files
-from crossflow.architecture import GeneratedSystem, SystemSpec, resolve
+from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture, resolve
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, wired
@@ -120,6 +120,11 @@ class Scenario:
     def _job(self) -> Job:
         assert isinstance(self.workload, TransformerSpec)  # the caller has looked
         return _job(self.workload)
+
+    @functools.cached_property
+    def architecture(self) -> Architecture:
+        """Architecture of the system's devices."""
+        return architecture(self.system, self.library)
 
     @property
     def workload_batch(self) -> int:

@@ -97,7 +97,7 @@ def _batch(
             library = with_quantity(library, rest, values)
         else:
             system = with_quantity(system, rest, values)
-    device = architecture(system, library, choices)
+    device = architecture(system, library, choices) if quantities or choices else scenario.architecture
     if isinstance(scenario.workload, TransformerSpec):
         return transformer_score(
             scenario,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture
+from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, Index, divide
 from crossflow.errors import StrategyError
 from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
@@ -106,7 +106,7 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Kernels, M
     assert scenario.stack is not None  # so does its software
     _check(plan, scenario)
     layout = Layout.of([plan] * n, np.full(n, float(scenario.workload_batch)), node)
-    held = memory(job, layout, machine(scenario, architecture(scenario.system, scenario.library)))
+    held = memory(job, layout, machine(scenario, scenario.architecture))
     return layout, block_kernels(job, layout, scenario.stack), held
 
 

@@ -7,6 +7,7 @@ that changes first or last (`gathered`, `reduced`). The pipeline is walked slot 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -425,16 +426,24 @@ def _model_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Arr
 
     All scores are counted, masked or not, as published counts do.
     """
+    products, backward, scores = _unit_flops(job)
+    return np.asarray(products @ (forward + weights) + backward @ inputs + scores @ (forward + 2.0 * inputs))
+
+
+@functools.lru_cache(maxsize=256)
+def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
+    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores. [flop]"""
     lengths = [layer.tokens for layer in job.model.layers for _ in layer.parts]
-    total = np.zeros(forward.shape[-1])
+    rows = []
     for unit, (_, part) in enumerate(units(job.model)):
         tokens = lengths[unit - 1] if 0 < unit <= len(lengths) else job.model.tokens
         products = job.model.part_flops(replace(part, attention=None), tokens)
         scores = job.model.part_flops(part, tokens) - products
         if job.task == "decode":
             products, scores = products / tokens, scores / tokens * job.context / tokens
-        total += products * (forward + inputs * (part.type != "embedding") + weights)[unit] + scores * (forward + 2.0 * inputs)[unit]
-    return total
+        rows.append((products, products * (part.type != "embedding"), scores))
+    products, backward, scores = np.array(rows).T
+    return products, backward, scores
 
 
 def gathered(compute: Array, gathers: Array, first: Array, layers: Array, *, ahead: bool) -> Array:
