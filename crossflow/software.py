@@ -106,6 +106,14 @@ class SoftwareStack(FileModel):
     host: HostCosts
     memory: MemoryHabits
 
+    def weight_size(self, element: int) -> int:
+        """Size of a weight as it is kept and gathered, where kernels move elements of so many bytes. [B]"""
+        return 4 if self.weight == "fp32" else min(element, 4)
+
+    def gradient_size(self, element: int) -> int:
+        """Size of a gradient as it is summed and reduced. [B]"""
+        return 4 if self.gradient == "fp32" else self.weight_size(element)
+
 
 def load_stack(named: str | Document, base: Path | None = None) -> tuple[SoftwareStack, Document]:
     """A stack by name or path, or one written out in a scenario, over the stack that its `like` names."""

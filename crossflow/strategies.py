@@ -10,12 +10,20 @@ from typing import Any, Literal
 from crossflow.architecture import SystemSpec
 from crossflow.errors import StrategyError
 from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, parse_plan, parse_strategy, plan_problem
-from crossflow.parallel.hierarchy import Hierarchy, as_plan, hierarchy_problem, is_hierarchy, legal_hierarchies, parse_hierarchy, roles_of
+from crossflow.parallel.hierarchy import (
+    KINDS,
+    Hierarchy,
+    as_plan,
+    hierarchy_problem,
+    is_hierarchy,
+    legal_hierarchies,
+    parse_hierarchy,
+    roles_of,
+)
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
 ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
-HIERARCHY = ("dense", "embedding", "transformer", "experts")  # keys of a strategy by layer types
 Workload = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec
 AnyStrategy = Strategy | Plan | Hierarchy
 
@@ -44,8 +52,8 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
     if is_hierarchy(written) and system is not None:
         node = min(system.devices_per_node, system.device_count)
         given = roles_of(written)
-        options = {key: value for key, value in given.items() if key not in HIERARCHY}
-        hierarchy = parse_hierarchy({key: value for key, value in given.items() if key in HIERARCHY})
+        options = {key: value for key, value in given.items() if key not in KINDS}
+        hierarchy = parse_hierarchy({key: value for key, value in given.items() if key in KINDS})
         kind: Literal["dense", "transformer"] = "transformer" if "transformer" in given else "dense"
         return as_plan(hierarchy, kind, workload.global_batch, node, system.device_count // node, **_options(options))
     return read_plan(written, workload)

@@ -21,6 +21,7 @@ from crossflow.score import OVERFULL, Score
 from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, memory
+from crossflow.step.outcome import BREAKDOWN
 from crossflow.step.transformer import COLLECTIVES, transformer_step
 from crossflow.strategies import read_plan
 from crossflow.workload.job import Job
@@ -119,7 +120,7 @@ def _check(plan: Plan, scenario: Scenario) -> None:
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
     """Outcome with the points that fit timed, and no end in sight for the others."""
     n = len(layout)
-    timed = transformer_step(job, layout.at(fits), runs_on)
+    timed = transformer_step(job, layout.at(fits), runs_on, held.at(fits))
     empty = untimed(held)
 
     def spread(values: Array, rest: float) -> Array:
@@ -149,7 +150,7 @@ def untimed(held: Memory) -> Outcome:
     """Outcome of points that were not timed because they do not fit."""
     n = held.total.size
     nothing, never = np.zeros(n), np.full(n, np.inf)
-    parts = dict.fromkeys(("compute", "memory_bound_compute", "exposed_communication", "bubble", "other"), nothing)
+    parts = dict.fromkeys(BREAKDOWN, nothing)
     return Outcome(
         total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing,
         traffic=nothing, sent=(nothing, nothing), bound=dict.fromkeys(RESOURCES, nothing),

@@ -87,7 +87,7 @@ class _Builder:
         # Tokens of a request that lie in its cache, of which one more is written; none where whole samples pass.
         self.cached = self.job.context if self.job.task == "decode" else 0
         # Autocast reads a weight in one precision and writes it in another before its product, and its gradient after it. [B]
-        kept = self.job.weight(self.stack)
+        kept = self.stack.weight_size(self.element)
         self.cast = float(kept + self.element) if kept > self.element else 0.0
 
     def fused(self, what: str) -> bool:
@@ -116,12 +116,10 @@ class _Builder:
         length = tokens / samples
         seen = np.asarray(float(self.model.memory_tokens)) if attention.cross else self.cached + length * layout.cp
         moved = tokens * heads * attention.query
-        if attention.rotary and not self.fused("rotary"):  # in eager code several kernels; r2 w2 in halves
-            self._pass(unit, "forward", 8.0 * (moved + tokens * kv * attention.query) * e, launches=8)
-            self._pass(unit, "input", 8.0 * (moved + tokens * kv * attention.query) * e, launches=8)
-        elif attention.rotary:
-            self._pass(unit, "forward", 2.0 * (moved + tokens * kv * attention.query) * e, launches=1)
-            self._pass(unit, "input", 2.0 * (moved + tokens * kv * attention.query) * e, launches=1)
+        if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves
+            each, launches = (2.0, 1) if self.fused("rotary") else (8.0, 8)
+            for phase in ("forward", "input"):
+                self._pass(unit, phase, each * (moved + tokens * kv * attention.query) * e, launches=launches)
         if self.stack.attention.kernel == "flash":
             self._flash(unit, attention, samples, heads, kv, length, seen)
         else:
@@ -188,8 +186,7 @@ class _Builder:
         """Router, shared expert and routed experts; tokens travel to the ranks that hold their experts and back."""
         layout, e, routing = self.layout, self.element, part.routing
         assert routing is not None
-        capacity = routing.capacity if routing.capacity is not None else 1.0
-        routed = tokens * routing.active * capacity  # rows of all experts of a rank, in the mean
+        routed = tokens * routing.active * routing.kept  # rows of all experts of a rank, in the mean
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
         reached = 1.0 - (1.0 - routing.active / routing.experts) ** (tokens * layout.ep)
         touched = routing.experts / layout.ep * reached

@@ -97,6 +97,10 @@ class Memory:
         """Whether every device has the capacity, shape (n,)."""
         return np.asarray(self.spare >= 0)
 
+    def at(self, points: Index) -> Memory:
+        """Memory of some of the points."""
+        return Memory(**{field.name: getattr(self, field.name)[..., points] for field in fields(Memory)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Holdings:
@@ -110,6 +114,7 @@ class Holdings:
     kept : activations that one microbatch leaves for the backward pass.
     working : activations and their gradients that a backward pass through it adds while it runs.
     largest : gradient of its largest matrix, in the precision of the weights.
+    cache : keys and values of all requests of a replica.
     """
 
     weights: Array
@@ -120,6 +125,7 @@ class Holdings:
     kept: Array
     working: Array
     largest: Array
+    cache: Array
 
 
 def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
@@ -151,16 +157,16 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
 
 def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     """All that each unit takes."""
-    rows: dict[str, list[Array]] = {field.name: [] for field in fields(Holdings)}
+    rows: dict[str, list[Array]] = {}
     kept, working = activations(job, layout, stack)
-    weight = job.weight(stack)
+    weight = stack.weight_size(job.element)
     states = STATE * job.optimizer_states + (MASTER if weight < MASTER else 0.0)
     for name, part in units(job.model):
         dense, expert = parameters(part, layout)
         shared = [_sharded(dense, expert, layout, level) for level in (1, 2, 3)]
         found = {
             "weights": shared[2] * weight,
-            "gradients": shared[1] * job.gradient(stack),
+            "gradients": shared[1] * stack.gradient_size(job.element),
             "optimizer": shared[0] * states,
             "whole": (dense + expert) * weight,
             "owned": shared[0] * weight,
@@ -169,8 +175,8 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
             "largest": _largest(part, layout) * weight,
         }
         for kind, values in found.items():
-            rows[kind].append(values)
-    return Holdings(**{kind: np.stack(values) for kind, values in rows.items()})
+            rows.setdefault(kind, []).append(values)
+    return Holdings(**{kind: np.stack(values) for kind, values in rows.items()}, cache=kv_cache(job, layout))
 
 
 def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
@@ -259,8 +265,7 @@ class _Kept:
 def _routed(part: Part, tokens: Array) -> Array:
     """Rows of all experts of a rank, where they are evenly used. [1]"""
     assert part.routing is not None
-    capacity = part.routing.capacity if part.routing.capacity is not None else 1.0
-    return np.asarray(tokens * part.routing.active * capacity)
+    return np.asarray(tokens * part.routing.active * part.routing.kept)
 
 
 def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -> tuple[Array, Array]:
@@ -369,7 +374,7 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, at
     state = np.zeros((FRAMEWORK, stages, len(at)))
     state[WEIGHTS] = present @ here.weights
     state[GRADIENTS], state[OPTIMIZER] = trained @ here.gradients, trained @ here.optimizer
-    state[CACHE] = present @ kv_cache(job, layout)[:, at]
+    state[CACHE] = present @ here.cache
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
     kept = passed @ here.kept
     ahead = by_stage(flight.reshape(-1, 1) * kept)
@@ -430,10 +435,10 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     each = layers @ here.whole
     largest = each.max(axis=0)
     ends = present[:, [0, -1]] @ here.whole[[0, -1]]
-    grads = job.training * job.gradient(stack) / job.weight(stack) * largest
+    weight = stack.weight_size(job.element)
+    grads = job.training * stack.gradient_size(job.element) / weight * largest
     gathered = np.where(sharded, (2.0 if stack.overlap.gather else 1.0) * largest + grads + ends, 0.0)
     gathered = gathered + np.where((layout.zero[at] == 2) & (layout.data.size[at] > 1), grads, 0.0)
-    weight = job.weight(stack)
     low = present @ here.whole / weight if DTYPE_BYTES[job.dtype] < job.element else 0.0
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + np.where(sharded, largest, present @ here.whole) * (job.element / weight)

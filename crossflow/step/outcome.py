@@ -21,6 +21,10 @@ class Machine:
     stack: SoftwareStack
 
 
+# Parts of a step's time, in the order in which they are told and drawn.
+BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """One step of every design point, shape (n,).

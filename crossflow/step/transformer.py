@@ -18,7 +18,7 @@ from crossflow.cost.parts import PartTimes, Wires, part_times
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
 from crossflow.parallel.plan import SCHEDULES, Layout
 from crossflow.step.memory import Memory, memory, parameters
-from crossflow.step.outcome import Job, Machine, Outcome
+from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
 from crossflow.step.stages import alike, counts
 from crossflow.timeline.pipeline import pipeline_ends
 
@@ -189,7 +189,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
 
 def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
     """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
-    weight, gradient = job.weight(machine.stack), job.gradient(machine.stack)
+    weight, gradient = machine.stack.weight_size(job.element), machine.stack.gradient_size(job.element)
     sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
     named = units(job.model)
     dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in named), strict=True))
@@ -227,7 +227,7 @@ def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: St
     several = layout.pp > 1
     boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
     shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
-    table = state.parameters[-1] * job.gradient(machine.stack) * shared
+    table = state.parameters[-1] * machine.stack.gradient_size(job.element) * shared
     return Between(
         transfer=wires.time("send_recv", np.where(several, boundary / layout.tp, 0.0), layout.stages),
         whole=wires.time("all_gather", np.where(layout.sequence_parallel | ~several, 0.0, boundary), layout.tensor),
@@ -237,9 +237,9 @@ def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: St
 
 def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
     """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32. [s]"""
-    weight = job.weight(machine.stack)
+    weight = machine.stack.weight_size(job.element)
     master = 8.0 + weight if weight < 4 else 8.0
-    moved = 2.0 * job.gradient(machine.stack) + master + 8.0 * job.optimizer_states
+    moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
     passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
     return divide(passes * owned * moved, machine.architecture.memory.bandwidth)
 
@@ -346,20 +346,20 @@ def _pipeline(
     gathers = rounds * of(by_stage(forward_of @ gather + input_of @ gather))
     sent[OF["all_gather"]] += gathers + of(regather)
     step_reduce = of(reductions) + np.where(sharded, rounds * of(by_stage(weight_of @ state.reduce[..., at])), 0.0)
+    reducing = step_reduce.sum(axis=0)
     sent += step_reduce
     sent[OF["all_reduce"]] += tied
     shown = net.copy()
     if not stack.overlap.pipeline:
         shown[OF["send_recv"]] += handed * transfer
         shown[OF["all_gather"]] += handed * whole
-    shown[OF["all_gather"]] += gathering * _part(gathers, gathers + step_reduce.sum(axis=0)) + gathered_late
-    shown += (gathering * _part(step_reduce.sum(axis=0), gathers + step_reduce.sum(axis=0)) + late) * _part(
-        step_reduce, step_reduce.sum(axis=0)
-    )
+    shown[OF["all_gather"]] += gathering * _part(gathers, gathers + reducing) + gathered_late
+    shown += (gathering * _part(reducing, gathers + reducing) + late) * _part(step_reduce, reducing)
     shown[OF["all_reduce"]] += tied
     # Where no reduction takes time nothing can be late for it but the stages' own order.
-    bubble += np.where(step_reduce.sum(axis=0) > 0, 0.0, late)
-    outside -= np.where(step_reduce.sum(axis=0) > 0, 0.0, late)
+    waited = np.where(reducing > 0, 0.0, late)
+    bubble += waited
+    outside -= waited
     return {
         "total": total,
         "compute": compute,
@@ -394,7 +394,6 @@ def _outcome(
 
     moved = layout.microbatches * (forward * passes.moved[:, 0] + inputs * passes.moved[:, 1]).sum(axis=1) / layout.pp
     moved = moved + (weights * state.moved).sum(axis=1) / layout.pp
-    names = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
     host = found["waits"]
     types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
     by_layer: dict[str, Array] = {}
@@ -405,7 +404,7 @@ def _outcome(
     used = [i for i, _ in enumerate(COLLECTIVES) if found["sent"][i].any()]
     return Outcome(
         total=found["total"],
-        breakdown={name: found[name] for name in names},
+        breakdown={name: found[name] for name in BREAKDOWN},
         communication={COLLECTIVES[i]: found["sent"][i] for i in used},
         exposed={COLLECTIVES[i]: found["exposed"][i] for i in used},
         memory=held.kinds,

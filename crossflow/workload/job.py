@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crossflow.software import SoftwareStack
 from crossflow.workload.graph import DTYPE_BYTES
 from crossflow.workload.spec import Frozen
 from crossflow.workload.transformer import Layer, LayerType, Transformer
@@ -46,14 +45,6 @@ class Job:
     def element(self) -> int:
         """Size of an activation or weight as kernels move it; with fp8 they stay in bf16 outside the products. [B]"""
         return max(DTYPE_BYTES[self.dtype], 2)
-
-    def weight(self, stack: SoftwareStack) -> int:
-        """Size of a weight as a software stack keeps it for the products, and gathers it. [B]"""
-        return 4 if stack.weight == "fp32" else min(self.element, 4)
-
-    def gradient(self, stack: SoftwareStack) -> int:
-        """Size of a gradient as a software stack sums and reduces it. [B]"""
-        return 4 if stack.gradient == "fp32" else self.weight(stack)
 
     def tokens(self, tokens: int) -> int:
         """Tokens of a sample that pass a layer in one step: all, or the one that is written."""

@@ -82,6 +82,11 @@ class Routing:
     active: int
     capacity: float | None = None
 
+    @property
+    def kept(self) -> float:
+        """Rows that experts compute over those that are sent to them; a capacity is filled up. [1]"""
+        return 1.0 if self.capacity is None else self.capacity
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:

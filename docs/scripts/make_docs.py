@@ -411,8 +411,7 @@ def _points() -> str:
         system = {"template": "aws-p4d", "nodes": devices // 8, "network": {"inter": ONE_CARD}}
         plain = {"system": system, "workload": {"model": name, "global_batch": batch}, "software": "pytorch-fsdp-2022"}
         plans = [crossflow.from_dict({**plain, "strategy": f"dp{devices}-mb{batch // devices}-z3{end}"}) for end in ("", "-full")]
-        found = [crossflow.predict(plan) for plan in plans]
-        made = found[0] if found[0].feasible else found[1]
+        made = next(found for found in map(crossflow.predict, plans) if found.feasible)
         ours = 3.0 * plans[0].job().model.forward_flops() * batch / devices / 1e12 / made.step_time
         errors.append((abs(theirs / measured - 1), abs(ours / measured - 1)))
         rows.append(_point(f"{name}, {devices} GPUs, batch {batch} [Tflop/s a GPU]", measured, theirs, ours))

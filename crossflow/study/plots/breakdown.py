@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from crossflow.step.outcome import BREAKDOWN
 from crossflow.study.plots.axes import GROUPS, Scale, Ticks, panel_name, prefixed, ticks, title_of, unit_of
 from crossflow.study.plots.canvas import (
     DOES_NOT_FIT,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 HATCHES = ("", "///", "...", "xxx")  # tell parts apart that share a colour
 # Parts of a step in the order in which they are stacked, whatever else a study shows of them.
-PARTS = tuple(f"breakdown_s.{part}" for part in ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other"))
+PARTS = tuple(f"breakdown_s.{part}" for part in BREAKDOWN)
 
 
 class Bar(NamedTuple):
