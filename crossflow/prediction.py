@@ -70,6 +70,7 @@ class Prediction:
                 **{f"{kind}_bytes": _number(value) for kind, value in score.memory.items()},
                 "total_bytes": needed,
                 "capacity_bytes": capacity,
+                "host_bytes": _number(score.host_memory),
                 "fits": needed <= capacity,
             },
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},

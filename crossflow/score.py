@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.step.outcome import OVERFULL_HOST
 
 UNIT_SUFFIX = {
     "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "by_layer": "_s", "bound": "_share",
-    "memory": "_bytes", "memory_capacity": "_bytes", "energy": "_j", "power": "_w", "cost": "_usd", "memory_traffic": "_bytes",
+    "memory": "_bytes", "memory_capacity": "_bytes", "host_memory": "_bytes",
+    "energy": "_j", "power": "_w", "cost": "_usd", "memory_traffic": "_bytes",
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
 
@@ -67,6 +69,7 @@ class Score:
     bound : share of the step that each resource bounds; the shares add up to 1. [1]
     memory : bytes of the fullest device by kind. [B]
     memory_capacity : [B]
+    host_memory : bytes that the fullest device keeps on its host. [B]
     energy : of one step, all devices. [J]
     power : mean over the step, all devices. [W]
     cost : price of all devices with their packages and network ports; NaN where it is not known. [USD]
@@ -92,6 +95,7 @@ class Score:
     bound: Mapping[str, Array]
     memory: Mapping[str, Array]
     memory_capacity: Array
+    host_memory: Array
     energy: Array
     power: Array
     cost: Array
@@ -118,7 +122,7 @@ class Score:
     @property
     def buildable(self) -> Mask:
         """Whether nothing but memory stands against a point."""
-        codes = [code for code, sentence in enumerate(self.reasons) if sentence == OVERFULL]
+        codes = [code for code, sentence in enumerate(self.reasons) if sentence.startswith((OVERFULL, OVERFULL_HOST))]
         return np.asarray(self.feasible | np.isin(self.reason, codes))
 
     @property
@@ -156,12 +160,17 @@ class Score:
         needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
         over = needed / capacity if capacity > 0 else np.inf
         return self.reasons[code].format(
-            needed=show(needed, "B"), capacity=show(capacity, "B"), excess=show(needed - capacity, "B"), over=f"{over:.3g}"
+            needed=show(needed, "B"),
+            capacity=show(capacity, "B"),
+            excess=show(needed - capacity, "B"),
+            over=f"{over:.3g}",
+            host=show(float(self.host_memory[point]), "B"),
         )
 
     def _reasons(self) -> list[str | None]:
         """Why each point is infeasible; points that share their figures share the sentence."""
-        keys = list(zip(self.reason.tolist(), self.memory_needed.tolist(), self.memory_capacity.tolist(), strict=True))
+        figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory)
+        keys = list(zip(*(values.tolist() for values in figures), strict=True))
         first = {key: i for i, key in reversed(list(enumerate(keys)))}
         sentences = {key: self.why(i) for key, i in first.items()}
         return [sentences[key] for key in keys]

@@ -108,11 +108,11 @@ class SoftwareStack(FileModel):
 
     def weight_size(self, element: int) -> int:
         """Size of a weight as it is kept and gathered, where kernels move elements of so many bytes. [B]"""
-        return 4 if self.weight == "fp32" else min(element, 4)
+        return max(element, 4) if self.weight == "fp32" else element
 
     def gradient_size(self, element: int) -> int:
         """Size of a gradient as it is summed and reduced. [B]"""
-        return 4 if self.gradient == "fp32" else self.weight_size(element)
+        return max(element, 4) if self.gradient == "fp32" else self.weight_size(element)
 
 
 def load_stack(named: str | Document, base: Path | None = None) -> tuple[SoftwareStack, Document]:

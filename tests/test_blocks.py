@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from crossflow.architecture import architecture, resolve
-from crossflow.cost.parts import Wires
-from crossflow.files import Document
+from crossflow.cost.parts import sent_bytes
 from crossflow.parallel.blocks import block_kernels, units
 from crossflow.parallel.plan import Layout, Plan
 from crossflow.software import load_stack
@@ -156,11 +154,9 @@ def test_sequence_parallelism_sends_each_all_reduce_in_two_halves(phase, of):
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 32])
 def test_the_two_halves_are_as_many_bytes_as_the_whole(ranks):
-    spec, _ = resolve(Document(file="test", data={"template": "h100-sxm", "devices_per_node": 8}))
-    wires = Wires(network=spec.network, architecture=architecture(spec), node=8)
     group, size = Layout.of([Plan(tp=ranks)], np.array([64.0]), 8).tensor, np.array([1e6])
-    halves = wires.bytes("all_gather", size, group) + wires.bytes("reduce_scatter", size, group)
-    np.testing.assert_allclose(wires.bytes("all_reduce", size, group), halves, rtol=1e-12)
+    halves = sent_bytes("all_gather", size, group) + sent_bytes("reduce_scatter", size, group)
+    np.testing.assert_allclose(sent_bytes("all_reduce", size, group), halves, rtol=1e-12)
     assert halves.sum() == pytest.approx(2e6 * (ranks - 1) / ranks)
 
 

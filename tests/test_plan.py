@@ -16,9 +16,7 @@ from crossflow.workload.spec import TransformerSpec
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = (
-    "cp, dp, ep, first_stage, last_stage, micro_batch, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
-)
+KNOWN = "cp, dp, ep, first_stage, last_stage, micro_batch, offload, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -44,6 +42,8 @@ EXPERTS = model_of(experts={"count": 8, "active": 2})
         ({}, Plan()),
         ({"tp": 8, "zero": 3, "shard_group": 4, "sequence_parallel": True}, Plan(tp=8, zero=3, shard_group=4, sequence_parallel=True)),
         ({"pp": 3, "first_stage": 5, "last_stage": 1}, Plan(pp=3, first_stage=5, last_stage=1)),
+        ("dp8-z3-offload:weights+optimizer", Plan(dp=8, zero=3, offload=("optimizer", "weights"))),
+        ({"dp": 8, "offload": "activations"}, Plan(dp=8, offload=("activations",))),
     ],
 )
 def test_plans_are_read_from_text_and_mappings(given, plan):
@@ -57,6 +57,12 @@ def test_plans_are_read_from_text_and_mappings(given, plan):
         ({"quokka": 8}, f"unknown key 'quokka'; known: {KNOWN}"),
         ({1: 8}, f"unknown key '1'; known: {KNOWN}"),
         ({"tp": 0}, "tp must be a positive whole number, got 0"),
+        ({"offload": "states"}, "offload must be one or several of optimizer, weights, activations, each once, got 'states'"),
+        ({"offload": 3}, "offload must be one or several of optimizer, weights, activations, each once, got 3"),
+        (
+            {"offload": ["weights"] * 2},
+            "offload must be one or several of optimizer, weights, activations, each once, got ['weights', 'weights']",
+        ),
         ({"tp": True}, "tp must be a positive whole number, got True"),
         ({"dp": "16"}, "dp must be a positive whole number, got '16'"),
         ({"pp": 2.0}, "pp must be a positive whole number, got 2.0"),
@@ -96,7 +102,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, offload:optimizer+weights+activations), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
 
@@ -135,6 +141,14 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
         (Plan(pp=4, virtual_stages=4), "pp x virtual_stages = 4 x 4 chunks, but the model has 8 layers"),
         (Plan(pp=3, virtual_stages=2), "8 layers do not divide by pp x virtual_stages = 3 x 2"),
         (Plan(virtual_stages=2), "virtual_stages > 1 needs a pipeline, but pp = 1"),
+        (
+            Plan(offload=("weights", "optimizer")),
+            "offload: weights needs zero: 3, which shares them out, and the optimizer's states on the host too",
+        ),
+        (
+            Plan(zero=3, offload=("weights",)),
+            "offload: weights needs zero: 3, which shares them out, and the optimizer's states on the host too",
+        ),
         (Plan(pp=3, first_stage=4, last_stage=4), "first_stage = 4 and last_stage = 4 leave no layer for another of 3 stages"),
         (Plan(pp=2, first_stage=3, last_stage=4), "first_stage = 3 and last_stage = 4 do not add up to 8 layers in 2 stages"),
         (Plan(first_stage=5), "first_stage = 5 and last_stage = 0 do not add up to 8 layers in 1 stages"),
@@ -252,7 +266,7 @@ GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_dat
 def test_a_layout_of_many_is_each_alone(i):
     batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
-    for name in (field for field in one.__dataclass_fields__ if field != "node"):
+    for name in (field for field in one.__dataclass_fields__ if field not in ("node", "offload")):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
     for name in GROUPS:
         assert (getattr(many, name).size[i], getattr(many, name).per_node[i]) == (

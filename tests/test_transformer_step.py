@@ -40,7 +40,11 @@ PLANS = [
     Plan(tp=2, pp=4, dp=2, virtual_stages=2, recompute="full"),
     Plan(tp=2, pp=2, dp=4, schedule="gpipe", micro_batch=2),
     Plan(pp=3, first_stage=2, dp=8),
+    Plan(tp=2, pp=2, dp=4, zero=1, offload=("optimizer", "activations")),
+    Plan(dp=8, zero=3, offload=("optimizer",)),
+    Plan(dp=16, zero=3, offload=("optimizer", "weights", "activations")),
 ]
+HOST = {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.7}
 
 
 def job_of(task="training", frozen=None, context=0, **changes):
@@ -65,14 +69,20 @@ def machine_of(stack="megatron-lm-2022", free=False, **system):
     network = system.pop("network", NETWORK)
     if free:
         network = {level: {**entry, "bandwidth": "1e12 GB/s"} for level, entry in network.items()}
-    spec, _ = resolve(Document(file="test", data={"template": "h100-sxm", "devices_per_node": 8, "network": network, **system}))
+    spec, _ = resolve(
+        Document(file="test", data={"template": "h100-sxm", "devices_per_node": 8, "network": network, "host": HOST, **system})
+    )
     found = spec.network
     if free:
         times = [name for name in type(found.parameters).model_fields if name.startswith("launch") or name.endswith(("_step", "_fill"))]
         parameters = found.parameters.model_copy(update=dict.fromkeys(times, np.zeros(1)))
         found = found.model_copy(update={"parameters": parameters})
     return Machine(
-        architecture=architecture(spec), network=found, node=8, stack=stack if not isinstance(stack, str) else load_stack(stack)[0]
+        architecture=architecture(spec),
+        network=found,
+        node=8,
+        host=spec.host,
+        stack=stack if not isinstance(stack, str) else load_stack(stack)[0],
     )
 
 
@@ -131,7 +141,7 @@ def test_mixed_plans_are_each_alone(stack):
 
 def test_points_of_an_evaluation_are_each_alone():
     """Through the whole composition, plans beside other numbers of devices."""
-    system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK}
+    system = {"template": "h100-sxm", "devices_per_node": 8, "network": NETWORK, "host": HOST}
     scenario = crossflow.from_dict({"system": system, "workload": GPT, "strategy": "dp1"})
     together = evaluate(scenario, {"strategy": PLANS})
     for i, plan in enumerate(PLANS):

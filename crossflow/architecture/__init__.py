@@ -1,6 +1,7 @@
 """Architectures: generated from technology and budgets, or read off datasheets."""
 
 from crossflow.architecture.execution import Execution
+from crossflow.architecture.host import Host
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
 from crossflow.architecture.network import FabricKind, FabricParameters, NetworkLevel, NetworkSpec
 from crossflow.architecture.system import architecture, resolve
@@ -14,6 +15,7 @@ __all__ = [
     "FabricKind",
     "FabricParameters",
     "GeneratedSystem",
+    "Host",
     "Level",
     "Limit",
     "NetworkLevel",

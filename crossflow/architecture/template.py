@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
+from crossflow.architecture.host import Host
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.operation import Operation
 from crossflow.files import FileModel
@@ -63,6 +64,7 @@ class SystemFields(FileModel):
     devices_per_node: int = Field(default=1, gt=0)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
+    host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
     operation: Operation | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
 
     @property

@@ -221,16 +221,6 @@ class Wires:
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
 
-    def bytes(self, collective: str, size: Array, group: Group) -> Array:
-        """Bytes that a rank sends inside its node and out of it, shape (2, ..., n). [B]"""
-        ranks, per_node = group.size, group.per_node
-        if not group.several:
-            return np.zeros((2, *np.broadcast_shapes(np.shape(size), ranks.shape)))
-        share = 1.0 if collective in ("send_recv", "broadcast") else (ranks - 1.0) / ranks
-        total = np.where(ranks > 1, (2.0 if collective == "all_reduce" else 1.0) * share * size, 0.0)
-        outside = np.where(per_node < ranks, 1.0 / per_node, 0.0)
-        return np.stack([total * (1.0 - outside), total * outside])
-
     def times(self, messages: Sequence[Message], layout: Layout) -> tuple[Array, Array]:
         """Time of every message, shape (messages, n), and the bytes that it moves, shape (2, messages, n). [s], [B]"""
         n = len(layout)
@@ -243,8 +233,22 @@ class Wires:
             group: Group = getattr(layout, name)
             if group.several:
                 time[rows] = self.time(collective, sizes[rows], group)
-                moved[:, rows] = self.bytes(collective, sizes[rows], group)
+                moved[:, rows] = sent_bytes(collective, sizes[rows], group)
         return time, moved
+
+
+def sent_bytes(collective: str, size: Array, group: Group) -> Array:
+    """Bytes that a rank sends inside its node and out of it, shape (2, ..., n). [B]
+
+    A ring's edges lie inside nodes but for one a node; of an all-to-all, each rank has a part for every other.
+    """
+    ranks, per_node = group.size, group.per_node
+    if collective == "all_to_all":
+        return np.stack([size * (per_node - 1.0) / ranks, size * (ranks - per_node) / ranks])
+    share = 1.0 if collective in ("send_recv", "broadcast") else (ranks - 1.0) / ranks
+    total = np.where(ranks > 1, (2.0 if collective == "all_reduce" else 1.0) * share * size, 0.0)
+    outside = np.where(per_node < ranks, 1.0 / per_node, 0.0)
+    return np.stack([total * (1.0 - outside), total * outside])
 
 
 def _at(value: Array, members: Index) -> Array:

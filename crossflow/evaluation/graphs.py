@@ -88,6 +88,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         bound=bound,
         memory=memory,
         memory_capacity=capacity,
+        host_memory=np.zeros_like(capacity),
         energy=energy,
         power=wide(np.where(timed, np.where(timed, energy, 0.0) / elapsed, static), n),
         cost=wide(scenario.devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),

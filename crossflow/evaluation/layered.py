@@ -22,12 +22,16 @@ from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.step.transformer import COLLECTIVES, transformer_step
+from crossflow.step.transformer import COLLECTIVES, overfull_host, transformer_step
 from crossflow.strategies import read_plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 RESOURCES = ("compute", "memory", "launch", "host", "network", "bubble")
+NO_HOST = (
+    "it keeps tensors on the host, of which the system says nothing; give system.host its capacity, bandwidth and utilisation,"
+    " such as {capacity: 2 TiB, bandwidth: 400 GB/s, utilisation: 0.7}"
+)
 BESIDE = ("workload.", "software")  # what may vary together with plans without changing the number of devices
 
 
@@ -115,6 +119,8 @@ def _check(plan: Plan, scenario: Scenario) -> None:
     problem = _problem(plan, scenario.job().model, scenario.workload_batch, scenario.balanced)
     if problem is not None:
         raise StrategyError(f"strategy {plan}: {problem}")
+    if plan.offload and scenario.system.host is None:
+        raise StrategyError(f"strategy {plan}: {NO_HOST}")
 
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
@@ -153,7 +159,8 @@ def untimed(held: Memory) -> Outcome:
     parts = dict.fromkeys(BREAKDOWN, nothing)
     return Outcome(
         total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing,
-        traffic=nothing, sent=(nothing, nothing), bound=dict.fromkeys(RESOURCES, nothing),
+        traffic=nothing, sent=(nothing, nothing), bound=dict.fromkeys(RESOURCES, nothing), host_memory=held.host,
+        problems=overfull_host(held),
     )  # fmt: skip
 
 
@@ -166,7 +173,7 @@ def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None 
     """What a transformer of a scenario runs on, with a device and, where it varies between points, a system."""
     assert scenario.stack is not None  # layered models have one
     found = scenario.system if system is None else system
-    return Machine(architecture=device, network=found.network, node=found.devices_per_node, stack=scenario.stack)
+    return Machine(architecture=device, network=found.network, node=found.devices_per_node, stack=scenario.stack, host=found.host)
 
 
 def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
@@ -217,6 +224,7 @@ def layered_score(
         bound={name: np.where(timed, np.where(timed, part, 0.0) / elapsed, np.isinf(part)) for name, part in outcome.bound.items()},
         memory=held,
         memory_capacity=capacity,
+        host_memory=wide(outcome.host_memory, n),
         energy=energy,
         power=wide(np.where(timed, energy, 0.0) / elapsed, n),
         cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),

@@ -18,8 +18,10 @@ from crossflow.workload.transformer import Transformer
 
 Recompute = Literal["none", "selective", "full"]
 Pipeline = Literal["1f1b", "gpipe"]
+Offload = Literal["optimizer", "weights", "activations"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 SCHEDULES: tuple[Pipeline, ...] = ("1f1b", "gpipe")
+OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
 DEGREES = ("tp", "cp", "ep", "dp", "pp")
 
 
@@ -39,6 +41,7 @@ class Plan:
     recompute : what the backward pass computes again: nothing, attention's scores, or whole layers.
     schedule : order of forward and backward passes in a pipeline.
     first_stage, last_stage : layers of the first and the last stage where they differ from the others; 0 for even stages.
+    offload : what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations.
     """
 
     tp: int = 1
@@ -55,6 +58,7 @@ class Plan:
     schedule: Pipeline = "1f1b"
     first_stage: int = 0
     last_stage: int = 0
+    offload: tuple[Offload, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -72,7 +76,8 @@ class Plan:
     def __str__(self) -> str:
         numbers = [f"{word}{getattr(self, name)}" for word, name in NUMBERS.items() if getattr(self, name) != _DEFAULTS[name]]
         words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
-        return "-".join([*numbers, *words]) or "dp1"
+        kept = [OFFLOAD + "+".join(self.offload)] if self.offload else []
+        return "-".join([*numbers, *words, *kept]) or "dp1"
 
 
 # A plan as text: numbers with the word before them, options as words of their own.
@@ -84,6 +89,7 @@ WORDS: Mapping[str, tuple[str, Any]] = {
     "sp": ("sequence_parallel", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
     "gpipe": ("schedule", "gpipe"),
 }  # fmt: skip
+OFFLOAD = "offload:"  # before what a plan as text keeps on the host, joined by plus signs
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 _NAMES = {field.name for field in fields(Plan)}
@@ -110,26 +116,45 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
             problems.append(f"{key} must be one of {', '.join(map(str, _CHOICES[key]))}, got {value!r}")
         elif key == "sequence_parallel" and not isinstance(value, bool):
             problems.append(f"sequence_parallel must be true or false, got {value!r}")
+        elif key == "offload":
+            problems += _not_offloaded(value)
         elif key in _NAMES and key not in _CHOICES and key != "sequence_parallel":
             least = 0 if key in ("first_stage", "last_stage", "shard_group") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
-    return Plan(**given)
+    return Plan(**{**given, "offload": _offloaded(given.get("offload", ()))})
+
+
+def _offloaded(given: Any) -> tuple[Any, ...]:
+    """What is kept on the host, one or several, in the order of `OFFLOADS`."""
+    return tuple(what for what in OFFLOADS if what == given or what in given)
+
+
+def _not_offloaded(given: Any) -> list[str]:
+    """What is wrong with a list of what is to be kept on the host."""
+    several = [given] if isinstance(given, str) else given
+    if not isinstance(several, (list, tuple)) or any(what not in OFFLOADS for what in several) or len(set(several)) < len(several):
+        return [f"offload must be one or several of {', '.join(OFFLOADS)}, each once, got {given!r}"]
+    return []
 
 
 def _written(text: str) -> dict[str, Any]:
     """Values of a plan written as ``tp8-pp4-dp16-mb2-z1-sp-full``; ``d16`` stands for ``dp16``."""
     found: dict[str, Any] = {}
     for part in text.strip().split("-"):
+        if part.startswith(OFFLOAD) and "offload" not in found:
+            found["offload"] = part.removeprefix(OFFLOAD).split("+")
+            continue
         match = re.fullmatch(r"([a-z]+)(\d+)", part)
         word = _SHORT.get(match[1], match[1]) if match else part
         name, value = (NUMBERS.get(word), int(match[2])) if match else WORDS.get(part, (None, None))
         if name is None or name in found:
             raise StrategyError(
                 f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
-                f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)}; words: {', '.join(WORDS)}), or a mapping"
+                f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
+                f" words: {', '.join(WORDS)}, {OFFLOAD}{'+'.join(OFFLOADS)}), or a mapping"
             )
         found[name] = value
     return found
@@ -219,6 +244,8 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         return f"dp x cp = {plan.dp} x {plan.cp} ranks do not divide by ep = {plan.ep}"
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
+    if "weights" in plan.offload and (plan.zero != 3 or "optimizer" not in plan.offload):
+        return "offload: weights needs zero: 3, which shares them out, and the optimizer's states on the host too"
     if plan.zero == 3 and plan.pp > 1:
         return "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1"
     return None
@@ -280,6 +307,7 @@ class Layout:
     tp, cp, ep, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
     zero, shard_group : as in `Plan`.
     sequence_parallel, full, selective, gpipe : options as masks.
+    offload : points that keep something on the host, by what they keep; what none keeps is not there.
     node : devices of one node. [1]
     """
 
@@ -297,6 +325,7 @@ class Layout:
     full: Mask
     selective: Mask
     gpipe: Mask
+    offload: Mapping[Offload, Mask]
     first_stage: Array
     last_stage: Array
     node: int
@@ -306,12 +335,13 @@ class Layout:
         """Arrays of plans; `batch` is the global batch of each. [samples]"""
         column = functools.partial(_column, plans)
         dp, micro = column("dp"), column("micro_batch")
-        recompute = [plan.recompute for plan in plans]
+        recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
         return cls(
             tp=column("tp"), cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
             micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
             sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
             selective=np.array([r == "selective" for r in recompute]), gpipe=np.array([plan.schedule == "gpipe" for plan in plans]),
+            offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
             first_stage=column("first_stage"), last_stage=column("last_stage"), node=node,
         )  # fmt: skip
 
@@ -320,7 +350,8 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self) if field.name != "node"})
+        arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in ("node", "offload")}
+        return replace(self, **arrays, offload={what: points[members] for what, points in self.offload.items()})
 
     def group(self, stride: Array, size: Array) -> Group:
         """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (`crossflow.mapping.place`)."""

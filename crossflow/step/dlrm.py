@@ -20,11 +20,11 @@ import numpy as np
 
 from crossflow.arrays import Array, divide
 from crossflow.cost.lookups import LookupCosts, Shard, Widths, lookup_costs
-from crossflow.cost.parts import PartTimes, Wires, part_times
+from crossflow.cost.parts import PartTimes, Wires, part_times, sent_bytes
 from crossflow.parallel.hierarchy import Hierarchies
 from crossflow.parallel.supergraph import Collective
 from crossflow.step.outcome import Machine, Outcome
-from crossflow.step.units import Builder, Send, volume
+from crossflow.step.units import Builder, Send
 from crossflow.timeline.streams import Event, Streams
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.graph import DTYPE_BYTES
@@ -182,7 +182,7 @@ class _Step:
             crosses = send.group.size > send.group.per_node
             self.sent[send.collective] += time
             self.layers[f"{layer}.communication"] += time
-            for place, amount in zip(("inside", "outside"), volume(send), strict=True):
+            for place, amount in zip(("inside", "outside"), sent_bytes(send.collective, send.size, send.group), strict=True):
                 self.sums[place] += amount
             host = float(self.machine.stack.host.kernel[0])
             last = (self.streams.send(send.collective, time, np.broadcast_to(crosses, (self.n,)), last, host),)
@@ -213,7 +213,7 @@ class _Step:
         if 0 <= unit < len(self.units) and unit not in self.gathers:
             found = self.units[unit]
             shards = self.plans.mesh(found.kind).shards
-            size = np.where(shards.size > 1, found.parameters * self.job.element, 0.0)
+            size = np.where(shards.size > 1, found.parameters * self.machine.stack.weight_size(self.job.element), 0.0)
             self.gathers[unit] = self._send([Send(collective="all_gather", size=size, group=shards)], found.layer, after)
 
     def _pass(self, order: Sequence[int], at: int, before: Sequence[Event]) -> Event:
@@ -286,7 +286,7 @@ class _Step:
         """Gradients of a unit: scattered over shards at once, the shards and what is not shared reduced over copies in buckets."""
         unit, job = self.units[i], self.job
         mesh = self.plans.mesh(unit.kind)
-        size = unit.parameters * (FP32 if self.machine.stack.gradient == "fp32" else job.element)
+        size = unit.parameters * self.machine.stack.gradient_size(job.element)
         scattered = np.where(mesh.shards.size > 1, size, 0.0)
         ready = self._send([Send(collective="reduce_scatter", size=scattered, group=mesh.shards)], unit.layer, (ready,))
         filled, before = self.pending[unit.kind]
@@ -381,22 +381,23 @@ class _Step:
 
     def _memory(self) -> dict[str, Array]:
         """Bytes of the fullest device by kind. [B]"""
-        job, found, e = self.job, self.embedding, self.job.element
+        job, found, stack = self.job, self.embedding, self.machine.stack
+        weight, gradient = stack.weight_size(job.element), stack.gradient_size(job.element)
         owned = {layer: self._owned(layer) for layer in DLRM_LAYERS[1:]}
         trained = sum((owned[layer] for layer in owned if job.trains(layer)), np.zeros(self.n))
         states = {"sgd": np.zeros(1), "rowwise_adagrad": found.rows, "adagrad": found.parameters}[job.table_optimizer]
-        gathered = [np.where(self.plans.mesh(u.kind).shards.size > 1, u.parameters * e, 0.0) for u in self.units] or [np.zeros(self.n)]
-        layers = 2.0 if self.machine.stack.overlap.gather else 1.0
+        gathered = [np.where(self.plans.mesh(u.kind).shards.size > 1, u.parameters * weight, 0.0) for u in self.units] or [np.zeros(self.n)]
+        layers = 2.0 if stack.overlap.gather else 1.0
         kept = [u.kept for i, u in enumerate(self.units) if self._returns(i)]
         live = np.max([u.kept for u in self.units], axis=0) if self.units else np.zeros(self.n)
         memory = {
-            "weights": sum(owned.values(), np.zeros(self.n)) * e + found.parameters * job.table,
-            "gradients": trained * (FP32 if self.machine.stack.gradient == "fp32" else e) + found.updates[0].size * job.trains("embedding"),
+            "weights": sum(owned.values(), np.zeros(self.n)) * weight + found.parameters * job.table,
+            "gradients": trained * gradient + found.updates[0].size * job.trains("embedding"),
             "optimizer": trained * FP32 * job.optimizer_states + FP32 * states * job.trains("embedding"),
             "activations": np.asarray(sum(kept, np.zeros(self.n))) if job.training else live,
             "buffers": found.buffers + layers * np.max(gathered, axis=0),
         }
-        habits = self.machine.stack.memory
+        habits = stack.memory
         framework = float(habits.context[0]) + float(habits.fragmentation[0]) * sum(memory.values(), np.zeros(self.n))
         return {**memory, "framework": framework}
 

@@ -30,8 +30,9 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.blocks import MASK, units
-from crossflow.parallel.plan import RECOMPUTE, Layout, Plan, divisors, plan_problem
+from crossflow.parallel.plan import OFFLOADS, RECOMPUTE, Layout, Plan, divisors, plan_problem
 from crossflow.software import SoftwareStack
+from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import alike, counts
 from crossflow.workload.graph import DTYPE_BYTES
@@ -42,7 +43,7 @@ KINDS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "buffer
 MOMENTS = ("backward", "finished", "update")
 BACKWARD, FINISHED, UPDATE = range(len(MOMENTS))
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, CACHE, BUFFERS, FRAMEWORK = range(len(KINDS))
-MASTER, STATE, LOG_SUM = 4.0, 4.0, 4.0  # weights and states of an optimizer, and attention's log-sum-exp, are fp32 [B]
+LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
 
 
@@ -59,12 +60,15 @@ class Memory:
     moment : index in `MOMENTS` of the fullest moment of every stage, shape (stages, n).
     update : what tensors take while the optimizer steps, on the fullest device of that moment, shape (n,). [B]
     capacity : of one device, shape (n,). [B]
+    host, host_capacity : what a device of the fullest stage keeps on its host, and its share of the host's memory, shape (n,). [B]
     """
 
     stages: Array
     moment: Index
     update: Array
     capacity: Array
+    host: Array
+    host_capacity: Array
 
     @property
     def fullest(self) -> Index:
@@ -94,8 +98,13 @@ class Memory:
 
     @property
     def fits(self) -> Mask:
-        """Whether every device has the capacity, shape (n,)."""
-        return np.asarray(self.spare >= 0)
+        """Whether every device has the capacity, and its host, shape (n,)."""
+        return np.asarray((self.spare >= 0) & (self.host <= self.host_capacity))
+
+    @property
+    def lacking(self) -> Array:
+        """What a device lacks, or its share of the host's memory if that lacks more, shape (n,). [B]"""
+        return np.maximum(-self.spare, self.host - self.host_capacity)
 
     def at(self, points: Index) -> Memory:
         """Memory of some of the points."""
@@ -115,6 +124,7 @@ class Holdings:
     working : activations and their gradients that a backward pass through it adds while it runs.
     largest : gradient of its largest matrix, in the precision of the weights.
     cache : keys and values of all requests of a replica.
+    host : weights, gradients and optimizer's states that the host keeps.
     """
 
     weights: Array
@@ -126,6 +136,7 @@ class Holdings:
     working: Array
     largest: Array
     cache: Array
+    host: Array
 
 
 def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
@@ -141,15 +152,20 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     held = _holdings(job, layout, stack)
     deepest = int(layout.pp.max())
     stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
+    host = np.zeros(n)
     # More microbatches than can be in flight change nothing; without them more plans have pipelines of one shape.
     most = np.where(layout.gpipe, layout.microbatches, np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2)))
     for at, depth, chunks, microbatches, schedule in alike(replace(layout, microbatches=most)):
         flight = in_flight(depth, chunks, microbatches, gpipe=schedule == 1)
-        here, moments[:depth, at], update[at] = _pipeline(job, layout, stack, held, at, flight)
+        here, moments[:depth, at], update[at], host[at] = _pipeline(job, layout, stack, held, at, flight)
         stages[:FRAMEWORK, :depth, at] = here
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
-    return Memory(stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n))
+    room = np.inf if machine.host is None else machine.host.capacity / machine.node
+    return Memory(
+        stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n), host=host,
+        host_capacity=room * np.ones(n),
+    )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------- weights and their kin
@@ -161,13 +177,15 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     kept, working = activations(job, layout, stack)
     weight = stack.weight_size(job.element)
     states = STATE * job.optimizer_states + (MASTER if weight < MASTER else 0.0)
+    there, fetched = kept_on_host(layout, "optimizer"), kept_on_host(layout, "weights")
     for name, part in units(job.model):
         dense, expert = parameters(part, layout)
         shared = [_sharded(dense, expert, layout, level) for level in (1, 2, 3)]
         found = {
-            "weights": shared[2] * weight,
-            "gradients": shared[1] * stack.gradient_size(job.element),
-            "optimizer": shared[0] * states,
+            "weights": shared[2] * weight * (1.0 - fetched),
+            "gradients": shared[1] * stack.gradient_size(job.element) * (1.0 - fetched),
+            "optimizer": shared[0] * states * (1.0 - there),
+            "host": shared[0] * (there * (states + stack.gradient_size(job.element)) + fetched * weight),
             "whole": (dense + expert) * weight,
             "owned": shared[0] * weight,
             "kept": kept[name],
@@ -353,8 +371,10 @@ def in_flight(stages: int, chunks: int, microbatches: int, *, gpipe: bool) -> Ar
     return np.asarray(rounds * stages + np.clip(rest - stages * np.arange(chunks)[:, None], 0, stages))
 
 
-def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, at: Index, flight: Array) -> tuple[Array, Index, Array]:
-    """Tensors of points whose pipelines have one shape: bytes by kind and stage, the moment, and those of the update."""
+def _pipeline(
+    job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, at: Index, flight: Array
+) -> tuple[Array, Index, Array, Array]:
+    """Tensors of points whose pipelines have one shape: bytes by kind and stage, the moment, those of the update, those on the host."""
     chunks, stages = flight.shape
     first, last = int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]])
     forward, inputs, weights = counts(job, stages, chunks, first, last, stack.stages == "balanced")
@@ -378,18 +398,24 @@ def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, at
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
     kept = passed @ here.kept
     ahead = by_stage(flight.reshape(-1, 1) * kept)
+    host = trained @ here.host
+    if "activations" in layout.offload:  # two units stay: one that is copied, and the next
+        away = layout.offload["activations"][at]
+        host = host + np.where(away, ahead, 0.0)
+        stays = np.where(away, 2.0 * most(here.kept, passed), np.inf)
+        ahead = np.minimum(ahead, stays)
     zero = layout.zero[at]
     moments = np.zeros((len(MOMENTS), *state.shape))
     moments[BACKWARD, ACTIVATIONS] = ahead + most(here.working, passed)
     moments[BACKWARD, BUFFERS] = np.where(zero < 2, most(here.largest, weights), 0.0)
     # The chunk whose backward pass is the last of a microbatch is the stage's first.
-    moments[FINISHED, ACTIVATIONS] = ahead - kept.reshape(chunks, stages, -1)[0]
+    moments[FINISHED, ACTIVATIONS] = np.maximum(ahead - kept.reshape(chunks, stages, -1)[0], 0.0)
     moments[FINISHED, BUFFERS] = trained @ here.whole * stack.memory.late_gradients
     copied = (zero >= 1) & (zero < 3) & (layout.data.size[at] > 1) & stack.memory.gathered_copy
     moments[UPDATE, BUFFERS] = np.where(copied, trained @ (here.whole + here.owned), 0.0)
     moment = moments.sum(axis=1).argmax(axis=0)
     chosen = np.take_along_axis(moments, moment[None, None], axis=0)[0]
-    return state + chosen, moment, (state + moments[UPDATE]).sum(axis=0).max(axis=0)
+    return state + chosen, moment, (state + moments[UPDATE]).sum(axis=0).max(axis=0), host.max(axis=0)
 
 
 def kv_cache(job: Job, layout: Layout) -> Array:
@@ -482,43 +508,45 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, .
     def possible(changes: Iterable[_Change]) -> list[_Change]:
         return [change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced) is None]
 
-    singles = possible(_changes(plan))
+    hosted = machine.host is not None
+    singles = possible(_changes(plan, hosted=hosted))
     pairs = (
         _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
         for one in singles
-        for two in _changes(one.plan)
+        for two in _changes(one.plan, hosted=hosted)
         if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
     )
     best = None
     for changes in (singles, possible(pairs)):
         tried = [plan, *(change.plan for change in changes)]
         found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
-        spare, saved = found.spare[1:], (found.total[0] - found.total)[1:]
+        spare, saved, fits = found.spare[1:], (found.total[0] - found.total)[1:], found.fits[1:]
         mildest: dict[tuple[str, ...], int] = {}
-        for i in map(int, np.flatnonzero(spare >= 0)):
+        for i in map(int, np.flatnonzero(fits)):
             mildest.setdefault(changes[i].keys, i)
         if mildest:
             chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
             return tuple(f"{changes[i].text} frees {_gib(saved[i])} and fits with {_gib(spare[i])} to spare" for i in chosen)
         if len(spare) and saved.max() > 0:
-            most = int(spare.argmax())
-            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}, but {_gib(-spare[most])} are lacking"
-    return (best or f"no change frees memory: {_gib(-found.spare[0])} are lacking",)
+            most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
+            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}, but {lacking} are lacking"
+    return (best or f"no change frees memory: {_gib(found.lacking[0])} are lacking",)
 
 
-CHANGES = ("micro_batch", "recompute", "zero", "tp", "pp")  # from those that cost little to those that lay the plan out anew
+CHANGES = ("micro_batch", "recompute", "zero", "offload", "tp", "pp")  # from those that cost little to those that lay the plan out anew
 
 
 def _gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def _changes(plan: Plan) -> Iterator[_Change]:
-    """Single changes of a plan that need less memory, of each kind the mildest first."""
+def _changes(plan: Plan, *, hosted: bool) -> Iterator[_Change]:
+    """Single changes of a plan that need less memory, of each kind the mildest first; `hosted` where the host's memory is known."""
 
     def change(key: str, value: Any, **others: Any) -> _Change:
         aside = "".join(f" ({name}: {other})" for name, other in others.items() if name == "dp")
-        return _Change(keys=(key,), text=f"{key}: {value}{aside}", plan=replace(plan, **{key: value}, **others))
+        said = "+".join(value) if key == "offload" else value
+        return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
 
     for micro in range(plan.micro_batch - 1, 0, -1):
         if plan.micro_batch % micro == 0:
@@ -527,6 +555,10 @@ def _changes(plan: Plan) -> Iterator[_Change]:
         yield change("recompute", recompute)
     for zero in range(plan.zero + 1, 4):
         yield change("zero", zero)
+    if hosted:
+        for what in OFFLOADS:
+            if what not in plan.offload:
+                yield change("offload", tuple(kept for kept in OFFLOADS if kept in (*plan.offload, what)))
     factors = [factor for factor in divisors(plan.dp) if factor > 1]
     for factor in factors:
         yield change("tp", plan.tp * factor, dp=plan.dp // factor, sequence_parallel=plan.sequence_parallel or plan.tp == 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from crossflow.architecture import Architecture, NetworkSpec
+import numpy as np
+
+from crossflow.architecture import Architecture, Host, NetworkSpec
 from crossflow.arrays import Array, Mask
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
@@ -13,14 +15,16 @@ from crossflow.workload.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a step runs on: device, network, devices of a node, software."""
+    """What a step runs on: device, network, devices of a node, software, and the node's host where it is known."""
 
     architecture: Architecture
     network: NetworkSpec
     node: int
     stack: SoftwareStack
+    host: Host | None = None
 
 
+OVERFULL_HOST = "needs {host} of the host's memory per device"
 # Parts of a step's time, in the order in which they are told and drawn.
 BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
 
@@ -37,6 +41,7 @@ class Outcome:
     communication, exposed : time of collectives by name on that device, in all and as far as it lengthens the step. [s]
     by_layer : time of computing and of communication by layer type on that device, keys such as ``attention.compute``. [s]
     memory : bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
+    host_memory : bytes that the fullest device keeps on its host. [B]
     flops, model_flops : operations done on all devices, and those that the model needs (nothing computed again). [flop]
     traffic : bytes of main memory on all devices. [B]
     sent : bytes that one device sends inside its node, and out of it. [B]
@@ -56,6 +61,7 @@ class Outcome:
     bound: Mapping[str, Array]
     by_layer: Mapping[str, Array] = field(default_factory=dict)
     problems: tuple[tuple[Mask, str], ...] = ()
+    host_memory: Array = field(default_factory=lambda: np.zeros(1))
 
 
 __all__ = ["Job", "Machine", "Outcome"]

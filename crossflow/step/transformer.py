@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, divide
-from crossflow.cost.parts import PartTimes, Wires, part_times
+from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.cost.parts import PartTimes, Wires, part_times, sent_bytes
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
 from crossflow.parallel.plan import SCHEDULES, Layout
-from crossflow.step.memory import Memory, memory, parameters
-from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
+from crossflow.step.memory import Memory, activations, memory, parameters
+from crossflow.step.offload import Copies, flow, host_copies, kept_on_host
+from crossflow.step.outcome import BREAKDOWN, OVERFULL_HOST, Job, Machine, Outcome
 from crossflow.step.stages import alike, counts
 from crossflow.timeline.pipeline import pipeline_ends
+from crossflow.units import show
 
 FORWARD, END, INPUT, WEIGHT, AGAIN = range(len(PHASES))
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
 OF = {name: i for i, name in enumerate(COLLECTIVES)}
 KINDS = ("compute", "memory", "launch")  # of which a kernel's time consists
 
@@ -65,6 +67,7 @@ class State:
     regather : time to gather updated weights after a sharded optimizer's step. [s]
     update : time of the optimizer on the parameters whose states the device holds. [s]
     moved : bytes that a device sends for them inside its node and out of it, shape (2, units, n). [B]
+    copies : what is copied to the host and back, where anything is kept there.
     """
 
     parameters: Array
@@ -73,6 +76,7 @@ class State:
     regather: Array
     update: Array
     moved: Array
+    copies: Copies | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,10 +220,21 @@ def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
                 reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(sharded, size / shards.size, 0.0), copies)
         # Once a step an all-reduce of gradients, or its two halves; sharded weights gather twice and reduce once a microbatch.
         halves = np.where(shared, size + amount * weight, 2.0 * size)
-        moved += wires.bytes("all_gather", np.where(sharded, (2.0 * amount * weight + size) * layout.microbatches, halves), group)
+        moved += sent_bytes("all_gather", np.where(sharded, (2.0 * amount * weight + size) * layout.microbatches, halves), group)
         owned += amount / np.where(layout.zero >= 1, np.where(sharded, shards.size, group.size), 1.0)
-    update = optimizer_time(job, owned, machine)
-    return State(parameters=dense + expert, reduce=reduce, gather=gather, regather=regather, update=update, moved=moved)
+    update = optimizer_time(job, owned, machine) * (1.0 - kept_on_host(layout, "optimizer"))
+    return State(
+        parameters=dense + expert, reduce=reduce, gather=gather, regather=regather, update=update, moved=moved,
+        copies=_copies(job, layout, machine, owned),
+    )  # fmt: skip
+
+
+def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies | None:
+    """Copies to the host and back, where any plan keeps anything there."""
+    if not layout.offload:
+        return None
+    kept, _ = activations(job, layout, machine.stack)
+    return host_copies(job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned)
 
 
 def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: State) -> Between:
@@ -283,10 +298,16 @@ def _pipeline(
     sharded = layout.zero[at] >= 3
     gather, reduce = state.gather[:, at], state.reduce[..., at].sum(axis=0)
     depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
-    ahead = stack.overlap.gather
-    forward = np.where(sharded, gathered(plain_f, forward_of @ gather, gather.max(axis=0), depth, ahead=ahead), plain_f)
-    back = reduced(plain_b, input_of @ gather, weight_of @ reduce, gather.max(axis=0), reduce.max(axis=0), depth, ahead=ahead)
+    ahead, copied = stack.overlap.gather, None if state.copies is None else state.copies.at(at)
+    arrive, leave, first_, last_ = gather, reduce, gather.max(axis=0), reduce.max(axis=0)
+    if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
+        arrive, first_ = fetched(gather, copied.fetched, ahead=ahead), first_ + copied.fetched.max(axis=0)
+        leave, last_ = fetched(reduce, copied.stored, ahead=ahead), last_ + copied.stored.max(axis=0)
+    forward = np.where(sharded, gathered(plain_f, forward_of @ arrive, first_, depth, ahead=ahead), plain_f)
+    back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first_, last_, depth, ahead=ahead)
     backward = np.where(sharded & training, back, plain_b)
+    if copied is not None:
+        forward, backward = np.maximum(forward, forward_of @ copied.activations), np.maximum(backward, input_of @ copied.activations)
     # Activations between stages.
     transfer, whole, tied = between.transfer[at], between.whole[at], between.tied[at]
     hop = transfer + whole
@@ -308,15 +329,17 @@ def _pipeline(
     # Gradients: after the last microbatch, or in buckets beside its backward pass.
     trained = by_stage(weight_of)
     reductions = np.where(sharded, 0.0, trained @ state.reduce[..., at])
-    volume = reductions.sum(axis=0)
-    exposed = volume
-    if stack.overlap.data:
-        final, layers = by_stage(backward), np.maximum(by_stage(forward_of)[:, 1:-1].sum(axis=1), 1.0)[:, None]
-        exposed = np.maximum(final + volume / layers, final / layers + volume) - final
-    regather = trained @ state.regather[:, at]
+    layers = np.maximum(by_stage(forward_of)[:, 1:-1].sum(axis=1), 1.0)[:, None]
+    lowered = np.zeros((1, 1)) if copied is None else trained @ copied.gradients
+    final = by_stage(backward)
+    exposed = flow((final, reductions.sum(axis=0), lowered), layers) - final if stack.overlap.data else reductions.sum(axis=0) + lowered
+    regather = np.zeros((1, 1)) if stack.overlap.optimizer else trained @ state.regather[:, at]
     update = trained @ state.update[:, at]
     after = ends + exposed
-    finish = update + (0.0 if stack.overlap.optimizer else regather)
+    # On the host, updated weights go to the device while the next ones are updated.
+    on_host = np.zeros((1, 1)) if copied is None else trained @ copied.update
+    renewed = np.zeros((1, 1)) if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host
+    finish = update + on_host + renewed + regather
     step = float(stack.host.step[0])
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
     s, points = after.argmax(axis=0), np.arange(len(at))
@@ -335,29 +358,37 @@ def _pipeline(
     sending = np.zeros(len(at)) if stack.overlap.pipeline else handed * hop
     compute = device[0]
     memory_bound = device[1] + of(update)
-    other = device[2] + waits + rounds * extra + step
-    gathered_late = of(finish) - of(update)
-    outside = net.sum(axis=0) + gathering + late + sending + tied + gathered_late
+    host = waits + rounds * extra + step + of(on_host)
+    other = device[2] + host
+    outside = net.sum(axis=0) + gathering + late + sending + tied + of(renewed) + of(regather)
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
     sent = rounds * of(by_stage(forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]))
     sent[OF["send_recv"]] += handed * transfer
     sent[OF["all_gather"]] += handed * whole
     gathers = rounds * of(by_stage(forward_of @ gather + input_of @ gather))
-    sent[OF["all_gather"]] += gathers + of(regather)
-    step_reduce = of(reductions) + np.where(sharded, rounds * of(by_stage(weight_of @ state.reduce[..., at])), 0.0)
-    reducing = step_reduce.sum(axis=0)
-    sent += step_reduce
+    sent[OF["all_gather"]] += of(trained @ state.regather[:, at])
+    # Behind the passes of sharded weights run their gathers, reductions and copies; behind the last pass, reductions and copies.
+    inner, final_ = np.zeros_like(sent), of(reductions)
+    inner[OF["all_gather"]] = gathers
+    inner += np.where(sharded, rounds * of(by_stage(weight_of @ state.reduce[..., at])), 0.0)
+    if copied is not None:
+        through = copied.activations + copied.fetched
+        inner[OF["host_copy"]] = rounds * of(by_stage(forward_of @ through + input_of @ through + weight_of @ copied.stored))
+        final_[OF["host_copy"]] = of(lowered)
+        sent[OF["host_copy"]] += of(trained @ copied.renewed)
+    sent += inner + final_
     sent[OF["all_reduce"]] += tied
     shown = net.copy()
     if not stack.overlap.pipeline:
         shown[OF["send_recv"]] += handed * transfer
         shown[OF["all_gather"]] += handed * whole
-    shown[OF["all_gather"]] += gathering * _part(gathers, gathers + reducing) + gathered_late
-    shown += (gathering * _part(reducing, gathers + reducing) + late) * _part(step_reduce, reducing)
+    shown[OF["all_gather"]] += of(regather)
+    shown[OF["host_copy"]] += of(renewed)
+    shown += gathering * _part(inner, inner.sum(axis=0)) + late * _part(final_, final_.sum(axis=0))
     shown[OF["all_reduce"]] += tied
     # Where no reduction takes time nothing can be late for it but the stages' own order.
-    waited = np.where(reducing > 0, 0.0, late)
+    waited = np.where(final_.any(axis=0), 0.0, late)
     bubble += waited
     outside -= waited
     return {
@@ -369,7 +400,7 @@ def _pipeline(
         "other": other,
         "sent": sent,
         "exposed": shown,
-        "waits": waits + rounds * extra + step,
+        "waits": host,
         "unit_compute": rounds
         * (f * passes.device[:, 0][..., at] + i * passes.device[:, 1][..., at] + w * passes.weight[..., at]).sum(axis=0),
         "unit_sent": rounds * (f * passes.sent[:, 0][..., at] + i * passes.sent[:, 1][..., at]).sum(axis=0),
@@ -417,7 +448,16 @@ def _outcome(
             "network": found["exposed_communication"], "bubble": found["bubble"],
         },
         by_layer=by_layer,
+        host_memory=held.host,
+        problems=overfull_host(held),
     )  # fmt: skip
+
+
+def overfull_host(held: Memory) -> tuple[tuple[Mask, str], ...]:
+    """Plans that keep more on the host than it has room for."""
+    over = held.host > held.host_capacity
+    rooms = np.unique(held.host_capacity[over])
+    return tuple((over & (held.host_capacity == share), f"{OVERFULL_HOST} but has {show(share, 'B')}") for share in rooms)
 
 
 def _model_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
@@ -468,6 +508,11 @@ def reduced(compute: Array, gathers: Array, reduces: Array, first: Array, last: 
     beside = both + np.maximum(compute - np.minimum(gathers, reduces), 0.0) / layers
     between = np.where(layers > 1, 2.0 * one + both * (layers - 1.0) / layers, 0.0)
     return np.asarray(np.maximum(np.maximum(first + compute + last, beside), between))
+
+
+def fetched(one: Array, other: Array, *, ahead: bool) -> Array:
+    """Time of a layer on two streams that work on different layers where one is fetched `ahead`, one after the other elsewhere. [s]"""
+    return np.asarray(np.maximum(one, other) if ahead else one + other)
 
 
 def _part(some: Array, whole: Array) -> Array:

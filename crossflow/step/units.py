@@ -287,14 +287,3 @@ class Builder:
                 rows = m * routing.active / local
                 self._mlp("top", "experts", model.top, gathered=np.zeros(len(self.plans)), rows=rows, experts=local)
             self._add(f"top.{name}", "top", "experts", 0.0, routed, **sends)
-
-
-def volume(send: Send) -> tuple[Array, Array]:
-    """Bytes that one rank sends inside its node and out of it; a ring's edges divide between the two. [B]"""
-    ranks, near = send.group.size, send.group.per_node
-    away = ranks > near
-    if send.collective == "all_to_all":
-        return np.asarray(send.size * (near - 1.0) / ranks), np.asarray(send.size * (ranks - near) / ranks)
-    total = send.size * (ranks - 1.0) / ranks * (2.0 if send.collective == "all_reduce" else 1.0)
-    outside = np.where(away, total / near, 0.0)
-    return np.asarray(total - outside), np.asarray(outside)
