@@ -35,10 +35,10 @@ def plain(value: Any) -> Any:
 
 def divide(numerator: Array, denominator: Array) -> Array:
     """Quotient where anything over zero is infinite and zero over zero is zero (no traffic over no link takes no time)."""
-    numerator, denominator = np.broadcast_arrays(numerator, denominator)
-    safe = np.where(denominator == 0, 1.0, denominator)
-    at_zero = np.where(numerator == 0, 0.0, np.inf)
-    return np.asarray(np.where(denominator == 0, at_zero, numerator / safe))
+    nothing = np.equal(denominator, 0)
+    if not nothing.any():
+        return np.asarray(numerator / denominator)
+    return np.asarray(np.where(nothing, np.where(np.equal(numerator, 0), 0.0, np.inf), numerator / np.where(nothing, 1.0, denominator)))
 
 
 def tally(counts: Array, amounts: Array) -> Array:

@@ -171,8 +171,20 @@ def _problem(plan: Plan, model: Any, batch: int, balanced: bool) -> str | None:
 
 def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None = None) -> Machine:
     """What a transformer of a scenario runs on, with a device and, where it varies between points, a system."""
-    assert scenario.stack is not None  # layered models have one
     found = scenario.system if system is None else system
+    if device is scenario.architecture and found is scenario.system:
+        return _own_machine(scenario)
+    return _machine(scenario, device, found)
+
+
+@functools.lru_cache(maxsize=64)
+def _own_machine(scenario: Scenario) -> Machine:
+    """The machine of a scenario as it stands, whose paths of collectives are worth keeping."""
+    return _machine(scenario, scenario.architecture, scenario.system)
+
+
+def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Machine:
+    assert scenario.stack is not None  # layered models have one
     return Machine(architecture=device, network=found.network, node=found.devices_per_node, stack=scenario.stack, host=found.host)
 
 
@@ -217,7 +229,7 @@ def layered_score(
         feasible=feasible,
         reason=reason,
         reasons=reasons,
-        breakdown={name: np.maximum(np.nan_to_num(wide(part, n), posinf=np.inf), 0.0) for name, part in outcome.breakdown.items()},
+        breakdown={name: np.fmax(wide(part, n), 0.0) for name, part in outcome.breakdown.items()},
         communication=_every_collective(outcome.communication, n),
         exposed_communication=_every_collective(outcome.exposed, n),
         by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},

@@ -151,7 +151,7 @@ class _Step:
 
     def __init__(self, job: DlrmJob, plans: Hierarchies, machine: Machine) -> None:
         self.job, self.plans, self.machine, self.n = job, plans, machine, len(plans)
-        self.wires = Wires(network=machine.network, architecture=machine.architecture, node=machine.node)
+        self.wires = machine.wires
         builder = Builder(job=job, plans=plans, stack=machine.stack).build()
         self.units = builder.units
         self.times = _times(builder, machine, job, self.n)

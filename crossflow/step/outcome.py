@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from crossflow.architecture import Architecture, Host, NetworkSpec
 from crossflow.arrays import Array, Mask
+from crossflow.cost.parts import Wires
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
 
@@ -22,6 +24,11 @@ class Machine:
     node: int
     stack: SoftwareStack
     host: Host | None = None
+
+    @functools.cached_property
+    def wires(self) -> Wires:
+        """Collectives on its network; the paths that they take are worked out once."""
+        return Wires(network=self.network, architecture=self.architecture, node=self.node)
 
 
 OVERFULL_HOST = "needs {host} of the host's memory per device"

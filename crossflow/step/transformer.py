@@ -105,7 +105,7 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     n = len(layout)
     kernels = block_kernels(job, layout, machine.stack) if kernels is None else kernels
     names = [name for name, _ in units(job.model)]
-    wires = Wires(network=machine.network, architecture=machine.architecture, node=machine.node)
+    wires = machine.wires
     found: dict[str, Array] = {}
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, n)
@@ -140,19 +140,21 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     hides, around = np.zeros((len(COLLECTIVES), len(names), n)), np.zeros((len(COLLECTIVES), 2, len(names), n))
     calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
     moved = np.zeros((2, 2, len(names), n))
-    times_sent, volumes = wires.times(kernels.messages, layout)
-    for i in np.flatnonzero(times_sent.any(axis=1)):
-        message, time = kernels.messages[i], times_sent[i]
-        phase, unit = int(message.phase != "forward"), place[message.part]
-        sent[OF[message.collective], phase, unit] += time
-        moved[:, phase, unit] += volumes[:, i]
-        calls[phase, unit] += time > 0
-        if message.hides:
-            hides[OF[message.collective], unit] += time
-        if message.group == "context":
-            around[OF[message.collective], phase, unit] += time
-        if message.group == "tensor":
-            listed[phase, unit] += np.where(time > 0, layout.tp, 0.0)
+    messages = kernels.messages
+    took, volumes = wires.times(messages, layout)
+    of = np.array([OF[message.collective] for message in messages], dtype=np.intp)
+    phase = np.array([message.phase != "forward" for message in messages], dtype=np.intp)
+    unit = np.array([place[message.part] for message in messages], dtype=np.intp)
+    np.add.at(sent, (of, phase, unit), took)
+    for where, amounts in zip(moved, volumes, strict=True):
+        np.add.at(where, (phase, unit), amounts)
+    np.add.at(calls, (phase, unit), took > 0)
+    hiding = np.flatnonzero([message.hides for message in messages])
+    np.add.at(hides, (of[hiding], unit[hiding]), took[hiding])
+    ringed = np.flatnonzero([message.group == "context" for message in messages])
+    np.add.at(around, (of[ringed], phase[ringed], unit[ringed]), took[ringed])
+    shared = np.flatnonzero([message.group == "tensor" for message in messages])
+    np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, layout.tp, 0.0))
     parts = np.stack([times.compute - times.memory_bound - times.launch, times.memory_bound, times.launch])
     forward = parts[:, :, FORWARD] + parts[:, :, END]
     redone = parts[:, :, FORWARD] if stack.early_stop else forward
@@ -346,7 +348,9 @@ def _pipeline(
 
     def of(values: Array) -> Array:
         """Values of the stage that ends last."""
-        return np.asarray(np.broadcast_to(values, (*values.shape[:-2], stages, len(at)))[..., s, points])
+        if values.shape[-2:] != (stages, len(at)):
+            values = np.broadcast_to(values, (*values.shape[:-2], stages, len(at)))
+        return np.asarray(values[..., s, points])
 
     f, i, w = (by_stage(part)[s].T for part in (forward_of, input_of, weight_of))
     device = rounds * of(by_stage(device_f + device_b))
@@ -456,7 +460,7 @@ def _outcome(
 def overfull_host(held: Memory) -> tuple[tuple[Mask, str], ...]:
     """Plans that keep more on the host than it has room for."""
     over = held.host > held.host_capacity
-    rooms = np.unique(held.host_capacity[over])
+    rooms = sorted(set(held.host_capacity[over].tolist()))
     return tuple((over & (held.host_capacity == share), f"{OVERFULL_HOST} but has {show(share, 'B')}") for share in rooms)
 
 
