@@ -31,7 +31,7 @@ def kernels_of(job, *plans, stack=UNFUSED):
 
 def product_flops(kernels, *phases, of=""):
     """Operations of matrix products in some phases, of units whose name has `of` in it, every point."""
-    return sum(2.0 * m * n * k * batch for unit, phase, m, n, k, batch, _ in kernels.products if phase in phases and of in unit)
+    return sum(2.0 * m * n * k * batch for unit, phase, m, n, k, batch, *_ in kernels.products if phase in phases and of in unit)
 
 
 def sizes(kernels, collective, phase, of):
@@ -97,7 +97,7 @@ def test_selective_recomputation_computes_the_scores_again_and_nothing_else():
 @pytest.mark.parametrize("stack", [UNFUSED, FLASH])
 def test_a_tensor_group_divides_operations_and_weights(changes, stack):
     kernels = kernels_of(job_of(**changes), Plan(), Plan(tp=4), stack=stack)
-    for unit, phase, m, n, k, batch, _ in kernels.products:
+    for unit, phase, m, n, k, batch, *_ in kernels.products:
         if 8.0 in (float(np.max(n)), float(np.max(k))):
             continue  # the router, which every rank has whole
         alone, cut = np.broadcast_to(2.0 * m * n * k * batch, 2)
@@ -184,8 +184,10 @@ def test_experts_exchange_every_row_there_and_back():
 @pytest.mark.parametrize("active", [1, 2, 6])
 def test_every_token_meets_its_experts(ep, active):
     kernels = kernels_of(job_of(experts={"count": 8, "active": active, "ffn": 768}), Plan(dp=8, ep=ep, micro_batch=2))
-    routed = [(m, batch) for unit, phase, m, n, _, batch, _ in kernels.products if "experts" in unit and phase == "forward" and n.max() > 8]
-    routed += [(m, batch) for unit, phase, m, *_, batch, _ in kernels.products if "experts" in unit and phase == "end"]
+    routed = [
+        (m, batch) for unit, phase, m, n, _, batch, *_ in kernels.products if "experts" in unit and phase == "forward" and n.max() > 8
+    ]
+    routed += [(m, batch) for unit, phase, m, _, _, batch, *_ in kernels.products if "experts" in unit and phase == "end"]
     assert len(routed) == 2
     for rows, copies in routed:
         assert float(np.max(copies)) == 8 / ep
@@ -212,3 +214,37 @@ def test_dropout_moves_more_and_computes_nothing_more():
     plain, dropped = (kernels_of(job_of(dropout=dropout), Plan()) for dropout in (False, True))
     assert sum(float(np.sum(moved)) for _, _, moved, *_ in dropped.passes) > sum(float(np.sum(moved)) for _, _, moved, *_ in plain.passes)
     assert product_flops(plain, "forward", *BACKWARD) == product_flops(dropped, "forward", *BACKWARD)
+
+
+# -------------------------------------------------------------------------------------------- narrow types
+
+
+def moved(kernels, *phases, of):
+    """Bytes of passes over memory."""
+    return float(sum(np.sum(entry[2]) for entry in kernels.passes if entry[1] in phases and of in entry[0]))
+
+
+def test_operands_of_eight_bits_are_cast_twice_where_a_backward_pass_follows():
+    """Inputs and weights read in 2 bytes and written twice in one; gradients of outputs likewise, of each of two products of an MLP."""
+    tokens, h, f = GPT["sequence"], GPT["hidden"], 4 * GPT["hidden"]
+    wide, narrow = (kernels_of(job_of(dtype=dtype), Plan(), stack=FLASH) for dtype in ("bf16", "fp8"))
+    casts = (tokens * (h + f) + 2 * h * f) * 4
+    assert moved(narrow, "forward", "end", of="0.1") - moved(wide, "forward", "end", of="0.1") == pytest.approx(casts)
+    assert moved(narrow, "input", of="0.1") - moved(wide, "input", of="0.1") == pytest.approx(tokens * (h + f) * 4)
+    assert moved(narrow, "forward", "input", "end", of="head") == moved(wide, "forward", "input", "end", of="head")
+
+
+def test_a_service_casts_activations_alone():
+    """Its weights are narrow from the start."""
+    tokens, h, f = GPT["sequence"], GPT["hidden"], 4 * GPT["hidden"]
+    wide, narrow = (kernels_of(job_of("prefill", dtype=dtype), Plan(), stack=FLASH) for dtype in ("bf16", "fp8"))
+    assert moved(narrow, "forward", "end", of="0.1") - moved(wide, "forward", "end", of="0.1") == pytest.approx(tokens * (h + f) * 3)
+
+
+def test_only_products_with_weights_are_narrow():
+    kernels = kernels_of(job_of(dtype="fp8"), Plan())
+    weights = [p for p in kernels.products if not p.wide]
+    assert {p.unit.split(".")[-1] for p in weights} == {"attention", "mlp"}
+    assert product_flops(kernels, "forward", "end", of="0.") - sum(
+        2.0 * float(np.sum(p.m * p.n * p.k * p.batch)) for p in weights if p.phase in ("forward", "end")
+    ) == pytest.approx(4.0 * GPT["sequence"] ** 2 * GPT["hidden"])

@@ -473,3 +473,24 @@ def test_a_slow_host_decides_and_is_told():
     assert slow.total[0] > 5 * fast.total[0]
     assert slow.bound["host"][0] > 0.8 * slow.total[0]
     assert slow.breakdown["compute"][0] == fast.breakdown["compute"][0]
+
+
+# -------------------------------------------------------------------------------------------- narrow types
+
+
+def test_eight_bits_halve_the_time_of_products_with_weights_and_nothing_else():
+    """No products of weights are bound by memory here: computing falls by half, but for attention and head."""
+    plan, machine = Plan(micro_batch=16), machine_of("megatron-core")
+    wide, narrow = (step(plan, job=job_of(dtype=dtype, vocabulary=2), machine=machine) for dtype in ("bf16", "fp8"))
+    products, scores = 12 * GPT["hidden"], GPT["sequence"]  # of a layer's operations forward a token, over 2 h
+    assert 0.5 < narrow.breakdown["compute"][0] / wide.breakdown["compute"][0] < 0.5 + scores / products
+    assert narrow.flops[0] == wide.flops[0]
+
+
+def test_a_service_keeps_narrow_weights_and_a_training_run_wide_ones_beside_narrow_copies():
+    machine, plans = machine_of("vllm"), Plan()
+    wide, narrow = (step(plans, job=job_of("decode", dtype=dtype, context=64), machine=machine) for dtype in ("bf16", "fp8"))
+    assert narrow.memory["weights"][0] == pytest.approx(wide.memory["weights"][0] / 2)
+    wide, narrow = (step(plans, job=job_of(dtype=dtype)) for dtype in ("bf16", "fp8"))
+    assert narrow.memory["weights"][0] == wide.memory["weights"][0]
+    assert narrow.memory["buffers"][0] - wide.memory["buffers"][0] == pytest.approx(wide.memory["weights"][0])

@@ -16,10 +16,12 @@ from crossflow.cost.network import SWITCHED, axis_time
 from crossflow.cost.roofline import KernelCosts, searched_costs, tiled_costs, vector_rate
 from crossflow.errors import CrossflowError
 from crossflow.mapping import place, wired
-from crossflow.parallel.blocks import PHASES, Kernels, Message
+from crossflow.parallel.blocks import PHASES, Kernels, Message, Product
 from crossflow.parallel.plan import Group, Layout
 from crossflow.software import SoftwareStack
+from crossflow.workload.graph import DTYPE_BYTES
 
+WIDE = "bf16"  # type of what stays out of narrower products: attention, the head
 PATH = tuple(field.name for field in dataclasses.fields(Path))
 
 
@@ -51,7 +53,7 @@ def part_times(
     """Cost of all kernels, added up by unit and phase."""
     rows = {(unit, phase): i * len(PHASES) + j for i, unit in enumerate(units) for j, phase in enumerate(PHASES)}
     columns = [rows[entry[0], entry[1]] for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
-    parts = [_products(kernels, architecture, dtype, element, n), _passes(kernels, architecture, dtype, n)]
+    parts = [_products(kernels.products, architecture, dtype, element, n), _passes(kernels, architecture, dtype, n)]
     if kernels.scores:
         parts.append(_scores(kernels, architecture, stack, dtype, n))
     members = np.zeros((len(rows), len(columns)))
@@ -71,17 +73,28 @@ def _filled(values: Sequence[Array | float], n: int) -> Array:
     return table
 
 
-def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
-    columns = list(zip(*kernels.products, strict=True))
+def _products(products: Sequence[Product], architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
+    """Products with their own type, and those that stay in bf16 where that is narrower."""
+    wide = np.array([product.wide for product in products])
+    if DTYPE_BYTES[dtype] == element or not wide.any():
+        return _costed(products, architecture, dtype, element, n)
+    places = np.argsort(wide, kind="stable").argsort()
+    kinds = ([product for product in products if product.wide == kind] for kind in (False, True))
+    some, others = (_costed(kind, architecture, type_, element, n) for kind, type_ in zip(kinds, (dtype, WIDE), strict=True))
+    return {name: np.concatenate([some[name], others[name]])[places] for name in some}
+
+
+def _costed(products: Sequence[Product], architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
+    columns, operand = list(zip(*products, strict=True)), DTYPE_BYTES[dtype]
     m, width, k, batch = (_filled(values, n) for values in columns[2:6])
     sums = np.array(columns[6], dtype=float)[:, None]
-    # Sums go to fp32 in memory, which is read and written: (4 + 4) bytes where a plain result writes `element`.
-    accumulate = sums * (8.0 / element - 1.0)
+    # Sums go to fp32 in memory, which is read and written, (4 + 4) bytes; a plain result writes `element`. In operands:
+    accumulate = np.where(sums > 0, 8.0, element) / operand - 1.0
     if architecture.execution.tiles is not None:
         activity = architecture.execution.sustained_power
-        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, element, activity=activity, batch=batch)
+        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
     else:
-        costs = _searched(m, width, k, accumulate, batch, architecture, dtype, element)
+        costs = _searched(m, width, k, accumulate, batch, architecture, dtype, operand)
     shape = (len(m), n)
     memory = costs.resource_times[1:].max(axis=0) > costs.resource_times[0]
     time, launch = np.broadcast_to(costs.time, shape), np.broadcast_to(costs.launch, shape)
@@ -147,7 +160,11 @@ def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, 
     kernel = stack.attention
     share = np.array([kernel.forward_utilisation if phase == "forward" else kernel.backward_utilisation for phase in phases]).reshape(-1, 1)
     execution = architecture.execution
-    rate = architecture.throughput[dtype] * execution.matrix_utilisation / execution.sustained_power
+    rate = (
+        architecture.throughput[WIDE if DTYPE_BYTES[dtype] < DTYPE_BYTES[WIDE] else dtype]
+        * execution.matrix_utilisation
+        / execution.sustained_power
+    )
     if not kernel.native:
         rate = rate * execution.earlier_instructions
     waves = np.ceil(count / architecture.units) * architecture.units / count

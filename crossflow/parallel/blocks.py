@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -39,15 +39,31 @@ class Message:
     hides: bool = False
 
 
+class Product(NamedTuple):
+    """C[m, n] = A[m, k] B[k, n], `batch` of them in one launch; each size broadcasts to (n,). [1]
+
+    With `sums` the result is added to one in fp32. A `wide` one keeps to bf16 where a model computes in a narrower type.
+    """
+
+    unit: str
+    phase: Phase
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    sums: bool = False
+    wide: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
     """Kernels of all parts; each value broadcasts to (n,).
 
-    `products` are (unit, phase, m, n, k, batch, sums), `passes` (unit, phase, bytes, flops, launches),
+    `products` are of `Product`, `passes` (unit, phase, bytes, flops, launches),
     `scores` (unit, phase, flops, bytes, blocks) of fused attention.
     """
 
-    products: tuple[tuple[str, Phase, Array, Array, Array, Array, bool], ...]
+    products: tuple[Product, ...]
     passes: tuple[tuple[str, Phase, Array, Array, float], ...]
     scores: tuple[tuple[str, Phase, Array, Array, Array], ...]
     messages: tuple[Message, ...]
@@ -76,7 +92,7 @@ class _Builder:
     job: Job
     layout: Layout
     stack: SoftwareStack
-    products: list[tuple[str, Phase, Array, Array, Array, Array, bool]] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)
     passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
     scores: list[tuple[str, Phase, Array, Array, Array]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -87,8 +103,9 @@ class _Builder:
         # Tokens of a request that lie in its cache, of which one more is written; none where whole samples pass.
         self.cached = self.job.context if self.job.task == "decode" else 0
         # Autocast reads a weight in one precision and writes it in another before its product, and its gradient after it. [B]
-        kept = self.stack.weight_size(self.element)
+        kept = self.stack.weight_size(self.job.weight)
         self.cast = float(kept + self.element) if kept > self.element else 0.0
+        self.narrow = self.job.operand < self.element
 
     def fused(self, what: str) -> bool:
         """Whether the stack fuses a group of pointwise operations."""
@@ -145,15 +162,12 @@ class _Builder:
     def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, seen: Array) -> None:
         """Attention through memory: scores, softmax, values, each a kernel; the mask saves nothing."""
         e, d, v = self.element, np.asarray(float(attention.query)), np.asarray(float(attention.value))
-        add = self.products.append
-        add((unit, "forward", length, seen, d, batch, False))
-        add((unit, "forward", length, v, seen, batch, False))
-        add((unit, "input", length, seen, v, batch, False))  # probabilities
-        add((unit, "input", seen, v, length, batch, False))  # values
-        add((unit, "input", length, d, seen, batch, False))  # queries
-        add((unit, "input", seen, d, length, batch, False))  # keys
-        add((unit, "again", length, seen, d, batch, False))
-        add((unit, "again", length, v, seen, batch, False))
+        # forward; gradients of probabilities, values, queries and keys; what selective recomputation repeats
+        for phase, m, n, k in (
+            ("forward", length, seen, d), ("forward", length, v, seen), ("input", length, seen, v), ("input", seen, v, length),
+            ("input", length, d, seen), ("input", seen, d, length), ("again", length, seen, d), ("again", length, v, seen),
+        ):  # fmt: skip
+            self.products.append(Product(unit, phase, m, n, k, batch, wide=True))  # type: ignore[arg-type]
         scores, tokens = batch * length * seen, batch * length * d
         # softmax alone r1 w1; unfused also scale r1 w1, mask r1 w1, conversion to and from fp32 r3 w3
         softmax = 2.0 * e * scores if self.fused("softmax") else 12.0 * e * scores
@@ -296,14 +310,30 @@ class _Builder:
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
-        add = self.products.append
-        add((unit, "end" if end else "forward", tokens, n, k, copies, False))
+        forward: Phase = "end" if end else "forward"
+        wide, add = unit in ("embedding", "head"), self.products.append
+        add(Product(unit, forward, tokens, n, k, copies, wide=wide))
         if not first:
-            add((unit, "input", tokens, k, n, copies, False))
-        add((unit, "weight", k, n, tokens, copies, self.fused("accumulation")))
+            add(Product(unit, "input", tokens, k, n, copies, wide=wide))
+        add(Product(unit, "weight", k, n, tokens, copies, self.fused("accumulation"), wide=wide))
+        if self.narrow and not wide:
+            self._narrow(unit, forward, tokens * copies, n, k, copies)
         if self.cast:
-            self._pass(unit, "end" if end else "forward", n * k * copies * self.cast)
+            self._pass(unit, forward, n * k * copies * self.cast)
             self._pass(unit, "weight", n * k * copies * self.cast)
+
+    def _narrow(self, unit: str, forward: Phase, rows: Array, n: Array, k: Array, copies: Array) -> None:
+        """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.
+
+        A service has its weights narrow from the start. The largest value of a tensor, which sets its scale, is found in the pass
+        that writes it, of the step before (delayed scaling).
+        """
+        full, narrow = float(self.element), float(self.job.operand)
+        if not self.training:
+            self._pass(unit, forward, rows * k * (full + narrow))
+            return
+        self._pass(unit, forward, (rows * k + copies * n * k) * (full + 2.0 * narrow), launches=2)
+        self._pass(unit, "input", rows * n * (full + 2.0 * narrow))
 
     def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: float = 1) -> None:
         self.passes.append((unit, phase, moved, np.asarray(flops), float(launches)))

@@ -35,7 +35,6 @@ from crossflow.software import SoftwareStack
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import alike, counts
-from crossflow.workload.graph import DTYPE_BYTES
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Layer, Part
 
@@ -175,7 +174,7 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     """All that each unit takes."""
     rows: dict[str, list[Array]] = {}
     kept, working = activations(job, layout, stack)
-    weight = stack.weight_size(job.element)
+    weight = stack.weight_size(job.weight)
     states = STATE * job.optimizer_states + (MASTER if weight < MASTER else 0.0)
     there, fetched = kept_on_host(layout, "optimizer"), kept_on_host(layout, "weights")
     for name, part in units(job.model):
@@ -264,7 +263,7 @@ class _Kept:
 
     @classmethod
     def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
-        e, p = float(job.element), float(min(DTYPE_BYTES[job.dtype], job.element))
+        e, p = float(job.element), float(job.operand)
         own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
         inputs, outputs = _products(part, tokens, own, job, layout)
         plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
@@ -461,11 +460,12 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     each = layers @ here.whole
     largest = each.max(axis=0)
     ends = present[:, [0, -1]] @ here.whole[[0, -1]]
-    weight = stack.weight_size(job.element)
+    weight = stack.weight_size(job.weight)
     grads = job.training * stack.gradient_size(job.element) / weight * largest
     gathered = np.where(sharded, (2.0 if stack.overlap.gather else 1.0) * largest + grads + ends, 0.0)
     gathered = gathered + np.where((layout.zero[at] == 2) & (layout.data.size[at] > 1), grads, 0.0)
-    low = present @ here.whole / weight if DTYPE_BYTES[job.dtype] < job.element else 0.0
+    # Narrow copies of the weights, as products read them forward and, transposed, backward.
+    low = 2.0 * job.operand / weight * (present @ here.whole) if job.operand < min(job.element, weight) else 0.0
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + np.where(sharded, largest, present @ here.whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)

@@ -69,7 +69,7 @@ def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: 
     assert host is not None  # the caller has looked
     share = host.bandwidth / machine.node
     bus = np.minimum(machine.network.host.bandwidth * machine.network.parameters.pcie_efficiency, share)
-    weight, gradient = stack.weight_size(job.element), stack.gradient_size(job.element)
+    weight, gradient = stack.weight_size(job.weight), stack.gradient_size(job.element)
     optimizer, weights, activations = (kept_on_host(layout, what) for what in ("optimizer", "weights", "activations"))
     # Gradients and updated weights pass the host's memory too: r1 and w1; states and master weights r1 w1 each.
     updated = gradient + 2.0 * (MASTER + STATE * job.optimizer_states) + weight

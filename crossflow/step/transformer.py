@@ -195,7 +195,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
 
 def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
     """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
-    weight, gradient = machine.stack.weight_size(job.element), machine.stack.gradient_size(job.element)
+    weight, gradient = machine.stack.weight_size(job.weight), machine.stack.gradient_size(job.element)
     sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
     named = units(job.model)
     dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in named), strict=True))
@@ -254,7 +254,7 @@ def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: St
 
 def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
     """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32. [s]"""
-    weight = machine.stack.weight_size(job.element)
+    weight = machine.stack.weight_size(job.weight)
     master = 8.0 + weight if weight < 4 else 8.0
     moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
     passes = 1.0 if "optimizer" in machine.stack.fused else 2.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import Kernels, Phase
+from crossflow.parallel.blocks import Kernels, Phase, Product
 from crossflow.parallel.hierarchy import Hierarchies, Kind
 from crossflow.parallel.plan import Group
 from crossflow.parallel.supergraph import Collective
@@ -61,7 +61,7 @@ class Builder:
     plans: Hierarchies
     stack: SoftwareStack
     units: list[Unit] = field(default_factory=list)
-    products: list[tuple[str, Phase, Array, Array, Array, Array, bool]] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)
     passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
     scores: list[tuple[str, Phase, Array, Array, Array]] = field(default_factory=list)
 
@@ -116,7 +116,7 @@ class Builder:
         sizes: tuple[tuple[Phase, Array, Array, Array], ...] = (
             ("forward", rows, columns, inner), ("input", rows, inner, columns), ("weight", inner, columns, rows),
         )  # fmt: skip
-        self.products += [(unit, phase, a, b, c, copies, False) for phase, a, b, c in sizes]
+        self.products += [Product(unit, phase, a, b, c, copies) for phase, a, b, c in sizes]
 
     def _pass(self, unit: str, phase: Phase, moved: Array, launches: float = 1.0, flops: Array | float = 0.0) -> None:
         self.passes.append((unit, phase, np.asarray(moved), np.asarray(flops, dtype=float), launches))
@@ -181,7 +181,7 @@ class Builder:
             f, d = float(model.features), float(model.tables[0].width)
             sizes: tuple[tuple[Phase, float, float, float], ...] = (("forward", f, f, d), ("input", f, d, f), ("input", f, d, f))
             for phase, m, n, k in sizes:
-                self.products.append(("interaction", phase, np.asarray(m), np.asarray(n), np.asarray(k), own, False))
+                self.products.append(Product("interaction", phase, np.asarray(m), np.asarray(n), np.asarray(k), own, wide=True))
             self._pass("interaction", "forward", own * f * f * e)
             self._pass("interaction", "input", own * f * f * e)
             kept = kept + own * f * f * e
@@ -247,7 +247,7 @@ class Builder:
             ("forward", length, length, d), ("forward", length, d, length), ("input", length, length, d), ("input", length, d, length),
             ("input", length, d, length), ("input", length, d, length),
         )  # fmt: skip
-        self.products += [(unit, phase, a, b, c, batch, False) for phase, a, b, c in shapes]
+        self.products += [Product(unit, phase, a, b, c, batch, wide=True) for phase, a, b, c in shapes]
         scores = batch * length**2
         self._pass(unit, "forward", 4.0 * scores * e, launches=2)  # scale r1 w1, softmax r1 w1
         self._pass(unit, "input", 5.0 * scores * e, launches=2)  # softmax r2 w1, scale r1 w1

@@ -19,7 +19,7 @@ class Job:
     Attributes
     ----------
     model, task : training step, forward pass, or of a service: reading prompts (prefill), writing one token each (decode).
-    dtype : type that matrix products compute in; activations and weights are kept in `storage`.
+    dtype : type that products with weights compute in; with fp8 and int8 activations, attention and the head stay in bf16.
     optimizer_states : values in fp32 that the optimizer keeps for each parameter.
     dropout : whether activations are dropped at random.
     frozen : what does not train.
@@ -44,7 +44,17 @@ class Job:
     @property
     def element(self) -> int:
         """Size of an activation or weight as kernels move it; with fp8 they stay in bf16 outside the products. [B]"""
-        return max(DTYPE_BYTES[self.dtype], 2)
+        return max(self.operand, 2)
+
+    @property
+    def operand(self) -> int:
+        """Size of an element as products with weights read it; those of narrow types write what they find in `element`. [B]"""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def weight(self) -> int:
+        """Size of a weight as products find it: a service keeps weights in the type of its products, training in that of `element`. [B]"""
+        return self.element if self.training else self.operand
 
     def tokens(self, tokens: int) -> int:
         """Tokens of a sample that pass a layer in one step: all, or the one that is written."""
