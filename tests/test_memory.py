@@ -10,10 +10,10 @@ import pytest
 from crossflow.architecture import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.plan import Layout, Plan
+from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import load_stack
 from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, activations, in_flight, memory, parameters, remedies
 from crossflow.step.outcome import Machine
-from crossflow.timeline.pipeline import order
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
 
@@ -101,7 +101,7 @@ def test_ends_are_those_of_korthikanti():
 def test_the_first_stage_keeps_as_much_however_deep_the_pipeline(machine, pp):
     """p microbatches of L / p layers, Eq. 5."""
     job, plan = job_of(dropout=True), Plan(pp=pp, dp=1)
-    layers = in_flight(pp, 1, 64, gpipe=False)[0, 0] * 8 / pp * layer_bytes(job, plan, stack_of())
+    layers = in_flight("1f1b", pp, 1, 64)[0, 0] * 8 / pp * layer_bytes(job, plan, stack_of())
     working = max(values[0] for name, values in activations(job, layout_of(plan), stack_of())[1].items() if pp == 1 or name != "head")
     masks = pp * 512 * 1024
     head = 4 * 512 * 1024 if pp == 1 else 0
@@ -197,9 +197,9 @@ def test_what_does_not_train_has_weights_alone(machine):
 @pytest.mark.parametrize("stages", [1, 2, 4, 7])
 def test_1f1b_keeps_at_most_the_stages_that_follow(stages):
     for microbatches in (1, 3, 50):
-        found = in_flight(stages, 1, microbatches, gpipe=False)[0]
+        found = in_flight("1f1b", stages, 1, microbatches)[0]
         assert np.array_equal(found, np.minimum(stages - np.arange(stages), microbatches))
-        assert (in_flight(stages, 1, microbatches, gpipe=True) == microbatches).all()
+        assert (in_flight("gpipe", stages, 1, microbatches) == microbatches).all()
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,8 @@ def test_1f1b_keeps_at_most_the_stages_that_follow(stages):
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_flights_are_those_of_the_schedule(schedule, stages, chunks, microbatches):
     """The closed form is what walking the schedule's slots finds."""
-    for stage in range(stages):
-        held = most = 0
-        for kind, _, _ in order(schedule, stages, chunks, microbatches, stage):
-            held += 1 if kind == "F" else -1
-            most = max(most, held)
-        assert in_flight(stages, chunks, microbatches, gpipe=schedule == "gpipe")[:, stage].sum() == most
+    walked = pipeline_order(schedule, stages, chunks, microbatches).kept()
+    assert in_flight(schedule, stages, chunks, microbatches).sum(axis=0).tolist() == walked.sum(axis=0).tolist()
 
 
 def test_the_fullest_moment_follows_the_habits(machine):

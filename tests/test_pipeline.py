@@ -7,15 +7,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from crossflow.parallel.schedules import pipeline_order
 from crossflow.timeline import pipeline, simulate
-from crossflow.timeline.pipeline import order, pipeline_ends, slots
+from crossflow.timeline.pipeline import pipeline_ends
 
 SHAPES = [(1, 1, 4), (2, 1, 2), (4, 1, 2), (4, 1, 8), (3, 1, 7), (8, 1, 16), (2, 2, 4), (4, 2, 8), (3, 4, 6), (4, 3, 4)]
+
+
+def order(schedule, stages, chunks, microbatches, stage):
+    """Slots of a stage as (letter, chunk of the stage, microbatch)."""
+    made = pipeline_order(schedule, stages, chunks, microbatches)
+    return [("FBW"[kind], row // stages, batch) for kind, row, batch in made.slots[stage].tolist()]
+
+
+def slots(schedule, stages, chunks, microbatches):
+    return [(stage, slot) for stage in range(stages) for slot in order(schedule, stages, chunks, microbatches, stage)]
 
 
 def ends_of(forward, backward, transfer=0.0, **shape):
     """One point, from numbers a chunk; the times at which stages end."""
     f, b = (np.array(times, dtype=float)[:, None] for times in (forward, backward))
+    shape = {"chunks": len(forward) // shape["stages"], **shape}
     return pipeline_ends(f, b, np.array([float(transfer)]), **shape)[:, 0]
 
 
@@ -98,10 +110,6 @@ def test_interleaved_stages_keep_what_megatron_keeps(shape):
         assert kept == min(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, chunks * microbatches)
 
 
-def test_slots_are_those_of_the_stages():
-    assert list(slots("1f1b", 3, 1, 4)) == [(stage, slot) for stage in range(3) for slot in order("1f1b", 3, 1, 4, stage)]
-
-
 # -------------------------------------------------------------------------------------------- closed forms
 
 
@@ -141,9 +149,9 @@ def test_ends_are_those_of_the_event_engine(case, schedule):
 
 def walked(f, b, transfer, stages, microbatches):
     """Every slot walked."""
-    walk = pipeline._walk("1f1b", stages, len(f) // stages, microbatches)
-    ends = pipeline._ends(walk, np.concatenate([f, b])[:, None], np.array([transfer]))
-    return ends[walk.stages[:, -1], 0]
+    walk = pipeline.walk_of(pipeline_order("1f1b", stages, len(f) // stages, microbatches))
+    ends = pipeline.slot_ends(walk, np.concatenate([f, b])[:, None], np.array([transfer]))
+    return ends[[mine[-1] for mine in walk.stages], 0]
 
 
 @settings(max_examples=400)
@@ -179,9 +187,9 @@ def test_a_repetition_that_begins_late_is_not_missed(case):
 
 def test_long_schedules_are_not_walked_whole():
     """And each microbatch takes what the circuit through all stages takes for as many: (4 x 3 s + 6 transfers) / 4."""
-    pipeline._walk.cache_clear()
+    pipeline.walk_of.cache_clear()
     ends = ends_of([1.0] * 4, [2.0] * 4, 0.25, stages=4, microbatches=100_000)
-    assert pipeline._walk.cache_info().misses == 1
+    assert pipeline.walk_of.cache_info().misses == 1
     assert ends.max() == pytest.approx(1e5 * (4 * 3.0 + 6 * 0.25) / 4, rel=1e-3)
 
 
@@ -191,7 +199,7 @@ def test_arrays_and_plain_numbers_agree(shape, transfer, monkeypatch):
     stages, chunks, microbatches = shape
     rng = np.random.default_rng(3)
     f, b = rng.uniform(0.1, 2.0, (2, stages * chunks, 5))
-    given = {"stages": stages, "microbatches": microbatches, "schedule": "1f1b"}
+    given = {"stages": stages, "chunks": chunks, "microbatches": microbatches, "schedule": "1f1b"}
     plain = pipeline_ends(f, b, np.full(5, transfer), **given)
     monkeypatch.setattr(pipeline, "FEW", 0)
     np.testing.assert_array_equal(pipeline_ends(f, b, np.full(5, transfer), **given), plain)
@@ -203,7 +211,7 @@ def test_points_do_not_mix(case, n):
     f, b, transfer, shape = case
     rng = np.random.default_rng(n)
     stretch = rng.uniform(0.5, 2.0, (len(f), n))
-    many = pipeline_ends(f[:, None] * stretch, b[:, None] * stretch, np.full(n, transfer), **shape)
+    many = pipeline_ends(f[:, None] * stretch, b[:, None] * stretch, np.full(n, transfer), chunks=len(f) // shape["stages"], **shape)
     for i in range(n):
         np.testing.assert_allclose(many[:, i], ends_of(f * stretch[:, i], b * stretch[:, i], transfer, **shape), rtol=2e-9)
 

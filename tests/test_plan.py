@@ -73,7 +73,10 @@ def test_plans_are_read_from_text_and_mappings(given, plan):
         ({"zero": True}, "zero must be one of 0, 1, 2, 3, got True"),
         ({"zero": 1.0}, "zero must be one of 0, 1, 2, 3, got 1.0"),
         ({"recompute": "all"}, "recompute must be one of none, selective, full, got 'all'"),
-        ({"schedule": "1f2b"}, "schedule must be one of 1f1b, gpipe, got '1f2b'"),
+        (
+            {"schedule": "1f2b"},
+            "schedule must be one of 1f1b, gpipe, zb-h1, chimera, pipedream or the path of a .yaml file, got '1f2b'; did you mean '1f1b'?",
+        ),
         ({"sequence_parallel": 1}, "sequence_parallel must be true or false, got 1"),
         ("tp0", "tp must be a positive whole number, got 0"),
         (
@@ -102,7 +105,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, offload:optimizer+weights+activations), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
 
@@ -116,7 +119,7 @@ def plans(draw):
         zero=draw(st.integers(0, 3)),
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "my-own/order.yaml"])),
     )
 
 
@@ -266,7 +269,7 @@ GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_dat
 def test_a_layout_of_many_is_each_alone(i):
     batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
-    for name in (field for field in one.__dataclass_fields__ if field not in ("node", "offload")):
+    for name in (field for field in one.__dataclass_fields__ if field not in ("node", "offload", "schedule", "schedules")):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
     for name in GROUPS:
         assert (getattr(many, name).size[i], getattr(many, name).per_node[i]) == (

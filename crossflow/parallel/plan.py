@@ -13,14 +13,13 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import StrategyError, did_you_mean
+from crossflow.parallel.schedules import RULES, schedule_problem
 from crossflow.parallel.strategy import Axis
 from crossflow.workload.transformer import Transformer
 
 Recompute = Literal["none", "selective", "full"]
-Pipeline = Literal["1f1b", "gpipe"]
 Offload = Literal["optimizer", "weights", "activations"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-SCHEDULES: tuple[Pipeline, ...] = ("1f1b", "gpipe")
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
 DEGREES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -39,7 +38,7 @@ class Plan:
     virtual_stages : model chunks a stage (interleaved schedule).
     micro_batch : samples of one microbatch and replica.
     recompute : what the backward pass computes again: nothing, attention's scores, or whole layers.
-    schedule : order of forward and backward passes in a pipeline.
+    schedule : order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file.
     first_stage, last_stage : layers of the first and the last stage where they differ from the others; 0 for even stages.
     offload : what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations.
     """
@@ -55,7 +54,7 @@ class Plan:
     virtual_stages: int = 1
     micro_batch: int = 1
     recompute: Recompute = "none"
-    schedule: Pipeline = "1f1b"
+    schedule: str = "1f1b"
     first_stage: int = 0
     last_stage: int = 0
     offload: tuple[Offload, ...] = ()
@@ -77,7 +76,8 @@ class Plan:
         numbers = [f"{word}{getattr(self, name)}" for word, name in NUMBERS.items() if getattr(self, name) != _DEFAULTS[name]]
         words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
         kept = [OFFLOAD + "+".join(self.offload)] if self.offload else []
-        return "-".join([*numbers, *words, *kept]) or "dp1"
+        file = [] if self.schedule in RULES else [ORDER + self.schedule]
+        return "-".join([*numbers, *words, *kept, *file]) or "dp1"
 
 
 # A plan as text: numbers with the word before them, options as words of their own.
@@ -87,14 +87,15 @@ NUMBERS: Mapping[str, str] = {
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
     "sp": ("sequence_parallel", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
-    "gpipe": ("schedule", "gpipe"),
+    **{rule.replace("-", ""): ("schedule", rule) for rule in RULES if rule != "1f1b"},
 }  # fmt: skip
 OFFLOAD = "offload:"  # before what a plan as text keeps on the host, joined by plus signs
+ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 _NAMES = {field.name for field in fields(Plan)}
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "recompute": RECOMPUTE, "schedule": SCHEDULES, "zero": (0, 1, 2, 3),
+    "recompute": RECOMPUTE, "zero": (0, 1, 2, 3),
 }  # fmt: skip
 
 
@@ -118,6 +119,8 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
             problems.append(f"sequence_parallel must be true or false, got {value!r}")
         elif key == "offload":
             problems += _not_offloaded(value)
+        elif key == "schedule":
+            problems += _no_schedule(value)
         elif key in _NAMES and key not in _CHOICES and key != "sequence_parallel":
             least = 0 if key in ("first_stage", "last_stage", "shard_group") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -140,21 +143,32 @@ def _not_offloaded(given: Any) -> list[str]:
     return []
 
 
+def _no_schedule(given: Any) -> list[str]:
+    """What is wrong with the name of a schedule; a file has a path that ends in .yaml."""
+    if isinstance(given, str) and (given in RULES or given.endswith((".yaml", ".yml"))):
+        return []
+    meant = did_you_mean(given, RULES) if isinstance(given, str) else ""
+    return [f"schedule must be one of {', '.join(RULES)} or the path of a .yaml file, got {given!r}{meant}"]
+
+
 def _written(text: str) -> dict[str, Any]:
     """Values of a plan written as ``tp8-pp4-dp16-mb2-z1-sp-full``; ``d16`` stands for ``dp16``."""
     found: dict[str, Any] = {}
-    for part in text.strip().split("-"):
+    text, _, file = text.strip().partition(f"-{ORDER}")
+    if file:
+        found["schedule"] = file
+    for part in text.split("-"):
         if part.startswith(OFFLOAD) and "offload" not in found:
             found["offload"] = part.removeprefix(OFFLOAD).split("+")
             continue
-        match = re.fullmatch(r"([a-z]+)(\d+)", part)
+        match = None if part in WORDS else re.fullmatch(r"([a-z]+)(\d+)", part)
         word = _SHORT.get(match[1], match[1]) if match else part
         name, value = (NUMBERS.get(word), int(match[2])) if match else WORDS.get(part, (None, None))
         if name is None or name in found:
             raise StrategyError(
                 f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
                 f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
-                f" words: {', '.join(WORDS)}, {OFFLOAD}{'+'.join(OFFLOADS)}), or a mapping"
+                f" words: {', '.join(WORDS)}, {OFFLOAD}{'+'.join(OFFLOADS)}, {ORDER}FILE.yaml), or a mapping"
             )
         found[name] = value
     return found
@@ -246,6 +260,12 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
     if "weights" in plan.offload and (plan.zero != 3 or "optimizer" not in plan.offload):
         return "offload: weights needs zero: 3, which shares them out, and the optimizer's states on the host too"
+    if plan.schedule == "chimera" and plan.zero:
+        return f"schedule: chimera keeps all weights twice; zero = {plan.zero} is not supported with it"
+    if plan.schedule not in ("1f1b", "gpipe"):
+        problem = schedule_problem(plan.schedule, plan.pp, plan.virtual_stages, batch // (plan.dp * plan.micro_batch))
+        if problem is not None:
+            return problem
     if plan.zero == 3 and plan.pp > 1:
         return "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1"
     return None
@@ -306,7 +326,8 @@ class Layout:
     ----------
     tp, cp, ep, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
     zero, shard_group : as in `Plan`.
-    sequence_parallel, full, selective, gpipe : options as masks.
+    sequence_parallel, full, selective : options as masks.
+    schedule : index of each point's schedule in `schedules`.
     offload : points that keep something on the host, by what they keep; what none keeps is not there.
     node : devices of one node. [1]
     """
@@ -324,7 +345,8 @@ class Layout:
     sequence_parallel: Mask
     full: Mask
     selective: Mask
-    gpipe: Mask
+    schedule: Index
+    schedules: tuple[str, ...]
     offload: Mapping[Offload, Mask]
     first_stage: Array
     last_stage: Array
@@ -335,12 +357,14 @@ class Layout:
         """Arrays of plans; `batch` is the global batch of each. [samples]"""
         column = functools.partial(_column, plans)
         dp, micro = column("dp"), column("micro_batch")
+        schedules = tuple(dict.fromkeys(plan.schedule for plan in plans))
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
         return cls(
             tp=column("tp"), cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
             micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
             sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
-            selective=np.array([r == "selective" for r in recompute]), gpipe=np.array([plan.schedule == "gpipe" for plan in plans]),
+            selective=np.array([r == "selective" for r in recompute]),
+            schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
             first_stage=column("first_stage"), last_stage=column("last_stage"), node=node,
         )  # fmt: skip
@@ -350,7 +374,8 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in ("node", "offload")}
+        shared = ("node", "offload", "schedules")
+        arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in shared}
         return replace(self, **arrays, offload={what: points[members] for what, points in self.offload.items()})
 
     def group(self, stride: Array, size: Array) -> Group:
@@ -375,9 +400,19 @@ class Layout:
         return self.group(self.tp, self.cp)
 
     @functools.cached_property
+    def directions(self) -> Array:
+        """Directions in which microbatches pass the stages; each has weights of its own. [1]"""
+        both = "chimera" in self.schedules
+        return np.where(self.schedule == self.schedules.index("chimera"), 2.0, 1.0) if both else np.ones_like(self.tp)
+
+    @functools.cached_property
     def data(self) -> Group:
-        """Ranks that hold the same weights: data and context ranks together."""
-        return self.group(self.tp, self.dp * self.cp)
+        """Ranks that hold the same weights: data and context ranks together, and those of the mirrored stage (Chimera)."""
+        return self._mirrored(self.group(self.tp, self.dp * self.cp))
+
+    def _mirrored(self, group: Group) -> Group:
+        """A group with the ranks of the stage that holds the same layers for the other direction, which are far away."""
+        return replace(group, size=group.size * self.directions) if "chimera" in self.schedules else group
 
     @functools.cached_property
     def shards(self) -> Group:
@@ -397,7 +432,7 @@ class Layout:
     @functools.cached_property
     def expert_data(self) -> Group:
         """Ranks that hold the same experts."""
-        return self.group(self.tp * self.ep, self.dp * self.cp / self.ep)
+        return self._mirrored(self.group(self.tp * self.ep, self.dp * self.cp / self.ep))
 
     @functools.cached_property
     def stages(self) -> Group:

@@ -31,10 +31,11 @@ import numpy as np
 from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.blocks import MASK, units
 from crossflow.parallel.plan import OFFLOADS, RECOMPUTE, Layout, Plan, divisors, plan_problem
+from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import SoftwareStack
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
-from crossflow.step.stages import alike, counts
+from crossflow.step.stages import alike, row_counts
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Layer, Part
 
@@ -153,10 +154,11 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
     host = np.zeros(n)
     # More microbatches than can be in flight change nothing; without them more plans have pipelines of one shape.
-    most = np.where(layout.gpipe, layout.microbatches, np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2)))
+    few = np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2))
+    most = np.where(np.array([name == "1f1b" for name in layout.schedules])[layout.schedule], few, layout.microbatches)
     for at, depth, chunks, microbatches, schedule in alike(replace(layout, microbatches=most)):
-        flight = in_flight(depth, chunks, microbatches, gpipe=schedule == 1)
-        here, moments[:depth, at], update[at], host[at] = _pipeline(job, layout, stack, held, at, flight)
+        flight = in_flight(schedule, depth, chunks, microbatches)
+        here, moments[:depth, at], update[at], host[at] = _pipeline(job, layout, stack, held, at, flight, schedule, chunks, microbatches)
         stages[:FRAMEWORK, :depth, at] = here
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
@@ -350,18 +352,20 @@ def _logits(job: Job, layout: Layout, stack: SoftwareStack, tokens: Array) -> Ar
 # -------------------------------------------------------------------------------------------- pipelines
 
 
-def in_flight(stages: int, chunks: int, microbatches: int, *, gpipe: bool) -> Array:
-    """Microbatches whose activations each chunk of each stage keeps at most, shape (chunks, stages). [1]
+def in_flight(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
+    """Microbatches whose activations each row of each stage keeps when it keeps most, shape (rows of a stage, stages). [1]
 
     1F1B keeps the p - i of the passes that stage i runs ahead of the first backward pass, and never more than there are;
     interleaved, a stage runs 2 (p - i - 1) + (v - 1) p passes of its v chunks ahead, p microbatches of one after those of
-    the one before [3]_; GPipe keeps all.
+    the one before [3]_; GPipe keeps all; of other schedules their orders are counted.
 
-    >>> in_flight(4, 1, 8, gpipe=False), in_flight(2, 2, 8, gpipe=False).sum(axis=0)
+    >>> in_flight("1f1b", 4, 1, 8), in_flight("1f1b", 2, 2, 8).sum(axis=0)
     (array([[4., 3., 2., 1.]]), array([5., 3.]))
     """
-    if gpipe:
+    if schedule == "gpipe":
         return np.full((chunks, stages), float(microbatches))
+    if schedule not in ("1f1b", "pipedream"):
+        return pipeline_order(schedule, stages, chunks, microbatches).kept().astype(float)
     later = stages - 1.0 - np.arange(stages)
     if chunks == 1:
         return np.asarray(np.minimum(later + 1.0, microbatches)[None])
@@ -371,12 +375,20 @@ def in_flight(stages: int, chunks: int, microbatches: int, *, gpipe: bool) -> Ar
 
 
 def _pipeline(
-    job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, at: Index, flight: Array
+    job: Job,
+    layout: Layout,
+    stack: SoftwareStack,
+    held: Holdings,
+    at: Index,
+    flight: Array,
+    schedule: str,
+    model_chunks: int,
+    microbatches: int,
 ) -> tuple[Array, Index, Array, Array]:
     """Tensors of points whose pipelines have one shape: bytes by kind and stage, the moment, those of the update, those on the host."""
     chunks, stages = flight.shape
-    first, last = int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]])
-    forward, inputs, weights = counts(job, stages, chunks, first, last, stack.stages == "balanced")
+    ends = int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]])
+    forward, inputs, weights = row_counts(job, schedule, stages, model_chunks, microbatches, *ends, stack.stages == "balanced")
     here = replace(held, **{field.name: getattr(held, field.name)[:, at] for field in fields(Holdings)})
     if job.model.tied and stages == 1:
         here = _untied(job, layout, here, at)
@@ -391,7 +403,9 @@ def _pipeline(
 
     present, trained = by_stage(forward), by_stage(weights)
     state = np.zeros((FRAMEWORK, stages, len(at)))
-    state[WEIGHTS] = present @ here.weights
+    # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
+    versions = flight.max(axis=0)[:, None] if schedule == "pipedream" else 1.0
+    state[WEIGHTS] = present @ here.weights * versions
     state[GRADIENTS], state[OPTIMIZER] = trained @ here.gradients, trained @ here.optimizer
     state[CACHE] = present @ here.cache
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)

@@ -9,25 +9,27 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.parallel.blocks import units
 from crossflow.parallel.plan import Layout, balanced_layers, stage_layers
+from crossflow.parallel.schedules import NATURAL, pipeline_order
 from crossflow.step.outcome import Job
 from crossflow.workload.transformer import LayerType, Transformer
 
 
-def alike(layout: Layout) -> list[tuple[Index, int, int, int, int]]:
+def alike(layout: Layout) -> list[tuple[Index, int, int, int, str]]:
     """Points that share the shape of their pipeline: stages, chunks, microbatches, schedule; uneven stages by themselves."""
+    names = layout.schedules
     keys = np.stack(
         [
-            layout.pp, layout.chunks, np.where(layout.pp > 1, layout.microbatches, 1.0), layout.gpipe.astype(float),
+            layout.pp, layout.chunks, np.where(layout.pp > 1, layout.microbatches, 1.0), layout.schedule.astype(float),
             layout.first_stage, layout.last_stage,
         ]
     )  # fmt: skip
     if (keys == keys[:, :1]).all():
         one = [int(value) for value in keys[:4, 0]]
-        return [(np.arange(keys.shape[1]), one[0], one[1], one[2], one[3])]
+        return [(np.arange(keys.shape[1]), one[0], one[1], one[2], names[one[3]])]
     shapes, which = np.unique(keys, axis=1, return_inverse=True)
     which = which.ravel()
     return [
-        (np.flatnonzero(which == i), int(shapes[0, i]), int(shapes[1, i]), int(shapes[2, i]), int(shapes[3, i]))
+        (np.flatnonzero(which == i), int(shapes[0, i]), int(shapes[1, i]), int(shapes[2, i]), names[int(shapes[3, i])])
         for i in range(shapes.shape[1])
     ]
 
@@ -39,6 +41,17 @@ def chunk_layers(model: Transformer, stages: int, chunks: int, first: int, last:
         costs = [float(layer.parameters) for layer in model.layers for _ in range(layer.count)]
         return balanced_layers(costs, float(model.head.parameters), stages)
     return stage_layers(model.depth, stages * chunks, first, last)
+
+
+def row_counts(
+    job: Job, schedule: str, stages: int, chunks: int, microbatches: int, first: int, last: int, balanced: bool
+) -> tuple[Array, Array, Array]:
+    """As `counts`, of the rows of a schedule, in which a chunk may lie anywhere, and once for each direction."""
+    found = counts(job, stages, chunks, first, last, balanced)
+    if schedule in NATURAL:
+        return found
+    chunk = pipeline_order(schedule, stages, chunks, microbatches).chunk
+    return found[0][chunk], found[1][chunk], found[2][chunk]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,6 +8,7 @@ that changes first or last (`gathered`, `reduced`). The pipeline is walked slot 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,11 +17,12 @@ import numpy as np
 from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.cost.parts import PartTimes, Wires, part_times, sent_bytes
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
-from crossflow.parallel.plan import SCHEDULES, Layout
+from crossflow.parallel.plan import Layout
+from crossflow.parallel.schedules import NATURAL, pipeline_order
 from crossflow.step.memory import Memory, activations, memory, parameters
 from crossflow.step.offload import Copies, flow, host_copies, kept_on_host
 from crossflow.step.outcome import BREAKDOWN, OVERFULL_HOST, Job, Machine, Outcome
-from crossflow.step.stages import alike, counts
+from crossflow.step.stages import alike, row_counts
 from crossflow.timeline.pipeline import pipeline_ends
 from crossflow.units import show
 
@@ -113,7 +115,7 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
         state = _state(job, layout, machine, wires)
         between = _between(job, layout, machine, wires, state)
         for members, stages, chunks, microbatches, schedule in alike(layout):
-            here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, SCHEDULES[schedule], between)
+            here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, schedule, between)
             for name, values in here.items():
                 found.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., members] = values
     _endless(found)
@@ -264,6 +266,132 @@ def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
 # -------------------------------------------------------------------------------------------- pipelines
 
 
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """What one slot of every row of a pipeline takes, for points whose pipelines have one shape; arrays of shape (rows, n). [s]
+
+    Attributes
+    ----------
+    forward_of, input_of, weight_of : how often every unit occurs in a row: forward, and with a gradient of its input and of its
+        weights, shape (rows, units). [1]
+    device : time of kernels by `KINDS`, forward and backward, shape (kinds, 2, rows, n).
+    net : time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n).
+    waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
+    behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
+    busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, backward and, if apart, weight.
+    final : time of the last slot with gradients of weights.
+    hands : how often a pass of a row hands over to another stage, forward and backward, shape (2, rows). [1]
+    hop, flight : time to hand over, and as far as no stage is held up by it, shape (n,).
+    """
+
+    forward_of: Array
+    input_of: Array
+    weight_of: Array
+    device: Array
+    net: Array
+    waits: Array
+    behind: Array
+    busy: Array
+    final: Array
+    hands: Array
+    hop: Array
+    flight: Array
+
+
+def slots_of(
+    job: Job,
+    layout: Layout,
+    machine: Machine,
+    passes: Passes,
+    state: State,
+    between: Between,
+    at: Index,
+    stages: int,
+    chunks: int,
+    microbatches: int,
+    schedule: str,
+) -> Slots:
+    """Slots of points whose pipelines have one shape."""
+    stack, training = machine.stack, job.training
+    ends = int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]])
+    forward_of, input_of, weight_of = row_counts(job, schedule, stages, chunks, microbatches, *ends, stack.stages == "balanced")
+    split = schedule not in WHOLE and pipeline_order(schedule, stages, chunks, microbatches).split
+    device_f = forward_of @ passes.device[:, 0][..., at]
+    device_i, device_w = input_of @ passes.device[:, 1][..., at], weight_of @ passes.weight[..., at]
+    hidden = passes.hides[..., at]
+    beside = np.zeros(1) if split else passes.weight[..., at].sum(axis=0)
+    spill = np.maximum(hidden.sum(axis=0) - beside, 0.0)
+    share = _part(spill, hidden.sum(axis=0))
+    net_f = forward_of @ passes.blocking[:, 0][..., at]
+    # What would hide beside a frozen weight's gradient has nothing to hide beside.
+    frozen_of = np.maximum(input_of - weight_of, 0.0)
+    net_b = input_of @ (passes.blocking[:, 1][..., at] + share * hidden) + frozen_of @ ((1.0 - share) * hidden)
+    gpu_f, gpu_i, gpu_w = device_f.sum(axis=0) + net_f.sum(axis=0), device_i.sum(axis=0) + net_b.sum(axis=0), device_w.sum(axis=0)
+    host_f = forward_of @ passes.host[0][:, at]
+    host_i, host_w = input_of @ passes.host[1][:, at], weight_of @ passes.host_weight[:, at]
+    if not split:
+        gpu_i, host_i = gpu_i + gpu_w, host_i + host_w
+    plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
+    plain_w = np.maximum(gpu_w, host_w)
+    waits = np.stack([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
+    # Weights sharded over data ranks are gathered layer by layer, forward and backward, and their gradients reduced.
+    sharded = layout.zero[at] >= 3
+    gather, reduce = state.gather[:, at], state.reduce[..., at].sum(axis=0)
+    depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
+    ahead, copied = stack.overlap.gather, None if state.copies is None else state.copies.at(at)
+    arrive, leave, first, last = gather, reduce, gather.max(axis=0), reduce.max(axis=0)
+    if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
+        arrive, first = fetched(gather, copied.fetched, ahead=ahead), first + copied.fetched.max(axis=0)
+        leave, last = fetched(reduce, copied.stored, ahead=ahead), last + copied.stored.max(axis=0)
+    forward = np.where(sharded, gathered(plain_f, forward_of @ arrive, first, depth, ahead=ahead), plain_f)
+    back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first, last, depth, ahead=ahead)
+    backward = np.where(sharded & training, back, plain_b)
+    if copied is not None:
+        forward, backward = np.maximum(forward, forward_of @ copied.activations), np.maximum(backward, input_of @ copied.activations)
+    # Activations between stages.
+    hands = _hands(schedule, stages, chunks, microbatches) * np.array([[1.0], [float(training)]])
+    hop = between.transfer[at] + between.whole[at]
+    held = np.zeros_like(hop) if stack.overlap.pipeline else hop
+    busy_f = forward + float(stack.host.microbatch[0]) / chunks + held * hands[0][:, None]
+    busy = [busy_f, backward + held * hands[1][:, None], *([plain_w] if split else [])]
+    return Slots(
+        forward_of=forward_of, input_of=input_of, weight_of=weight_of,
+        device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
+        behind=np.stack([forward - plain_f, backward - plain_b]), busy=np.concatenate(busy), final=plain_w if split else backward,
+        hands=hands, hop=hop, flight=hop - held,
+    )  # fmt: skip
+
+
+STEADY = 4  # rounds of `stages` microbatches after which a pipeline without flush is full
+WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gradients in the backward pass
+
+
+@functools.lru_cache(maxsize=256)
+def _hands(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
+    """How often a pass of each row hands over to another stage, forward and backward, shape (2, rows). [1]"""
+    if schedule in NATURAL:
+        row = np.arange(stages * chunks)
+        return np.stack([row < stages * chunks - 1, row > 0]).astype(float) * (stages > 1)
+    order = pipeline_order(schedule, stages, chunks, microbatches)
+    found = np.zeros((2, order.rows))
+    for chain in order.chains:
+        for one, later in itertools.pairwise(chain):
+            found[0, one] = found[1, later] = (one - later) % stages > 0
+    return found
+
+
+def _stage_ends(slots: Slots, rounds: Array, stages: int, chunks: int, microbatches: int, schedule: str) -> Array:
+    """Time at which every stage has finished its last slot, shape (stages, n). [s]"""
+    if stages == 1 and schedule in NATURAL:
+        return np.asarray((rounds * slots.busy.sum(axis=0))[None])
+    rows = len(slots.hands[0])
+    forward, backward, *weight = (slots.busy[i : i + rows] for i in range(0, len(slots.busy), rows))
+    ends = functools.partial(pipeline_ends, forward, backward, slots.flight, *weight, stages=stages, chunks=chunks)
+    if schedule == "pipedream":  # what a microbatch adds once the pipeline is full
+        return (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) * microbatches / (STEADY * stages)
+    return ends(microbatches=microbatches, schedule=schedule)
+
+
 def _pipeline(
     job: Job,
     layout: Layout,
@@ -278,70 +406,37 @@ def _pipeline(
     between: Between,
 ) -> dict[str, Array]:
     """Step of points whose pipelines have one shape: its time, and its parts on the stage that ends last."""
-    stack, training = machine.stack, job.training
-    shape = (stages, chunks, int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]]), stack.stages == "balanced")
-    forward_of, input_of, weight_of = counts(job, *shape)
-    rounds = layout.microbatches[at]
-    device_f = forward_of @ passes.device[:, 0][..., at]
-    device_b = input_of @ passes.device[:, 1][..., at] + weight_of @ passes.weight[..., at]
-    hidden = passes.hides[..., at]
-    beside = passes.weight[..., at].sum(axis=0)
-    spill = np.maximum(hidden.sum(axis=0) - beside, 0.0)
-    share = _part(spill, hidden.sum(axis=0))
-    net_f = forward_of @ passes.blocking[:, 0][..., at]
-    # What would hide beside a frozen weight's gradient has nothing to hide beside.
-    frozen_of = np.maximum(input_of - weight_of, 0.0)
-    net_b = input_of @ (passes.blocking[:, 1][..., at] + share * hidden) + frozen_of @ ((1.0 - share) * hidden)
-    gpu_f, gpu_b = device_f.sum(axis=0) + net_f.sum(axis=0), device_b.sum(axis=0) + net_b.sum(axis=0)
-    host_f = forward_of @ passes.host[0][:, at]
-    host_b = input_of @ passes.host[1][:, at] + weight_of @ passes.host_weight[:, at]
-    plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_b, host_b) if training else np.zeros_like(gpu_b)
-    # Weights sharded over data ranks are gathered layer by layer, forward and backward, and their gradients reduced.
+    stack = machine.stack
+    slots = slots_of(job, layout, machine, passes, state, between, at, stages, chunks, microbatches, schedule)
+    forward_of, input_of, weight_of = slots.forward_of, slots.input_of, slots.weight_of
+    microbatch = layout.microbatches[at]
+    rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
     sharded = layout.zero[at] >= 3
-    gather, reduce = state.gather[:, at], state.reduce[..., at].sum(axis=0)
-    depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
-    ahead, copied = stack.overlap.gather, None if state.copies is None else state.copies.at(at)
-    arrive, leave, first_, last_ = gather, reduce, gather.max(axis=0), reduce.max(axis=0)
-    if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
-        arrive, first_ = fetched(gather, copied.fetched, ahead=ahead), first_ + copied.fetched.max(axis=0)
-        leave, last_ = fetched(reduce, copied.stored, ahead=ahead), last_ + copied.stored.max(axis=0)
-    forward = np.where(sharded, gathered(plain_f, forward_of @ arrive, first_, depth, ahead=ahead), plain_f)
-    back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first_, last_, depth, ahead=ahead)
-    backward = np.where(sharded & training, back, plain_b)
-    if copied is not None:
-        forward, backward = np.maximum(forward, forward_of @ copied.activations), np.maximum(backward, input_of @ copied.activations)
-    # Activations between stages.
+    gather, copied = state.gather[:, at], None if state.copies is None else state.copies.at(at)
     transfer, whole, tied = between.transfer[at], between.whole[at], between.tied[at]
-    hop = transfer + whole
-    extra = float(stack.host.microbatch[0])
-    busy_f, busy_b = forward + extra / chunks, backward
-    chunk = np.arange(len(forward_of))[:, None]
-    sends = (chunk < len(forward_of) - 1) + (chunk > 0) * float(training)  # how often a chunk hands over, forward and back
-    if stages > 1 and not stack.overlap.pipeline:
-        busy_f, busy_b = busy_f + hop * (chunk < len(forward_of) - 1), busy_b + hop * (chunk > 0) * float(training)
-    if stages == 1:
-        ends = (rounds * (busy_f + busy_b).sum(axis=0))[None]
-    else:
-        flight = hop if stack.overlap.pipeline else np.zeros_like(hop)
-        ends = pipeline_ends(busy_f, busy_b, flight, stages=stages, microbatches=microbatches, schedule=schedule)  # type: ignore[arg-type]
+    hop, extra = slots.hop, float(stack.host.microbatch[0])
 
     def by_stage(values: Array) -> Array:
-        return np.asarray(values.reshape(*values.shape[:-2], chunks, stages, values.shape[-1]).sum(axis=-3))
+        return np.asarray(values.reshape(*values.shape[:-2], -1, stages, values.shape[-1]).sum(axis=-3))
 
     # Gradients: after the last microbatch, or in buckets beside its backward pass.
     trained = by_stage(weight_of)
     reductions = np.where(sharded, 0.0, trained @ state.reduce[..., at])
     layers = np.maximum(by_stage(forward_of)[:, 1:-1].sum(axis=1), 1.0)[:, None]
     lowered = np.zeros((1, 1)) if copied is None else trained @ copied.gradients
-    final = by_stage(backward)
+    final = by_stage(slots.final)
     exposed = flow((final, reductions.sum(axis=0), lowered), layers) - final if stack.overlap.data else reductions.sum(axis=0) + lowered
     regather = np.zeros((1, 1)) if stack.overlap.optimizer else trained @ state.regather[:, at]
     update = trained @ state.update[:, at]
-    after = ends + exposed
     # On the host, updated weights go to the device while the next ones are updated.
     on_host = np.zeros((1, 1)) if copied is None else trained @ copied.update
     renewed = np.zeros((1, 1)) if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host
+    ends = _stage_ends(slots, rounds, stages, chunks, microbatches, schedule)
+    if schedule == "pipedream":  # every stage reduces and updates after each microbatch
+        reductions, update = microbatch * reductions, microbatch * update
+        exposed = np.maximum(reductions.sum(axis=0) - ends, 0.0) if stack.overlap.data else reductions.sum(axis=0)
     finish = update + on_host + renewed + regather
+    after = ends + exposed
     step = float(stack.host.step[0])
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
     s, points = after.argmax(axis=0), np.arange(len(at))
@@ -353,16 +448,16 @@ def _pipeline(
         return np.asarray(values[..., s, points])
 
     f, i, w = (by_stage(part)[s].T for part in (forward_of, input_of, weight_of))
-    device = rounds * of(by_stage(device_f + device_b))
-    net = rounds * of(by_stage(net_f + net_b))
-    waits = rounds * of(by_stage(plain_f - gpu_f + plain_b - (gpu_b if training else 0.0)))
-    gathering = rounds * of(by_stage(forward - plain_f + backward - plain_b))
+    device = rounds * of(by_stage(slots.device.sum(axis=1)))
+    net = rounds * of(by_stage(slots.net.sum(axis=1)))
+    waits = rounds * of(by_stage(slots.waits.sum(axis=0)))
+    gathering = rounds * of(by_stage(slots.behind.sum(axis=0)))
     late = after.max(axis=0) - of(ends)
-    handed = rounds * of(by_stage(sends * np.ones(len(at)))) * (stages > 1)
+    handed = rounds * of(by_stage(slots.hands.sum(axis=0)[:, None] * np.ones(len(at))))
     sending = np.zeros(len(at)) if stack.overlap.pipeline else handed * hop
     compute = device[0]
     memory_bound = device[1] + of(update)
-    host = waits + rounds * extra + step + of(on_host)
+    host = waits + microbatch * extra + step + of(on_host)
     other = device[2] + host
     outside = net.sum(axis=0) + gathering + late + sending + tied + of(renewed) + of(regather)
     bubble = total - compute - memory_bound - other - outside
@@ -408,7 +503,7 @@ def _pipeline(
         "unit_compute": rounds
         * (f * passes.device[:, 0][..., at] + i * passes.device[:, 1][..., at] + w * passes.weight[..., at]).sum(axis=0),
         "unit_sent": rounds * (f * passes.sent[:, 0][..., at] + i * passes.sent[:, 1][..., at]).sum(axis=0),
-        "occurs": np.repeat(np.stack([forward_of, input_of, weight_of]).sum(axis=1)[..., None], len(at), axis=-1),
+        "occurs": np.stack([forward_of, input_of, weight_of]).sum(axis=1)[..., None] / layout.directions[at],
     }
 
 
@@ -428,7 +523,7 @@ def _outcome(
         return np.asarray(one.sum(axis=0) * layout.microbatches * ranks)
 
     moved = layout.microbatches * (forward * passes.moved[:, 0] + inputs * passes.moved[:, 1]).sum(axis=1) / layout.pp
-    moved = moved + (weights * state.moved).sum(axis=1) / layout.pp
+    moved = moved + (weights * layout.directions * state.moved).sum(axis=1) / layout.pp
     host = found["waits"]
     types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
     by_layer: dict[str, Array] = {}

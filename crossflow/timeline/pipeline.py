@@ -1,205 +1,182 @@
-"""Pipelines of forward and backward passes: when each stage ends, as longest paths over all design points.
+"""Pipelines of slots: when each ends, as longest paths over all design points.
 
-A schedule is an order of slots (forward or backward pass, chunk of the model, microbatch) for every stage. A slot starts
-when its stage is free and its input has arrived. Slots are sorted once by depth of dependence; then one pass over the
-depths, each a single array operation over slots and design points, gives every finishing time.
+A slot (`crossflow.parallel.schedules`) starts when its stage is free and its input has arrived. Slots are sorted once by depth
+of dependence; then one pass over the depths, each a single array operation over slots and design points, gives every
+finishing time.
 
-A long schedule repeats: a slot needs only what is at most one slot back on its own or a neighbouring stage, so that once
+A long 1F1B schedule repeats: a slot needs only what is at most one slot back on its own or a neighbouring stage, so that once
 a whole slice of the pipeline ends later than the slice one round of `stages` microbatches before it by one time everywhere,
 all later rounds add that time too. Long schedules are walked to that point, longer and longer ones until it is found, and continued.
-
-References
-----------
-.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, Sec. 2.2.
-.. [2] Huang et al., "GPipe", NeurIPS 2019.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.plan import Pipeline
+from crossflow.parallel.schedules import PipelineOrder, ahead, pipeline_order
 
-Slot = tuple[str, int, int]  # "F" or "B", chunk of the model, microbatch
 ROUNDS = 3  # rounds of `stages` microbatches after which the repetition is looked for: warm-up, and two to compare
 FEW = 12_000  # slots times points up to which plain numbers are faster than arrays
 
 
-def order(schedule: Pipeline, stages: int, chunks: int, microbatches: int, stage: int) -> list[Slot]:
-    """Slots of one stage in their order; `chunks` is the number of model chunks that a stage holds.
-
-    >>> order("1f1b", 2, 1, 2, 0)
-    [('F', 0, 0), ('F', 0, 1), ('B', 0, 0), ('B', 0, 1)]
-    """
-    total = microbatches * chunks
-    forward = [("F", *_chunk(k, stages, chunks, forward=True)) for k in range(total)]
-    backward = [("B", *_chunk(k, stages, chunks, forward=False)) for k in range(total)]
-    if schedule == "gpipe":
-        return forward + backward
-    ahead = min(_ahead(stages, chunks, stage), total)
-    steady = [slot for pair in zip(forward[ahead:], backward, strict=False) for slot in pair]
-    return forward[:ahead] + steady + backward[total - ahead :]
-
-
-def _ahead(stages: int, chunks: int, stage: int) -> int:
-    """Forward passes of a stage before its first backward pass, where there are as many."""
-    return stages - stage - 1 if chunks == 1 else 2 * (stages - stage - 1) + (chunks - 1) * stages
-
-
-def _chunk(k: int, stages: int, chunks: int, *, forward: bool) -> tuple[int, int]:
-    """Chunk and microbatch of the k-th pass: `stages` microbatches go through one chunk before the next (Megatron's interleaving)."""
-    if chunks == 1:
-        return 0, k
-    group, within = divmod(k, stages * chunks)
-    chunk = within // stages
-    return (chunk if forward else chunks - 1 - chunk), group * stages + within % stages
-
-
 @dataclass(frozen=True, eq=False)
-class _Walk:
-    """Slots by depth: for each depth its slots, the slot before each on its stage, and the slot that its input comes from.
+class Walk:
+    """Slots of an order in a sequence that respects dependence.
 
-    Indices into a flat table of finishing times whose last row is zero, for slots without a predecessor.
+    Attributes
+    ----------
+    before, source : place in the sequence of the slot before each on its stage, and of the one whose result it needs; one past the
+        end where there is none.
+    kind_row : kind x rows + row of each, into a table of durations.
+    crosses : whether what it needs comes from another stage.
+    stages : places of the slots of every stage in its order, shape (stages, slots of a stage).
+    depths : places by depth: slots of one depth do not wait for each other.
     """
 
-    depths: tuple[tuple[Index, Index, Index, Index, Mask], ...]  # slots, before, source, row of durations, from another stage
-    order: tuple[tuple[int, int, int, bool], ...]  # the same slot by slot, in an order that respects dependence
-    stages: Index  # slots of every stage in its order, shape (stages, slots of a stage)
+    before: Index
+    source: Index
+    kind_row: Index
+    crosses: Mask
+    stages: tuple[Index, ...]
+    depths: tuple[Index, ...]
+
+    @functools.cached_property
+    def plain(self) -> list[tuple[int, int, int, bool]]:
+        """The sequence slot by slot."""
+        return list(zip(*(part.tolist() for part in (self.before, self.source, self.kind_row, self.crosses)), strict=True))
+
+    @functools.cached_property
+    def layers(self) -> tuple[tuple[Index, Index, Index, Index, Mask], ...]:
+        """For each depth its slots, with what each comes after and takes."""
+        return tuple((at, self.before[at], self.source[at], self.kind_row[at], self.crosses[at][:, None]) for at in self.depths)
 
 
 @functools.lru_cache(maxsize=512)
-def _walk(schedule: Pipeline, stages: int, chunks: int, microbatches: int) -> _Walk:
-    virtual = stages * chunks  # chunks of the whole model; a slot is (kind, chunk of the model, microbatch) as one number
-    count = 2 * virtual * microbatches
-    orders = [
-        [
-            ((kind == "B") * virtual + chunk * stages + stage) * microbatches + batch
-            for kind, chunk, batch in order(schedule, stages, chunks, microbatches, stage)
-        ]
-        for stage in range(stages)
-    ]
-    source = _sources(virtual, microbatches)
-    number, depth = [-1] * (count + 1), [0] * (count + 1)
-    depth[count] = -1
-    number[count] = count
-    made: list[tuple[int, int, int, bool]] = []
+def walk_of(order: PipelineOrder) -> Walk:
+    """The slots of an order as a walk."""
+    count = 3 * order.rows * order.microbatches
+    source = order.sources.tolist()
+    orders = [ids.tolist() for ids in order.ids]
+    number, depth = [-1] * count + [count], [0] * count + [-1]
+    made: list[int] = []
     ranked: list[int] = []
-    position, before, level = [0] * stages, [count] * stages, [0] * stages
-    left = count
+    position, level = [0] * order.stages, [0] * order.stages
+    left = sum(map(len, orders))
     while left:
         moved = left
         for stage, todo in enumerate(orders):
-            at, here, first = position[stage], level[stage], before[stage]
-            while at < len(todo):
+            at, here, end = position[stage], level[stage], len(todo)
+            while at < end:
                 slot = todo[at]
                 needs = source[slot]
                 if number[needs] < 0:
                     break
-                here = max(here, depth[needs] + 1)
+                after = depth[needs]
+                here = after + 1 if after >= here else here
                 number[slot], depth[slot] = len(made), here
-                row = slot // microbatches
-                crosses = stages > 1 and needs != count and needs // microbatches % virtual != row % virtual
-                made.append((first, number[needs], row, crosses))
+                made.append(slot)
                 ranked.append(here)
-                first, here, at = number[slot], here + 1, at + 1
+                here += 1
+                at += 1
             left -= at - position[stage]
-            position[stage], level[stage], before[stage] = at, here, first
+            position[stage], level[stage] = at, here
         assert left < moved, "the schedule waits for itself"
+    total, places = len(made), np.array(number)
+    places[count] = total
+    slots = np.array(made)
+    kind_row = slots // order.microbatches
+    stage_of, needed = kind_row % order.rows % order.stages, order.sources[slots]
+    stages = tuple(places[ids] for ids in order.ids)
+    before = np.full(total, total)
+    for mine in stages:
+        before[mine[1:]] = mine[:-1]
+    crosses = (needed < count) & (needed // order.microbatches % order.rows % order.stages != stage_of)
     by_depth = np.argsort(np.array(ranked), kind="stable")
-    table = np.array(made)[by_depth]
     cuts = np.flatnonzero(np.diff(np.array(ranked)[by_depth])) + 1
-    depths = tuple(
-        (slots, part[:, 0], part[:, 1], part[:, 2], part[:, 3:] > 0)
-        for slots, part in zip(np.split(by_depth, cuts), np.split(table, cuts), strict=True)
+    return Walk(
+        before=before, source=places[needed], kind_row=kind_row, crosses=crosses, stages=stages, depths=tuple(np.split(by_depth, cuts))
     )
-    return _Walk(depths=depths, order=tuple(made), stages=np.array(number)[np.array(orders)])
-
-
-def _sources(virtual: int, microbatches: int) -> list[int]:
-    """For every slot the one whose result it needs: the same microbatch one chunk earlier, backward one chunk later."""
-    count = 2 * virtual * microbatches
-    slots = np.arange(count + 1)
-    chunk = slots // microbatches
-    source = np.where(chunk < virtual, slots - microbatches, slots + microbatches)
-    source[:microbatches] = count  # the first chunk's forward passes need nothing
-    last = chunk == 2 * virtual - 1
-    source[last] = slots[last] - virtual * microbatches  # the last chunk goes back from where it went forward
-    found: list[int] = source.tolist()
-    return found
 
 
 def pipeline_ends(
-    forward: Array, backward: Array, transfer: Array, *, stages: int, microbatches: int, schedule: Pipeline = "1f1b"
+    forward: Array,
+    backward: Array,
+    transfer: Array,
+    weight: Array | None = None,
+    *,
+    stages: int,
+    microbatches: int,
+    chunks: int = 1,
+    schedule: str = "1f1b",
 ) -> Array:
     """Time at which every stage has finished its last slot, shape (stages, n). [s]
 
     Parameters
     ----------
-    forward, backward : time of a pass through every chunk of the model in its order, shape (chunks of all stages, n); the
-        chunks of a stage are every `stages`-th. [s]
+    forward, backward : time of a pass through every row, shape (rows, n). [s]
     transfer : time from one stage to the next during which neither stage is held up, shape (n,). [s]
+    weight : time of the weight gradients of every row where the schedule has them apart. [s]
     """
-    chunks = len(forward) // stages
-    durations = np.concatenate([forward, backward])
+    durations = np.concatenate([forward, backward] if weight is None else [forward, backward, weight])
     result, left, short = np.zeros((stages, len(transfer))), np.arange(len(transfer)), ROUNDS * stages + microbatches % stages
     while schedule == "1f1b" and left.size and short + stages < microbatches:
-        walk = _walk(schedule, stages, chunks, short)
-        ends = _ends(walk, durations[:, left], transfer[left])
-        round_, repeats = _repetition(ends, walk, chunks)
-        result[:, left] = ends[walk.stages[:, -1]] + round_ * ((microbatches - short) / stages)
+        walk = walk_of(pipeline_order(schedule, stages, chunks, short))
+        ends = slot_ends(walk, durations[:, left], transfer[left])
+        round_, repeats = _repetition(ends, walk, stages, chunks)
+        result[:, left] = _last(ends, walk) + round_ * ((microbatches - short) / stages)
         left, short = left[~repeats], 2 * short - microbatches % stages
     if left.size:
-        walk = _walk(schedule, stages, chunks, microbatches)
-        result[:, left] = _ends(walk, durations[:, left], transfer[left])[walk.stages[:, -1]]
+        walk = walk_of(pipeline_order(schedule, stages, chunks, microbatches))
+        result[:, left] = _last(slot_ends(walk, durations[:, left], transfer[left]), walk)
     return result
 
 
-def _repetition(ends: Array, walk: _Walk, chunks: int) -> tuple[Array, Mask]:
+def _last(ends: Array, walk: Walk) -> Array:
+    """End of the last slot of every stage, shape (stages, n). [s]"""
+    return np.asarray(ends[[mine[-1] for mine in walk.stages]])
+
+
+def _repetition(ends: Array, walk: Walk, stages: int, chunks: int) -> tuple[Array, Mask]:
     """What a round of microbatches adds, shape (n,) [s], and where it adds that to every slot.
 
     The last `stages` pairs of a forward and a backward pass on each stage, before it has no more forward passes, are compared
     with those a round before: between them they hold a slice through all stages that all later slots come after.
     """
-    stages, total = walk.stages.shape
-    stop = np.array([total - _ahead(stages, chunks, stage) for stage in range(stages)])
+    found, total = np.stack(walk.stages), len(walk.stages[0])
+    stop = np.array([total - ahead(stages, chunks, stage) for stage in range(stages)])
     window = stop[:, None] - np.arange(1, 2 * stages + 1)
-    slots = np.take_along_axis(walk.stages, window, axis=1).ravel()
-    earlier = np.take_along_axis(walk.stages, window - 2 * stages * chunks, axis=1).ravel()
+    slots = np.take_along_axis(found, window, axis=1).ravel()
+    earlier = np.take_along_axis(found, window - 2 * stages * chunks, axis=1).ravel()
     with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
         added = ends[slots] - ends[earlier]
     round_ = added.max(axis=0)
     return round_, np.asarray(round_ - added.min(axis=0) <= 1e-9 * round_)
 
 
-def _ends(walk: _Walk, durations: Array, transfer: Array) -> Array:
-    """Finishing time of every slot, and a row of zeros, shape (slots + 1, n). [s]"""
-    n = durations.shape[1]
-    if len(walk.order) * n <= FEW:
+def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
+    """Finishing time of every slot, and a row of zeros, shape (slots + 1, n). [s]
+
+    durations : by kind and row, or of every slot in the walk's sequence, shape (kinds x rows, n) or (slots, n). [s]
+    """
+    n, total = durations.shape[1], len(walk.before)
+    if total * n <= FEW:
         return np.stack([_walked(walk, durations[:, i].tolist(), float(transfer[i])) for i in range(n)], axis=1)
-    ends = np.zeros((len(walk.order) + 1, n))
+    ends = np.zeros((total + 1, n))
     late = bool(transfer.any())
-    for slots, before, source, row, crosses in walk.depths:
+    for slots, before, source, row, crosses in walk.layers:
         arrived = np.where(crosses, ends[source] + transfer, ends[source]) if late else ends[source]
         ends[slots] = np.maximum(ends[before], arrived) + durations[row]
     return ends
 
 
-def _walked(walk: _Walk, durations: list[float], transfer: float) -> Array:
+def _walked(walk: Walk, durations: list[float], transfer: float) -> Array:
     """The same for one point, slot by slot in plain numbers."""
-    ends = [0.0] * (len(walk.order) + 1)
-    for me, (before, source, row, crosses) in enumerate(walk.order):
+    ends = [0.0] * (len(walk.before) + 1)
+    for me, (before, source, row, crosses) in enumerate(walk.plain):
         free, arrived = ends[before], ends[source] + transfer if crosses else ends[source]
         ends[me] = (free if free > arrived else arrived) + durations[row]
     return np.array(ends)
-
-
-def slots(schedule: Pipeline, stages: int, chunks: int, microbatches: int) -> Iterator[tuple[int, Slot]]:
-    """All slots with their stages, stage by stage."""
-    for stage in range(stages):
-        for slot in order(schedule, stages, chunks, microbatches, stage):
-            yield stage, slot

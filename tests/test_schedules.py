@@ -1,0 +1,197 @@
+"""Schedules as data: every pass once, published bubbles and memory, files and what is wrong with them."""
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.errors import SpecError
+from crossflow.evaluation import evaluate
+from crossflow.parallel.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
+from crossflow.timeline.pipeline import pipeline_ends, slot_ends, walk_of
+
+SHAPES = [(2, 4), (4, 4), (4, 8), (8, 32), (6, 12)]
+OWN = """\
+kind: schedule
+name: own
+order:
+  - F0 F1 B0 F2 B1 F3 B2 B3
+  - F0 B0 F1 B1 F2 B2 F3 B3
+"""
+
+
+def makespan(rule, p, m, forward=1.0, backward=1.0, weight=1.0):
+    """Time of uniform slots; the backward pass has the weight gradient in it where the rule does not part them."""
+    order = pipeline_order(rule, p, 1, m)
+    times = [forward, backward, weight] if order.split else [forward, backward + weight]
+    return slot_ends(walk_of(order), np.repeat(times, order.rows)[:, None], np.zeros(1)).max()
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "own.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+# ------------------------------------------------------------------------------------------ rules
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_pass_is_there_once_in_an_order_that_can_run(rule, shape):
+    p, m = shape
+    order = pipeline_order(rule, p, 1, m)
+    passes = np.concatenate(order.slots)
+    assert len(np.unique(passes, axis=0)) == len(passes) == p * m * (3 if order.split else 2)
+    for stage, slots in enumerate(order.slots):
+        assert (slots[:, 1] % p == stage).all()
+    for kind in (FORWARD, BACKWARD):  # each microbatch meets each chunk of the model once
+        mine = passes[passes[:, 0] == kind]
+        assert len({(int(order.chunk[row]), batch) for _, row, batch in mine.tolist()}) == p * m
+    assert stuck(order) == []
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (8, 32)])
+@pytest.mark.parametrize(("f", "b", "w"), [(1.0, 1.0, 1.0), (2.0, 2.0, 1.0), (1.0, 1.5, 1.0)])
+def test_the_bubble_of_zb_h1_is_forward_and_backward_less_weight(p, m, f, b, w):
+    """Qi 2024, Table 2: (p - 1) (F + B - W), against (p - 1) (F + B + W) of 1F1B."""
+    assert makespan("zb-h1", p, m, f, b, w) == pytest.approx(m * (f + b + w) + (p - 1) * (f + b - w))
+    assert makespan("1f1b", p, m, f, b, w) == pytest.approx((m + p - 1) * (f + b + w))
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 32)])
+def test_zb_h1_keeps_no_more_than_the_first_stage_of_1f1b(p, m):
+    assert pipeline_order("zb-h1", p, 1, m).kept().max() == pipeline_order("1f1b", p, 1, m).kept().max() == p
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 16])
+@pytest.mark.parametrize(("f", "b"), [(1.0, 1.0), (1.0, 2.0)])
+def test_chimeras_critical_path_is_the_papers(p, f, b):
+    """Li 2021, Sec. 3.4: of p microbatches C_f = p forward and C_b = 2 p - 2 backward passes (6 and 10 for p = 6)."""
+    assert makespan("chimera", p, p, f, b, 0.0) == pytest.approx(p * f + (2 * p - 2) * b)
+
+
+@pytest.mark.parametrize("p", [4, 8])
+def test_chimeras_units_follow_each_other_without_a_gap_where_passes_are_alike(p):
+    assert makespan("chimera", p, 4 * p, 1.0, 1.0, 0.0) == pytest.approx(2 * 4 * p + p - 2)
+
+
+def test_both_directions_of_chimera_hold_the_model():
+    order = pipeline_order("chimera", 4, 1, 8)
+    assert order.chunk.tolist() == [0, 1, 2, 3, 3, 2, 1, 0]
+    assert all((slots[:, 1] // 4 == 0).sum() == (slots[:, 1] // 4 == 1).sum() for slots in order.slots)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [
+        (("chimera", 3, 1, 6), "schedule: chimera needs an even number of stages, but pp = 3"),
+        (("chimera", 4, 1, 6), "schedule: chimera needs a multiple of pp = 4 microbatches, but there are 6"),
+        (("zb-h1", 4, 2, 8), "schedule: zb-h1 has one chunk a stage, but virtual_stages = 2"),
+        (("pipedream", 1, 1, 8), "schedule: pipedream needs a pipeline, but pp = 1"),
+        (("1f1b", 4, 2, 8), None),
+    ],
+)
+def test_what_a_rule_cannot_do_is_told(shape, sentence):
+    assert schedule_problem(*shape) == sentence
+
+
+# ------------------------------------------------------------------------------------------ steps
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    def score(strategy, software="ideal"):
+        given = {"system": "dgx-a100", "workload": {"model": "gpt2-345m", "global_batch": 32}, "strategy": strategy, "software": software}
+        return evaluate(crossflow.from_dict(given))
+
+    return score
+
+
+def test_schedules_do_the_same_work_in_less_time(gpt):
+    plain, zero, async_ = gpt("pp8"), gpt("pp8-zbh1"), gpt("pp8-pipedream")
+    assert zero.flops[0] == plain.flops[0] == async_.flops[0]
+    assert zero.step_time[0] < plain.step_time[0]
+    assert async_.breakdown["bubble"][0] < plain.breakdown["bubble"][0] / 2
+    for score in (plain, zero, async_):
+        assert sum(part[0] for part in score.breakdown.values()) == pytest.approx(score.step_time[0], rel=1e-9)
+
+
+def test_chimera_keeps_weights_twice_and_does_no_more(gpt):
+    plain, both = gpt("pp8-mb1"), gpt("pp8-mb1-chimera")
+    assert both.flops[0] == pytest.approx(plain.flops[0])
+    assert both.memory["weights"][0] == pytest.approx(2.0 * plain.memory["weights"][0], rel=0.35)
+    assert sum(part[0] for part in both.breakdown.values()) == pytest.approx(both.step_time[0], rel=1e-9)
+
+
+def test_pipedream_keeps_a_version_of_its_weights_for_each_microbatch_in_flight(gpt):
+    plain, async_ = gpt("pp8"), gpt("pp8-pipedream")
+    assert async_.memory["weights"][0] > 4 * plain.memory["weights"][0]
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def test_a_file_that_writes_1f1b_is_1f1b(written, gpt):
+    order = read_order(written(OWN)).order
+    rule = pipeline_order("1f1b", 2, 1, 4)
+    assert [slots.tolist() for slots in order.slots] == [slots.tolist() for slots in rule.slots]
+    own = gpt({"pp": 2, "dp": 4, "micro_batch": 2, "schedule": str(written(OWN))})
+    assert own.step_time[0] == pytest.approx(gpt("pp2-dp4-mb2").step_time[0], rel=1e-12)
+    assert own.memory_needed[0] == pytest.approx(gpt("pp2-dp4-mb2").memory_needed[0], rel=1e-12)
+
+
+def test_chunks_may_lie_as_a_v(written):
+    """Two chunks a stage, down and up again: the turn hands nothing over."""
+    text = "kind: schedule\nname: v\nchunks: [0, 1, 1, 0]\norder:\n  - F0 F0.1 B0.1 B0\n  - F0 F0.1 B0.1 B0\n"
+    order = read_order(written(text)).order
+    assert order.chains == ((0, 1, 3, 2),)
+    ends = pipeline_ends(np.ones((4, 1)), np.ones((4, 1)), np.full(1, 0.5), stages=2, chunks=2, microbatches=1, schedule=str(written(text)))
+    assert ends[:, 0].tolist() == [8 + 4 * 0.5, 7 + 3 * 0.5]
+
+
+def test_weight_gradients_may_be_slots_of_their_own(written):
+    text = OWN.replace("B3\n", "B3 W0 W1 W2 W3\n")
+    order = read_order(written(text)).order
+    assert order.split
+    assert order.kept()[0].tolist() == [4, 4]
+    assert int((order.slots[0][:, 0] == WEIGHT).sum()) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("F0 F1", "Q2 F1"), "own.yaml:4: order[0]: 'Q2' is not a slot such as F0, B0, W0 or F0.1"),
+        (("B2 B3\n  -", "B2\n  -"), "own.yaml:4: order[0]: missing: B3 (of 4 microbatches, each F and B once)"),
+        (("B2 B3\n  -", "B2 B3 B3\n  -"), "own.yaml:4: order[0]: there more than once: B3 (of 4 microbatches, each F and B once)"),
+        (("F0 F1 B0", "B0 F0 F1"), "own.yaml:3: order: stages wait for each other: stage 0 at B0, stage 1 at F0"),
+        (("name: own", "name: own\nchunks: [0, 1, 1]"), "own.yaml:3: chunks: expected each of 2 stages 1 times, got 0, 1, 1"),
+        (
+            ("name: own", "name: own\nturbo: 1"),
+            "own.yaml:3: turbo: unknown key 'turbo'; known keys: chunks, kind, name, notes, order, title",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told(written, change, sentence):
+    with pytest.raises(SpecError) as found:
+        read_order(written(OWN.replace(*change)))
+    assert str(found.value).endswith(sentence)
+
+
+def test_a_file_for_another_pipeline_says_so(written):
+    path = str(written(OWN))
+    sentence = schedule_problem(path, 4, 1, 8)
+    assert sentence == (
+        f"schedule {path} is of pp = 2, virtual_stages = 1 and 4 microbatches,"
+        " but the plan has pp = 4, virtual_stages = 1 and 8 microbatches"
+    )
+
+
+def test_a_changed_file_is_read_again(written):
+    path = written(OWN)
+    before = read_order(path).order
+    path.write_text(OWN.replace("F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"))
+    assert read_order(path).order.slots[0].tolist() != before.slots[0].tolist()
