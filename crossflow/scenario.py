@@ -211,7 +211,8 @@ def check_strategy(scenario: Scenario) -> None:
     if isinstance(scenario.strategy, Strategy):
         transform(scenario.graph(), scenario.strategy)
         return
-    problem = strategy_problem(scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced)
+    hosted = scenario.system.host is not None
+    problem = strategy_problem(scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted)
     if problem is not None:
         raise StrategyError(f"strategy {scenario.strategy}: {problem}")
 

@@ -9,26 +9,34 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, divide
-from crossflow.step.outcome import OVERFULL_HOST
 
 UNIT_SUFFIX = {
     "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "by_layer": "_s", "bound": "_share",
-    "memory": "_bytes", "memory_capacity": "_bytes", "host_memory": "_bytes",
+    "memory": "_bytes", "memory_capacity": "_bytes", "host_memory": "_bytes", "host_capacity": "_bytes",
     "energy": "_j", "power": "_w", "cost": "_usd", "memory_traffic": "_bytes",
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
 
 
-UNTOLD = ("reason", "rent", "normalised_devices")  # of which other columns are made
+UNTOLD = ("reason", "rent", "normalised_devices", "host_capacity")  # of which other columns are made
 _UNITS = {"_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
+OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
 ENDINGS = (*_UNITS, "_share")  # of names of columns: what they are measured in
 _NAMED = {"flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s"}
 _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "voltage": "V", "area": "m2", "power": "W", "perimeter": "m", "capacity": "B",
     "bandwidth": "B/s", "cost": "USD",
 }  # fmt: skip
-_LARGER = ("mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes")
+_LARGER = (
+    "mfu",
+    "hfu",
+    "samples_per_second",
+    "tokens_per_second",
+    "intensity_flop_per_byte",
+    "memory_capacity_bytes",
+    "host_capacity_bytes",
+)
 _SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage")  # figures of a device of which less is better
 
 
@@ -69,7 +77,8 @@ class Score:
     bound : share of the step that each resource bounds; the shares add up to 1. [1]
     memory : bytes of the fullest device by kind. [B]
     memory_capacity : [B]
-    host_memory : bytes that the fullest device keeps on its host. [B]
+    host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory, infinite where
+        nothing is known of it. [B]
     energy : of one step, all devices. [J]
     power : mean over the step, all devices. [W]
     cost : price of all devices with their packages and network ports; NaN where it is not known. [USD]
@@ -96,6 +105,7 @@ class Score:
     memory: Mapping[str, Array]
     memory_capacity: Array
     host_memory: Array
+    host_capacity: Array
     energy: Array
     power: Array
     cost: Array
@@ -122,7 +132,7 @@ class Score:
     @property
     def buildable(self) -> Mask:
         """Whether nothing but memory stands against a point."""
-        codes = [code for code, sentence in enumerate(self.reasons) if sentence.startswith((OVERFULL, OVERFULL_HOST))]
+        codes = [code for code, sentence in enumerate(self.reasons) if sentence in (OVERFULL, OVERFULL_HOST)]
         return np.asarray(self.feasible | np.isin(self.reason, codes))
 
     @property
@@ -158,18 +168,21 @@ class Score:
         if code < 0:
             return None
         needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
+        host, room = float(self.host_memory[point]), float(self.host_capacity[point])
         over = needed / capacity if capacity > 0 else np.inf
         return self.reasons[code].format(
             needed=show(needed, "B"),
             capacity=show(capacity, "B"),
             excess=show(needed - capacity, "B"),
             over=f"{over:.3g}",
-            host=show(float(self.host_memory[point]), "B"),
+            host=show(host, "B"),
+            room=show(room, "B"),
+            lack=show(host - room, "B"),
         )
 
     def _reasons(self) -> list[str | None]:
         """Why each point is infeasible; points that share their figures share the sentence."""
-        figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory)
+        figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory, self.host_capacity)
         keys = list(zip(*(values.tolist() for values in figures), strict=True))
         first = {key: i for i, key in reversed(list(enumerate(keys)))}
         sentences = {key: self.why(i) for key, i in first.items()}

@@ -20,9 +20,14 @@ from crossflow.parallel.hierarchy import (
     parse_hierarchy,
     roles_of,
 )
+from crossflow.parallel.plan import DEGREES
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
+NO_HOST = (
+    "it keeps tensors on the host, of which the system says nothing; give system.host its capacity, bandwidth and utilisation,"
+    " such as {capacity: 2 TiB, bandwidth: 400 GB/s, utilisation: 0.45}"
+)
 ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
 Workload = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec
 AnyStrategy = Strategy | Plan | Hierarchy
@@ -85,9 +90,14 @@ def read_plan(written: str | Mapping[str, Any], workload: TransformerSpec) -> Pl
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Further options beside layer types, checked as those of a plan."""
-    parse_plan(given)
-    return dict(given)
+    """Further options beside layer types, as a plan has them; its degrees follow from the layer types."""
+    plan = parse_plan(given)
+    wrong = [key for key in given if key in DEGREES]
+    if wrong:
+        raise StrategyError(
+            f"strategy: {', '.join(wrong)} beside layer types, which say how devices are divided; write the one or the other"
+        )
+    return {key: getattr(plan, key) for key in given}
 
 
 def _alone(workload: Workload) -> AnyStrategy:
@@ -118,13 +128,21 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     return strategy
 
 
-def strategy_problem(strategy: Plan | Hierarchy, workload: Workload, nodes: tuple[int, int], *, balanced: bool) -> str | None:
-    """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can."""
+def strategy_problem(
+    strategy: Plan | Hierarchy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, hosted: bool = True
+) -> str | None:
+    """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can.
+
+    `hosted` says whether the system knows its host's memory, which offloading needs.
+    """
     if isinstance(strategy, Hierarchy):
         assert isinstance(workload, DlrmSpec)  # only such a model has one
         return hierarchy_problem(strategy, workload.dlrm(), workload.global_batch, *nodes)
     assert isinstance(workload, TransformerSpec)  # only such a model has one
-    return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced)
+    if strategy.offload and not hosted:
+        return NO_HOST
+    training = workload.task == "training"
+    return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced, training=training)
 
 
 def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...]:

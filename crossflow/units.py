@@ -214,6 +214,7 @@ def _amount(unit: str) -> Quantity:
 
 
 # The quantities that models are made of; each says its SI unit once.
+PositiveShare = Annotated[Array, Quantity("1", gt=0, le=1)]
 Ratio = Annotated[Array, Quantity("1", ge=0)]
 Share = Annotated[Array, Quantity("1", ge=0, le=1)]
 Count = Annotated[Array, Quantity("1", ge=0)]

@@ -490,7 +490,11 @@ def test_eight_bits_halve_the_time_of_products_with_weights_and_nothing_else():
 def test_a_service_keeps_narrow_weights_and_a_training_run_wide_ones_beside_narrow_copies():
     machine, plans = machine_of("vllm"), Plan()
     wide, narrow = (step(plans, job=job_of("decode", dtype=dtype, context=64), machine=machine) for dtype in ("bf16", "fp8"))
-    assert narrow.memory["weights"][0] == pytest.approx(wide.memory["weights"][0] / 2)
+    table = GPT["vocabulary"] * GPT["hidden"]  # and positions, with the last norm, stay wide
+    ends = 2 * (table + GPT["sequence"] * GPT["hidden"] + 2 * GPT["hidden"])
+    assert narrow.memory["weights"][0] - ends == pytest.approx((wide.memory["weights"][0] - ends) / 2)
     wide, narrow = (step(plans, job=job_of(dtype=dtype)) for dtype in ("bf16", "fp8"))
     assert narrow.memory["weights"][0] == wide.memory["weights"][0]
-    assert narrow.memory["buffers"][0] - wide.memory["buffers"][0] == pytest.approx(wide.memory["weights"][0])
+    assert narrow.memory["buffers"][0] - wide.memory["buffers"][0] == pytest.approx(wide.memory["weights"][0] - ends)
+    wide, narrow = (step(Plan(dp=8, zero=3), job=job_of(dtype=dtype)) for dtype in ("bf16", "fp8"))
+    assert narrow.memory["buffers"][0] - wide.memory["buffers"][0] == pytest.approx((8 * wide.memory["weights"][0] - ends) / 8, rel=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from crossflow.files import FileModel
-from crossflow.units import Bandwidth, Information, Share
+from crossflow.units import Bandwidth, Information, PositiveShare
 
 
 class Host(FileModel):
@@ -13,4 +13,4 @@ class Host(FileModel):
 
     capacity: Information = Field(description="main memory of a node")
     bandwidth: Bandwidth = Field(description="peak rate of a node's main memory, all channels of all sockets")
-    utilisation: Share = Field(description="share of that rate which an optimizer's update on all cores reaches")
+    utilisation: PositiveShare = Field(description="share of that rate which an optimizer's update on all cores reaches")

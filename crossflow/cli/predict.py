@@ -185,7 +185,11 @@ def memory(prediction: Prediction) -> Group:
         return Group()
     parts = [(size / whole, page.shade_of(i)) for i, size in enumerate(kinds.values())]
     bar = page.stacked(parts, page.columns() - 6, track=True)
-    return Group(_memory_title(needed, capacity), page.indented(bar), page.indented(_legend(kinds, needed, capacity)))
+    legend = _legend(kinds, needed, capacity)
+    host, room = number(score.host_memory), number(score.host_capacity)
+    if host:
+        legend = Text.assemble(legend, f"\non the host {show(host, 'B')} of {show(room, 'B')} a device")
+    return Group(_memory_title(needed, capacity), page.indented(bar), page.indented(legend))
 
 
 def _memory_title(needed: float, capacity: float) -> Text:

@@ -21,7 +21,7 @@ from crossflow.parallel.plan import Group, Layout
 from crossflow.software import SoftwareStack
 from crossflow.workload.graph import DTYPE_BYTES
 
-WIDE = "bf16"  # type of what stays out of narrower products: attention, the head
+WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of 8-bit products (attention, the head): the first that a device has
 PATH = tuple(field.name for field in dataclasses.fields(Path))
 
 
@@ -75,13 +75,20 @@ def _filled(values: Sequence[Array | float], n: int) -> Array:
 
 def _products(products: Sequence[Product], architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
     """Products with their own type, and those that stay in bf16 where that is narrower."""
-    wide = np.array([product.wide for product in products])
-    if DTYPE_BYTES[dtype] == element or not wide.any():
+    wide, other = np.array([product.wide for product in products]), wide_type(architecture, dtype)
+    if other == dtype or not wide.any():
         return _costed(products, architecture, dtype, element, n)
     places = np.argsort(wide, kind="stable").argsort()
     kinds = ([product for product in products if product.wide == kind] for kind in (False, True))
-    some, others = (_costed(kind, architecture, type_, element, n) for kind, type_ in zip(kinds, (dtype, WIDE), strict=True))
+    some, others = (_costed(kind, architecture, type_, element, n) for kind, type_ in zip(kinds, (dtype, other), strict=True))
     return {name: np.concatenate([some[name], others[name]])[places] for name in some}
+
+
+def wide_type(architecture: Architecture, dtype: str) -> str:
+    """Type of what keeps out of 8-bit products on a device; the type itself where it is wider, or where the device has no other."""
+    if DTYPE_BYTES[dtype] > 1:
+        return dtype
+    return next((name for name in WIDE if name in architecture.throughput), dtype)
 
 
 def _costed(products: Sequence[Product], architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
@@ -160,11 +167,7 @@ def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, 
     kernel = stack.attention
     share = np.array([kernel.forward_utilisation if phase == "forward" else kernel.backward_utilisation for phase in phases]).reshape(-1, 1)
     execution = architecture.execution
-    rate = (
-        architecture.throughput[WIDE if DTYPE_BYTES[dtype] < DTYPE_BYTES[WIDE] else dtype]
-        * execution.matrix_utilisation
-        / execution.sustained_power
-    )
+    rate = architecture.throughput[wide_type(architecture, dtype)] * execution.matrix_utilisation / execution.sustained_power
     if not kernel.native:
         rate = rate * execution.earlier_instructions
     waves = np.ceil(count / architecture.units) * architecture.units / count

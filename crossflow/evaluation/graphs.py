@@ -89,6 +89,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         memory=memory,
         memory_capacity=capacity,
         host_memory=np.zeros_like(capacity),
+        host_capacity=np.full_like(capacity, np.inf),
         energy=energy,
         power=wide(np.where(timed, np.where(timed, energy, 0.0) / elapsed, static), n),
         cost=wide(scenario.devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),

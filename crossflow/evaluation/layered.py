@@ -13,25 +13,21 @@ from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, Index, divide
 from crossflow.errors import StrategyError
 from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
-from crossflow.parallel import Layout, Plan, plan_problem
+from crossflow.parallel import Layout, Plan
 from crossflow.parallel.blocks import Kernels, block_kernels
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
 from crossflow.scenario import Scenario
-from crossflow.score import OVERFULL, Score
+from crossflow.score import OVERFULL, OVERFULL_HOST, Score
 from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
-from crossflow.step.memory import Memory, memory
+from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.step.transformer import COLLECTIVES, overfull_host, transformer_step
-from crossflow.strategies import read_plan
+from crossflow.step.transformer import COLLECTIVES, transformer_step
+from crossflow.strategies import read_plan, strategy_problem
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 RESOURCES = ("compute", "memory", "launch", "host", "network", "bubble")
-NO_HOST = (
-    "it keeps tensors on the host, of which the system says nothing; give system.host its capacity, bandwidth and utilisation,"
-    " such as {capacity: 2 TiB, bandwidth: 400 GB/s, utilisation: 0.7}"
-)
 BESIDE = ("workload.", "software")  # what may vary together with plans without changing the number of devices
 
 
@@ -86,7 +82,7 @@ def transformer_score(
     runs_on = machine(scenario, device, system)
     if plans is None:
         layout, kernels, held = _repeated(scenario, runs_on.node, n)
-        held = replace(held, capacity=device.memory.capacity * np.ones(n))
+        held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
         for plan in dict.fromkeys(plans):
             _check(plan, scenario)
@@ -105,7 +101,7 @@ def transformer_score(
 
 @functools.lru_cache(maxsize=64)
 def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Kernels, Memory]:
-    """Layout of n points with a scenario's own plan, its kernels and its memory, which no quantity of the system changes."""
+    """Layout of n points with a scenario's own plan, its kernels and what it holds, which no quantity of the system changes."""
     plan, job = scenario.strategy, scenario.job()
     assert isinstance(plan, Plan)  # a transformer's is
     assert scenario.stack is not None  # so does its software
@@ -116,11 +112,9 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Kernels, M
 
 
 def _check(plan: Plan, scenario: Scenario) -> None:
-    problem = _problem(plan, scenario.job().model, scenario.workload_batch, scenario.balanced)
+    problem = _problem(plan, scenario.workload, scenario.balanced, scenario.system.host is not None)
     if problem is not None:
         raise StrategyError(f"strategy {plan}: {problem}")
-    if plan.offload and scenario.system.host is None:
-        raise StrategyError(f"strategy {plan}: {NO_HOST}")
 
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
@@ -160,13 +154,13 @@ def untimed(held: Memory) -> Outcome:
     return Outcome(
         total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing,
         traffic=nothing, sent=(nothing, nothing), bound=dict.fromkeys(RESOURCES, nothing), host_memory=held.host,
-        problems=overfull_host(held),
+        host_capacity=held.host_capacity,
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=65536)
-def _problem(plan: Plan, model: Any, batch: int, balanced: bool) -> str | None:
-    return plan_problem(plan, model, batch, balanced=balanced)
+def _problem(plan: Plan, workload: TransformerSpec, balanced: bool, hosted: bool) -> str | None:
+    return strategy_problem(plan, workload, (1, 1), balanced=balanced, hosted=hosted)
 
 
 def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None = None) -> Machine:
@@ -220,6 +214,7 @@ def layered_score(
     causes = unbuildable(device, n)
     causes += [(wide(mask, n), sentence) for mask, sentence in outcome.problems]
     causes.append((sum(held.values(), np.zeros(n)) > capacity, OVERFULL))
+    causes.append((wide(outcome.host_memory > outcome.host_capacity, n), OVERFULL_HOST))
     causes.append((~np.isfinite(total), NO_BANDWIDTH))
     causes.append((timed & (used > 1.0 + 1e-6), INCONSISTENT))
     feasible, reason, reasons = first_cause(causes, n)
@@ -237,6 +232,7 @@ def layered_score(
         memory=held,
         memory_capacity=capacity,
         host_memory=wide(outcome.host_memory, n),
+        host_capacity=wide(outcome.host_capacity, n),
         energy=energy,
         power=wide(np.where(timed, energy, 0.0) / elapsed, n),
         cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),

@@ -311,7 +311,7 @@ class _Builder:
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
         forward: Phase = "end" if end else "forward"
-        wide, add = unit in ("embedding", "head"), self.products.append
+        wide, add = unit in ("embedding", "head") or matrix.name == "router", self.products.append
         add(Product(unit, forward, tokens, n, k, copies, wide=wide))
         if not first:
             add(Product(unit, "input", tokens, k, n, copies, wide=wide))
@@ -332,7 +332,8 @@ class _Builder:
         if not self.training:
             self._pass(unit, forward, rows * k * (full + narrow))
             return
-        self._pass(unit, forward, (rows * k + copies * n * k) * (full + 2.0 * narrow), launches=2)
+        weights = copies * n * k / self.layout.microbatches  # once a step; the copies are kept
+        self._pass(unit, forward, (rows * k + weights) * (full + 2.0 * narrow), launches=2)
         self._pass(unit, "input", rows * n * (full + 2.0 * narrow))
 
     def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: float = 1) -> None:

@@ -214,7 +214,7 @@ def balanced_layers(costs: Sequence[float], head: float, stages: int) -> tuple[i
     return tuple(sizes)
 
 
-def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False) -> str | None:
+def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, training: bool = True) -> str | None:
     """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
 
     With `balanced` stages, of which the last may hold the head alone, there may be more stages than layers.
@@ -258,8 +258,11 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         return f"dp x cp = {plan.dp} x {plan.cp} ranks do not divide by ep = {plan.ep}"
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
-    if "weights" in plan.offload and (plan.zero != 3 or "optimizer" not in plan.offload):
-        return "offload: weights needs zero: 3, which shares them out, and the optimizer's states on the host too"
+    if "weights" in plan.offload and (plan.zero != 3 or (training and "optimizer" not in plan.offload)):
+        also = ", and the optimizer's states on the host too" if training else ""
+        return f"offload: weights needs zero: 3, which shares them out{also}"
+    if not training and set(plan.offload) - {"weights"}:
+        return "offload: only training has an optimizer and keeps activations; without it weights alone can lie on the host"
     if plan.schedule == "chimera" and plan.zero:
         return f"schedule: chimera keeps all weights twice; zero = {plan.zero} is not supported with it"
     if plan.schedule not in ("1f1b", "gpipe"):

@@ -124,7 +124,7 @@ class Holdings:
     working : activations and their gradients that a backward pass through it adds while it runs.
     largest : gradient of its largest matrix, in the precision of the weights.
     cache : keys and values of all requests of a replica.
-    host : weights, gradients and optimizer's states that the host keeps.
+    host_weights, host_states : weights, and optimizer's states with its fp32 weights and gradients, that the host keeps.
     """
 
     weights: Array
@@ -136,7 +136,8 @@ class Holdings:
     working: Array
     largest: Array
     cache: Array
-    host: Array
+    host_weights: Array
+    host_states: Array
 
 
 def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
@@ -162,11 +163,16 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
         stages[:FRAMEWORK, :depth, at] = here
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
-    room = np.inf if machine.host is None else machine.host.capacity / machine.node
     return Memory(
         stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n), host=host,
-        host_capacity=room * np.ones(n),
+        host_capacity=host_share(machine, layout),
     )  # fmt: skip
+
+
+def host_share(machine: Machine, layout: Layout) -> Array:
+    """A device's share of its host's memory, shape (n,); infinite where nothing is known of it. [B]"""
+    room = np.inf if machine.host is None else machine.host.capacity
+    return np.asarray(room / np.minimum(machine.node, layout.devices))
 
 
 # -------------------------------------------------------------------------------------------- weights and their kin
@@ -176,17 +182,19 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     """All that each unit takes."""
     rows: dict[str, list[Array]] = {}
     kept, working = activations(job, layout, stack)
-    weight = stack.weight_size(job.weight)
-    states = STATE * job.optimizer_states + (MASTER if weight < MASTER else 0.0)
+    states = STATE * job.optimizer_states + (MASTER if stack.weight_size(job.element) < MASTER else 0.0)
+    gradient, sizes = stack.gradient_size(job.element), weight_sizes(job, stack)[:, 0]
     there, fetched = kept_on_host(layout, "optimizer"), kept_on_host(layout, "weights")
-    for name, part in units(job.model):
+    leave = np.maximum(there * (layout.zero >= 2), fetched)  # gradients that ranks share out are summed where the optimizer is
+    for (name, part), weight in zip(units(job.model), sizes, strict=True):
         dense, expert = parameters(part, layout)
         shared = [_sharded(dense, expert, layout, level) for level in (1, 2, 3)]
         found = {
             "weights": shared[2] * weight * (1.0 - fetched),
-            "gradients": shared[1] * stack.gradient_size(job.element) * (1.0 - fetched),
+            "gradients": shared[1] * gradient * (1.0 - leave),
             "optimizer": shared[0] * states * (1.0 - there),
-            "host": shared[0] * (there * (states + stack.gradient_size(job.element)) + fetched * weight),
+            "host_weights": shared[0] * fetched * weight,
+            "host_states": shared[0] * there * (STATE * job.optimizer_states + MASTER + gradient),
             "whole": (dense + expert) * weight,
             "owned": shared[0] * weight,
             "kept": kept[name],
@@ -204,6 +212,12 @@ def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
     whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
     return cut / layout.tp + whole, expert / (layout.tp * layout.ep)
+
+
+def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
+    """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow products narrow, embedding and head wide. [B]"""
+    ends = stack.weight_size(job.element)
+    return np.array([ends, *[stack.weight_size(job.weight)] * (len(units(job.model)) - 2), ends], dtype=float)[:, None]
 
 
 def _largest(part: Part, layout: Layout) -> Array:
@@ -411,7 +425,7 @@ def _pipeline(
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
     kept = passed @ here.kept
     ahead = by_stage(flight.reshape(-1, 1) * kept)
-    host = trained @ here.host
+    host = present @ here.host_weights + trained @ here.host_states
     if "activations" in layout.offload:  # two units stay: one that is copied, and the next
         away = layout.offload["activations"][at]
         host = host + np.where(away, ahead, 0.0)
@@ -450,6 +464,9 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     return np.stack(rows)
 
 
+_OF_WEIGHTS = ("weights", "gradients", "optimizer", "whole", "owned", "host_weights", "host_states")
+
+
 def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:
     """Holdings of a device that has the embedding too: the table is not held again by a tied head."""
     table = sum(matrix.k * matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
@@ -458,7 +475,7 @@ def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:
     def without(values: Array) -> Array:
         return np.concatenate([values[:-1], values[-1:] * (1.0 - own)])
 
-    return replace(here, **{kind: without(getattr(here, kind)) for kind in ("weights", "gradients", "optimizer", "whole", "owned")})
+    return replace(here, **{kind: without(getattr(here, kind)) for kind in _OF_WEIGHTS})
 
 
 def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at: Index, present: Array, trained: Array) -> Array:
@@ -474,12 +491,13 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     each = layers @ here.whole
     largest = each.max(axis=0)
     ends = present[:, [0, -1]] @ here.whole[[0, -1]]
-    weight = stack.weight_size(job.weight)
+    weight = stack.weight_size(job.element)
     grads = job.training * stack.gradient_size(job.element) / weight * largest
     gathered = np.where(sharded, (2.0 if stack.overlap.gather else 1.0) * largest + grads + ends, 0.0)
     gathered = gathered + np.where((layout.zero[at] == 2) & (layout.data.size[at] > 1), grads, 0.0)
-    # Narrow copies of the weights, as products read them forward and, transposed, backward.
-    low = 2.0 * job.operand / weight * (present @ here.whole) if job.operand < min(job.element, weight) else 0.0
+    low = np.zeros(len(at))
+    if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
+        low = low + 2.0 * job.operand / weight * np.where(sharded, largest, present[:, 1:-1] @ here.whole[1:-1])
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + np.where(sharded, largest, present @ here.whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
@@ -520,7 +538,9 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, .
     balanced = machine.stack.stages == "balanced"
 
     def possible(changes: Iterable[_Change]) -> list[_Change]:
-        return [change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced) is None]
+        return [
+            change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced, training=job.training) is None
+        ]
 
     hosted = machine.host is not None
     singles = possible(_changes(plan, hosted=hosted))
@@ -534,16 +554,19 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, .
     for changes in (singles, possible(pairs)):
         tried = [plan, *(change.plan for change in changes)]
         found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
-        spare, saved, fits = found.spare[1:], (found.total[0] - found.total)[1:], found.fits[1:]
+        # What lacks is the devices' memory or the host's; what a change frees and spares is told of that.
+        on_host = bool(found.spare[0] >= 0)
+        needed, room = (found.host, found.host_capacity) if on_host else (found.total, found.capacity)
+        spare, saved, fits, of = (room - needed)[1:], (needed[0] - needed)[1:], found.fits[1:], " of the host's memory" if on_host else ""
         mildest: dict[tuple[str, ...], int] = {}
         for i in map(int, np.flatnonzero(fits)):
             mildest.setdefault(changes[i].keys, i)
         if mildest:
             chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
-            return tuple(f"{changes[i].text} frees {_gib(saved[i])} and fits with {_gib(spare[i])} to spare" for i in chosen)
+            return tuple(f"{changes[i].text} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare" for i in chosen)
         if len(spare) and saved.max() > 0:
             most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
-            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}, but {lacking} are lacking"
+            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
     return (best or f"no change frees memory: {_gib(found.lacking[0])} are lacking",)
 
 
@@ -559,7 +582,7 @@ def _changes(plan: Plan, *, hosted: bool) -> Iterator[_Change]:
 
     def change(key: str, value: Any, **others: Any) -> _Change:
         aside = "".join(f" ({name}: {other})" for name, other in others.items() if name == "dp")
-        said = "+".join(value) if key == "offload" else value
+        said = ("+".join(value) or "none") if key == "offload" else value
         return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
 
     for micro in range(plan.micro_batch - 1, 0, -1):
@@ -573,6 +596,8 @@ def _changes(plan: Plan, *, hosted: bool) -> Iterator[_Change]:
         for what in OFFLOADS:
             if what not in plan.offload:
                 yield change("offload", tuple(kept for kept in OFFLOADS if kept in (*plan.offload, what)))
+        if plan.offload:
+            yield change("offload", ())
     factors = [factor for factor in divisors(plan.dp) if factor > 1]
     for factor in factors:
         yield change("tp", plan.tp * factor, dp=plan.dp // factor, sequence_parallel=plan.sequence_parallel or plan.tp == 1)

@@ -1,8 +1,9 @@
 """Tensors that the host keeps: copies between a device and its host, and the optimizer's step there [1]_, [2]_.
 
-The optimizer's states lie on the host, which updates them: gradients come down once a step, updated weights go up. With the
-shards of the weights there too, each pass fetches them, and gradients come down with each microbatch. Activations go down in
-the forward pass and come back in the backward pass. Each direction of the host's bus is a stream of its own.
+The optimizer's states lie on the host, which updates them: gradients go down, updated weights come up. Gradients that ranks
+share out (ZeRO 2 and 3) go down with each microbatch and are summed there; others stay on the device until the step's end. With
+shards of the weights there too, each pass fetches them. Activations go down in the forward pass and come back in the backward
+pass. Each direction of the host's bus is a stream of its own.
 
 References
 ----------
@@ -55,31 +56,34 @@ def kept_on_host(layout: Layout, what: Offload) -> Array:
     return np.asarray(layout.offload[what], dtype=float) if what in layout.offload else np.zeros(1)
 
 
-def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: Array) -> Copies | None:
+def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: Array, weights: Array) -> Copies | None:
     """Copies of a step; None where no plan keeps anything on the host.
 
     Parameters
     ----------
     kept : activations that a microbatch leaves in each unit, shape (units, n). [B]
     owned : parameters of which a rank updates the optimizer's states, shape (units, n). [1]
+    weights : size of a weight of each unit, shape (units, 1). [B]
     """
     if not layout.offload:
         return None
     host, stack = machine.host, machine.stack
     assert host is not None  # the caller has looked
-    share = host.bandwidth / machine.node
+    share = host.bandwidth / np.minimum(machine.node, layout.devices)
     bus = np.minimum(machine.network.host.bandwidth * machine.network.parameters.pcie_efficiency, share)
-    weight, gradient = stack.weight_size(job.weight), stack.gradient_size(job.element)
-    optimizer, weights, activations = (kept_on_host(layout, what) for what in ("optimizer", "weights", "activations"))
-    # Gradients and updated weights pass the host's memory too: r1 and w1; states and master weights r1 w1 each.
-    updated = gradient + 2.0 * (MASTER + STATE * job.optimizer_states) + weight
+    gradient, working = stack.gradient_size(job.element), share * host.utilisation
+    optimizer, fetched, activations = (kept_on_host(layout, what) for what in ("optimizer", "weights", "activations"))
+    summed = np.maximum(optimizer * (layout.zero >= 2), fetched) * float(job.training)  # gradients summed on the host
+    kept_weight = stack.weight_size(job.element)
+    # Gradients r1, master weights and states r1 w1 each, and the weights of the device w1 where they are not the master's.
+    updated = gradient + 2.0 * (MASTER + STATE * job.optimizer_states) + (kept_weight if kept_weight < MASTER else 0.0)
     return Copies(
         activations=divide(activations * kept, bus),
-        fetched=divide(weights * owned * weight, bus),
-        stored=divide(weights * owned * gradient, bus),
-        gradients=divide((optimizer - weights) * owned * gradient, bus),
-        update=divide(optimizer * owned * updated, share * host.utilisation),
-        renewed=divide((optimizer - weights) * owned * weight, bus),
+        fetched=divide(fetched * owned * weights, bus),
+        stored=summed * owned * gradient * np.maximum(1.0 / bus, 3.0 / working),  # r2 w1 to add to the sum
+        gradients=divide((optimizer - summed) * owned * gradient, bus),
+        update=divide(optimizer * owned * updated, working),
+        renewed=divide((optimizer - fetched) * owned * weights, bus),
     )
 
 

@@ -31,7 +31,6 @@ class Machine:
         return Wires(network=self.network, architecture=self.architecture, node=self.node)
 
 
-OVERFULL_HOST = "needs {host} of the host's memory per device"
 # Parts of a step's time, in the order in which they are told and drawn.
 BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
 
@@ -48,7 +47,7 @@ class Outcome:
     communication, exposed : time of collectives by name on that device, in all and as far as it lengthens the step. [s]
     by_layer : time of computing and of communication by layer type on that device, keys such as ``attention.compute``. [s]
     memory : bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
-    host_memory : bytes that the fullest device keeps on its host. [B]
+    host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory. [B]
     flops, model_flops : operations done on all devices, and those that the model needs (nothing computed again). [flop]
     traffic : bytes of main memory on all devices. [B]
     sent : bytes that one device sends inside its node, and out of it. [B]
@@ -69,6 +68,7 @@ class Outcome:
     by_layer: Mapping[str, Array] = field(default_factory=dict)
     problems: tuple[tuple[Mask, str], ...] = ()
     host_memory: Array = field(default_factory=lambda: np.zeros(1))
+    host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))
 
 
 __all__ = ["Job", "Machine", "Outcome"]

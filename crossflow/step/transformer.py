@@ -14,17 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.arrays import Array, Index, divide
 from crossflow.cost.parts import PartTimes, Wires, part_times, sent_bytes
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
 from crossflow.parallel.plan import Layout
 from crossflow.parallel.schedules import NATURAL, pipeline_order
-from crossflow.step.memory import Memory, activations, memory, parameters
+from crossflow.step.memory import Memory, activations, memory, parameters, weight_sizes
 from crossflow.step.offload import Copies, flow, host_copies, kept_on_host
-from crossflow.step.outcome import BREAKDOWN, OVERFULL_HOST, Job, Machine, Outcome
+from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
 from crossflow.step.stages import alike, row_counts
 from crossflow.timeline.pipeline import pipeline_ends
-from crossflow.units import show
 
 FORWARD, END, INPUT, WEIGHT, AGAIN = range(len(PHASES))
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
@@ -197,7 +196,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
 
 def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
     """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
-    weight, gradient = machine.stack.weight_size(job.weight), machine.stack.gradient_size(job.element)
+    weight, gradient = weight_sizes(job, machine.stack), machine.stack.gradient_size(job.element)
     sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
     named = units(job.model)
     dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in named), strict=True))
@@ -238,7 +237,9 @@ def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies 
     if not layout.offload:
         return None
     kept, _ = activations(job, layout, machine.stack)
-    return host_copies(job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned)
+    return host_copies(
+        job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned, weight_sizes(job, machine.stack)
+    )
 
 
 def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: State) -> Between:
@@ -256,7 +257,7 @@ def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: St
 
 def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
     """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32. [s]"""
-    weight = machine.stack.weight_size(job.weight)
+    weight = machine.stack.weight_size(job.element)
     master = 8.0 + weight if weight < 4 else 8.0
     moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
     passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
@@ -346,8 +347,10 @@ def slots_of(
     forward = np.where(sharded, gathered(plain_f, forward_of @ arrive, first, depth, ahead=ahead), plain_f)
     back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first, last, depth, ahead=ahead)
     backward = np.where(sharded & training, back, plain_b)
-    if copied is not None:
-        forward, backward = np.maximum(forward, forward_of @ copied.activations), np.maximum(backward, input_of @ copied.activations)
+    if copied is not None:  # each direction of the bus is a stream: activations and gradients go down, fetched weights and activations up
+        forward = np.maximum(forward, np.maximum(forward_of @ copied.activations, forward_of @ copied.fetched))
+        upwards = input_of @ (copied.activations + copied.fetched)
+        backward = np.maximum(backward, np.maximum(upwards, weight_of @ copied.stored) * float(training))
     # Activations between stages.
     hands = _hands(schedule, stages, chunks, microbatches) * np.array([[1.0], [float(training)]])
     hop = between.transfer[at] + between.whole[at]
@@ -548,15 +551,8 @@ def _outcome(
         },
         by_layer=by_layer,
         host_memory=held.host,
-        problems=overfull_host(held),
+        host_capacity=held.host_capacity,
     )  # fmt: skip
-
-
-def overfull_host(held: Memory) -> tuple[tuple[Mask, str], ...]:
-    """Plans that keep more on the host than it has room for."""
-    over = held.host > held.host_capacity
-    rooms = sorted(set(held.host_capacity[over].tolist()))
-    return tuple((over & (held.host_capacity == share), f"{OVERFULL_HOST} but has {show(share, 'B')}") for share in rooms)
 
 
 def _model_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:

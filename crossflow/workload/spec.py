@@ -585,7 +585,9 @@ class DlrmSpec(FileModel):
     top: MlpSpec = Field(description="MLP of the interaction's result; with `experts` one of them")
     experts: TopExpertsSpec | None = Field(None, description="experts in the place of the top MLP")
     global_batch: PositiveInt = Field(description="samples of one step over all devices")
-    dtype: DType = Field("tf32", description="type that the dense part computes in; tf32 is kept in 4 bytes")
+    dtype: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] = Field(
+        "tf32", description="type that the dense part computes in; tf32 is kept in 4 bytes"
+    )
     table_dtype: Literal["fp32", "fp16", "bf16", "int8", "fp8"] = Field("fp16", description="type that tables are kept in")
     optimizer: Optimizer = Field("sgd", description="of the dense part: states kept per parameter 0, 1, 2")
     table_optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = Field(

@@ -32,7 +32,7 @@ from pydantic import BaseModel
 
 import crossflow
 from crossflow import scenario, software
-from crossflow.architecture import execution, network, operation, template
+from crossflow.architecture import execution, host, network, operation, template
 from crossflow.architecture.model import Architecture
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
@@ -197,6 +197,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),
+        ("The host's memory: `host`", host.Host, None),
+        ("The memory of the host: `host`", host.Host, None),
         ("What running it takes: `operation`", operation.Operation, None),
         ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
         ("Technology choice: `technology`", template.TechnologyChoice, None),
