@@ -198,7 +198,6 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),
         ("The host's memory: `host`", host.Host, None),
-        ("The memory of the host: `host`", host.Host, None),
         ("What running it takes: `operation`", operation.Operation, None),
         ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
         ("Technology choice: `technology`", template.TechnologyChoice, None),
