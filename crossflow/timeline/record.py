@@ -1,0 +1,282 @@
+"""A step as it passes: what every device does and when, expanded from classes of devices and repeated passes on demand.
+
+A step of a large system has millions of events, but few different passes: the same kernels and collectives in the same order
+for each microbatch. A `Timeline` keeps each different pass once (`Pass`, its events relative to its start), and when it runs:
+`Slots`, one entry a device class, pass and microbatch. Devices that do the same at the same time are one class.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+
+# What a device has that works side by side: its units, the wires inside a layer, between stages, between replicas, to and in its host.
+STREAMS = ("compute", "tensor", "pipeline", "data", "host")
+COMPUTE, TENSOR, PIPELINE, DATA, HOST = range(len(STREAMS))
+# What an event is: kernels, a collective or transfer, or waiting in a collective for the last rank to arrive.
+WORK, COMMUNICATION, WAIT = range(3)
+# Where the time of a device goes; the parts add up to the step.
+ACTIVITIES = ("busy", "exposed_communication", "waiting", "host", "bubble", "imbalance")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pass:
+    """Events of one pass, relative to its start; arrays of shape (events,).
+
+    Attributes
+    ----------
+    label : what it is, such as ``F`` of a forward pass.
+    time : how long it takes. [s]
+    name : index of each event's name in the timeline's names.
+    stream, kind : index in `STREAMS`; what it is: kernels, communication, waiting.
+    start, end : [s]
+    layer : layer of the model, -1 where none is meant.
+    """
+
+    label: str
+    time: float
+    name: Index
+    stream: Index
+    kind: Index
+    start: Array
+    end: Array
+    layer: Index
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slots:
+    """When passes run; arrays of shape (slots,), those of a device in the order of their starts.
+
+    Attributes
+    ----------
+    device : class of devices.
+    passed : index of the pass.
+    start, end : [s]. A slot that takes other than its pass's time is stretched.
+    microbatch : -1 where none is meant.
+    source : slot on another device whose result it needs, -1 where there is none.
+    lag : time that the result travels. [s]
+    joins : further dependencies, slots and those that wait for them, shape (2, dependencies): collectives across devices.
+    """
+
+    device: Index
+    passed: Index
+    start: Array
+    end: Array
+    microbatch: Index
+    source: Index
+    lag: Array
+    joins: Index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A class of devices that do the same at the same time.
+
+    Attributes
+    ----------
+    name : such as ``stage 2`` or ``stage 2, replica 5``.
+    stage : pipeline stage.
+    ranks : the ranks of all its devices.
+    """
+
+    name: str
+    stage: int
+    ranks: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Events:
+    """Events of one class of devices in order of their starts; arrays of shape (events,), as in `Pass` and `Slots`."""
+
+    name: Index
+    stream: Index
+    kind: Index
+    start: Array
+    end: Array
+    layer: Index
+    microbatch: Index
+    slot: Index
+
+    def __len__(self) -> int:
+        return int(self.start.size)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timeline:
+    """When everything starts and ends.
+
+    Attributes
+    ----------
+    title : scenario and strategy.
+    names : names of events.
+    passes : different passes.
+    slots : when they run.
+    devices : classes of devices.
+    total : time of the step. [s]
+    node : devices of a node. [1]
+    memory : of each class the times at which its memory changes and what it holds from then on, each of shape (changes,). [s], [B]
+    capacity : memory of one device. [B]
+    even_idle : of each class the time without work if all stages took the mean of them: its bubble, shape (devices,). [s]
+    """
+
+    title: str
+    names: tuple[str, ...]
+    passes: tuple[Pass, ...]
+    slots: Slots
+    devices: tuple[Device, ...]
+    total: float
+    node: int
+    memory: tuple[tuple[Array, Array], ...]
+    capacity: float
+    even_idle: Array
+
+    @functools.cached_property
+    def _of_device(self) -> tuple[Index, ...]:
+        order = np.argsort(self.slots.device, kind="stable")
+        cuts = np.searchsorted(self.slots.device[order], np.arange(len(self.devices) + 1))
+        return tuple(order[a:b] for a, b in itertools.pairwise(cuts))
+
+    def slots_of(self, device: int) -> Index:
+        """Slots of a class of devices in the order of their starts."""
+        mine = self._of_device[device]
+        return mine[np.argsort(self.slots.start[mine], kind="stable")]
+
+    @functools.cached_property
+    def stretch(self) -> Array:
+        """Time of every slot over that of its pass, shape (slots,). [1]"""
+        times = np.array([one.time for one in self.passes])[self.slots.passed]
+        return np.asarray(np.divide(self.slots.end - self.slots.start, times, out=np.ones_like(times), where=times > 0))
+
+    def events(self, device: int, slots: Index | None = None) -> Events:
+        """Events of a class of devices, or of some of its slots only."""
+        mine = self.slots_of(device) if slots is None else slots
+        sizes = np.array([len(one.start) for one in self.passes], dtype=np.intp)[self.slots.passed[mine]]
+        slot = np.repeat(mine, sizes)
+        # Place of every event in its pass, and of that in all passes laid end to end.
+        first = np.cumsum([0, *[len(one.start) for one in self.passes]])[self.slots.passed[mine]]
+        within = np.arange(len(slot)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(first, sizes)
+        whole, begin, stretch = self._together, self.slots.start[slot], self.stretch[slot]
+        found = Events(
+            name=whole["name"][within], stream=whole["stream"][within], kind=whole["kind"][within],
+            start=begin + stretch * whole["start"][within], end=begin + stretch * whole["end"][within], layer=whole["layer"][within],
+            microbatch=self.slots.microbatch[slot], slot=slot,
+        )  # fmt: skip
+        order = np.argsort(found.start, kind="stable")
+        return Events(**{field: getattr(found, field)[order] for field in found.__dataclass_fields__})
+
+    @functools.cached_property
+    def _together(self) -> Mapping[str, Array]:
+        """Events of all passes end to end."""
+        return {
+            field: np.concatenate([getattr(one, field) for one in self.passes])
+            for field in ("name", "stream", "kind", "start", "end", "layer")
+        }
+
+    def chunks(self, device: int, most: int = 50_000) -> Iterator[Events]:
+        """Events of a class of devices in pieces of about `most` events, for writing without holding them all."""
+        mine = self.slots_of(device)
+        sizes = np.cumsum(np.array([len(one.start) for one in self.passes])[self.slots.passed[mine]])
+        cuts = np.searchsorted(sizes, np.arange(most, (sizes[-1] if len(sizes) else 0) + most, most))
+        for part in np.split(mine, np.unique(cuts[cuts < len(mine)] + 1)):
+            if len(part):
+                yield self.events(device, part)
+
+    @property
+    def event_count(self) -> int:
+        """Events of all devices, replicas and all."""
+        sizes = np.array([len(one.start) for one in self.passes], dtype=np.intp)
+        ranks = np.array([len(device.ranks) for device in self.devices])
+        return int((sizes[self.slots.passed] * ranks[self.slots.device]).sum())
+
+    # ---------------------------------------------------------------------------------- where the time goes
+
+    def activity(self) -> dict[str, Array]:
+        """Time of every class of devices by `ACTIVITIES`, each of shape (devices,); the parts add up to the step. [s]
+
+        Busy is what its units compute; exposed communication what they wait for collectives and transfers inside a pass; waiting what
+        a collective waits for its last rank; host what the host keeps them waiting. Of the rest, the bubble is what an even
+        pipeline would leave too, and imbalance what uneven stages and replicas add.
+        """
+        # A pass's units are idle for communication where nothing else runs: its time less work, waits and what the host takes.
+        table = np.zeros((4, len(self.passes)))
+        for i, one in enumerate(self.passes):
+            spans = one.end - one.start
+            work = spans[(one.stream == COMPUTE) & (one.kind == WORK)].sum()
+            wait, host = spans[one.kind == WAIT].sum(), spans[one.stream == HOST].sum()
+            table[:, i] = work, max(one.time - work - wait - host, 0.0), wait, host
+        each = table[:, self.slots.passed] * self.stretch
+        sums = np.stack([np.bincount(self.slots.device, row, len(self.devices)) for row in each])
+        idle = np.maximum(self.total - sums.sum(axis=0), 0.0)
+        bubble = np.minimum(idle, self.even_idle)
+        return dict(zip(ACTIVITIES, (*sums, bubble, idle - bubble), strict=True))
+
+    def utilisation(self) -> Array:
+        """Share of the step that each class of devices computes, shape (devices,). [1]"""
+        return np.asarray(self.activity()["busy"] / self.total)
+
+    # ---------------------------------------------------------------------------------- the critical path
+
+    @functools.cached_property
+    def _next(self) -> Index:
+        """Slot that follows each on its device, -1 after the last."""
+        after = np.full(len(self.slots.start), -1, dtype=np.intp)
+        for device in range(len(self.devices)):
+            mine = self.slots_of(device)
+            after[mine[:-1]] = mine[1:]
+        return after
+
+    @functools.cached_property
+    def _before(self) -> Mapping[int, list[int]]:
+        """For slots with further dependencies the slots that they wait for."""
+        found: dict[int, list[int]] = {}
+        for earlier, later in self.slots.joins.T.tolist():
+            found.setdefault(later, []).append(earlier)
+        return found
+
+    @functools.cached_property
+    def latest(self) -> Array:
+        """End that every slot could have without lengthening the step, shape (slots,). [s]
+
+        A slot holds up the next one of its device, those on other devices that need its result, and those that join it.
+        """
+        slots = self.slots
+        late, time = [self.total] * len(slots.start), (slots.end - slots.start).tolist()
+        follows, source, lag = self._next.tolist(), slots.source.tolist(), slots.lag.tolist()
+        for slot in np.argsort(slots.start, kind="stable")[::-1].tolist():
+            if follows[slot] >= 0:
+                late[slot] = min(late[slot], late[follows[slot]] - time[follows[slot]])
+            begin = late[slot] - time[slot]
+            if source[slot] >= 0:
+                late[source[slot]] = min(late[source[slot]], begin - lag[slot])
+            for earlier in self._before.get(slot, ()):
+                late[earlier] = min(late[earlier], begin)
+        return np.array(late)
+
+    @property
+    def slack(self) -> Array:
+        """How much later each slot could end without lengthening the step, shape (slots,). [s]"""
+        return np.maximum(self.latest - self.slots.end, 0.0)
+
+    def critical_path(self) -> list[int]:
+        """Slots that decide how long the step takes, from the first to the last: each starts as what it waited for is there."""
+        slots = self.slots
+        if not len(slots.start):
+            return []
+        before = np.full(len(slots.start), -1, dtype=np.intp)
+        before[self._next[self._next >= 0]] = np.flatnonzero(self._next >= 0)
+        path = [int(slots.end.argmax())]
+        while True:
+            slot = path[-1]
+            waits = [
+                (slots.end[other] + lag, other) for other, lag in ((before[slot], 0.0), (slots.source[slot], slots.lag[slot])) if other >= 0
+            ]
+            waits += [(slots.end[other], other) for other in self._before.get(slot, ())]
+            if not waits:
+                return path[::-1]
+            path.append(int(max(waits)[1]))
