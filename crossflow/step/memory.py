@@ -445,6 +445,40 @@ def _pipeline(
     return state + chosen, moment, (state + moments[UPDATE]).sum(axis=0).max(axis=0), host.max(axis=0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """What devices of one plan hold as a step passes. [B]
+
+    Attributes
+    ----------
+    still : of every stage what stays all the time, with the framework's, shape (stages,).
+    kept, working : of every row the activations that a microbatch leaves, and what its backward pass (its forward pass, where nothing
+        trains) adds while it runs, with what the allocator holds beside, shape (rows,).
+    """
+
+    still: Array
+    kept: Array
+    working: Array
+
+
+def ledger(job: Job, layout: Layout, machine: Machine, schedule: str, shape: tuple[int, int, int]) -> Ledger:
+    """Ledger of a single plan; `shape` is its stages, chunks and microbatches."""
+    stack, at = machine.stack, np.zeros(1, dtype=np.intp)
+    flight = in_flight(schedule, *shape)
+    held = _holdings(job, layout, stack)
+    stages, chunks, microbatches = shape
+    ends = int(layout.first_stage[0]), int(layout.last_stage[0])
+    forward, inputs, weights = row_counts(job, schedule, stages, chunks, microbatches, *ends, stack.stages == "balanced")
+    passed = np.maximum(inputs, weights) if job.training else forward
+    state, _, _, _ = _pipeline(job, layout, stack, held, at, flight, schedule, chunks, microbatches)
+    kept, working = (passed @ held.kept)[:, 0], np.where(passed > 0, held.working[:, 0], 0.0).max(axis=1)
+    if "activations" in layout.offload:  # two units stay while a pass runs
+        kept, working = np.zeros_like(kept), working + 2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1)
+    more = 1.0 + float(stack.memory.fragmentation[0])
+    still = state.sum(axis=0)[:, 0] - state[ACTIVATIONS, :, 0]
+    return Ledger(still=float(stack.memory.context[0]) + more * still, kept=more * kept, working=more * working)
+
+
 def kv_cache(job: Job, layout: Layout) -> Array:
     """Keys and values, or their latents, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,12 +55,21 @@ def row_counts(
     return found[0][chunk], found[1][chunk], found[2][chunk]
 
 
+@dataclass(frozen=True)
+class Occurrence:
+    """One unit of the model in its order: which, of which layer (None of the ends), and of what it needs gradients."""
+
+    unit: int
+    layer: int | None
+    input: bool
+    weight: bool
+
+
 @functools.lru_cache(maxsize=1024)
-def counts(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[Array, Array, Array]:
-    """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights.
+def sequence(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[tuple[Occurrence, ...], ...]:
+    """Units of every chunk of a pipeline, in the order of the model.
 
     A frozen unit has no weight gradient; one with nothing that trains below it needs no gradient of its input either.
-    Returns three arrays of shape (chunks of all stages, units).
     """
     model, training = job.model, job.training
     sizes = chunk_layers(model, stages, chunks, first, last, balanced)
@@ -72,13 +82,25 @@ def counts(job: Job, stages: int, chunks: int, first: int, last: int, balanced: 
             continue
         order += [(chunk, place[f"{kind}.{j}.{part.type}"], part.type, layer) for j, part in enumerate(model.layers[kind].parts)]
     order.append((stages * chunks - 1, place["head"], "head", None))
-    result = np.zeros((3, stages * chunks, len(place)))
+    found: list[list[Occurrence]] = [[] for _ in range(stages * chunks)]
     below = False
     for chunk, unit, kind_, number in order:
         trains = training and not job.is_frozen(kind_, number)
-        result[0, chunk, unit] += 1
         # The embedding's "input gradient" is the scatter into its own table.
-        result[1, chunk, unit] += training and (below or (kind_ == "embedding" and trains))
-        result[2, chunk, unit] += trains
+        back = training and (below or (kind_ == "embedding" and trains))
+        found[chunk].append(Occurrence(unit, number, back, trains))
         below = below or trains
+    return tuple(tuple(chunk) for chunk in found)
+
+
+@functools.lru_cache(maxsize=1024)
+def counts(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[Array, Array, Array]:
+    """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights.
+
+    Returns three arrays of shape (chunks of all stages, units).
+    """
+    result = np.zeros((3, stages * chunks, len(units(job.model))))
+    for chunk, occurrences in enumerate(sequence(job, stages, chunks, first, last, balanced)):
+        for one in occurrences:
+            result[:, chunk, one.unit] += 1, one.input, one.weight
     return result[0], result[1], result[2]

@@ -103,22 +103,38 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     machine : device, network and software; its quantities may vary over the n points too.
     held, kernels : memory of the step and kernels of its parts, worked out here where they are not given.
     """
-    n = len(layout)
-    kernels = block_kernels(job, layout, machine.stack) if kernels is None else kernels
-    names = [name for name, _ in units(job.model)]
-    wires = machine.wires
-    found: dict[str, Array] = {}
+    n, found = len(layout), dict[str, Array]()
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, n)
-        passes = _passes(kernels, times, layout, wires, machine)
-        state = _state(job, layout, machine, wires)
-        between = _between(job, layout, machine, wires, state)
+        steps = steps_of(job, layout, machine, block_kernels(job, layout, machine.stack) if kernels is None else kernels)
         for members, stages, chunks, microbatches, schedule in alike(layout):
-            here = _pipeline(job, layout, machine, passes, state, members, stages, chunks, microbatches, schedule, between)
+            here = _pipeline(job, layout, machine, steps, members, stages, chunks, microbatches, schedule)
             for name, values in here.items():
                 found.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., members] = values
     _endless(found)
-    return _outcome(job, layout, machine, times, passes, state, found, memory(job, layout, machine) if held is None else held)
+    return _outcome(job, layout, machine, steps, found, memory(job, layout, machine) if held is None else held)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What steps consist of: kernels and passes of every unit, weights, and what goes between stages."""
+
+    times: PartTimes
+    passes: Passes
+    state: State
+    between: Between
+
+
+def steps_of(job: Job, layout: Layout, machine: Machine, kernels: Kernels) -> Steps:
+    """What the steps of all design points consist of."""
+    names = [name for name, _ in units(job.model)]
+    times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, len(layout))
+    state = _state(job, layout, machine, machine.wires)
+    return Steps(
+        times=times,
+        passes=_passes(kernels, times, layout, machine.wires, machine),
+        state=state,
+        between=_between(job, layout, machine, machine.wires, state),
+    )
 
 
 def _endless(found: dict[str, Array]) -> None:
@@ -303,9 +319,7 @@ def slots_of(
     job: Job,
     layout: Layout,
     machine: Machine,
-    passes: Passes,
-    state: State,
-    between: Between,
+    steps: Steps,
     at: Index,
     stages: int,
     chunks: int,
@@ -314,6 +328,7 @@ def slots_of(
 ) -> Slots:
     """Slots of points whose pipelines have one shape."""
     stack, training = machine.stack, job.training
+    passes, state, between = steps.passes, steps.state, steps.between
     ends = int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]])
     forward_of, input_of, weight_of = row_counts(job, schedule, stages, chunks, microbatches, *ends, stack.stages == "balanced")
     split = schedule not in WHOLE and pipeline_order(schedule, stages, chunks, microbatches).split
@@ -383,6 +398,55 @@ def _hands(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
     return found
 
 
+def _by_stage(values: Array, stages: int) -> Array:
+    """Sums over the rows of every stage, shape (..., stages, n)."""
+    return np.asarray(values.reshape(*values.shape[:-2], -1, stages, values.shape[-1]).sum(axis=-3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closing:
+    """What every stage does once its last microbatch is through; arrays of shape (stages, n). [s]
+
+    Attributes
+    ----------
+    reductions : of gradients that are not reduced in the passes, by collective, shape (collectives, stages, n).
+    lowered : copies of gradients to the host.
+    exposed : of both, what comes after the last pass: they may run in buckets beside it.
+    update, on_host, renewed, regather : the optimizer on the device; on the host, and what copies of updated weights take beyond;
+        and gathers of updated weights that the next step waits for.
+    """
+
+    reductions: Array
+    lowered: Array
+    exposed: Array
+    update: Array
+    on_host: Array
+    renewed: Array
+    regather: Array
+
+
+def closing_of(layout: Layout, machine: Machine, steps: Steps, slots: Slots, at: Index, stages: int) -> Closing:
+    """End of a step of points whose pipelines have one shape."""
+    stack, state = machine.stack, steps.state
+    trained, copied = _by_stage(slots.weight_of, stages), None if state.copies is None else state.copies.at(at)
+    none = np.zeros((stages, len(at)))
+    reductions = np.where(layout.zero[at] >= 3, 0.0, trained @ state.reduce[..., at])
+    layers = np.maximum(_by_stage(slots.forward_of, stages)[:, 1:-1].sum(axis=1), 1.0)[:, None]
+    lowered = none if copied is None else trained @ copied.gradients
+    final, volume = _by_stage(slots.final, stages), reductions.sum(axis=0)
+    # On the host, updated weights go to the device while the next ones are updated.
+    on_host = none if copied is None else trained @ copied.update
+    return Closing(
+        reductions=reductions,
+        lowered=lowered,
+        exposed=flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered,
+        update=trained @ state.update[:, at],
+        on_host=on_host,
+        renewed=none if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host,
+        regather=none if stack.overlap.optimizer else trained @ state.regather[:, at],
+    )
+
+
 def _stage_ends(slots: Slots, rounds: Array, stages: int, chunks: int, microbatches: int, schedule: str) -> Array:
     """Time at which every stage has finished its last slot, shape (stages, n). [s]"""
     if stages == 1 and schedule in NATURAL:
@@ -399,18 +463,16 @@ def _pipeline(
     job: Job,
     layout: Layout,
     machine: Machine,
-    passes: Passes,
-    state: State,
+    steps: Steps,
     at: Index,
     stages: int,
     chunks: int,
     microbatches: int,
     schedule: str,
-    between: Between,
 ) -> dict[str, Array]:
     """Step of points whose pipelines have one shape: its time, and its parts on the stage that ends last."""
-    stack = machine.stack
-    slots = slots_of(job, layout, machine, passes, state, between, at, stages, chunks, microbatches, schedule)
+    stack, passes, state, between = machine.stack, steps.passes, steps.state, steps.between
+    slots = slots_of(job, layout, machine, steps, at, stages, chunks, microbatches, schedule)
     forward_of, input_of, weight_of = slots.forward_of, slots.input_of, slots.weight_of
     microbatch = layout.microbatches[at]
     rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
@@ -420,20 +482,11 @@ def _pipeline(
     hop, extra = slots.hop, float(stack.host.microbatch[0])
 
     def by_stage(values: Array) -> Array:
-        return np.asarray(values.reshape(*values.shape[:-2], -1, stages, values.shape[-1]).sum(axis=-3))
+        return _by_stage(values, stages)
 
-    # Gradients: after the last microbatch, or in buckets beside its backward pass.
-    trained = by_stage(weight_of)
-    reductions = np.where(sharded, 0.0, trained @ state.reduce[..., at])
-    layers = np.maximum(by_stage(forward_of)[:, 1:-1].sum(axis=1), 1.0)[:, None]
-    lowered = np.zeros((1, 1)) if copied is None else trained @ copied.gradients
-    final = by_stage(slots.final)
-    exposed = flow((final, reductions.sum(axis=0), lowered), layers) - final if stack.overlap.data else reductions.sum(axis=0) + lowered
-    regather = np.zeros((1, 1)) if stack.overlap.optimizer else trained @ state.regather[:, at]
-    update = trained @ state.update[:, at]
-    # On the host, updated weights go to the device while the next ones are updated.
-    on_host = np.zeros((1, 1)) if copied is None else trained @ copied.update
-    renewed = np.zeros((1, 1)) if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host
+    closing, trained = closing_of(layout, machine, steps, slots, at, stages), by_stage(weight_of)
+    reductions, lowered, exposed, regather = closing.reductions, closing.lowered, closing.exposed, closing.regather
+    update, on_host, renewed = closing.update, closing.on_host, closing.renewed
     ends = _stage_ends(slots, rounds, stages, chunks, microbatches, schedule)
     if schedule == "pipedream":  # every stage reduces and updates after each microbatch
         reductions, update = microbatch * reductions, microbatch * update
@@ -510,10 +563,9 @@ def _pipeline(
     }
 
 
-def _outcome(
-    job: Job, layout: Layout, machine: Machine, times: PartTimes, passes: Passes, state: State, found: Mapping[str, Array], held: Memory
-) -> Outcome:
+def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
     """Totals over all devices, and the names that people read."""
+    times, passes, state = steps.times, steps.passes, steps.state
     forward, inputs, weights = found["occurs"]
     ranks = layout.tp * layout.cp * layout.dp
     outer = np.array([name in ("embedding", "head") for name in times.units])[:, None]

@@ -160,7 +160,8 @@ def _repetition(ends: Array, walk: Walk, stages: int, chunks: int) -> tuple[Arra
 def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
     """Finishing time of every slot, and a row of zeros, shape (slots + 1, n). [s]
 
-    durations : by kind and row, or of every slot in the walk's sequence, shape (kinds x rows, n) or (slots, n). [s]
+    durations : by kind and row, shape (kinds x rows, n). [s]
+    transfer : time that the result of another stage travels, shape (n,). [s]
     """
     n, total = durations.shape[1], len(walk.before)
     if total * n <= FEW:
@@ -170,6 +171,15 @@ def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
     for slots, before, source, row, crosses in walk.layers:
         arrived = np.where(crosses, ends[source] + transfer, ends[source]) if late else ends[source]
         ends[slots] = np.maximum(ends[before], arrived) + durations[row]
+    return ends
+
+
+def uneven_ends(walk: Walk, durations: Array, lags: Array) -> Array:
+    """The same where every slot takes a time of its own, and every result travels for one, both of shape (slots, n). [s]"""
+    ends = np.zeros((len(walk.before) + 1, durations.shape[1]))
+    for slots, before, source, _, crosses in walk.layers:
+        arrived = ends[source] + np.where(crosses, lags[slots], 0.0)
+        ends[slots] = np.maximum(ends[before], arrived) + durations[slots]
     return ends
 
 

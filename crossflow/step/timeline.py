@@ -1,0 +1,495 @@
+"""A transformer's step as a timeline: passes laid out unit by unit, slots by the schedule, then the replicas' collectives [1]_.
+
+The construction goes from the inside out, as the dependencies do: a tensor group runs a pass in step, unit by unit; passes are the
+slots of a pipeline; replicas of the pipeline meet where gradients are reduced. Times are those of `crossflow.step.transformer`.
+
+References
+----------
+.. [1] Lu et al., "DistSim: A performance model of large-scale hybrid distributed DNN training", CF 2023, Sec. 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+from crossflow.parallel.blocks import block_kernels
+from crossflow.parallel.plan import Layout
+from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder, pipeline_order
+from crossflow.step.memory import ledger
+from crossflow.step.outcome import Job, Machine
+from crossflow.step.stages import Occurrence, alike, sequence
+from crossflow.step.transformer import COLLECTIVES, Closing, Slots, Steps, closing_of, slots_of, steps_of
+from crossflow.step.uneven import EVEN, Uneven, World
+from crossflow.timeline.pipeline import Walk, uneven_ends, walk_of
+from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, HOST, PIPELINE, TENSOR, WAIT, WORK, Device, Pass, Timeline
+from crossflow.timeline.record import Slots as Filled
+
+# Collectives that bring what a unit's kernels read; the others carry what they have made.
+BEFORE = ("all_gather",)
+
+
+@dataclass
+class _Layout:
+    """Lays the events of one pass out on a device's streams, in the order of its program."""
+
+    names: dict[str, int]
+    units: float = 0.0  # time at which the units are free [s]
+    data: float = 0.0  # the same of the stream of gathers and reductions [s]
+    rows: list[tuple[int, int, int, float, float, int]] = field(default_factory=list)
+
+    def add(self, name: str, stream: int, kind: int, start: float, time: float, layer: int) -> float:
+        """Add an event where it takes any time; its end. [s]"""
+        if time > 0:
+            self.rows.append((self.names.setdefault(name, len(self.names)), stream, kind, start, start + time, layer))
+        return start + time
+
+    def work(self, name: str, time: float, layer: int, speed: float, slowest: float, after: float = 0.0) -> float:
+        """Kernels on a rank of some speed, and its wait for the slowest of its group; the start. [s]"""
+        start = max(self.units, after)
+        end = self.add(name, COMPUTE, WORK, start, time / speed, layer)
+        self.units = self.add(f"{name}, slowest rank", TENSOR, WAIT, end, time / slowest - time / speed, layer)
+        return start
+
+    def send(self, name: str, stream: int, time: float, layer: int) -> None:
+        """A collective or transfer that the units wait for."""
+        self.units = self.add(name, stream, COMMUNICATION, self.units, time, layer)
+
+    def made(self, label: str) -> Pass:
+        """The pass."""
+        columns = list(zip(*self.rows, strict=True)) if self.rows else [()] * 6
+        name, stream, kind, layer = (np.array(columns[i], dtype=np.intp) for i in (0, 1, 2, 5))
+        start, end = (np.array(columns[i], dtype=float) for i in (3, 4))
+        time = max(self.units, self.data)
+        return Pass(label=label, time=time, name=name, stream=stream, kind=kind, start=start, end=end, layer=layer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One plan's step: what `transformer_step` works out, at its only point."""
+
+    job: Job
+    layout: Layout
+    machine: Machine
+    steps: Steps
+    slots: Slots
+    order: PipelineOrder
+    closing: Closing
+    rows: tuple[tuple[Occurrence, ...], ...]
+    names: dict[str, int]
+
+    def unit_name(self, one: Occurrence) -> str:
+        """Name of a unit's events: its part of a layer."""
+        return self.steps.times.units[one.unit].split(".")[-1]
+
+    # ---------------------------------------------------------------------------------- passes
+
+    def passed(self, kind: int, row: int, speed: float = 1.0, slowest: float = 1.0) -> Pass:
+        """Events of a slot on a rank of some speed, whose tensor group's slowest rank has another."""
+        made = _Layout(self.names)
+        if kind == FORWARD:
+            self._forward(made, self.rows[row], speed, slowest)
+        elif kind == BACKWARD:
+            self._backward(made, self.rows[row], speed, slowest)
+        else:
+            for one in reversed(self.rows[row]):
+                made.work(f"{self.unit_name(one)} weight gradient", self._weight(one), _layer(one), speed, slowest)
+        if kind == BACKWARD and not self.order.flush:
+            self._at_once(made, row % self.order.stages)
+        rows = len(self.rows)
+        handed = 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
+        made.units = max(made.units, made.data)
+        made.send("send_recv", PIPELINE, handed, -1)
+        # What the host takes beyond is what is left of the slot; on a slower device it need not wait for its host as long.
+        work = self.compute(kind, row)
+        left = float(self.slots.busy[kind * rows + row, 0]) + self.updated(kind, row) - (made.units - work / slowest + work)
+        if left > 1e-12:
+            made.units = made.add("waiting for the host", HOST, WORK, made.units, left, -1)
+        made.data = 0.0
+        return made.made(LETTERS[kind])
+
+    def updated(self, kind: int, row: int) -> float:
+        """What a pass backward takes longer where weights are updated after each (PipeDream). [s]"""
+        if self.order.flush or kind != BACKWARD:
+            return 0.0
+        stage, closing = row % self.order.stages, self.closing
+        reduce = 0.0 if self.machine.stack.overlap.data else float(closing.reductions[:, stage].sum())
+        return float(closing.update[stage, 0]) + reduce
+
+    def _at_once(self, made: _Layout, stage: int) -> None:
+        """Gradients are reduced and weights updated before the next pass."""
+        times = self.closing.reductions[:, stage, 0]
+        if not self.machine.stack.overlap.data:
+            for which in np.flatnonzero(times):
+                made.send(COLLECTIVES[which], DATA, float(times[which]), -1)
+        made.units = made.add("optimizer", COMPUTE, WORK, made.units, float(self.closing.update[stage, 0]), -1)
+
+    def compute(self, kind: int, row: int) -> float:
+        """Time of a slot's kernels at full speed. [s]"""
+        passes = self.steps.passes
+        if kind == FORWARD:
+            return sum(float(passes.device[:, 0, one.unit, 0].sum()) for one in self.rows[row])
+        weight = sum(self._weight(one) for one in self.rows[row])
+        if kind == WEIGHT:
+            return weight
+        back = sum(float(passes.device[:, 1, one.unit, 0].sum()) for one in self.rows[row] if one.input)
+        return back + (0.0 if self.order.split else weight)
+
+    def _weight(self, one: Occurrence) -> float:
+        return float(self.steps.passes.weight[:, one.unit, 0].sum()) if one.weight else 0.0
+
+    def _gather(self, made: _Layout, one: Occurrence) -> float:
+        """A unit's sharded weights arrive, ahead of it on a stream of their own or while it waits; when they are there. [s]"""
+        time = float(self.steps.state.gather[one.unit, 0])
+        if not time:
+            return 0.0
+        begin = made.data if self.machine.stack.overlap.gather else max(made.data, made.units)
+        made.data = made.add("all_gather", DATA, COMMUNICATION, begin, time, _layer(one))
+        return made.data
+
+    def _forward(self, made: _Layout, occurrences: Iterable[Occurrence], speed: float, slowest: float) -> None:
+        passes = self.steps.passes
+        for one in occurrences:
+            there, layer, name = self._gather(made, one), _layer(one), self.unit_name(one)
+            self._blocking(made, passes.blocking[:, 0, one.unit, 0], layer, first=True)
+            start = made.work(name, float(passes.device[:, 0, one.unit, 0].sum()), layer, speed, slowest, there)
+            beside = passes.sent[:, 0, one.unit, 0] - passes.blocking[:, 0, one.unit, 0]
+            self._beside(made, beside, start, layer)
+            self._blocking(made, passes.blocking[:, 0, one.unit, 0], layer, first=False)
+
+    def _backward(self, made: _Layout, occurrences: Sequence[Occurrence], speed: float, slowest: float) -> None:
+        passes, state = self.steps.passes, self.steps.state
+        later = list(reversed(occurrences))
+        there = self._gather(made, later[0]) if later[0].input else 0.0
+        for i, one in enumerate(later):
+            layer, name = _layer(one), self.unit_name(one)
+            hidden = passes.hides[:, one.unit, 0]
+            blocking = passes.blocking[:, 1, one.unit, 0] + self._spilled(one) * hidden
+            if one.input:
+                self._blocking(made, blocking, layer, first=True)
+                start = made.work(f"{name} backward", float(passes.device[:, 1, one.unit, 0].sum()), layer, speed, slowest, there)
+                self._beside(made, passes.sent[:, 1, one.unit, 0] - passes.blocking[:, 1, one.unit, 0] - hidden, start, layer)
+                self._blocking(made, blocking, layer, first=False)
+            # The next unit's weights are on their way before this one's gradients.
+            there = self._gather(made, later[i + 1]) if i + 1 < len(later) and later[i + 1].input else 0.0
+            if one.weight and not self.order.split:
+                start = made.work(f"{name} weight gradient", self._weight(one), layer, speed, slowest)
+                self._beside(made, (1.0 - self._spilled(one)) * hidden * one.input, start, layer)
+            reduce = state.reduce[:, one.unit, 0] * (one.weight and self.layout.zero[0] >= 3)
+            for which in np.flatnonzero(reduce):
+                begin = max(made.data, made.units)
+                made.data = made.add(COLLECTIVES[which], DATA, COMMUNICATION, begin, float(reduce[which]), layer)
+                if not self.machine.stack.overlap.gather:
+                    made.units = made.data
+
+    def _spilled(self, one: Occurrence) -> float:
+        """Share of the collectives beside a weight's gradient that it is too short to hide."""
+        hidden = float(self.steps.passes.hides[:, one.unit, 0].sum())
+        if not hidden or not one.weight or self.order.split:
+            return 1.0
+        return max(1.0 - float(self.steps.passes.weight[:, one.unit, 0].sum()) / hidden, 0.0)
+
+    def _blocking(self, made: _Layout, times: Array, layer: int, *, first: bool) -> None:
+        for which in np.flatnonzero(times):
+            if (COLLECTIVES[which] in BEFORE) == first:
+                made.send(COLLECTIVES[which], TENSOR, float(times[which]), layer)
+
+    def _beside(self, made: _Layout, times: Array, start: float, layer: int) -> None:
+        """Collectives that run while kernels do."""
+        for which in np.flatnonzero(times > 0):
+            start = made.add(COLLECTIVES[which], TENSOR, COMMUNICATION, start, float(times[which]), layer)
+
+
+def _layer(one: Occurrence) -> int:
+    return -1 if one.layer is None else one.layer
+
+
+def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str, uneven: Uneven = EVEN) -> Timeline:
+    """Timeline of a step of a single plan.
+
+    Parameters
+    ----------
+    job, layout, machine : as of `transformer_step`, with one design point.
+    title : scenario and strategy.
+    uneven : what makes devices, links and passes differ.
+    """
+    [(at, stages, chunks, _, schedule)] = alike(layout)
+    microbatches = int(layout.microbatches[0])
+    kernels = block_kernels(job, layout, machine.stack)
+    steps = steps_of(job, layout, machine, kernels)
+    slots = slots_of(job, layout, machine, steps, at, stages, chunks, microbatches, schedule)
+    order = pipeline_order(schedule, stages, chunks, microbatches)
+    first, last = int(layout.first_stage[0]), int(layout.last_stage[0])
+    in_order = sequence(job, stages, chunks, first, last, machine.stack.stages == "balanced")
+    names: dict[str, int] = {}
+    step = _Step(
+        job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
+        closing=closing_of(layout, machine, steps, slots, at, stages), rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
+    )  # fmt: skip
+    world = World.of(uneven, layout, walk_of(order), stages)
+    return _Filler(step=step, world=world, title=title).filled()
+
+
+@dataclass
+class _Filler:
+    """Runs the slots of every class of devices, then what comes after the last microbatch, and keeps all of it."""
+
+    step: _Step
+    world: World
+    title: str
+    classes: list[_Class] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    columns: list[tuple[Array, ...]] = field(default_factory=list)
+    joins: list[tuple[int, int]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, device: int, passed: int, start: float, end: float, *, microbatch: int = -1) -> int:
+        """Add one slot; its number."""
+        return int(self.extend([device], [passed], [start], [end], [microbatch], [-1], [0.0])[0])
+
+    def extend(self, *columns: Sequence[float] | Array) -> Index:
+        """Add slots by columns as in `crossflow.timeline.record.Slots`; their numbers."""
+        arrays = tuple(np.asarray(column) for column in columns)
+        self.columns.append(arrays)
+        self.count += len(arrays[0])
+        return np.arange(self.count - len(arrays[0]), self.count)
+
+    def passed(self, made: Pass) -> int:
+        """Keep a pass; its number."""
+        self.passes.append(made)
+        return len(self.passes) - 1
+
+    # ---------------------------------------------------------------------------------- filling
+
+    def filled(self) -> Timeline:
+        """All slots."""
+        step, world = self.step, self.world
+        self.classes = _classes(world, step.order.stages)
+        walk = walk_of(step.order)
+        starts, ends = self._times(walk)
+        last = self._pipelines(walk, starts, ends)
+        total = self._close(last, np.stack([ends[mine].max(axis=0) for mine in walk.stages]))
+        return Timeline(
+            title=self.title, names=tuple(step.names), passes=tuple(self.passes), slots=self._slots(), devices=tuple(self._devices()),
+            total=total, node=step.machine.node, memory=self._memory(walk, starts, ends),
+            capacity=float(step.machine.architecture.memory.capacity[0]), even_idle=self._even_idle(walk),
+        )  # fmt: skip
+
+    def _times(self, walk: Walk) -> tuple[Array, Array]:
+        """Start and end of every slot of the schedule in every kind of replica, shape (slots, kinds of replicas). [s]"""
+        step, world, order = self.step, self.world, self.step.order
+        compute = np.array([step.compute(k, r) for k in range(3) for r in range(order.rows)])[walk.kind_row]
+        stage = walk.kind_row % order.rows % order.stages
+        updates = np.array([step.updated(k, r) for k in range(3) for r in range(order.rows)])[walk.kind_row]
+        busy = step.slots.busy[walk.kind_row] + updates[:, None]
+        durations = busy + compute[:, None] * (world.jitter / world.slowest[stage] - 1.0)
+        ends = uneven_ends(walk, durations, self._lags(walk))[:-1]
+        return ends - durations, ends
+
+    def _lags(self, walk: Walk) -> Array:
+        """Time that what each slot needs travels from another stage, shape (slots, 1). [s]"""
+        order, flight = self.step.order, float(self.step.slots.flight[0])
+        row = walk.kind_row % order.rows
+        sender = np.append(row, 0)[walk.source] % order.stages
+        slower = self.world.link[np.minimum(sender, row % order.stages)]
+        return np.where(walk.crosses, flight / slower, 0.0)[:, None]
+
+    def _pipelines(self, walk: Walk, starts: Array, ends: Array) -> Index:
+        """Slots of the schedule of all classes; the last slot of every class, shape (classes,)."""
+        lags, batches, nowhere = self._lags(walk)[:, 0], self._batches(walk), len(walk.before)
+        # Number of every slot in the first class of its stage, by kind of replica; senders are looked up there.
+        number = np.full((len(self.world.members), nowhere + 1), -1, dtype=np.intp)
+        places, last = [], np.zeros(len(self.classes), dtype=np.intp)
+        for device, one in enumerate(self.classes):
+            at = walk.stages[one.stage]
+            at = at[ends[at, one.kind] > starts[at, one.kind]]
+            passes = self._table(one)[walk.kind_row[at]]
+            own = self.count + np.arange(len(at))
+            if one.group == 0:
+                number[one.kind, at] = own
+            last[device] = own[-1]
+            places.append(at)
+            self.extend(
+                np.full(len(at), device), passes, starts[at, one.kind], ends[at, one.kind], batches[at], np.full(len(at), -1), lags[at]
+            )
+        for device, (one, at) in enumerate(zip(self.classes, places, strict=True)):
+            self.columns[device][5][:] = np.where(walk.crosses[at], number[one.kind, walk.source[at]], -1)
+        return last
+
+    def _batches(self, walk: Walk) -> Index:
+        """Microbatch of every slot of the walk."""
+        order = self.step.order
+        found = np.zeros(len(walk.before), dtype=np.intp)
+        for mine, slots in zip(walk.stages, order.slots, strict=True):
+            found[mine] = slots[:, 2]
+        return found
+
+    def _table(self, one: _Class) -> Index:
+        """Pass of every kind and row of one class, shape (kinds x rows,); -1 of other stages'."""
+        order, found = self.step.order, np.full(3 * self.step.order.rows, -1, dtype=np.intp)
+        for kind in range(3 if order.split else 2):
+            for row in range(one.stage, order.rows, order.stages):
+                made = self.step.passed(kind, row, one.speed, float(self.world.slowest[one.stage, one.kind]))
+                found[kind * order.rows + row] = self.passed(made)
+        return found
+
+    # ---------------------------------------------------------------------------------- after the last microbatch
+
+    def _close(self, last: Index, ends: Array) -> float:
+        """Reductions, optimizer and what the host does at the end, of every class; the time of the step. [s]
+
+        `last` is the last slot of every class, `ends` when every stage of every kind of replica is through, shape (stages, kinds).
+        """
+        step, closing = self.step, self.step.closing
+        host = float(step.machine.stack.host.step[0])
+        if not step.order.flush:
+            return self._finish(np.full(len(self.classes), ends.max()), np.full(len(self.classes), -1), host)
+        there = ends.max(axis=1)
+        if len(step.order.chains) > 1:  # both directions of a layer are reduced together
+            there = np.maximum(there, there[::-1])
+        reduces = [self.passed(self._reduce_pass(closing, stage)) for stage in range(step.order.stages)]
+        after, reduced = there + closing.exposed[:, 0], np.zeros(len(self.classes), dtype=np.intp)
+        slowest = [
+            max((i for i, one in enumerate(self.classes) if one.stage == stage), key=lambda i: ends[stage, self.classes[i].kind])
+            for stage in range(step.order.stages)
+        ]
+        replicas = closing.reductions.any()
+        for device, one in enumerate(self.classes):
+            own = float(ends[one.stage, one.kind])
+            begin = float(there[one.stage]) if replicas else own
+            if begin > own:
+                self.add(device, self.passed(_unit_pass(step.names, "waiting for the last replica", DATA, WAIT)), own, begin)
+            reduced[device] = self.add(device, reduces[one.stage], begin, begin + float(closing.exposed[one.stage, 0]))
+            if begin > own:
+                self.joins.append((int(last[slowest[one.stage]]), int(reduced[device])))
+        latest = max(range(len(self.classes)), key=lambda i: after[self.classes[i].stage])
+        tied = float(step.steps.between.tied[0])
+        begin = float(after.max())
+        if tied:
+            ends_ = self.passed(_unit_pass(step.names, "all_reduce", PIPELINE, COMMUNICATION))
+            for device, one in enumerate(self.classes):
+                if one.stage in (0, step.order.stages - 1):
+                    self.joins.append((int(reduced[latest]), self.add(device, ends_, begin, begin + tied)))
+        return self._update(closing, begin + tied, int(reduced[latest]), host)
+
+    def _reduce_pass(self, closing: Closing, stage: int) -> Pass:
+        """Reductions of a stage's gradients, which may have begun beside the last pass: what is exposed is the time of the pass."""
+        made = _Layout(self.step.names)
+        exposed, volume = float(closing.exposed[stage, 0]), float(closing.reductions[:, stage].sum() + closing.lowered[stage, 0])
+        at = exposed - volume
+        for which in np.flatnonzero(closing.reductions[:, stage, 0]):
+            at = made.add(COLLECTIVES[which], DATA, COMMUNICATION, at, float(closing.reductions[which, stage, 0]), -1)
+        made.add("host_copy", HOST, COMMUNICATION, at, float(closing.lowered[stage, 0]), -1)
+        made.units = exposed
+        return made.made("reduction")
+
+    def _update(self, closing: Closing, begin: float, latest: int, host: float) -> float:
+        """The optimizer's step of every class, once all gradients are there."""
+        ends, slots = np.zeros(len(self.classes)), np.full(len(self.classes), -1, dtype=np.intp)
+        for device, one in enumerate(self.classes):
+            made = _Layout(self.step.names)
+            made.work("optimizer", float(closing.update[one.stage, 0]), -1, one.speed, one.speed)
+            made.units = made.add("optimizer on the host", HOST, WORK, made.units, float(closing.on_host[one.stage, 0]), -1)
+            made.send("host_copy", HOST, float(closing.renewed[one.stage, 0]), -1)
+            made.send("all_gather", DATA, float(closing.regather[one.stage, 0]), -1)
+            update = made.made("update")
+            ends[device] = begin + update.time
+            if update.time > 0:
+                slots[device] = self.add(device, self.passed(update), begin, ends[device])
+                self.joins.append((latest, int(slots[device])))
+        return self._finish(ends, slots, host)
+
+    def _finish(self, ends: Array, slots: Index, host: float) -> float:
+        """What the host does between steps."""
+        begin = float(ends.max())
+        if host:
+            made = self.passed(_unit_pass(self.step.names, "the host, between steps", HOST, WORK))
+            for device in range(len(self.classes)):
+                number = self.add(device, made, begin, begin + host)
+                if slots[ends.argmax()] >= 0:
+                    self.joins.append((int(slots[ends.argmax()]), number))
+        return begin + host
+
+    # ---------------------------------------------------------------------------------- results
+
+    def _slots(self) -> Filled:
+        device, passed, start, end, microbatch, source, lag = (np.concatenate(parts) for parts in zip(*self.columns, strict=True))
+        joins = np.array(self.joins, dtype=np.intp).reshape(-1, 2).T
+        return Filled(
+            device=device.astype(np.intp), passed=passed.astype(np.intp), start=start.astype(float), end=end.astype(float),
+            microbatch=microbatch.astype(np.intp), source=source.astype(np.intp), lag=lag.astype(float), joins=joins,
+        )  # fmt: skip
+
+    def _devices(self) -> list[Device]:
+        several = len(self.world.members) > 1
+        found = []
+        for one in self.classes:
+            members = self.world.members[one.kind]
+            name = f"stage {one.stage}"
+            if several:
+                name += f", replica {members[0]}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")
+            if any(other.stage == one.stage and other.kind == one.kind and other.group != one.group for other in self.classes):
+                name += f", tensor rank {one.within[0]}" + (f" and {len(one.within) - 1} more" if len(one.within) > 1 else "")
+            found.append(Device(name=name, stage=one.stage, ranks=self.world.ranks(one.stage, members, one.within)))
+        return found
+
+    def _memory(self, walk: Walk, starts: Array, ends: Array) -> tuple[tuple[Array, Array], ...]:
+        """What every class holds, when: activations come with forward passes and go with backward passes."""
+        step, order = self.step, self.step.order
+        [(_, stages, chunks, _, schedule)] = alike(step.layout)
+        book = ledger(step.job, step.layout, step.machine, schedule, (stages, chunks, order.microbatches))
+        kind, row = np.divmod(walk.kind_row, order.rows)
+        last = WEIGHT if order.split else BACKWARD
+        found = []
+        for one in self.classes:
+            at = walk.stages[one.stage]
+            at = at[ends[at, one.kind] > starts[at, one.kind]]
+            kept, working = book.kept[row[at]], book.working[row[at]]
+            runs = BACKWARD if step.job.training else FORWARD
+            come = np.where(kind[at] == FORWARD, kept, 0.0) + np.where(kind[at] == runs, working, 0.0)
+            go = np.where(kind[at] == last, kept, 0.0) + np.where(kind[at] == runs, working, 0.0)
+            # A device runs one slot after the other: what goes with one makes room for what comes with the next.
+            times = np.stack([starts[at, one.kind], ends[at, one.kind]], axis=1).ravel()
+            changes = np.stack([come, -go], axis=1).ravel()
+            found.append((np.concatenate([[0.0], times]), book.still[one.stage] + np.concatenate([[0.0], np.cumsum(changes)])))
+        return tuple(found)
+
+    def _even_idle(self, walk: Walk) -> Array:
+        """Time that every class would be without work in an even pipeline: its bubble. [s]"""
+        order, busy = self.step.order, self.step.slots.busy[:, 0]
+        mean = busy.reshape(-1, order.rows).mean(axis=1)
+        durations = mean[walk.kind_row // order.rows][:, None]
+        ends = uneven_ends(walk, durations, self._lags(walk))
+        return np.array([ends.max() - durations[walk.stages[one.stage]].sum() for one in self.classes])
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Devices that do the same: a stage, a kind of replica, and ranks of its tensor group of one speed."""
+
+    stage: int
+    kind: int
+    group: int
+    within: Index
+    speed: float
+
+
+def _classes(world: World, stages: int) -> list[_Class]:
+    """Classes of devices, by stage, kind of replica and speed, the slowest ranks of a tensor group first."""
+    found = []
+    for stage in range(stages):
+        for kind in range(len(world.members)):
+            speeds = world.speed[stage, kind]
+            for group, speed in enumerate(np.unique(speeds)):
+                found.append(_Class(stage, kind, group, np.flatnonzero(speeds == speed), float(speed)))
+    return found
+
+
+def _unit_pass(names: dict[str, int], name: str, stream: int, kind: int) -> Pass:
+    """A pass of a single event, stretched to the time of each slot."""
+    made = _Layout(names)
+    made.units = made.add(name, stream, kind, 0.0, 1.0, -1)
+    return made.made(name)

@@ -1,0 +1,117 @@
+"""Worlds whose devices, links and passes are not alike: slow ranks, slow links, jitter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from crossflow import files
+from crossflow.arrays import Array, Index
+from crossflow.errors import CrossflowError
+from crossflow.files import FileModel
+from crossflow.parallel.plan import Layout
+from crossflow.timeline.pipeline import Walk
+
+Speed = Annotated[float, Field(gt=0)]
+Place = Annotated[int, Field(ge=0)]
+
+
+class Uneven(FileModel):
+    """What makes a world uneven, as a file; speeds are over those of the others, 0.8 is a fifth slower."""
+
+    kind: Literal["uneven"] = "uneven"
+    ranks: Mapping[Place, Speed] = Field(default={}, description="speed of single devices")
+    stages: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of pipeline stages")
+    replicas: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of replicas (data and context ranks)")
+    links: Mapping[Place, Speed] = Field(default={}, description="rate of the links from stages to the ones after them")
+    jitter: float = Field(default=0.0, ge=0, le=1, description="standard deviation of a pass's computing over its mean, log-normal")
+    seed: int = Field(default=0, ge=0, description="of the jitter's random numbers")
+
+    @property
+    def even(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.ranks or self.stages or self.replicas or self.links or self.jitter)
+
+
+EVEN = Uneven()
+
+
+def load_uneven(path: Path) -> Uneven:
+    """What a file says of an uneven world; SpecError with all of its problems."""
+    return files.validate(Uneven, files.read_yaml(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Speeds of the devices of a plan, replicas that are alike taken together.
+
+    Attributes
+    ----------
+    members : replicas (data and context ranks) of each kind, of which the first stands for all.
+    speed : of every rank of a tensor group, shape (stages, kinds, tp). [1]
+    slowest : of the slowest rank that passes wait for, shape (stages, kinds). [1]
+    jitter : computing of every slot over its mean, shape (slots, kinds). [1]
+    link : rate of the links out of every stage, shape (stages,). [1]
+    replicas, tp : replicas, and ranks of a tensor group. [1]
+    """
+
+    members: tuple[Index, ...]
+    speed: Array
+    slowest: Array
+    jitter: Array
+    link: Array
+    replicas: int
+    tp: int
+
+    def ranks(self, stage: int, replicas: Index, within: Index) -> list[int]:
+        """Ranks of some replicas' tensor groups, of which those `within`, in a stage; tensor ranks lie nearest, stages farthest."""
+        return [int((stage * self.replicas + replica) * self.tp + rank) for replica in replicas for rank in within]
+
+    @classmethod
+    def of(cls, uneven: Uneven, layout: Layout, walk: Walk, stages: int) -> World:
+        """World of a single plan.
+
+        Raises
+        ------
+        CrossflowError
+            Where a rank, stage or replica is meant that the plan does not have.
+        """
+        tp, replicas = int(layout.tp[0]), int(layout.dp[0] * layout.cp[0])
+        _check(uneven, {"ranks": stages * replicas * tp, "stages": stages, "replicas": replicas, "links": stages})
+        speed = np.ones((stages, replicas, tp))
+        for stage, factor in uneven.stages.items():
+            speed[stage] *= factor
+        for replica, factor in uneven.replicas.items():
+            speed[:, replica] *= factor
+        flat = speed.reshape(-1)
+        for rank, factor in uneven.ranks.items():
+            flat[rank] *= factor
+        link = np.array([uneven.links.get(stage, 1.0) for stage in range(stages)])
+        kinds = np.unique(speed.transpose(1, 0, 2).reshape(replicas, -1), axis=0, return_inverse=True)[1].ravel()
+        members = tuple(np.flatnonzero(kinds == kind) for kind in range(kinds.max() + 1))
+        if uneven.jitter:
+            members = tuple(np.array([replica]) for replica in range(replicas))
+        chosen = speed[:, [int(mine[0]) for mine in members]]
+        slowest = chosen.min(axis=2)
+        if layout.zero[0] >= 3:  # replicas gather weights layer by layer and so stay in step
+            slowest = np.repeat(slowest.min(axis=1, keepdims=True), len(members), axis=1)
+        jitter = np.ones((len(walk.before), len(members)))
+        if uneven.jitter:
+            spread = np.sqrt(np.log1p(uneven.jitter**2))
+            jitter = np.random.default_rng(uneven.seed).lognormal(-0.5 * spread**2, spread, jitter.shape)
+            if layout.zero[0] >= 3:
+                jitter = np.repeat(jitter.max(axis=1, keepdims=True), len(members), axis=1)
+        return cls(members=members, speed=chosen, slowest=slowest, jitter=jitter, link=link, replicas=replicas, tp=tp)
+
+
+def _check(uneven: Uneven, sizes: Mapping[str, int]) -> None:
+    """CrossflowError for places that are not there."""
+    for what, size in sizes.items():
+        for place in getattr(uneven, what):
+            if place >= size:
+                raise CrossflowError(f"uneven: {what}: {place} is not there, the plan has {size} (0 to {size - 1})")
