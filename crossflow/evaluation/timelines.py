@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
+from crossflow.cost import cost
 from crossflow.errors import CrossflowError
+from crossflow.evaluation.graphs import placed
 from crossflow.evaluation.layered import machine
-from crossflow.parallel import Layout, Plan
+from crossflow.parallel import Layout, Plan, Strategy, transform
+from crossflow.parallel.hierarchy import Hierarchies, Hierarchy
 from crossflow.scenario import Scenario, check_strategy
+from crossflow.step.dlrm import dlrm_job, dlrm_log
 from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
-from crossflow.timeline.record import Timeline
+from crossflow.timeline.flat import Run, timeline_of
+from crossflow.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
+from crossflow.timeline.schedule import longest_path, stream_edges
+from crossflow.workload.spec import DlrmSpec
 
 
 def timeline(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
@@ -18,19 +28,87 @@ def timeline(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
 
     Parameters
     ----------
-    uneven : what makes devices, links and passes differ; nothing where absent.
+    uneven : what makes devices, links and passes of a transformer differ; nothing where absent.
 
     Raises
     ------
     StrategyError
         Where the strategy cannot divide the workload.
     CrossflowError
-        Where `uneven` means a device that is not there.
+        Where the step never ends, where several kernels share a device, and where `uneven` means a device that is not there or a
+        workload that has none.
     """
     check_strategy(scenario)
     title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy}"
     if isinstance(scenario.strategy, Plan):
         runs_on = machine(scenario, scenario.architecture)
         layout = Layout.of([scenario.strategy], np.array([float(scenario.workload_batch)]), runs_on.node)
-        return transformer_timeline(scenario.job(), layout, runs_on, title, uneven)
-    raise CrossflowError(f"no timeline of {scenario.workload.model}")
+        found = transformer_timeline(scenario.job(), layout, runs_on, title, uneven)
+    elif not uneven.even:
+        raise CrossflowError(f"uneven worlds are of transformers; a {scenario.workload.model} has even ones alone")
+    else:
+        found = _graph(scenario, title) if isinstance(scenario.strategy, Strategy) else _dlrm(scenario, title)
+    if not np.isfinite(found.total):
+        raise CrossflowError(f"{scenario.name}: the step never ends, so it has no timeline; `crossflow predict` says why")
+    return found
+
+
+def _classes(scenario: Scenario, stages: int) -> tuple[Device, ...]:
+    """A class of devices for every stage, whose ranks lie together."""
+    block = scenario.devices // stages
+    return tuple(Device(name=f"stage {i}", stage=i, ranks=range(i * block, (i + 1) * block)) for i in range(stages))
+
+
+def _graph(scenario: Scenario, title: str) -> Timeline:
+    """Timeline of a graph of kernels: its super-graph's tasks as longest path."""
+    if scenario.kernels_per_device > 1:
+        raise CrossflowError(
+            f"{scenario.name}: kernels_per_device = {scenario.kernels_per_device}: kernels that share a device have no timeline"
+        )
+    assert isinstance(scenario.strategy, Strategy)  # a graph's is
+    device = scenario.architecture
+    graph = transform(scenario.graph(), scenario.strategy)
+    costs = cost(graph, placed(scenario, graph, device), scenario.system.network, device, scenario.nodes[0])
+    times = np.array([float((costs.work_time if t.kind == "compute" else costs.messages.time)[t.index, 0]) for t in graph.tasks])
+    ends = longest_path(times[:, None], stream_edges(graph.tasks))[:, 0]
+    runs = []
+    for task, time, end in zip(graph.tasks, times.tolist(), ends.tolist(), strict=True):
+        name, stream = task.name, COMPUTE
+        if task.kind == "network":
+            name = graph.messages[task.index].collective
+            stream = PIPELINE if name == "send_recv" else TENSOR
+        runs.append(Run(device=task.stage, stream=stream, name=name, start=end - time, end=end, after=task.after))
+    memory = device.memory
+    return timeline_of(
+        runs, _classes(scenario, graph.stages), title=title, total=float(ends.max()), node=scenario.nodes[0],
+        held=[sum(kinds.values()) for kinds in graph.memory], capacity=float(memory.capacity[0] * memory.instances[0]),
+    )  # fmt: skip
+
+
+def _dlrm(scenario: Scenario, title: str) -> Timeline:
+    """Timeline of a recommendation model: its events on in-order streams, alike on all devices."""
+    assert isinstance(scenario.workload, DlrmSpec)  # the only other workload
+    assert isinstance(scenario.strategy, Hierarchy)  # as is its strategy
+    node, nodes = scenario.nodes
+    runs_on = replace(machine(scenario, scenario.architecture), node=node)
+    outcome, log = dlrm_log(
+        dlrm_job(scenario.workload), Hierarchies.of([scenario.strategy], scenario.workload.global_batch, node, nodes), runs_on
+    )
+    runs: list[Run] = []
+    for one in log:
+        end, time = float(one.end[0]), float(one.duration[0])
+        stream = COMPUTE if one.computes else DATA if bool(np.broadcast_to(one.outside, (1,))[0]) else TENSOR
+        if time > 0:
+            runs.append(Run(device=0, stream=stream, name=one.name, start=end - time, end=end))
+    total, last = float(outcome.total[0]), max((run.end for run in runs), default=0.0)
+    if total > last:
+        runs.append(Run(device=0, stream=HOST, name="the host, between steps", start=last, end=total))
+    memory = scenario.architecture.memory
+    return timeline_of(
+        runs, _one_class(scenario), title=title, total=total, node=node, held=[sum(float(part[0]) for part in outcome.memory.values())],
+        capacity=float(memory.capacity[0] * memory.instances[0]),
+    )  # fmt: skip
+
+
+def _one_class(scenario: Scenario) -> Sequence[Device]:
+    return (Device(name="every device", stage=0, ranks=range(scenario.devices)),)

@@ -25,7 +25,7 @@ from crossflow.parallel.hierarchy import Hierarchies
 from crossflow.parallel.supergraph import Collective
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Send
-from crossflow.timeline.streams import Event, Streams
+from crossflow.timeline.streams import Event, Logged, Streams
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.graph import DTYPE_BYTES
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
@@ -146,6 +146,12 @@ def dlrm_step(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
     return _Step(job, plans, machine).run()
 
 
+def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcome, list[Logged]]:
+    """One step of every design point, and its events in the order of the program."""
+    step = _Step(job, plans, machine)
+    return step.run(), step.streams.log
+
+
 class _Step:
     """A step under construction: events so far, and what they add up to."""
 
@@ -197,16 +203,18 @@ class _Step:
             self.sums[name] += parts[part]
         self.layers[f"{self.units[unit].layer}.compute"] += parts["compute"]
         host = self.machine.stack.host
-        return self.streams.compute(parts["compute"], after, parts["kernels"] * float(host.kernel[0]) + float(host.layer[0]))
+        name = f"{self.units[unit].name} {'forward' if FORWARD in phases else 'weight gradient' if WEIGHT in phases else 'backward'}"
+        return self.streams.compute(name, parts["compute"], after, parts["kernels"] * float(host.kernel[0]) + float(host.layer[0]))
 
-    def _moving(self, layer: str, time: Array, traffic: Array, kernels: Array, after: Sequence[Event]) -> Event:
+    def _moving(self, what: str, layer: str, time: Array, traffic: Array, kernels: Array, after: Sequence[Event]) -> Event:
         """Kernels that memory binds: lookups, optimizer."""
         launch = kernels * self.machine.architecture.execution.kernel_launch
         self.sums["memory"] += np.maximum(time - launch, 0.0)
         self.sums["launch"] += np.minimum(launch, time)
         self.sums["traffic"] += traffic
         self.layers[f"{layer}.compute"] += time
-        return self.streams.compute(np.broadcast_to(time, (self.n,)), after, kernels * float(self.machine.stack.host.kernel[0]))
+        host = kernels * float(self.machine.stack.host.kernel[0])
+        return self.streams.compute(f"{layer} {what}", np.broadcast_to(time, (self.n,)), after, host)
 
     def _gather(self, unit: int, after: Sequence[Event]) -> None:
         """Weights that are shared out arrive, once a pass."""
@@ -235,7 +243,7 @@ class _Step:
             self.reduced.append(indices)  # of the next batch: nothing in this step waits for them but its end
         looked = () if self.job.ahead else (indices,)
         for costs in found.costs:
-            looked = (self._moving("embedding", costs.forward, costs.forward_traffic, costs.forward_kernels, looked),)
+            looked = (self._moving("lookups", "embedding", costs.forward, costs.forward_traffic, costs.forward_kernels, looked),)
         pooled = self._send(found.forward, "embedding", looked)
         last = self.streams.start
         for i in order:
@@ -303,7 +311,7 @@ class _Step:
         """Gradients of pooled rows have arrived: each looked-up row is updated."""
         last = (self._send(self.embedding.updates, "embedding", (ready,)),)
         for costs in self.embedding.costs:
-            last = (self._moving("embedding", costs.backward, costs.backward_traffic, costs.backward_kernels, last),)
+            last = (self._moving("update", "embedding", costs.backward, costs.backward_traffic, costs.backward_kernels, last),)
         return last[0]
 
     def _optimizer(self, last: Event) -> Event:
@@ -318,7 +326,7 @@ class _Step:
             kernels = np.full(self.n, once)
             launch = kernels * self.machine.architecture.execution.kernel_launch
             time = once * traffic / self.machine.architecture.memory.bandwidth + launch
-            last = self._moving(layer, time, once * traffic, kernels, (last, *self.reduced))
+            last = self._moving("optimizer", layer, time, once * traffic, kernels, (last, *self.reduced))
         return last
 
     def _owned(self, layer: str) -> Array:

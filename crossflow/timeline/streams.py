@@ -19,6 +19,17 @@ NOTHING, HOST = 0, 1  # causes of a wait; collectives follow in the order in whi
 
 
 @dataclass(frozen=True, eq=False)
+class Logged:
+    """An event as it ran: kernels, or a collective inside a node or `outside` of it; arrays of shape (n,). [s]"""
+
+    name: str
+    computes: bool
+    outside: Mask | bool
+    duration: Array
+    end: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Event:
     """When an event ends, shape (n,) [s], and which cause a wait for it has."""
 
@@ -43,8 +54,9 @@ class Streams:
         self.start = Event(np.zeros(n), np.zeros(n, dtype=np.intp))
         self._host, self._units, self._inside, self._outside = (np.zeros(n) for _ in range(4))
         self._points = np.arange(n)
+        self.log: list[Logged] = []
 
-    def compute(self, duration: Array, after: Sequence[Event], host: Array | float = 0.0) -> Event:
+    def compute(self, name: str, duration: Array, after: Sequence[Event], host: Array | float = 0.0) -> Event:
         """Kernels on the device's units, which the host took the time `host` to issue. [s]"""
         there = duration > 0
         self._host = self._host + np.where(there, host, 0.0)
@@ -54,6 +66,7 @@ class Streams:
         passed = self.latest(after)
         end = np.where(there, begin + duration, passed.end)
         self._units = np.where(there, end, self._units)
+        self.log.append(Logged(name, True, False, duration, end))
         return Event(end, np.where(there, NOTHING, passed.cause))
 
     def send(self, name: str, duration: Array, outside: Mask, after: Sequence[Event], host: float = 0.0) -> Event:
@@ -65,6 +78,7 @@ class Streams:
         end = np.where(there, np.maximum(np.maximum(ready.end, self._host), wires) + duration, ready.end)
         self._outside = np.where(there & outside, end, self._outside)
         self._inside = np.where(there & ~outside, end, self._inside)
+        self.log.append(Logged(name, False, outside, duration, end))
         return Event(end, np.where(there, self.names.index(name), ready.cause))
 
     def finish(self, after: Sequence[Event]) -> Array:

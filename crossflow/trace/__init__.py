@@ -1,0 +1,1 @@
+"""Timelines as others read them: traces for Perfetto and Holistic Trace Analysis."""

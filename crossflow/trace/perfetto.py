@@ -1,0 +1,250 @@
+"""Timelines as Chrome trace events, which Perfetto shows and Holistic Trace Analysis reads.
+
+A trace has one process a rank, with a thread for each of its streams and one for its passes, between which arrows show what
+waits for what. Events are written as they are expanded, so that a trace may be far larger than memory.
+
+References
+----------
+.. [1] Google, "Trace Event Format", 2016.
+.. [2] PyTorch Kineto and Holistic Trace Analysis 0.5.0: top-level keys, categories and names of kernels (`hta/utils/utils.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from crossflow import files
+from crossflow.arrays import Array, plain
+from crossflow.timeline.record import STREAMS, WAIT, WORK, Events, Timeline
+
+Ranks = Sequence[int] | Literal["all"] | None
+PASSES = len(STREAMS)  # thread of passes, below those of streams
+COMPRESSION = 1  # events repeat so much that higher levels save little and take long
+GIB = 2.0**30
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def write_trace(timeline: Timeline, path: Path, *, ranks: Ranks = None) -> int:
+    """Write a timeline as one trace, compressed where its path ends in ``.gz``, whole or not at all.
+
+    Parameters
+    ----------
+    ranks : ranks that become processes: by default the first of every class of devices; ``"all"``, or some by number.
+
+    Returns
+    -------
+    int
+        Events of the timeline that were written, for all ranks.
+
+    Raises
+    ------
+    CrossflowError
+        When the folder does not take the file.
+    ValueError
+        When there is no such rank.
+    """
+    chosen = _chosen(timeline, ranks)
+    with _stream(path) as out:
+        return _write(timeline, chosen, out)
+
+
+def write_ranks(timeline: Timeline, folder: Path, *, ranks: Ranks = None) -> list[Path]:
+    """Write one compressed trace a rank, ``rank0.json.gz`` and so on, as Holistic Trace Analysis expects them.
+
+    Parameters, errors
+        As of `write_trace`.
+    """
+    written = []
+    for device, mine in enumerate(_chosen(timeline, ranks)):
+        for rank in mine:
+            written.append(folder / f"rank{rank}.json.gz")
+            with _stream(written[-1]) as out:
+                _write(timeline, [[rank] if i == device else [] for i in range(len(timeline.devices))], out)
+    return written
+
+
+@contextlib.contextmanager
+def _stream(path: Path) -> Iterator[IO[bytes]]:
+    """A stream into a file that appears when all is written; the same bytes for the same timeline."""
+    with files.replacing(path, binary=True) as stream:
+        if path.suffix != ".gz":
+            yield stream
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, compresslevel=COMPRESSION, mtime=0) as compressed:
+            yield compressed  # type: ignore[misc]
+
+
+def _chosen(timeline: Timeline, ranks: Ranks) -> list[list[int]]:
+    """Ranks to write of every class of devices."""
+    if ranks is None:
+        return [list(device.ranks[:1]) for device in timeline.devices]
+    if ranks == "all":
+        return [list(device.ranks) for device in timeline.devices]
+    wanted = set(ranks)
+    found = [[rank for rank in device.ranks if rank in wanted] for device in timeline.devices]
+    if unknown := sorted(wanted - {rank for mine in found for rank in mine}):
+        raise ValueError(f"rank {unknown[0]} is none of the {_world(timeline)} ranks of the timeline")
+    return found
+
+
+def _world(timeline: Timeline) -> int:
+    return sum(len(device.ranks) for device in timeline.devices)
+
+
+def _write(timeline: Timeline, chosen: list[list[int]], out: IO[bytes]) -> int:
+    """Write the trace of some ranks of every class; returns the events of the timeline among what was written."""
+    head = json.dumps(_top(timeline, chosen), indent=1).removesuffix("\n}")
+    out.write(f'{head},\n "traceEvents": [\n'.encode())
+    separator, total = b"", 0
+    for count, lines in _lines(timeline, chosen):
+        out.write(separator + ",\n".join(lines).encode())
+        separator, total = b",\n", total + count
+    out.write(b"\n]}\n")
+    return total
+
+
+def _top(timeline: Timeline, chosen: list[list[int]]) -> dict[str, Any]:
+    """What stands before the events [2]_."""
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "modelled by crossflow", "totalGlobalMem": plain(timeline.capacity)}],
+        "distributedInfo": {
+            "rank": next((rank for mine in chosen for rank in mine), 0),
+            "world_size": _world(timeline),
+            "backend": "nccl",
+        },
+        "traceName": timeline.title,
+        "displayTimeUnit": "ms",
+    }
+
+
+# ------------------------------------------------------------------------------------------ events
+
+
+def _lines(timeline: Timeline, chosen: list[list[int]]) -> Iterator[tuple[int, list[str]]]:
+    """Events as JSON in pieces, each with how many of them are the timeline's own."""
+    for device, mine in enumerate(chosen):
+        for rank in mine:
+            yield 0, [*_names(timeline, device, rank), *_passes(timeline, device, rank), *_memory(timeline, device, rank)]
+            yield from _kernels(timeline, device, rank)
+    # After all slices: where an arrow starts with a slice, readers bind it to the last one that they saw begin.
+    for device in range(len(chosen)):
+        if flows := _flows(timeline, device, chosen):
+            yield 0, flows
+
+
+def _ticks(times: Array) -> Array:
+    """Times in microseconds at whole nanoseconds, so that what touches in the timeline touches in the trace."""
+    return np.asarray(np.rint(times * 1e9) / 1e3)
+
+
+def _names(timeline: Timeline, device: int, rank: int) -> Iterator[str]:
+    """Names and places of a process and its threads."""
+    one = timeline.devices[device]
+    yield _meta("process_name", rank, name=one.name)
+    yield _meta("process_labels", rank, labels=f"1 of {len(one.ranks)} alike")
+    yield _meta("process_sort_index", rank, sort_index=one.stage)
+    for thread, name in enumerate((*STREAMS, "passes")):
+        yield _meta("thread_name", rank, thread, name=name)
+        yield _meta("thread_sort_index", rank, thread, sort_index=thread)
+
+
+def _meta(name: str, rank: int, thread: int = 0, /, **args: Any) -> str:
+    return json.dumps({"ph": "M", "name": name, "pid": rank, "tid": thread, "ts": 0, "args": args})
+
+
+def _passes(timeline: Timeline, device: int, rank: int) -> Iterator[str]:
+    """The step, and in it the passes, as annotations."""
+    head = f'{{"ph":"X","cat":"user_annotation","pid":{rank},"tid":{PASSES},"name":'
+    yield f'{head}"ProfilerStep#0","ts":0.000,"dur":{_ticks(np.array(timeline.total)):.3f}}}'
+    labels = [json.dumps(one.label)[1:-1] for one in timeline.passes]
+    mine, slots = timeline.slots_of(device), timeline.slots
+    start, end = _ticks(slots.start[mine]), _ticks(slots.end[mine])
+    rows = zip(*(column.tolist() for column in (slots.passed[mine], slots.microbatch[mine], start, end - start)), strict=True)
+    for passed, batch, ts, dur in rows:
+        yield f'{head}"{labels[passed]}{f" {batch}" if batch >= 0 else ""}","ts":{ts:.3f},"dur":{dur:.3f}}}'
+
+
+def _memory(timeline: Timeline, device: int, rank: int) -> Iterator[str]:
+    """What the device holds, wherever that changes."""
+    times, held = timeline.memory[device]
+    for ts, value in zip(_ticks(times).tolist(), (held / GIB).tolist(), strict=True):
+        yield f'{{"ph":"C","name":"memory [GiB]","pid":{rank},"ts":{ts:.3f},"args":{{"held":{value:.6g}}}}}'
+
+
+def _kernels(timeline: Timeline, device: int, rank: int) -> Iterator[tuple[int, list[str]]]:
+    """The events of a rank, a piece at a time; correlations count them."""
+    head, first = _heads(timeline, device, rank), 1
+    for events in timeline.chunks(device):
+        yield len(events), _complete(timeline, events, head, first)
+        first += len(events)
+
+
+def _complete(timeline: Timeline, events: Events, head: Callable[..., str], first: int) -> list[str]:
+    """Complete events: what they share with others, then what is their own."""
+    passed = timeline.slots.passed[events.slot]
+    heads = map(head, *(part.tolist() for part in (events.name, events.stream, events.kind, events.layer, passed)))
+    start, end = _ticks(events.start), _ticks(events.end)
+    # The difference of two multiples of a nanosecond is one again once it is written with three decimals.
+    own = zip(heads, events.microbatch.tolist(), range(first, first + len(events)), start.tolist(), (end - start).tolist(), strict=True)
+    return [f'{same}{batch},"correlation":{i},"External id":{i}}},"ts":{ts:.3f},"dur":{dur:.3f}}}' for same, batch, i, ts, dur in own]
+
+
+def _heads(timeline: Timeline, device: int, rank: int) -> Callable[..., str]:
+    """Writer of what events of one name, stream, kind, layer and pass of a rank have in common."""
+
+    @functools.cache
+    def head(name: int, stream: int, kind: int, layer: int, passed: int) -> str:
+        written = kernel_name(timeline.names[name], stream, kind)
+        category = "gpu_memcpy" if written.startswith("Memcpy") else "kernel"
+        args = {"stream": stream, "layer": layer, "stage": timeline.devices[device].stage, "pass": timeline.passes[passed].label}
+        event = {"ph": "X", "name": written, "cat": category, "pid": rank, "tid": stream, "args": {**args, "microbatch": ""}}
+        return json.dumps(event, separators=(",", ":")).removesuffix('""}}')
+
+    return head
+
+
+def kernel_name(name: str, stream: int, kind: int) -> str:
+    """Name of an event as traces have it: collectives as kernels of NCCL, copies to and from the host as such.
+
+    >>> kernel_name("attention all_reduce", 1, 1), kernel_name("host_copy", 4, 1), kernel_name("attention", 0, 0)
+    ('ncclDevKernel_AllReduce (tensor, attention)', 'Memcpy (host)', 'attention')
+    """
+    if kind == WORK:
+        return name
+    before, last = re.fullmatch(r"(.*?)(\w*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    about = [STREAMS[stream], before.strip(" .:,/-")] + ["waiting"] * (kind == WAIT)
+    inside = ", ".join(dict.fromkeys(filter(None, about)))
+    kernel = "ncclDevKernel_" + "".join(word.capitalize() for word in last.split("_"))
+    return f"{'Memcpy' if last == 'host_copy' else kernel} ({inside})"
+
+
+def _flows(timeline: Timeline, device: int, chosen: list[list[int]]) -> list[str]:
+    """Arrows to the slots of a class of devices from what they wait for, where both ends are written.
+
+    Ranks of two classes belong together by their places among those written. An arrow leaves a nanosecond before its slice
+    ends: at its end the next slice has begun.
+    """
+    slots, lines = timeline.slots, []
+    mine = timeline.slots_of(device)
+    mine = mine[slots.source[mine] >= 0]
+    source = slots.source[mine]
+    leaves = np.maximum(_ticks(slots.end[source]) - 1e-3, _ticks(slots.start[source]))
+    rows = zip(mine.tolist(), slots.device[source].tolist(), leaves.tolist(), _ticks(slots.start[mine]).tolist(), strict=True)
+    for slot, other, ts, arrives in rows:
+        for i, (there, here) in enumerate(zip(chosen[other], chosen[device], strict=False)):
+            head = f'"cat":"pipeline","name":"result","id":{slot + i * len(slots.start)},"tid":{PASSES}'
+            lines.append(f'{{"ph":"s",{head},"pid":{there},"ts":{ts:.3f}}}')
+            lines.append(f'{{"ph":"f","bp":"e",{head},"pid":{here},"ts":{arrives:.3f}}}')
+    return lines
