@@ -77,6 +77,7 @@ class Prediction:
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
             **({"serving": dict(self.serving)} if self.serving else {}),
+            **({} if self.scenario.profile is None else {"measured_share": _number(score.measured_share)}),
             "mfu": _number(score.mfu),
             "hfu": _number(score.hfu),
             "cost_per_million": {name: _number(value) for name, value in score.per_million().items()},

@@ -13,6 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from crossflow import files
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture, resolve
+from crossflow.cost.profile import Profile, read_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, wired
@@ -57,6 +58,7 @@ class ScenarioFile(FileModel):
     techlib: Mapping[str, Any] = {}
     strategy: str | Mapping[str, Any] | None = None
     software: str | Mapping[str, Any] | None = None
+    profile: str | None = Field(default=None, description="file of measured event times, which replace the model's")
     run: RunLength | None = None
     placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
     kernels_per_device: PositiveInt = 1
@@ -78,6 +80,7 @@ class Scenario:
     library : the technology library that the system names, with the scenario's own changes.
     run : how much a whole run processes; None where only a step is asked for.
     base : folder that relative paths in the scenario start from.
+    profile : measured times of events, which replace the model's; None where there are none.
     """
 
     name: str
@@ -92,6 +95,7 @@ class Scenario:
     library: TechLibrary
     run: RunLength | None
     base: Path | None
+    profile: Profile | None = None
 
     @property
     def devices(self) -> int:
@@ -268,6 +272,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         problems.append(document.problem(("software",), str(error)))
     if problems or system is None or workload is None:
         raise SpecError(problems)
+    profile = _profile(top.profile, system, workload, document, base)
     if isinstance(system, GeneratedSystem):
         dtypes, what = system.rates, "rates"
     else:
@@ -296,7 +301,17 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         library=_library(top.techlib, system.techlib, document, base),
         run=top.run,
         base=base,
+        profile=profile,
     )
+
+
+def _profile(named: str | None, system: SystemSpec, workload: Workload, document: Document, base: Path | None) -> Profile | None:
+    """Measured events of a scenario's devices; a path is relative to the scenario's folder."""
+    if named is None:
+        return None
+    if not isinstance(workload, TransformerSpec):
+        raise SpecError([document.problem(("profile",), f"measured events are of transformers; a {workload.model} has none")])
+    return read_profile(Path(named) if base is None or Path(named).is_file() else base / named, system.name)
 
 
 def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:

@@ -18,7 +18,7 @@ UNIT_SUFFIX = {
 }  # fmt: skip
 
 
-UNTOLD = ("reason", "rent", "normalised_devices", "host_capacity")  # of which other columns are made
+UNTOLD = ("reason", "rent", "normalised_devices", "host_capacity", "measured_share")  # of which other columns are made
 _UNITS = {"_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
@@ -90,6 +90,7 @@ class Score:
     memory_traffic : bytes that one step reads and writes in main memory, all devices. [B]
     mfu, hfu : operations that the model needs, and those that are done, over what all devices could do at peak. [1]
     samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
+    measured_share : share of the time of kernels and collectives that a profile of measured events gives. [1]
     architecture : derived figures of one device, in SI units.
     """
 
@@ -119,6 +120,7 @@ class Score:
     hfu: Array
     samples_per_second: Array
     tokens_per_second: Array
+    measured_share: Array
     architecture: Mapping[str, Array]
 
     def __len__(self) -> int:

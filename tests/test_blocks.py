@@ -78,7 +78,7 @@ def test_flash_attention_has_a_fifth_product_backward_and_half_under_a_mask(caus
     """Dao 2022: the backward pass computes the scores again, 2.5 times the forward pass; a mask leaves half."""
     b, s, h = 2, GPT["sequence"], GPT["hidden"]
     kernels = kernels_of(job_of(causal=causal), Plan(micro_batch=b), stack=FLASH)
-    flops = {phase: float(np.sum(flops)) for _, phase, flops, _, _ in kernels.scores}
+    flops = {phase: float(np.sum(flops)) for _, phase, flops, *_ in kernels.scores}
     assert flops["forward"] == pytest.approx(4.0 * b * s**2 * h * (0.5 if causal else 1.0), rel=1e-12)
     assert flops["input"] == pytest.approx(2.5 * flops["forward"], rel=1e-12)
     assert product_flops(kernels, "forward", "end", of="0.") == pytest.approx(24.0 * b * s * h**2, rel=1e-12)
@@ -105,7 +105,7 @@ def test_a_tensor_group_divides_operations_and_weights(changes, stack):
         weights = np.broadcast_to(n * k * batch, 2)
         if phase in ("forward", "end") and "head" not in unit and unit[2] == "1":  # attention's own products have no weights
             assert weights[0] == pytest.approx(4 * weights[1], rel=1e-12)
-    for _, _, flops, moved, _ in kernels.scores:
+    for _, _, flops, moved, *_ in kernels.scores:
         assert flops[0] == pytest.approx(4 * flops[1], rel=1e-12)
         assert moved[0] == pytest.approx(4 * moved[1], rel=1e-12)
 

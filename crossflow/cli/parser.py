@@ -86,6 +86,24 @@ def _explain(parser: Parser) -> None:
     _settings(parser)
 
 
+def _timeline(parser: Parser) -> None:
+    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
+    about = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
+    parser.add_argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=about)
+    parser.add_argument("--text", action="store_true", help="show it in the terminal too, where a file is written")
+    parser.add_argument("--ranks", metavar="LIST", help="ranks of a trace, such as 0,8,16 or all; one of every class where not given")
+    parser.add_argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside")
+    parser.add_argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ")
+    _settings(parser)
+
+
+def _events(parser: Parser) -> None:
+    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
+    about = "write all events as a profile with the predicted times, to be filled with measured ones"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help=about)
+    _settings(parser)
+
+
 def _study(parser: Parser) -> None:
     parser.add_argument("study", metavar="STUDY.yaml", help="study file, or the name of a shipped one")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables, plots and the run record")
@@ -119,6 +137,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "show": ("show one of them resolved, with units and the source of every number", _show),
     "predict": ("predict a scenario: step time, what bounds it, memory, energy", _predict),
     "explain": ("explain what limits a scenario: elasticities, what-ifs, the next bottleneck", _explain),
+    "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", _timeline),
+    "events": ("list the different events of a step: what would have to be measured to know all of it", _events),
     "study": ("run a study: a sweep or a search, with its tables and plots", _study),
     "validate": ("compare predictions with measured data", _validate),
     "bench": ("measure the speed of crossflow itself", _bench),

@@ -13,6 +13,7 @@ from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array, Index, divide
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
 from crossflow.cost.network import SWITCHED, axis_time
+from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, searched_costs, tiled_costs, vector_rate
 from crossflow.errors import CrossflowError
 from crossflow.mapping import place, wired
@@ -36,6 +37,7 @@ class PartTimes:
     memory_bound, launch : of it, in kernels that memory binds, and between kernels. [s]
     kernels : kernels launched. [1]
     flops, traffic : operations, and bytes of main memory. [flop], [B]
+    measured : of the time of kernels, what was measured. [s]
     """
 
     units: tuple[str, ...]
@@ -45,17 +47,23 @@ class PartTimes:
     kernels: Array
     flops: Array
     traffic: Array
+    measured: Array
 
 
 def part_times(
-    kernels: Kernels, units: Sequence[str], architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, n: int
+    kernels: Kernels,
+    units: Sequence[str],
+    architecture: Architecture,
+    stack: SoftwareStack,
+    dtype: str,
+    element: int,
+    n: int,
+    profile: Profile | None = None,
 ) -> PartTimes:
-    """Cost of all kernels, added up by unit and phase."""
+    """Cost of all kernels, added up by unit and phase; those that a profile has take the time that was measured."""
     rows = {(unit, phase): i * len(PHASES) + j for i, unit in enumerate(units) for j, phase in enumerate(PHASES)}
     columns = [rows[entry[0], entry[1]] for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
-    parts = [_products(kernels.products, architecture, dtype, element, n), _passes(kernels, architecture, dtype, n)]
-    if kernels.scores:
-        parts.append(_scores(kernels, architecture, stack, dtype, n))
+    parts = kernel_times(kernels, architecture, stack, dtype, element, n, profile)
     members = np.zeros((len(rows), len(columns)))
     members[columns, np.arange(len(columns))] = 1.0
 
@@ -63,6 +71,47 @@ def part_times(
         return np.asarray(members @ np.concatenate([part[name] for part in parts])).reshape(len(units), len(PHASES), n)
 
     return PartTimes(units=tuple(units), **{name: total(name) for name in parts[0]})
+
+
+def kernel_times(
+    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, n: int, profile: Profile | None = None
+) -> list[dict[str, Array]]:
+    """Costs of products, passes and, where there is any, fused attention, each by the fields of `PartTimes`, shape (kernels, n)."""
+    parts = [_products(kernels.products, architecture, dtype, element, n), _passes(kernels, architecture, dtype, n)]
+    if kernels.scores:
+        parts.append(_scores(kernels, architecture, stack, dtype, n))
+    if profile is None:
+        parts = [{**part, "measured": np.zeros_like(part["compute"])} for part in parts]
+    else:
+        shapes = kernel_shapes(kernels, dtype, wide_type(architecture, dtype), n)
+        parts = [_measured(part, names, profile) for part, names in zip(parts, shapes, strict=False)]
+    return parts
+
+
+Identity = tuple[str, str, Sequence[str]]  # op, data type, and shape at every design point
+
+
+def kernel_shapes(kernels: Kernels, dtype: str, wide: str, n: int) -> tuple[list[Identity], list[Identity], list[Identity]]:
+    """What identifies every product, pass and fused attention, as profiles name them."""
+    products, passes, scores = list[Identity](), list[Identity](), list[Identity]()
+    for one in kernels.products:
+        sizes = _filled((one.m, one.n, one.k, one.batch), n)
+        products.append(("gemm", wide if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in range(n)]))
+    for _, _, moved, _, launches in kernels.passes:
+        passes.append(("pass", "", [pass_shape(size, launches) for size in _filled((moved,), n)[0]]))
+    for one_ in kernels.scores:
+        op = "attention_forward" if one_.phase == "forward" else "attention_backward"
+        sizes = _filled((one_.heads, one_.length, one_.seen, one_.width), n)
+        scores.append((op, wide, [attention_shape(*sizes[:, i]) for i in range(n)]))
+    return products, passes, scores
+
+
+def _measured(part: dict[str, Array], names: Sequence[Identity], profile: Profile) -> dict[str, Array]:
+    """Costs with measured times in place; launches stay the model's."""
+    found = np.concatenate([profile.kernels(op, dtype, [shapes]) for op, dtype, shapes in names]) if names else np.zeros((0, 1))
+    busy, known = where_measured(part["compute"] - part["launch"], found)
+    bound = np.where(known & (part["memory_bound"] > 0), busy, part["memory_bound"])
+    return {**part, "compute": busy + part["launch"], "memory_bound": bound, "measured": np.where(known, busy, 0.0)}
 
 
 def _filled(values: Sequence[Array | float], n: int) -> Array:
@@ -162,7 +211,7 @@ def _passes(kernels: Kernels, architecture: Architecture, dtype: str, n: int) ->
 
 def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, n: int) -> dict[str, Array]:
     """Fused attention: blocks of 128 queries a head, in waves over the units; a share of the sustained matrix rate."""
-    _, phases, flops, moved, blocks = zip(*kernels.scores, strict=True)
+    _, phases, flops, moved, blocks, *_ = zip(*kernels.scores, strict=True)
     operations, traffic, count = _filled(flops, n), _filled(moved, n), _filled(blocks, n)
     kernel = stack.attention
     share = np.array([kernel.forward_utilisation if phase == "forward" else kernel.backward_utilisation for phase in phases]).reshape(-1, 1)
@@ -191,6 +240,7 @@ class Wires:
     network: NetworkSpec
     architecture: Architecture
     node: int
+    profile: Profile | None = None
 
     @functools.cached_property
     def fabric(self) -> Fabric:
@@ -210,6 +260,18 @@ class Wires:
 
     def time(self, collective: str, size: Array, group: Group) -> Array:
         """Time of collectives of `size` bytes, shape (..., n), among each point's group. [s]"""
+        modelled = self._modelled(collective, size, group)
+        return modelled if self.profile is None else where_measured(modelled, self.measured(collective, size, group))[0]
+
+    def measured(self, collective: str, size: Array, group: Group) -> Array:
+        """Measured times of collectives, NaN where they were not measured, shape (..., n). [s]"""
+        shape = np.broadcast_shapes(np.shape(size), group.size.shape)
+        if self.profile is None:
+            return np.full(shape, np.nan)
+        return self.profile.messages(collective, np.broadcast_to(np.asarray(size, dtype=float), shape), group)
+
+    def _modelled(self, collective: str, size: Array, group: Group) -> Array:
+        """The same by the model of the network. [s]"""
         sizes = size if np.shape(size)[-1:] == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
         if not group.several or not sizes.any():
             return np.zeros(sizes.shape)
@@ -241,11 +303,12 @@ class Wires:
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
 
-    def times(self, messages: Sequence[Message], layout: Layout) -> tuple[Array, Array]:
-        """Time of every message, shape (messages, n), and the bytes that it moves, shape (2, messages, n). [s], [B]"""
+    def times(self, messages: Sequence[Message], layout: Layout) -> tuple[Array, Array, Array]:
+        """Time of every message and what of it was measured, shape (messages, n) [s], and its bytes, shape (2, messages, n) [B]."""
         n = len(layout)
         sizes = _filled([message.size for message in messages], n)
         time, moved = np.zeros((len(messages), n)), np.zeros((2, len(messages), n))
+        measured = np.zeros((len(messages), n))
         kinds: dict[tuple[str, str], list[int]] = {}
         for i, message in enumerate(messages):
             kinds.setdefault((message.collective, message.group), []).append(i)
@@ -254,7 +317,9 @@ class Wires:
             if group.several:
                 time[rows] = self.time(collective, sizes[rows], group)
                 moved[:, rows] = sent_bytes(collective, sizes[rows], group)
-        return time, moved
+                if self.profile is not None:
+                    measured[rows] = np.nan_to_num(self.measured(collective, sizes[rows], group))
+        return time, measured, moved
 
 
 def sent_bytes(collective: str, size: Array, group: Group) -> Array:

@@ -88,6 +88,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         bound=bound,
         memory=memory,
         memory_capacity=capacity,
+        measured_share=np.zeros_like(capacity),
         host_memory=np.zeros_like(capacity),
         host_capacity=np.full_like(capacity, np.inf),
         energy=energy,

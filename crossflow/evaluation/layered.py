@@ -141,6 +141,7 @@ def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Inde
         model_flops=spread(timed.model_flops, 0.0),
         traffic=spread(timed.traffic, 0.0),
         sent=(spread(timed.sent[0], 0.0), spread(timed.sent[1], 0.0)),
+        measured=spread(timed.measured, 0.0),
         bound=spread_all(timed.bound),
         by_layer=spread_all(timed.by_layer),
     )
@@ -179,7 +180,14 @@ def _own_machine(scenario: Scenario) -> Machine:
 
 def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Machine:
     assert scenario.stack is not None  # layered models have one
-    return Machine(architecture=device, network=found.network, node=found.devices_per_node, stack=scenario.stack, host=found.host)
+    return Machine(
+        architecture=device,
+        network=found.network,
+        node=found.devices_per_node,
+        stack=scenario.stack,
+        host=found.host,
+        profile=scenario.profile,
+    )
 
 
 def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
@@ -231,6 +239,7 @@ def layered_score(
         bound={name: np.where(timed, np.where(timed, part, 0.0) / elapsed, np.isinf(part)) for name, part in outcome.bound.items()},
         memory=held,
         memory_capacity=capacity,
+        measured_share=wide(outcome.measured, n),
         host_memory=wide(outcome.host_memory, n),
         host_capacity=wide(outcome.host_capacity, n),
         energy=energy,

@@ -55,17 +55,31 @@ class Product(NamedTuple):
     wide: bool = False
 
 
+class Scores(NamedTuple):
+    """Fused attention of `heads` heads of all samples, `length` queries and `seen` keys each, of `width` elements; see `Kernels`."""
+
+    unit: str
+    phase: Phase
+    flops: Array
+    moved: Array
+    blocks: Array
+    heads: Array
+    length: Array
+    seen: Array
+    width: Array
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
     """Kernels of all parts; each value broadcasts to (n,).
 
     `products` are of `Product`, `passes` (unit, phase, bytes, flops, launches),
-    `scores` (unit, phase, flops, bytes, blocks) of fused attention.
+    `scores` of `Scores`: operations, bytes, blocks and shape of fused attention.
     """
 
     products: tuple[Product, ...]
     passes: tuple[tuple[str, Phase, Array, Array, float], ...]
-    scores: tuple[tuple[str, Phase, Array, Array, Array], ...]
+    scores: tuple[Scores, ...]
     messages: tuple[Message, ...]
 
 
@@ -94,7 +108,7 @@ class _Builder:
     stack: SoftwareStack
     products: list[Product] = field(default_factory=list)
     passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
-    scores: list[tuple[str, Phase, Array, Array, Array]] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -156,8 +170,9 @@ class _Builder:
         ends = samples * (heads * length + kv * seen) * (attention.query + attention.value) * self.element  # q, o, k, v
         # A single query is divided along the keys, so that every unit has work.
         blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * kv * np.ceil(seen / 256.0)
-        self.scores.append((unit, "forward", flops, ends, blocks))
-        self.scores.append((unit, "input", 2.5 * flops, 2.0 * ends, blocks))
+        shape = (samples * heads, length, seen, np.asarray(float(attention.query)))
+        self.scores.append(Scores(unit, "forward", flops, ends, blocks, *shape))
+        self.scores.append(Scores(unit, "input", 2.5 * flops, 2.0 * ends, blocks, *shape))
 
     def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, seen: Array) -> None:
         """Attention through memory: scores, softmax, values, each a kernel; the mask saves nothing."""

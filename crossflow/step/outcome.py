@@ -11,24 +11,26 @@ import numpy as np
 from crossflow.architecture import Architecture, Host, NetworkSpec
 from crossflow.arrays import Array, Mask
 from crossflow.cost.parts import Wires
+from crossflow.cost.profile import Profile
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a step runs on: device, network, devices of a node, software, and the node's host where it is known."""
+    """What a step runs on: device, network, devices of a node, software; the node's host and measured events where they are known."""
 
     architecture: Architecture
     network: NetworkSpec
     node: int
     stack: SoftwareStack
     host: Host | None = None
+    profile: Profile | None = None
 
     @functools.cached_property
     def wires(self) -> Wires:
         """Collectives on its network; the paths that they take are worked out once."""
-        return Wires(network=self.network, architecture=self.architecture, node=self.node)
+        return Wires(network=self.network, architecture=self.architecture, node=self.node, profile=self.profile)
 
 
 # Parts of a step's time, in the order in which they are told and drawn.
@@ -47,6 +49,7 @@ class Outcome:
     communication, exposed : time of collectives by name on that device, in all and as far as it lengthens the step. [s]
     by_layer : time of computing and of communication by layer type on that device, keys such as ``attention.compute``. [s]
     memory : bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
+    measured : share of the time of kernels and of collectives in the passes that was measured. [1]
     host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory. [B]
     flops, model_flops : operations done on all devices, and those that the model needs (nothing computed again). [flop]
     traffic : bytes of main memory on all devices. [B]
@@ -67,6 +70,7 @@ class Outcome:
     bound: Mapping[str, Array]
     by_layer: Mapping[str, Array] = field(default_factory=dict)
     problems: tuple[tuple[Mask, str], ...] = ()
+    measured: Array = field(default_factory=lambda: np.zeros(1))
     host_memory: Array = field(default_factory=lambda: np.zeros(1))
     host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))
 

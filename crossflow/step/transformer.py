@@ -11,14 +11,16 @@ import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide
 from crossflow.cost.parts import PartTimes, Wires, part_times, sent_bytes
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
-from crossflow.parallel.plan import Layout
+from crossflow.parallel.plan import Group, Layout
 from crossflow.parallel.schedules import NATURAL, pipeline_order
+from crossflow.parallel.supergraph import Collective
 from crossflow.step.memory import Memory, activations, memory, parameters, weight_sizes
 from crossflow.step.offload import Copies, flow, host_copies, kept_on_host
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
@@ -42,6 +44,7 @@ class Passes:
     sent : time of collectives, shape (collectives, passes, units, n). [s]
     blocking : of it, what the device waits for when nothing hides it, shape as `sent`. [s]
     hides : time of collectives that run beside the weights' gradients, shape (collectives, units, n). [s]
+    measured : of the time of collectives, what was measured, shape (passes, units, n). [s]
     moved : bytes that a device sends inside its node and out of it, shape (2, passes, units, n). [B]
     host : time that the host needs, shape (passes, units, n); of the weights' gradients, shape (units, n). [s]
     """
@@ -51,6 +54,7 @@ class Passes:
     sent: Array
     blocking: Array
     hides: Array
+    measured: Array
     moved: Array
     host: Array
     host_weight: Array
@@ -127,7 +131,7 @@ class Steps:
 def steps_of(job: Job, layout: Layout, machine: Machine, kernels: Kernels) -> Steps:
     """What the steps of all design points consist of."""
     names = [name for name, _ in units(job.model)]
-    times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, len(layout))
+    times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, len(layout), machine.profile)
     state = _state(job, layout, machine, machine.wires)
     return Steps(
         times=times,
@@ -158,7 +162,8 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
     moved = np.zeros((2, 2, len(names), n))
     messages = kernels.messages
-    took, volumes = wires.times(messages, layout)
+    took, known, volumes = wires.times(messages, layout)
+    measured = np.zeros((2, len(names), n))
     of = np.array([OF[message.collective] for message in messages], dtype=np.intp)
     phase = np.array([message.phase != "forward" for message in messages], dtype=np.intp)
     unit = np.array([place[message.part] for message in messages], dtype=np.intp)
@@ -166,6 +171,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     for where, amounts in zip(moved, volumes, strict=True):
         np.add.at(where, (phase, unit), amounts)
     np.add.at(calls, (phase, unit), took > 0)
+    np.add.at(measured, (phase, unit), known)
     hiding = np.flatnonzero([message.hides for message in messages])
     np.add.at(hides, (of[hiding], unit[hiding]), took[hiding])
     ringed = np.flatnonzero([message.group == "context" for message in messages])
@@ -191,6 +197,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     sent[:, 1] += resent
     blocking[:, 1] += np.where(full, blocking[:, 0], 0.0)
     moved[:, 1] += np.where(full, moved[:, 0], 0.0)
+    measured[1] += np.where(full, measured[0], 0.0)
     launched, host = times.kernels, stack.host
     issued = launched[:, FORWARD] + launched[:, END] + calls[0]
     reissued = np.where(full, issued, np.where(selective, launched[:, AGAIN], 0.0))
@@ -201,6 +208,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
         sent=sent,
         blocking=blocking,
         hides=hides,
+        measured=measured,
         moved=moved,
         host=np.stack([issued, launched[:, INPUT] + calls[1] + reissued]) * host.kernel + ranks * host.rank + host.layer,
         host_weight=launched[:, WEIGHT] * host.kernel,
@@ -210,37 +218,75 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
 # -------------------------------------------------------------------------------------------- weights
 
 
-def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
-    """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
-    weight, gradient = weight_sizes(job, machine.stack), machine.stack.gradient_size(job.element)
-    sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
-    named = units(job.model)
-    dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in named), strict=True))
+@dataclass(frozen=True, kw_only=True)
+class WeightMessage:
+    """A collective among ranks that hold the same weights, of `size` bytes for every unit, shape (units, n). [B]
+
+    Its `role` is to reduce gradients, to gather sharded weights for a pass, or to gather updated weights.
+    """
+
+    collective: Collective
+    size: Array
+    group: Group
+    role: Literal["reduce", "gather", "regather"]
+
+
+def _parameters(job: Job, layout: Layout) -> tuple[Array, Array]:
+    """Parameters of every unit on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
+    dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in units(job.model)), strict=True))
     if job.model.tied:  # a tied table that embedding and head hold on one device is one
         dense[-1] -= np.where(layout.pp == 1, job.model.head.width * job.model.vocabulary / layout.tp, 0.0)
-    shape = dense.shape
-    reduce, moved = np.zeros((len(COLLECTIVES), *shape)), np.zeros((2, *shape))
-    gather, regather, owned = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for amount, group, shards, copies in (
+    return dense, expert
+
+
+def weight_messages(job: Job, layout: Layout, machine: Machine) -> list[WeightMessage]:
+    """All collectives that keep weights in step, as far as any plan has them."""
+    weight, gradient = weight_sizes(job, machine.stack), machine.stack.gradient_size(job.element)
+    sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
+    found: list[WeightMessage] = []
+
+    def add(collective: Collective, size: Array, group: Group, role: Literal["reduce", "gather", "regather"]) -> None:
+        found.append(WeightMessage(collective=collective, size=size, group=group, role=role))
+
+    dense, expert = _parameters(job, layout)
+    for amount, group, shards, copied in (
         (dense, layout.data, layout.shards, layout.copies),
         (expert, layout.expert_data, layout.expert_data, None),
     ):
         if not amount.any():
             continue
         size = amount * gradient
-        reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(layout.zero >= 1, 0.0, size), group)
-        # Optimizer states shared out: gradients are reduced to shards, and the updated weights gathered.
-        reduce[OF["reduce_scatter"]] += wires.time("reduce_scatter", np.where(shared, size, 0.0), group)
-        regather += wires.time("all_gather", np.where(shared, amount * weight, 0.0), group)
+        add("all_reduce", np.where(layout.zero >= 1, 0.0, size), group, "reduce")
+        if shared.any():  # optimizer states shared out: gradients are reduced to shards, and the updated weights gathered
+            add("reduce_scatter", np.where(shared, size, 0.0), group, "reduce")
+            add("all_gather", np.where(shared, amount * weight, 0.0), group, "regather")
         if sharded.any():
-            reduce[OF["reduce_scatter"]] += wires.time("reduce_scatter", np.where(sharded, size, 0.0), shards)
-            gather += wires.time("all_gather", np.where(sharded, amount * weight, 0.0), shards)
-            if copies is not None:
-                reduce[OF["all_reduce"]] += wires.time("all_reduce", np.where(sharded, size / shards.size, 0.0), copies)
-        # Once a step an all-reduce of gradients, or its two halves; sharded weights gather twice and reduce once a microbatch.
-        halves = np.where(shared, size + amount * weight, 2.0 * size)
-        moved += sent_bytes("all_gather", np.where(sharded, (2.0 * amount * weight + size) * layout.microbatches, halves), group)
-        owned += amount / np.where(layout.zero >= 1, np.where(sharded, shards.size, group.size), 1.0)
+            add("reduce_scatter", np.where(sharded, size, 0.0), shards, "reduce")
+            add("all_gather", np.where(sharded, amount * weight, 0.0), shards, "gather")
+            if copied is not None:
+                add("all_reduce", np.where(sharded, size / shards.size, 0.0), copied, "reduce")
+    return found
+
+
+def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
+    """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
+    dense, expert = _parameters(job, layout)
+    shape = dense.shape
+    reduce, moved = np.zeros((len(COLLECTIVES), *shape)), np.zeros((2, *shape))
+    gather, regather, owned = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for message in weight_messages(job, layout, machine):
+        time = wires.time(message.collective, message.size, message.group)
+        if message.role == "reduce":
+            reduce[OF[message.collective]] += time
+        elif message.role == "gather":
+            gather += time
+        else:
+            regather += time
+        # Sharded weights are gathered twice, and their gradients reduced, with every microbatch; the rest is once a step.
+        often = np.where(layout.zero >= 3, layout.microbatches * (2.0 if message.role == "gather" else 1.0), 1.0)
+        moved += sent_bytes(message.collective, message.size * often, message.group)
+    for amount, group, shards in ((dense, layout.data, layout.shards), (expert, layout.expert_data, layout.expert_data)):
+        owned += amount / np.where(layout.zero >= 1, np.where(layout.zero >= 3, shards.size, group.size), 1.0)
     update = optimizer_time(job, owned, machine) * (1.0 - kept_on_host(layout, "optimizer"))
     return State(
         parameters=dense + expert, reduce=reduce, gather=gather, regather=regather, update=update, moved=moved,
@@ -579,6 +625,9 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
 
     moved = layout.microbatches * (forward * passes.moved[:, 0] + inputs * passes.moved[:, 1]).sum(axis=1) / layout.pp
     moved = moved + (weights * layout.directions * state.moved).sum(axis=1) / layout.pp
+    sent = (forward * passes.sent[:, 0] + inputs * passes.sent[:, 1]).sum(axis=(0, 1)) * layout.microbatches * ranks
+    known = (forward * passes.measured[0] + inputs * passes.measured[1]).sum(axis=0) * layout.microbatches * ranks
+    measured = divide(done(times.measured) + known, done(times.compute) + sent) if machine.profile is not None else np.zeros(1)
     host = found["waits"]
     types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
     by_layer: dict[str, Array] = {}
@@ -602,6 +651,7 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
             "network": found["exposed_communication"], "bubble": found["bubble"],
         },
         by_layer=by_layer,
+        measured=measured,
         host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip

@@ -103,7 +103,8 @@ class World:
         jitter = np.ones((len(walk.before), len(members)))
         if uneven.jitter:
             spread = np.sqrt(np.log1p(uneven.jitter**2))
-            jitter = np.random.default_rng(uneven.seed).lognormal(-0.5 * spread**2, spread, jitter.shape)
+            rng = np.random.default_rng(uneven.seed)
+            jitter = rng.lognormal(-0.5 * spread**2, spread, jitter.shape)
             if layout.zero[0] >= 3:
                 jitter = np.repeat(jitter.max(axis=1, keepdims=True), len(members), axis=1)
         return cls(members=members, speed=chosen, slowest=slowest, jitter=jitter, link=link, replicas=replicas, tp=tp)

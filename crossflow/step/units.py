@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import Kernels, Phase, Product
+from crossflow.parallel.blocks import Kernels, Phase, Product, Scores
 from crossflow.parallel.hierarchy import Hierarchies, Kind
 from crossflow.parallel.plan import Group
 from crossflow.parallel.supergraph import Collective
@@ -63,7 +63,7 @@ class Builder:
     units: list[Unit] = field(default_factory=list)
     products: list[Product] = field(default_factory=list)
     passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
-    scores: list[tuple[str, Phase, Array, Array, Array]] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
 
     def kernels(self) -> Kernels:
         """All kernels, as `crossflow.cost.parts` takes them."""
@@ -241,7 +241,11 @@ class Builder:
         if self.stack.attention.kernel == "flash":
             flops, ends = 4.0 * batch * length**2 * d, 4.0 * batch * length * d * e
             blocks = batch * np.ceil(length / 128.0)
-            self.scores += [(unit, "forward", flops, ends, blocks), (unit, "input", 2.5 * flops, 2.0 * ends, blocks)]
+            shape = (batch, length, length, d)
+            self.scores += [
+                Scores(unit, "forward", flops, ends, blocks, *shape),
+                Scores(unit, "input", 2.5 * flops, 2.0 * ends, blocks, *shape),
+            ]
             return kept
         shapes: tuple[tuple[Phase, Array, Array, Array], ...] = (
             ("forward", length, length, d), ("forward", length, d, length), ("input", length, length, d), ("input", length, d, length),

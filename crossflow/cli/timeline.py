@@ -1,0 +1,98 @@
+"""`crossflow timeline`: a step as a trace for Perfetto, as a picture, in the terminal, beside another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from crossflow.arrays import plain
+from crossflow.cli import page
+from crossflow.errors import CrossflowError
+from crossflow.evaluation.timelines import timeline
+from crossflow.scenario import load
+from crossflow.step.uneven import EVEN, load_uneven
+from crossflow.timeline.record import Timeline
+from crossflow.trace import compare, draw_comparison, draw_gantt, gantt_of, text_comparison, text_gantt, write_ranks, write_trace
+
+TRACES, PICTURES = (".json", ".gz"), (".png", ".svg")
+_PATH = 12  # slots of the critical path that JSON has, from each end
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Build the timeline of the scenario and show or write what is asked for."""
+    uneven = EVEN if arguments.uneven is None else load_uneven(arguments.uneven)
+    first = timeline(load(arguments.scenario, arguments.settings), uneven)
+    second = None if arguments.compare is None else timeline(load(arguments.compare, arguments.settings), uneven)
+    for path in arguments.output:
+        _write(first, second, path, arguments.ranks)
+    if arguments.json:
+        page.emit_json(summary(first) if second is None else compare(first, second).to_dict())
+    elif second is not None:
+        page.emit(text_comparison(first, second, page.columns()))
+    elif arguments.text or not arguments.output:
+        page.emit(text_gantt(first, page.columns()))
+
+
+def _write(first: Timeline, second: Timeline | None, path: Path, ranks: str | None) -> None:
+    """One file, by its ending, or a folder of traces."""
+    chosen = _ranks(ranks)
+    if path.suffix in PICTURES:
+        made = draw_gantt(gantt_of(first), path) if second is None else draw_comparison(first, second, path)
+        for one in made:
+            page.log(f"wrote {one}")
+    elif path.suffix in TRACES:
+        events = write_trace(first, path, ranks=chosen)
+        page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
+    elif not path.suffix:
+        write_ranks(first, path, ranks=chosen)
+        page.log(f"wrote traces into {path}, a file a rank")
+    else:
+        raise CrossflowError(
+            f"{path}: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"
+        )
+
+
+def _ranks(text: str | None) -> Any:
+    """Ranks to write: all, some, or one of every class of devices where nothing is said."""
+    if text is None or text == "all":
+        return text
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise CrossflowError(f"--ranks: expected 'all' or whole numbers such as 0,8,16, got '{text}'")
+    return [int(part) for part in text.split(",")]
+
+
+def summary(found: Timeline) -> dict[str, Any]:
+    """Plain data: where the time of every class of devices goes, its memory, and the critical path; times in s, sizes in B."""
+    activity, peaks = found.activity(), [float(held.max()) for _, held in found.memory]
+    path = found.critical_path()
+    return {
+        "title": found.title,
+        "step_time_s": found.total,
+        "events": found.event_count,
+        "devices": [
+            {
+                "name": device.name,
+                "stage": device.stage,
+                "ranks": len(device.ranks),
+                "first_rank": int(device.ranks[0]),
+                "utilisation": float(activity["busy"][i] / found.total),
+                **{f"{name}_s": plain(times[i]) for name, times in activity.items()},
+                "peak_memory_bytes": peaks[i],
+            }
+            for i, device in enumerate(found.devices)
+        ],
+        "capacity_bytes": found.capacity,
+        "critical_path": {
+            "slots": len(path),
+            "ends": [_slot(found, slot) for slot in (path if len(path) <= 2 * _PATH else [*path[:_PATH], *path[-_PATH:]])],
+        },
+    }
+
+
+def _slot(found: Timeline, slot: int) -> dict[str, Any]:
+    slots = found.slots
+    return {
+        "device": found.devices[int(slots.device[slot])].name, "pass": found.passes[int(slots.passed[slot])].label,
+        "microbatch": int(slots.microbatch[slot]), "start_s": float(slots.start[slot]), "end_s": float(slots.end[slot]),
+    }  # fmt: skip

@@ -1,0 +1,229 @@
+"""Measured times of events, which replace the model's for exactly these events [1]_, Sec. 4.2.
+
+A table (CSV, or JSONL with the same keys) has a row an event: what runs, on which shape, in which type, on which device, and of a
+collective among how many ranks, inside a node or between nodes.
+
+References
+----------
+.. [1] Lu et al., "DistSim: A performance model of large-scale hybrid distributed DNN training", CF 2023.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossflow.arrays import Array, Mask
+from crossflow.errors import Problem, SpecError, did_you_mean
+from crossflow.parallel.plan import Group
+from crossflow.units import parse
+
+COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread", "count")
+NEEDED = ("op", "shape", "time")
+PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
+SCOPES = ("intra", "inter")
+KERNELS = ("gemm", "attention_forward", "attention_backward", "pass")
+MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
+Key = tuple[str, str, str, int, str]  # op, shape, dtype, ranks, scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Time of an event and its standard deviation. [s]"""
+
+    time: float
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Profile:
+    """Measured events of one device.
+
+    Attributes
+    ----------
+    events : by op, shape, dtype, ranks and scope; of kernels ranks are 1 and the scope is empty.
+    source : the file.
+    """
+
+    events: Mapping[Key, Measured]
+    source: str
+
+    def kernel(self, op: str, shape: str, dtype: str) -> Measured | None:
+        """A kernel's measured time, None where it was not measured."""
+        return self.events.get((op, shape, dtype, 1, ""))
+
+    def message(self, op: str, size: float, ranks: int, scope: str) -> Measured | None:
+        """A collective's measured time, None where it was not measured.
+
+        An all-reduce beyond 8 ranks is that of 8 times the ratio of what a rank sends, 2 (N - 1) / N over 2 x 7 / 8.
+        """
+        shape = message_shape(size)
+        found = self.events.get((op, shape, "", ranks, scope))
+        if found is None and op == "all_reduce" and ranks > PROFILED:
+            eight = self.events.get((op, shape, "", PROFILED, scope))
+            ratio = (ranks - 1) / ranks / ((PROFILED - 1) / PROFILED)
+            return None if eight is None else Measured(time=eight.time * ratio, spread=eight.spread * ratio)
+        return found
+
+    def kernels(self, op: str, dtype: str, shapes: Sequence[Sequence[str]]) -> Array:
+        """Times of kernels by row and design point, NaN where they were not measured. [s]"""
+        return np.array([[_time(self.kernel(op, shape, dtype)) for shape in row] for row in shapes])
+
+    def messages(self, op: str, sizes: Array, group: Group) -> Array:
+        """Times of collectives of `sizes` bytes, shape (..., n), NaN where they were not measured. [s]"""
+        found = np.full(sizes.shape, np.nan)
+        for ranks, per_node, members in group.kinds:
+            scope = SCOPES[int(per_node < ranks)]
+            for at in np.ndindex(sizes[..., members].shape):
+                place = (*at[:-1], members[at[-1]])
+                if ranks > 1 and sizes[place] > 0:
+                    found[place] = _time(self.message(op, float(sizes[place]), ranks, scope))
+        return found
+
+
+def _time(found: Measured | None) -> float:
+    return np.nan if found is None else found.time
+
+
+def where_measured(times: Array, measured: Array) -> tuple[Array, Mask]:
+    """Times with the measured ones in place, and which these are."""
+    known = ~np.isnan(measured)
+    return np.where(known, measured, times), known
+
+
+def gemm_shape(m: float, n: float, k: float, batch: float) -> str:
+    """Shape of equal matrix products.
+
+    >>> gemm_shape(2048, 512, 1024, 1), gemm_shape(128, 128, 64, 16)
+    ('2048x512x1024', '16 x 128x128x64')
+    """
+    each = f"{m:.10g}x{n:.10g}x{k:.10g}"
+    return each if batch == 1 else f"{batch:.10g} x {each}"
+
+
+def attention_shape(heads: float, length: float, seen: float, width: float) -> str:
+    """Shape of fused attention: heads of all samples, queries, keys, elements of a head.
+
+    >>> attention_shape(32, 2048, 2048, 128)
+    '32 x 2048x2048x128'
+    """
+    return f"{heads:.10g} x {length:.10g}x{seen:.10g}x{width:.10g}"
+
+
+def pass_shape(moved: float, launches: float) -> str:
+    """Shape of pointwise kernels: bytes that they move and how many they are.
+
+    >>> pass_shape(1048576, 2)
+    '1048576 B, 2 kernels'
+    """
+    return f"{moved:.10g} B, {launches:.10g} kernel{'s' if launches != 1 else ''}"
+
+
+def message_shape(size: float) -> str:
+    """Shape of a collective: bytes of the whole buffer of a rank, of the full result of an all-gather.
+
+    >>> message_shape(2**20)
+    '1048576 B'
+    """
+    return f"{size:.10g} B"
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def read_profile(path: Path, device: str) -> Profile:
+    """Measured events of a device from a CSV or JSONL file.
+
+    Rows of other devices are left out; a row without a device is of any. `time` and `spread` are quantities, or seconds as bare
+    numbers. Of the `send` and the `recv` of one transfer the shorter is its time: the longer one waited for the other side.
+
+    Raises
+    ------
+    SpecError
+        With every row that is not understood.
+    """
+    problems: list[Problem] = []
+    events: dict[Key, Measured] = {}
+    for line, row in _rows(path):
+        where = f"row {line}"
+        unknown = [key for key in row if key not in COLUMNS]
+        missing = [key for key in NEEDED if not row.get(key)]
+        if unknown or missing:
+            what = f"unknown column '{unknown[0]}'{did_you_mean(unknown[0], COLUMNS)}" if unknown else f"{missing[0]} is missing"
+            problems.append(Problem(file=str(path), line=line, path=where, message=f"{what}; columns are {', '.join(COLUMNS)}"))
+            continue
+        if row.get("device") and row["device"] != device:
+            continue
+        try:
+            key, found = _event(row)
+        except ValueError as error:
+            problems.append(Problem(file=str(path), line=line, path=where, message=str(error)))
+            continue
+        before = events.get(key)
+        events[key] = found if before is None or found.time < before.time else before
+    if problems:
+        raise SpecError(problems)
+    return Profile(events=events, source=str(path))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Rows with their line numbers; comment lines begin with #."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
+    kept = [(number, line) for number, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
+    if path.suffix in (".jsonl", ".json"):
+        for number, line in kept:
+            try:
+                row: Any = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line: {error.msg}")]) from None
+            if not isinstance(row, dict):
+                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line, got {line[:40]}")])
+            yield number, {str(key): "" if value is None else str(value) for key, value in row.items()}
+        return
+    reader = csv.reader([line for _, line in kept])
+    header = next(reader, [])
+    for (number, _), cells in zip(kept[1:], reader, strict=False):
+        yield number, dict(zip(header, cells, strict=False))
+
+
+def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
+    """One row; ValueError with what is wrong."""
+    op, scope, ranks = row["op"], row.get("scope") or "", row.get("ranks") or "1"
+    known = (*KERNELS, *MESSAGES, *ENDS)
+    if op not in known:
+        raise ValueError(f"op must be one of {', '.join(known)}, got '{op}'{did_you_mean(op, known)}")
+    if not ranks.isdecimal() or int(ranks) < 1:
+        raise ValueError(f"ranks must be a positive whole number, got '{ranks}'")
+    time, spread = _seconds(row["time"], "time"), _seconds(row.get("spread") or "0", "spread")
+    if not time > 0:
+        raise ValueError(f"time must be above zero, got '{row['time']}'")
+    if op in KERNELS:
+        return (op, row["shape"], row.get("dtype") or "", 1, ""), Measured(time=time, spread=spread)
+    if scope not in SCOPES:
+        raise ValueError(f"scope of {op} must be intra or inter, got '{scope}'")
+    if int(ranks) < 2:
+        raise ValueError(f"{op} needs at least 2 ranks, got {ranks}")
+    return ("send_recv" if op in ENDS else op, row["shape"], "", int(ranks), scope), Measured(time=time, spread=spread)
+
+
+def _seconds(text: str, column: str) -> float:
+    """A quantity of time, or a bare number of seconds."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return float(parse(text, "s"))
+    except ValueError as error:
+        raise ValueError(f"{column}: {error}") from None
