@@ -25,7 +25,21 @@ from crossflow.step.stages import Occurrence, alike, sequence
 from crossflow.step.transformer import COLLECTIVES, Closing, Slots, Steps, closing_of, slots_of, steps_of
 from crossflow.step.uneven import EVEN, Uneven, World
 from crossflow.timeline.pipeline import Walk, uneven_ends, walk_of
-from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, HOST, PIPELINE, TENSOR, WAIT, WORK, Device, Pass, Timeline
+from crossflow.timeline.record import (
+    COMMUNICATION,
+    COMPUTE,
+    DATA,
+    FROM_HOST,
+    HOST,
+    PIPELINE,
+    TENSOR,
+    TO_HOST,
+    WAIT,
+    WORK,
+    Device,
+    Pass,
+    Timeline,
+)
 from crossflow.timeline.record import Slots as Filled
 
 # Collectives that bring what a unit's kernels read; the others carry what they have made.
@@ -51,7 +65,7 @@ class _Layout:
         """Kernels on a rank of some speed, and its wait for the slowest of its group; the start. [s]"""
         start = max(self.units, after)
         end = self.add(name, COMPUTE, WORK, start, time / speed, layer)
-        self.units = self.add(f"{name}, slowest rank", TENSOR, WAIT, end, time / slowest - time / speed, layer)
+        self.units = self.add(f"{name}, waiting for the slowest rank", COMPUTE, WAIT, end, time / slowest - time / speed, layer)
         return start
 
     def send(self, name: str, stream: int, time: float, layer: int) -> None:
@@ -99,17 +113,33 @@ class _Step:
                 made.work(f"{self.unit_name(one)} weight gradient", self._weight(one), _layer(one), speed, slowest)
         if kind == BACKWARD and not self.order.flush:
             self._at_once(made, row % self.order.stages)
-        rows = len(self.rows)
+        self._copied(made, kind, row)
         handed = 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
         made.units = max(made.units, made.data)
         made.send("send_recv", PIPELINE, handed, -1)
-        # What the host takes beyond is what is left of the slot; on a slower device it need not wait for its host as long.
-        work = self.compute(kind, row)
-        left = float(self.slots.busy[kind * rows + row, 0]) + self.updated(kind, row) - (made.units - work / slowest + work)
+        # What the host takes beyond is what is left of the slot.
+        left = float(self.times(kind, row, 1.0 / slowest)) - made.units
         if left > 1e-12:
             made.units = made.add("waiting for the host", HOST, WORK, made.units, left, -1)
         made.data = 0.0
         return made.made(LETTERS[kind])
+
+    def times(self, kind: int, row: int, slower: Array | float) -> Array:
+        """Time of a slot whose kernels take `slower` times as long: the device's or the host's, with what comes beside. [s]"""
+        at = kind * len(self.rows) + row
+        busy, gpu, host = (float(part[at, 0]) for part in (self.slots.busy, self.slots.gpu, self.slots.host))
+        extra = self.compute(kind, row) * (np.asarray(slower) - 1.0)
+        return np.asarray(busy + self.updated(kind, row) + np.maximum(gpu + extra, host) - max(gpu, host))
+
+    def _copied(self, made: _Layout, kind: int, row: int) -> None:
+        """Activations, and shards of weights with their gradients, between the device and its host while the pass runs."""
+        copies = self.steps.state.copies
+        if copies is None or kind == WEIGHT:
+            return
+        ways = (copies.activations, copies.fetched) if kind == FORWARD else (copies.stored, copies.activations + copies.fetched)
+        for stream, each in zip((TO_HOST, FROM_HOST), ways, strict=True):
+            time = sum(float(each[one.unit, 0]) for one in self.rows[row])
+            made.data = max(made.data, made.add("host_copy", stream, COMMUNICATION, 0.0, time, -1))
 
     def updated(self, kind: int, row: int) -> float:
         """What a pass backward takes longer where weights are updated after each (PipeDream). [s]"""
@@ -163,7 +193,7 @@ class _Step:
     def _backward(self, made: _Layout, occurrences: Sequence[Occurrence], speed: float, slowest: float) -> None:
         passes, state = self.steps.passes, self.steps.state
         later = list(reversed(occurrences))
-        there = self._gather(made, later[0]) if later[0].input else 0.0
+        there = self._gather(made, later[0]) if later and later[0].input else 0.0
         for i, one in enumerate(later):
             layer, name = _layer(one), self.unit_name(one)
             hidden = passes.hides[:, one.unit, 0]
@@ -281,11 +311,11 @@ class _Filler:
     def _times(self, walk: Walk) -> tuple[Array, Array]:
         """Start and end of every slot of the schedule in every kind of replica, shape (slots, kinds of replicas). [s]"""
         step, world, order = self.step, self.world, self.step.order
-        compute = np.array([step.compute(k, r) for k in range(3) for r in range(order.rows)])[walk.kind_row]
         stage = walk.kind_row % order.rows % order.stages
-        updates = np.array([step.updated(k, r) for k in range(3) for r in range(order.rows)])[walk.kind_row]
-        busy = step.slots.busy[walk.kind_row] + updates[:, None]
-        durations = busy + compute[:, None] * (world.jitter / world.slowest[stage] - 1.0)
+        slower, durations = world.jitter / world.slowest[stage], np.zeros(world.jitter.shape)
+        for at in np.unique(walk.kind_row):
+            mine = walk.kind_row == at
+            durations[mine] = step.times(*divmod(int(at), order.rows), slower[mine])
         ends = uneven_ends(walk, durations, self._lags(walk))[:-1]
         return ends - durations, ends
 
@@ -361,7 +391,7 @@ class _Filler:
             own = float(ends[one.stage, one.kind])
             begin = float(there[one.stage]) if replicas else own
             if begin > own:
-                self.add(device, self.passed(_unit_pass(step.names, "waiting for the last replica", DATA, WAIT)), own, begin)
+                self.add(device, self.passed(_unit_pass(step.names, "waiting for the last replica", COMPUTE, WAIT)), own, begin)
             reduced[device] = self.add(device, reduces[one.stage], begin, begin + float(closing.exposed[one.stage, 0]))
             if begin > own:
                 self.joins.append((int(last[slowest[one.stage]]), int(reduced[device])))
@@ -382,7 +412,7 @@ class _Filler:
         at = exposed - volume
         for which in np.flatnonzero(closing.reductions[:, stage, 0]):
             at = made.add(COLLECTIVES[which], DATA, COMMUNICATION, at, float(closing.reductions[which, stage, 0]), -1)
-        made.add("host_copy", HOST, COMMUNICATION, at, float(closing.lowered[stage, 0]), -1)
+        made.add("host_copy", TO_HOST, COMMUNICATION, at, float(closing.lowered[stage, 0]), -1)
         made.units = exposed
         return made.made("reduction")
 
@@ -393,7 +423,7 @@ class _Filler:
             made = _Layout(self.step.names)
             made.work("optimizer", float(closing.update[one.stage, 0]), -1, one.speed, one.speed)
             made.units = made.add("optimizer on the host", HOST, WORK, made.units, float(closing.on_host[one.stage, 0]), -1)
-            made.send("host_copy", HOST, float(closing.renewed[one.stage, 0]), -1)
+            made.send("host_copy", FROM_HOST, float(closing.renewed[one.stage, 0]), -1)
             made.send("all_gather", DATA, float(closing.regather[one.stage, 0]), -1)
             update = made.made("update")
             ends[device] = begin + update.time
@@ -463,7 +493,7 @@ class _Filler:
         mean = busy.reshape(-1, order.rows).mean(axis=1)
         durations = mean[walk.kind_row // order.rows][:, None]
         ends = uneven_ends(walk, durations, self._lags(walk))
-        return np.array([ends.max() - durations[walk.stages[one.stage]].sum() for one in self.classes])
+        return np.array([max(ends.max() - durations[walk.stages[one.stage]].sum(), 0.0) for one in self.classes])
 
 
 @dataclass(frozen=True)

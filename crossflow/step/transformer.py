@@ -339,6 +339,7 @@ class Slots:
         weights, shape (rows, units). [1]
     device : time of kernels by `KINDS`, forward and backward, shape (kinds, 2, rows, n).
     net : time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n).
+    gpu, host : what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts.
     waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
     behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
     busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, backward and, if apart, weight.
@@ -352,6 +353,8 @@ class Slots:
     weight_of: Array
     device: Array
     net: Array
+    gpu: Array
+    host: Array
     waits: Array
     behind: Array
     busy: Array
@@ -421,6 +424,8 @@ def slots_of(
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
+        gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
+        host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
         behind=np.stack([forward - plain_f, backward - plain_b]), busy=np.concatenate(busy), final=plain_w if split else backward,
         hands=hands, hop=hop, flight=hop - held,
     )  # fmt: skip

@@ -16,9 +16,10 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 
-# What a device has that works side by side: its units, the wires inside a layer, between stages, between replicas, to and in its host.
-STREAMS = ("compute", "tensor", "pipeline", "data", "host")
-COMPUTE, TENSOR, PIPELINE, DATA, HOST = range(len(STREAMS))
+# What a device has that works side by side: its units, the wires inside a layer, between stages, between replicas, its host, and both
+# directions of the bus to it.
+STREAMS = ("compute", "tensor", "pipeline", "data", "host", "to_host", "from_host")
+COMPUTE, TENSOR, PIPELINE, DATA, HOST, TO_HOST, FROM_HOST = range(len(STREAMS))
 # What an event is: kernels, a collective or transfer, or waiting in a collective for the last rank to arrive.
 WORK, COMMUNICATION, WAIT = range(3)
 # Where the time of a device goes; the parts add up to the step.

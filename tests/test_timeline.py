@@ -1,0 +1,314 @@
+"""Timelines: laws of streams, dependencies and sums, what predictions say, uneven worlds, and the heap engine as oracle."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.evaluation.timelines import timeline
+from crossflow.parallel.schedules import RULES, pipeline_order
+from crossflow.step.uneven import Uneven, load_uneven
+from crossflow.timeline import simulate
+from crossflow.timeline.pipeline import slot_ends, walk_of
+from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
+
+GPT = {
+    "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,
+    "positions": "learned", "norm": "layernorm", "biases": True, "tied_embeddings": True, "global_batch": 32, "dtype": "bf16",
+}  # fmt: skip
+PLANS = [
+    "dp1", "tp8", "tp2-sp-cp2-dp4-z1", "dp16-z2-mb2", "dp16-z3-full", "dp16-z3-g8", "pp4-dp4", "tp2-pp4-dp2-v2-full", "tp2-pp4-dp2-gpipe",
+    "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera", "pp2-dp2-z1-offload:optimizer+activations", "dp8-z3-offload:optimizer+weights",
+]  # fmt: skip
+STACKS = ["megatron-lm-2022", "megatron-core", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal"]
+OTHERS = [
+    {"system": {"template": "pathfinder", "devices": 32}, "workload": "lstm-16k", "strategy": "RC-2-2-d8"},
+    {"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d4-p2"},
+    {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": ["ddp"], "embedding": ["mp"]}},
+    {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": ["fsdp", "ddp"], "embedding": ["mp"]}},
+    {
+        "system": "dgx-h100",
+        "workload": {"model": "llama2-7b", "task": "decode", "global_batch": 8, "prompt": 64, "output": 8},
+        "strategy": "tp4-dp2",
+    },
+]
+
+
+def scenario(strategy, software="megatron-lm-2022", **workload):
+    devices = {"system": {"template": "dgx-a100", "nodes": None}}
+    return crossflow.from_dict({**devices, "workload": {**GPT, **workload}, "strategy": strategy, "software": software})
+
+
+@pytest.fixture(scope="module", params=list(itertools.product(PLANS, STACKS[:4])), ids="-".join)
+def made(request):
+    strategy, software = request.param
+    given = scenario(strategy, software)
+    return given, timeline(given)
+
+
+@pytest.fixture(scope="module", params=range(len(OTHERS)))
+def other(request):
+    given = crossflow.from_dict(OTHERS[request.param])
+    return given, timeline(given)
+
+
+# ------------------------------------------------------------------------------------------ laws
+
+
+def overlaps(found):
+    """Longest overlap of two events on one stream of one device. [s]"""
+    worst = 0.0
+    for device in range(len(found.devices)):
+        events = found.events(device)
+        for stream in np.unique(events.stream):
+            start, end = (part[events.stream == stream] for part in (events.start, events.end))
+            worst = max(worst, float(np.max(end[:-1] - start[1:], initial=0.0)))
+    return worst
+
+
+def test_a_timeline_takes_as_long_as_its_prediction(made):
+    given, found = made
+    assert found.total == pytest.approx(crossflow.predict(given).step_time, rel=1e-9)
+
+
+def test_no_two_events_of_a_stream_overlap(made):
+    assert overlaps(made[1]) <= 1e-9 * made[1].total
+
+
+def test_every_dependency_holds(made):
+    slots = made[1].slots
+    waits = slots.source >= 0
+    assert (slots.start[waits] >= slots.end[slots.source[waits]] + slots.lag[waits] - 1e-12).all()
+    earlier, later = slots.joins
+    assert (slots.start[later] >= slots.end[earlier] - 1e-9 * made[1].total).all()
+
+
+def test_slots_of_a_device_follow_each_other(made):
+    found = made[1]
+    for device in range(len(found.devices)):
+        mine = found.slots_of(device)
+        assert (found.slots.start[mine[1:]] >= found.slots.end[mine[:-1]] - 1e-12).all()
+
+
+def test_activities_add_up_to_the_step_on_every_device(made):
+    found = made[1]
+    parts = found.activity()
+    np.testing.assert_allclose(sum(parts.values()), found.total, rtol=1e-9)
+    assert all((part >= 0).all() for part in parts.values())
+
+
+def test_busy_time_is_that_of_the_prediction(made):
+    given, found = made
+    parts = crossflow.predict(given).to_dict()["breakdown_s"]
+    computes = parts["compute"] + parts["memory_bound_compute"]
+    assert found.activity()["busy"].max() >= computes * (1 - 1e-9)
+
+
+def test_ranks_are_all_there_once(made):
+    given, found = made
+    ranks = [rank for device in found.devices for rank in device.ranks]
+    assert sorted(ranks) == list(range(given.devices))
+
+
+def test_memory_peaks_where_the_prediction_says(made):
+    """It may lie higher where the fullest moment is not that of a backward pass."""
+    given, found = made
+    peak = max(float(held.max()) for _, held in found.memory)
+    needed = float(crossflow.predict(given).score.memory_needed[0])
+    assert needed * (1 - 1e-9) <= peak <= needed * 1.25
+
+
+def test_the_critical_path_has_no_slack_and_spans_the_step(made):
+    found = made[1]
+    path = found.critical_path()
+    slots = found.slots
+    assert slots.end[path[-1]] == pytest.approx(found.total)
+    assert found.slack[path].max() <= 1e-6 * found.total
+    gaps = slots.start[path[1:]] - slots.end[path[:-1]] - np.where(slots.source[path[1:]] == path[:-1], slots.lag[path[1:]], 0.0)
+    assert slots.start[path[0]] + gaps.sum() <= 1e-6 * found.total
+
+
+def test_events_in_pieces_are_the_events(made):
+    found = made[1]
+    whole = found.events(0)
+    parts = list(found.chunks(0, most=97))
+    np.testing.assert_allclose(np.sort(np.concatenate([part.start for part in parts])), np.sort(whole.start))
+    assert sum(len(found.events(i)) * len(device.ranks) for i, device in enumerate(found.devices)) == found.event_count
+
+
+# ------------------------------------------------------------------------------------------ other workloads
+
+
+def test_other_workloads_take_as_long_as_predicted(other):
+    given, found = other
+    assert found.total == pytest.approx(crossflow.predict(given).step_time, rel=1e-9)
+    np.testing.assert_allclose(sum(found.activity().values()), found.total, rtol=1e-9)
+
+
+def test_exposed_communication_of_other_workloads_is_that_of_the_prediction(other):
+    given, found = other
+    exposed = crossflow.predict(given).to_dict()["breakdown_s"]["exposed_communication"]
+    if len(found.devices) == 1:
+        assert found.activity()["exposed_communication"][0] == pytest.approx(exposed, rel=1e-3, abs=1e-9)
+
+
+def test_no_two_kernels_of_other_workloads_overlap(other):
+    found = other[1]
+    for device in range(len(found.devices)):
+        events = found.events(device)
+        kernels = events.stream == COMPUTE
+        assert (events.start[kernels][1:] >= events.end[kernels][:-1] - 1e-9 * found.total).all()
+
+
+# ------------------------------------------------------------------------------------------ oracle
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 12)])
+def test_walked_schedules_are_those_of_the_heap(rule, p, m):
+    """Random durations by row and kind, transfers as tasks of their own."""
+    order = pipeline_order(rule, p, 1, m)
+    rng = np.random.default_rng(p * m)
+    durations, transfer = rng.uniform(0.2, 2.0, 3 * order.rows), 0.3
+    walk = walk_of(order)
+    ends = slot_ends(walk, durations[:, None], np.array([transfer]))[:-1, 0]
+    count, stages = len(walk.before), walk.kind_row % order.rows % p
+    tasks, after, where = durations[walk.kind_row].tolist(), [()] * count, stages.tolist()
+    for slot in range(count):
+        source = int(walk.source[slot])
+        if source < count:
+            after[slot] = (source,)
+            if walk.crosses[slot]:
+                tasks.append(transfer)
+                after.append((source,))
+                where.append(("wire", slot))
+                after[slot] = (len(tasks) - 1,)
+    # The heap runs the tasks of a resource in the order given: that of the walk, which respects each stage's own.
+    _, heap = simulate(tasks, after, where)
+    np.testing.assert_allclose(ends, heap[:count], rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------ uneven worlds
+
+
+def test_a_slow_rank_makes_its_tensor_group_wait():
+    given = scenario("tp4-pp2-dp2", "ideal")
+    even, slow = timeline(given), timeline(given, Uneven(ranks={1: 0.5}))
+    assert slow.total > even.total
+    names = [device.name for device in slow.devices]
+    assert names[0] == "stage 0, replica 0, tensor rank 1"
+    waiting = dict(zip(names, slow.activity()["waiting"], strict=True))
+    assert waiting["stage 0, replica 0, tensor rank 0 and 2 more"] > 0.2 * even.total
+    assert waiting["stage 0, replica 0, tensor rank 1"] < 0.01 * even.total
+    assert sorted(rank for device in slow.devices for rank in device.ranks) == list(range(16))
+
+
+def test_replicas_wait_for_the_slowest_where_gradients_are_reduced():
+    found = timeline(scenario("pp4-dp4"), Uneven(replicas={2: 0.7}))
+    slots, names = found.slots, np.array([one.label for one in found.passes])
+    reduces = names[slots.passed] == "reduction"
+    for stage in range(4):
+        mine = [i for i in np.flatnonzero(reduces) if found.devices[slots.device[i]].stage == stage]
+        assert len(mine) == 2
+        assert np.ptp(slots.end[mine]) == pytest.approx(0.0, abs=1e-12)
+    waiting = found.activity()["waiting"]
+    slowest = np.array(["replica 2" in device.name for device in found.devices])
+    assert (waiting[~slowest] > 0).all()
+    assert (waiting[slowest] == 0).all()
+    assert any("replica 2" in found.devices[slots.device[slot]].name for slot in found.critical_path())
+
+
+def test_sharded_replicas_stay_in_step():
+    given = scenario("dp8-z3", "ideal")
+    even, slow = timeline(given), timeline(given, Uneven(ranks={5: 0.5}))
+    busy = slow.activity()["busy"]
+    assert len(slow.devices) == 2
+    assert busy.max() == pytest.approx(2 * busy.min(), rel=0.02)
+    assert slow.total > 1.5 * even.total
+
+
+def test_a_slow_link_delays_what_comes_over_it():
+    given = scenario("pp4-dp4", "nanotron")
+    even, slow = timeline(given), timeline(given, Uneven(links={1: 0.001}))
+    assert slow.total > even.total
+    lags = {float(slow.slots.lag[slot]) for slot in np.flatnonzero(slow.slots.source >= 0)}
+    assert max(lags) == pytest.approx(1000 * min(lags))
+
+
+def test_jitter_is_seeded_and_slows():
+    given = scenario("pp4-dp4", "ideal")
+    one, same, another = (timeline(given, Uneven(jitter=0.2, seed=seed)) for seed in (1, 1, 2))
+    assert one.total == same.total != another.total
+    totals = [timeline(given, Uneven(jitter=0.2, seed=seed)).total for seed in range(8)]
+    assert np.mean(totals) > timeline(given).total
+    assert len(one.devices) == 16
+    assert overlaps(one) <= 1e-9 * one.total
+
+
+@pytest.mark.parametrize("strategy", ["tp2-pp4-dp2", "dp8-z3", "pp4-dp2-zbh1"])
+def test_activities_of_uneven_worlds_add_up(strategy):
+    found = timeline(scenario(strategy), Uneven(ranks={0: 0.8, 3: 1.1}, jitter=0.05))
+    np.testing.assert_allclose(sum(found.activity().values()), found.total, rtol=1e-9)
+    assert overlaps(found) <= 1e-9 * found.total
+    slots = found.slots
+    waits = slots.source >= 0
+    assert (slots.start[waits] >= slots.end[slots.source[waits]] + slots.lag[waits] - 1e-12).all()
+
+
+def test_twice_as_fast_devices_compute_in_half_the_time():
+    given = scenario("pp2-dp2", "ideal")
+    even, fast = timeline(given), timeline(given, Uneven(stages={0: 2.0, 1: 2.0}))
+    np.testing.assert_allclose(fast.activity()["busy"], even.activity()["busy"] / 2, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("uneven", "sentence"),
+    [
+        ({"ranks": {16: 0.5}}, "uneven: ranks: 16 is not there, the plan has 16 (0 to 15)"),
+        ({"stages": {4: 0.5}}, "uneven: stages: 4 is not there, the plan has 4 (0 to 3)"),
+    ],
+)
+def test_places_that_are_not_there_are_told(uneven, sentence, exactly):
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        timeline(scenario("pp4-dp4"), Uneven(**uneven))
+
+
+def test_uneven_files_are_checked(tmp_path):
+    path = tmp_path / "slow.yaml"
+    path.write_text("kind: uneven\nranks: {3: 0.8}\njitter: 0.02\n")
+    assert load_uneven(path) == Uneven(ranks={3: 0.8}, jitter=0.02)
+    path.write_text("kind: uneven\nrank: {3: 0.8}\njitter: -1\n")
+    with pytest.raises(SpecError) as found:
+        load_uneven(path)
+    assert "slow.yaml:2: rank: unknown key 'rank'; did you mean 'ranks'?" in str(found.value)
+    assert "slow.yaml:3: jitter:" in str(found.value)
+
+
+def test_what_has_no_timeline_is_told(exactly):
+    with pytest.raises(CrossflowError, match="kernels that share a device have no timeline"):
+        timeline(crossflow.from_dict({**OTHERS[0], "kernels_per_device": 2}))
+    with pytest.raises(CrossflowError, match="uneven worlds are of transformers; a dlrm has even ones alone"):
+        timeline(crossflow.from_dict(OTHERS[2]), Uneven(jitter=0.1))
+
+
+# ------------------------------------------------------------------------------------------ what events are
+
+
+def test_what_hides_runs_beside_kernels():
+    """Collectives of input gradients beside the weight gradient's product, gathers ahead of their layers."""
+    for strategy, software, stream in (("tp8", "megatron-core", TENSOR), ("dp16-z3", "pytorch-fsdp", DATA)):
+        events = timeline(scenario(strategy, software)).events(0)
+        sent = (events.stream == stream) & (events.kind == COMMUNICATION)
+        work = (events.stream == COMPUTE) & (events.kind == WORK)
+        middle = (events.start[sent] + events.end[sent]) / 2
+        beside = [(events.start[work] < time).sum() > (events.end[work] < time).sum() for time in middle]
+        assert np.mean(beside) > 0.3
+
+
+def test_layers_and_microbatches_are_told():
+    events = timeline(scenario("pp2-dp2-mb2")).events(0)
+    assert set(events.layer.tolist()) == {-1, 0, 1, 2, 3}
+    assert set(events.microbatch.tolist()) == {-1, *range(8)}
+    assert not (events.kind == WAIT).any()
