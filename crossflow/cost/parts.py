@@ -96,7 +96,8 @@ def kernel_shapes(kernels: Kernels, dtype: str, wide: str, n: int) -> tuple[list
     products, passes, scores = list[Identity](), list[Identity](), list[Identity]()
     for one in kernels.products:
         sizes = _filled((one.m, one.n, one.k, one.batch), n)
-        products.append(("gemm", wide if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in range(n)]))
+        op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
+        products.append((op, wide if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in range(n)]))
     for _, _, moved, _, launches in kernels.passes:
         passes.append(("pass", "", [pass_shape(size, launches) for size in _filled((moved,), n)[0]]))
     for one_ in kernels.scores:

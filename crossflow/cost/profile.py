@@ -28,7 +28,7 @@ COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread",
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-KERNELS = ("gemm", "attention_forward", "attention_backward", "pass")
+KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "pass")
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
 Key = tuple[str, str, str, int, str]  # op, shape, dtype, ranks, scope
@@ -121,9 +121,9 @@ def pass_shape(moved: float, launches: float) -> str:
     """Shape of pointwise kernels: bytes that they move and how many they are.
 
     >>> pass_shape(1048576, 2)
-    '1048576 B, 2 kernels'
+    '2 kernels of 1048576 B'
     """
-    return f"{moved:.10g} B, {launches:.10g} kernel{'s' if launches != 1 else ''}"
+    return f"{launches:.10g} kernel{'s' if launches != 1 else ''} of {moved:.10g} B"
 
 
 def message_shape(size: float) -> str:

@@ -1,0 +1,243 @@
+"""Events of a step and profiles: counts, what a profile replaces, rules of measuring, files, and a step rebuilt from measured events."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.cost.profile import Profile, gemm_shape, message_shape, read_profile
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.evaluation.events import events
+from crossflow.evaluation.timelines import timeline
+from crossflow.parallel.blocks import block_kernels
+from crossflow.parallel.plan import Layout
+from crossflow.timeline import simulate
+
+GPT = {
+    "model": "transformer", "layers": 8, "hidden": 2048, "heads": 16, "ffn": 8192, "gated": False, "vocabulary": 32000, "sequence": 1024,
+    "positions": "learned", "norm": "layernorm", "biases": True, "tied_embeddings": False, "global_batch": 32, "dtype": "bf16",
+}  # fmt: skip
+HEADER = "op,shape,dtype,device,ranks,scope,time,spread,count\n"
+
+
+def scenario(strategy, software="megatron-lm-2022", profile=None, launch="3.5 us", **workload):
+    system = {"template": "dgx-a100", "nodes": None, "execution": {"kernel_launch": launch}}
+    given = {"system": system, "workload": {**GPT, **workload}, "strategy": strategy, "software": software}
+    return crossflow.from_dict({**given, **({"profile": str(profile)} if profile else {})})
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text, name="profile.csv"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+# ------------------------------------------------------------------------------------------ events
+
+
+@pytest.mark.parametrize("strategy", ["dp1", "tp2-pp2-dp2", "pp4-dp2-full", "dp8-z3", "tp4-sp-dp2-z1"])
+def test_events_are_all_operations_of_the_step(strategy):
+    """Products of all events on all devices are the operations done, but for pointwise ones and fused attention."""
+    given = scenario(strategy, "megatron-lm-2022")
+    sums = 0.0
+    for event in events(given).events:
+        if event.op.startswith("gemm"):
+            batch, _, each = event.shape.rpartition(" x ")
+            sums += event.count * 2.0 * float(batch or 1) * np.prod([float(part) for part in each.split("x")])
+    assert sums == pytest.approx(float(crossflow.predict(given).score.flops[0]), rel=0.02)
+
+
+def test_equal_events_are_found_once():
+    found = events(scenario("pp4-dp2")).events
+    identities = [(event.op, event.shape, event.dtype, event.ranks, event.scope) for event in found]
+    assert len(set(identities)) == len(identities)
+    more = events(scenario("pp4-dp2", layers=16, global_batch=64)).events
+    assert len(more) == len(found)
+    assert sum(event.count for event in more) == pytest.approx(4 * sum(event.count for event in found), rel=0.1)
+
+
+def test_a_gemm_of_a_layer_recurs_once_a_layer_microbatch_and_rank():
+    found = {(event.op, event.shape): event for event in events(scenario("tp2-pp2-dp2")).events}
+    up = found["gemm", gemm_shape(1024, 4096, 2048, 1)]
+    # Layers, microbatches of a replica, replicas, ranks of a tensor group; the input's gradient of the way down has the same shape.
+    assert up.count == 8 * 16 * 2 * 2 * 2
+
+
+def test_a_collective_recurs_once_for_all_of_its_ranks():
+    found = [event for event in events(scenario("tp4-dp2")).events if event.op == "all_reduce" and event.ranks == 4]
+    # Forward and backward, attention and MLP, layers, then the ends; microbatches, replicas.
+    assert sum(event.count for event in found if event.shape == message_shape(1024 * 2048 * 2)) == (2 * 2 * 8 + 2) * 16 * 2
+
+
+def test_measuring_takes_a_small_part_of_a_step():
+    found = events(scenario("tp8-pp4-dp4", layers=16, global_batch=512))
+    assert 0 < found.relative < 0.01
+    assert found.recurrences > 1e5
+
+
+def test_lists_are_profiles(written):
+    """The predicted times, read back, give the predicted step."""
+    for strategy, software in (("tp2-pp2-dp2", "megatron-lm-2022"), ("dp8-z3", "pytorch-fsdp"), ("tp4-sp-dp4-z1", "megatron-core")):
+        plain = scenario(strategy, software)
+        given = scenario(strategy, software, profile=written(events(plain).to_csv()))
+        before, after = crossflow.predict(plain), crossflow.predict(given)
+        assert after.step_time == pytest.approx(before.step_time, rel=1e-6)
+        assert 0.85 < after.to_dict()["measured_share"] <= 1.0  # launches are not measured
+        assert timeline(given).total == pytest.approx(after.step_time, rel=1e-9)
+
+
+def test_other_workloads_have_no_list(exactly):
+    given = crossflow.from_dict({"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d8"})
+    with pytest.raises(CrossflowError, match=exactly("events are listed of transformers; scenario is a lstm")):
+        events(given)
+
+
+# ------------------------------------------------------------------------------------------ profiles
+
+
+def test_a_measured_event_takes_its_time_and_others_the_models(written):
+    plain = scenario("dp1")
+    event = max((e for e in events(plain).events if e.op == "gemm"), key=lambda e: e.time * e.count)
+    row = f"gemm,{event.shape},{event.dtype},,1,,{2 * event.time},0,\n"
+    given = scenario("dp1", profile=written(HEADER + row))
+    found = crossflow.predict(given)
+    assert found.step_time - crossflow.predict(plain).step_time == pytest.approx(event.time * event.count, rel=1e-3)
+    assert 0.1 < found.to_dict()["measured_share"] < 0.9
+
+
+def test_the_shorter_side_of_a_transfer_is_the_transfer(written):
+    """Sec. 4.2: the other side waited."""
+    rows = "send,1024 B,,,2,inter,5 us,0,\nrecv,1024 B,,,2,inter,3 us,0,\n"
+    found = read_profile(written(HEADER + rows), "dgx-a100")
+    assert found.message("send_recv", 1024.0, 2, "inter").time == pytest.approx(3e-6)
+
+
+def test_all_reduces_beyond_eight_ranks_are_scaled(written):
+    """Sec. 4.2: each rank sends 2 (N - 1) / N of the buffer."""
+    found = read_profile(written(HEADER + "all_reduce,1024 B,,,8,inter,7 us,1 us,\n"), "dgx-a100")
+    assert found.message("all_reduce", 1024.0, 8, "inter").time == pytest.approx(7e-6)
+    assert found.message("all_reduce", 1024.0, 64, "inter").time == pytest.approx(7e-6 * (63 / 64) / (7 / 8))
+    assert found.message("all_reduce", 1024.0, 4, "inter") is None
+    assert found.message("all_gather", 1024.0, 64, "inter") is None
+
+
+def test_rows_of_other_devices_are_left_out(written):
+    text = HEADER + "gemm,8x8x8,fp16,dgx-h100,1,,1 us,0,\ngemm,9x9x9,fp16,dgx-a100,1,,1 us,0,\ngemm,7x7x7,fp16,,1,,1 us,0,\n"
+    found = read_profile(written(text), "dgx-a100")
+    assert found.kernel("gemm", "8x8x8", "fp16") is None
+    assert found.kernel("gemm", "9x9x9", "fp16").time == found.kernel("gemm", "7x7x7", "fp16").time == 1e-6
+
+
+def test_lines_of_json_are_rows_too(written):
+    rows = [
+        {"op": "gemm", "shape": "8x8x8", "dtype": "fp16", "time": 2e-6},
+        {"op": "all_gather", "shape": "64 B", "ranks": 4, "scope": "intra", "time": "3 us"},
+    ]
+    found = read_profile(written("\n".join(map(json.dumps, rows)), "profile.jsonl"), "any")
+    assert found.kernel("gemm", "8x8x8", "fp16").time == 2e-6
+    assert found.message("all_gather", 64.0, 4, "intra").time == pytest.approx(3e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("gemn,8x8x8,fp16,,1,,1 us,0,", "op must be one of gemm, gemm_accumulate, attention_forward, attention_backward, pass, all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, send, recv, got 'gemn'; did you mean 'gemm'?"),
+        ("gemm,8x8x8,fp16,,1,,1 m,0,", "time: expected a quantity in s"),
+        ("gemm,8x8x8,fp16,,1,,-1,0,", "time must be above zero, got '-1'"),
+        ("all_reduce,8 B,,,4,near,1 us,0,", "scope of all_reduce must be intra or inter, got 'near'"),
+        ("all_reduce,8 B,,,1,intra,1 us,0,", "all_reduce needs at least 2 ranks, got 1"),
+        ("gemm,,fp16,,1,,1 us,0,", "shape is missing; columns are op, shape, dtype, device, ranks, scope, time, spread, count"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_row_is_told(written, row, sentence):
+    with pytest.raises(SpecError) as found:
+        read_profile(written("# measured on a Tuesday\n" + HEADER + row + "\n"), "any")
+    assert "profile.csv:3: row 3: " + sentence in str(found.value)
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path, written):
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        read_profile(tmp_path / "nowhere.csv", "any")
+    with pytest.raises(SpecError, match="expected an object a line"):
+        read_profile(written("[1, 2]\n", "p.jsonl"), "any")
+
+
+# ------------------------------------------------------------------------------------------ a step rebuilt
+
+
+def truth_of(given, rng, times, noise):
+    """An independent simulation: every kernel and collective of every pass takes its true time with noise, slots run on the heap.
+
+    Returns the time of the step's pipeline, the busy time of every stage, and the mean of what was measured of each event.
+    """
+    layout = Layout.of([given.strategy], np.array([32.0]), 8)
+    kernels = block_kernels(given.job(), layout, given.stack)
+    seen = {}
+
+    def run(stage, phases):
+        total = busy = 0.0
+        for part, _, m, n, k, batch, sums, _ in (p for p in kernels.products if p[1] in phases):
+            layers = {"embedding": stage == 0, "head": stage == 3}.get(part, 2)
+            key = ("gemm_accumulate" if sums else "gemm", gemm_shape(*(float(np.broadcast_to(x, (1,))[0]) for x in (m, n, k, batch))))
+            for _ in range(int(layers)):
+                time = times[key] * rng.normal(1.0, noise)
+                seen.setdefault(key, []).append(time)
+                total, busy = total + time, busy + time
+        return total, busy
+
+    order = {s: ["F"] * (3 - s) + ["F", "B"] * (32 - 3 + s) + ["B"] * (3 - s) for s in range(4)}  # 1F1B by hand
+    tasks, after, where, place, busy = [], [], [], {}, np.zeros(4)
+    for stage, kinds in order.items():
+        counts = {"F": 0, "B": 0}
+        for kind in kinds:
+            total, work = run(stage, ("forward", "end") if kind == "F" else ("input", "weight"))
+            place[kind, stage, counts[kind]] = len(tasks)
+            tasks.append(total)
+            where.append(stage)
+            after.append((kind, stage, counts[kind]))
+            busy[stage] += work
+            counts[kind] += 1
+    needs = {"F": lambda s, b: ("F", s - 1, b) if s else None, "B": lambda s, b: ("B", s + 1, b) if s < 3 else ("F", s, b)}
+    edges = [(place[need],) if (need := needs[kind](stage, batch)) else () for kind, stage, batch in after]
+    _, ends = simulate(tasks, edges, where)
+    return float(ends.max()), busy, {key: float(np.mean(values)) for key, values in seen.items()}
+
+
+def test_a_step_is_rebuilt_from_measured_events(written):
+    """Products with true times far from the model's; what remains is the model's, and set to almost nothing on both sides."""
+    rng = np.random.default_rng(7)
+    plain = scenario("pp4-dp1", "ideal", launch="0 us")
+    found = events(plain).events
+    times = {(e.op, e.shape): e.time * rng.uniform(0.5, 2.0) for e in found if e.op.startswith("gemm")}
+    total, busy, measured = truth_of(plain, rng, times, noise=0.05)
+    rows = [[op, shape, "bf16", "", 1, "", time, 0, ""] for (op, shape), time in measured.items()]
+    rows += [[e.op, e.shape, e.dtype, "", e.ranks, e.scope, 1e-15, 0, ""] for e in found if not e.op.startswith("gemm")]
+    text = HEADER + "".join(",".join(map(str, row)) + "\n" for row in rows)
+    given = scenario("pp4-dp1", "ideal", profile=written(text), launch="0 us")
+    rebuilt = timeline(given)
+    mine = rebuilt.activity()["busy"]
+    optimizer = np.array(
+        [
+            sum(np.diff(np.stack([e.start, e.end]), axis=0)[0][e.name == rebuilt.names.index("optimizer")])
+            for e in map(rebuilt.events, range(4))
+        ]
+    )
+    assert rebuilt.total - optimizer.max() == pytest.approx(total, rel=0.01)
+    np.testing.assert_allclose(mine - optimizer, busy, rtol=0.02)
+
+
+def test_a_profile_of_a_recommendation_model_is_refused(written):
+    with pytest.raises(SpecError, match="profile: measured events are of transformers; a dlrm has none"):
+        crossflow.from_dict({"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": ["ddp"]}, "profile": str(written(HEADER))})
+
+
+def test_lists_have_the_columns_of_profiles():
+    text = events(scenario("tp2-dp2")).to_csv()
+    assert next(csv.reader(text.splitlines())) == HEADER.strip().split(",")
+    assert isinstance(Profile(events={}, source=""), Profile)
