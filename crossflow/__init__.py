@@ -25,6 +25,8 @@ _PUBLIC = {
     "evaluate": "evaluation",
     "Prediction": "prediction",
     "predict": "prediction",
+    "Timeline": "timeline.record",
+    "simulate": "evaluation.timelines",
     "Explanation": "explanation",
     "explain": "sensitivity",
     "run_study": "study",

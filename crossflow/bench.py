@@ -12,16 +12,22 @@ from typing import Any
 import numpy as np
 import yaml
 
+from crossflow import files
 from crossflow.architecture import architecture, resolve
 from crossflow.cost.roofline import tiled_costs
 from crossflow.evaluation import evaluate
+from crossflow.evaluation.timelines import simulate
 from crossflow.files import Document
+from crossflow.points import variant
 from crossflow.prediction import predict
 from crossflow.scenario import Scenario, from_dict
 from crossflow.search import GradientSettings, Objective, Problem, search
 from crossflow.strategies import every_strategy
 from crossflow.study import run_study
+from crossflow.study.reading import read_study
 from crossflow.study.spaces import SHARES, read_space
+from crossflow.timeline.pipeline import walk_of
+from crossflow.timeline.record import Timeline
 
 POINTS, SAMPLED = 8192, 16384
 PRODUCTS = 100_000
@@ -58,6 +64,13 @@ def run() -> dict[str, dict[str, Any]]:
             "1/s",
             f"all {len(plans):,} plans that divide GPT-3 175B over 4096 GPUs, those that do not fit not timed",
         ),
+        "timeline_64_stages": (
+            _cpu(_deep_pipeline, repeats=3),
+            "s",
+            "timeline of GPT-3 175B in 64 stages with 512 microbatches, 1F1B, its schedule worked out anew",
+        ),
+        "events_per_second": (_events_per_second(), "1/s", "events of that timeline, built, timed and expanded"),
+        "strategy_grid": (_cpu(_strategy_grid, repeats=3), "s", "timelines of all 15 strategies of BERT-exLarge on 16 A10"),
         "gemms_100k": (_cpu(_products, repeats=7), "s", "100,000 distinct matrix products on a100-80gb"),
     }
     return {name: {"value": value, "unit": unit, "meaning": meaning} for name, (value, unit, meaning) in figures.items()}
@@ -70,6 +83,27 @@ def _case_study(devices: int) -> Scenario:
 def _gpt3(nodes: int, strategy: str) -> Scenario:
     system = {"template": "a100-ib-cluster", "nodes": nodes}
     return from_dict({"system": system, "workload": {"model": "gpt3-175b", "global_batch": 3072}, "strategy": strategy})
+
+
+def _deep_pipeline() -> Timeline:
+    walk_of.cache_clear()
+    system = {"template": "a100-ib-cluster", "nodes": 64}
+    workload = {"model": "gpt3-175b", "global_batch": 512}
+    return simulate(from_dict({"system": system, "workload": workload, "strategy": "tp8-pp64-full", "software": "megatron-lm-2022"}))
+
+
+def _events_per_second() -> float:
+    """Events of all classes of devices over the time to build, time and expand them."""
+    begin = time.process_time()
+    found = _deep_pipeline()
+    events = sum(len(part) for device in range(len(found.devices)) for part in found.chunks(device))
+    return events / (time.process_time() - begin)
+
+
+def _strategy_grid() -> None:
+    study = read_study(files.find("studies", "distsim-bert-exlarge"))
+    for strategy in study.spec.sweep["strategy"]:
+        simulate(variant(study.scenario, {"strategy": strategy}))
 
 
 def _points(n: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, wired
 from crossflow.parallel import Strategy, transform
 from crossflow.parallel.hierarchy import Hierarchy
+from crossflow.parallel.plan import ORDER
 from crossflow.paths import with_quantity
 from crossflow.software import SoftwareStack, load_stack
 from crossflow.strategies import AnyStrategy, Workload, fitting, read_strategy, strategy_problem
@@ -261,7 +262,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     except SpecError as error:
         problems += [_below("workload", problem) for problem in error.problems]
     try:
-        strategy = read_strategy(top.strategy, workload, system)
+        strategy = read_strategy(_found_schedule(top.strategy, base), workload, system)
     except StrategyError as error:
         problems.append(document.problem(("strategy",), str(error)))
     try:
@@ -303,6 +304,17 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         base=base,
         profile=profile,
     )
+
+
+def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) -> str | Mapping[str, Any] | None:
+    """A strategy whose schedule is a file, with its path from the scenario's folder where it lies there."""
+    if base is None or given is None:
+        return given
+    if isinstance(given, str):
+        head, mark, named = given.partition(ORDER)
+        return f"{head}{mark}{base / named}" if mark and (base / named).is_file() else given
+    file = given.get("schedule")
+    return {**given, "schedule": str(base / file)} if isinstance(file, str) and (base / file).is_file() else given
 
 
 def _profile(named: str | None, system: SystemSpec, workload: Workload, document: Document, base: Path | None) -> Profile | None:

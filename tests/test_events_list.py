@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences)
 """Events of a step and profiles: counts, what a profile replaces, rules of measuring, files, and a step rebuilt from measured events."""
 
 import csv
@@ -10,7 +11,7 @@ import crossflow
 from crossflow.cost.profile import Profile, gemm_shape, message_shape, read_profile
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
-from crossflow.evaluation.timelines import timeline
+from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.plan import Layout
 from crossflow.timeline import simulate

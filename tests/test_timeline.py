@@ -7,7 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.evaluation.timelines import timeline
+from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.schedules import RULES, pipeline_order
 from crossflow.step.uneven import Uneven, load_uneven
 from crossflow.timeline import simulate

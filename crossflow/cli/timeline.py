@@ -9,7 +9,7 @@ from typing import Any
 from crossflow.arrays import plain
 from crossflow.cli import page
 from crossflow.errors import CrossflowError
-from crossflow.evaluation.timelines import timeline
+from crossflow.evaluation.timelines import simulate
 from crossflow.scenario import load
 from crossflow.step.uneven import EVEN, load_uneven
 from crossflow.timeline.record import Timeline
@@ -22,8 +22,8 @@ _PATH = 12  # slots of the critical path that JSON has, from each end
 def run(arguments: argparse.Namespace) -> None:
     """Build the timeline of the scenario and show or write what is asked for."""
     uneven = EVEN if arguments.uneven is None else load_uneven(arguments.uneven)
-    first = timeline(load(arguments.scenario, arguments.settings), uneven)
-    second = None if arguments.compare is None else timeline(load(arguments.compare, arguments.settings), uneven)
+    first = simulate(load(arguments.scenario, arguments.settings), uneven)
+    second = None if arguments.compare is None else simulate(load(arguments.compare, arguments.settings), uneven)
     for path in arguments.output:
         _write(first, second, path, arguments.ranks)
     if arguments.json:

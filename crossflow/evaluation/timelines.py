@@ -23,7 +23,7 @@ from crossflow.timeline.schedule import longest_path, stream_edges
 from crossflow.workload.spec import DlrmSpec
 
 
-def timeline(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
+def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     """When everything starts and ends in one step of a scenario, on every device.
 
     Parameters

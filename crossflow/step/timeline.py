@@ -10,7 +10,8 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,6 +45,7 @@ from crossflow.timeline.record import Slots as Filled
 
 # Collectives that bring what a unit's kernels read; the others carry what they have made.
 BEFORE = ("all_gather",)
+AFTER = tuple(name for name in COLLECTIVES if name not in BEFORE)
 
 
 @dataclass
@@ -72,6 +74,16 @@ class _Layout:
         """A collective or transfer that the units wait for."""
         self.units = self.add(name, stream, COMMUNICATION, self.units, time, layer)
 
+    def sends(self, collectives: Sends, layer: int) -> None:
+        """Collectives of a tensor group, one after the other."""
+        for name, time in collectives:
+            self.send(name, TENSOR, time, layer)
+
+    def beside(self, collectives: Sends, start: float, layer: int) -> None:
+        """Collectives that run while kernels do, from their start. [s]"""
+        for name, time in collectives:
+            start = self.add(name, TENSOR, COMMUNICATION, start, time, layer)
+
     def made(self, label: str) -> Pass:
         """The pass."""
         columns = list(zip(*self.rows, strict=True)) if self.rows else [()] * 6
@@ -79,6 +91,68 @@ class _Layout:
         start, end = (np.array(columns[i], dtype=float) for i in (3, 4))
         time = max(self.units, self.data)
         return Pass(label=label, time=time, name=name, stream=stream, kind=kind, start=start, end=end, layer=layer)
+
+
+Sends = tuple[tuple[str, float], ...]  # collectives by name with their times [s]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What one unit takes in a pass, at full speed. [s]
+
+    Attributes
+    ----------
+    name : its part of a layer.
+    forward, backward, weight : its kernels; backward without the weight's gradient; zero where there is none.
+    gather : of its sharded weights.
+    before, after, beside : collectives forward that its kernels wait for, that wait for them, and that run while they do.
+    before_back, after_back, beside_back : the same backward.
+    beside_weight, reduced : collectives beside the weight's gradient, and of sharded gradients after it.
+    """
+
+    name: str
+    forward: float
+    backward: float
+    weight: float
+    gather: float
+    before: Sends
+    after: Sends
+    beside: Sends
+    before_back: Sends
+    after_back: Sends
+    beside_back: Sends
+    beside_weight: Sends
+    reduced: Sends
+
+    @classmethod
+    def of(cls, one: Occurrence, steps: Steps, *, split: bool, sharded: bool) -> _Part:
+        """Part of an occurrence; `split` where weight gradients are slots of their own, `sharded` where data ranks share weights out."""
+        passes, unit = steps.passes, one.unit
+        sent, blocking, hidden = passes.sent[:, :, unit, 0], passes.blocking[:, :, unit, 0], passes.hides[:, unit, 0]
+        weight = float(passes.weight[:, unit, 0].sum()) if one.weight else 0.0
+        # Share of the collectives beside a weight's gradient that it is too short to hide.
+        spilled = 1.0 if split or not hidden.any() else max(1.0 - weight / float(hidden.sum()), 0.0)
+        back = (blocking[:, 1] + spilled * hidden) * one.input
+        return cls(
+            name=steps.times.units[unit].split(".")[-1],
+            forward=float(passes.device[:, 0, unit, 0].sum()),
+            backward=float(passes.device[:, 1, unit, 0].sum()) * one.input,
+            weight=weight,
+            gather=float(steps.state.gather[unit, 0]),
+            before=_sends(blocking[:, 0], of=BEFORE),
+            after=_sends(blocking[:, 0], of=AFTER),
+            beside=_sends(sent[:, 0] - blocking[:, 0]),
+            before_back=_sends(back, of=BEFORE),
+            after_back=_sends(back, of=AFTER),
+            beside_back=_sends((sent[:, 1] - blocking[:, 1] - hidden) * one.input),
+            beside_weight=_sends((1.0 - spilled) * hidden * one.input),
+            reduced=_sends(steps.state.reduce[:, unit, 0] * (one.weight and sharded)),
+        )
+
+
+def _sends(times: Array, of: Sequence[str] = COLLECTIVES) -> Sends:
+    """Collectives that take any time, of those named."""
+    return tuple((COLLECTIVES[i], float(times[i])) for i in np.flatnonzero(times > 0) if COLLECTIVES[i] in of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,22 +169,31 @@ class _Step:
     rows: tuple[tuple[Occurrence, ...], ...]
     names: dict[str, int]
 
-    def unit_name(self, one: Occurrence) -> str:
-        """Name of a unit's events: its part of a layer."""
-        return self.steps.times.units[one.unit].split(".")[-1]
+    @functools.cached_property
+    def parts(self) -> tuple[tuple[tuple[int, _Part], ...], ...]:
+        """Layers and parts of every row in the order of the model; parts that are alike are worked out once."""
+        found: dict[tuple[int, bool, bool], _Part] = {}
+        options = {"split": self.order.split, "sharded": bool(self.layout.zero[0] >= 3)}
+        for one in {one for row in self.rows for one in row}:
+            key = (one.unit, one.input, one.weight)
+            if key not in found:
+                found[key] = _Part.of(one, self.steps, **options)
+        return tuple(
+            tuple((-1 if one.layer is None else one.layer, found[one.unit, one.input, one.weight]) for one in row) for row in self.rows
+        )
 
     # ---------------------------------------------------------------------------------- passes
 
     def passed(self, kind: int, row: int, speed: float = 1.0, slowest: float = 1.0) -> Pass:
         """Events of a slot on a rank of some speed, whose tensor group's slowest rank has another."""
-        made = _Layout(self.names)
+        made, parts = _Layout(self.names), self.parts[row]
         if kind == FORWARD:
-            self._forward(made, self.rows[row], speed, slowest)
+            self._forward(made, parts, speed, slowest)
         elif kind == BACKWARD:
-            self._backward(made, self.rows[row], speed, slowest)
+            self._backward(made, parts[::-1], speed, slowest)
         else:
-            for one in reversed(self.rows[row]):
-                made.work(f"{self.unit_name(one)} weight gradient", self._weight(one), _layer(one), speed, slowest)
+            for layer, part in reversed(parts):
+                made.work(f"{part.name} weight gradient", part.weight, layer, speed, slowest)
         if kind == BACKWARD and not self.order.flush:
             self._at_once(made, row % self.order.stages)
         self._copied(made, kind, row)
@@ -159,82 +242,47 @@ class _Step:
 
     def compute(self, kind: int, row: int) -> float:
         """Time of a slot's kernels at full speed. [s]"""
-        passes = self.steps.passes
         if kind == FORWARD:
-            return sum(float(passes.device[:, 0, one.unit, 0].sum()) for one in self.rows[row])
-        weight = sum(self._weight(one) for one in self.rows[row])
+            return sum(part.forward for _, part in self.parts[row])
+        weight = sum(part.weight for _, part in self.parts[row])
         if kind == WEIGHT:
             return weight
-        back = sum(float(passes.device[:, 1, one.unit, 0].sum()) for one in self.rows[row] if one.input)
-        return back + (0.0 if self.order.split else weight)
+        return sum(part.backward for _, part in self.parts[row]) + (0.0 if self.order.split else weight)
 
-    def _weight(self, one: Occurrence) -> float:
-        return float(self.steps.passes.weight[:, one.unit, 0].sum()) if one.weight else 0.0
-
-    def _gather(self, made: _Layout, one: Occurrence) -> float:
+    def _gather(self, made: _Layout, layer: int, part: _Part) -> float:
         """A unit's sharded weights arrive, ahead of it on a stream of their own or while it waits; when they are there. [s]"""
-        time = float(self.steps.state.gather[one.unit, 0])
-        if not time:
+        if not part.gather:
             return 0.0
         begin = made.data if self.machine.stack.overlap.gather else max(made.data, made.units)
-        made.data = made.add("all_gather", DATA, COMMUNICATION, begin, time, _layer(one))
+        made.data = made.add("all_gather", DATA, COMMUNICATION, begin, part.gather, layer)
         return made.data
 
-    def _forward(self, made: _Layout, occurrences: Iterable[Occurrence], speed: float, slowest: float) -> None:
-        passes = self.steps.passes
-        for one in occurrences:
-            there, layer, name = self._gather(made, one), _layer(one), self.unit_name(one)
-            self._blocking(made, passes.blocking[:, 0, one.unit, 0], layer, first=True)
-            start = made.work(name, float(passes.device[:, 0, one.unit, 0].sum()), layer, speed, slowest, there)
-            beside = passes.sent[:, 0, one.unit, 0] - passes.blocking[:, 0, one.unit, 0]
-            self._beside(made, beside, start, layer)
-            self._blocking(made, passes.blocking[:, 0, one.unit, 0], layer, first=False)
+    def _forward(self, made: _Layout, parts: Sequence[tuple[int, _Part]], speed: float, slowest: float) -> None:
+        for layer, part in parts:
+            there = self._gather(made, layer, part)
+            made.sends(part.before, layer)
+            start = made.work(part.name, part.forward, layer, speed, slowest, there)
+            made.beside(part.beside, start, layer)
+            made.sends(part.after, layer)
 
-    def _backward(self, made: _Layout, occurrences: Sequence[Occurrence], speed: float, slowest: float) -> None:
-        passes, state = self.steps.passes, self.steps.state
-        later = list(reversed(occurrences))
-        there = self._gather(made, later[0]) if later and later[0].input else 0.0
-        for i, one in enumerate(later):
-            layer, name = _layer(one), self.unit_name(one)
-            hidden = passes.hides[:, one.unit, 0]
-            blocking = passes.blocking[:, 1, one.unit, 0] + self._spilled(one) * hidden
-            if one.input:
-                self._blocking(made, blocking, layer, first=True)
-                start = made.work(f"{name} backward", float(passes.device[:, 1, one.unit, 0].sum()), layer, speed, slowest, there)
-                self._beside(made, passes.sent[:, 1, one.unit, 0] - passes.blocking[:, 1, one.unit, 0] - hidden, start, layer)
-                self._blocking(made, blocking, layer, first=False)
+    def _backward(self, made: _Layout, parts: Sequence[tuple[int, _Part]], speed: float, slowest: float) -> None:
+        """Parts from the last to the first."""
+        there = self._gather(made, *parts[0]) if parts and parts[0][1].backward else 0.0
+        for i, (layer, part) in enumerate(parts):
+            if part.backward:
+                made.sends(part.before_back, layer)
+                start = made.work(f"{part.name} backward", part.backward, layer, speed, slowest, there)
+                made.beside(part.beside_back, start, layer)
+                made.sends(part.after_back, layer)
             # The next unit's weights are on their way before this one's gradients.
-            there = self._gather(made, later[i + 1]) if i + 1 < len(later) and later[i + 1].input else 0.0
-            if one.weight and not self.order.split:
-                start = made.work(f"{name} weight gradient", self._weight(one), layer, speed, slowest)
-                self._beside(made, (1.0 - self._spilled(one)) * hidden * one.input, start, layer)
-            reduce = state.reduce[:, one.unit, 0] * (one.weight and self.layout.zero[0] >= 3)
-            for which in np.flatnonzero(reduce):
-                begin = max(made.data, made.units)
-                made.data = made.add(COLLECTIVES[which], DATA, COMMUNICATION, begin, float(reduce[which]), layer)
+            there = self._gather(made, *parts[i + 1]) if i + 1 < len(parts) and parts[i + 1][1].backward else 0.0
+            if part.weight and not self.order.split:
+                start = made.work(f"{part.name} weight gradient", part.weight, layer, speed, slowest)
+                made.beside(part.beside_weight, start, layer)
+            for name, time in part.reduced:
+                made.data = made.add(name, DATA, COMMUNICATION, max(made.data, made.units), time, layer)
                 if not self.machine.stack.overlap.gather:
                     made.units = made.data
-
-    def _spilled(self, one: Occurrence) -> float:
-        """Share of the collectives beside a weight's gradient that it is too short to hide."""
-        hidden = float(self.steps.passes.hides[:, one.unit, 0].sum())
-        if not hidden or not one.weight or self.order.split:
-            return 1.0
-        return max(1.0 - float(self.steps.passes.weight[:, one.unit, 0].sum()) / hidden, 0.0)
-
-    def _blocking(self, made: _Layout, times: Array, layer: int, *, first: bool) -> None:
-        for which in np.flatnonzero(times):
-            if (COLLECTIVES[which] in BEFORE) == first:
-                made.send(COLLECTIVES[which], TENSOR, float(times[which]), layer)
-
-    def _beside(self, made: _Layout, times: Array, start: float, layer: int) -> None:
-        """Collectives that run while kernels do."""
-        for which in np.flatnonzero(times > 0):
-            start = made.add(COLLECTIVES[which], TENSOR, COMMUNICATION, start, float(times[which]), layer)
-
-
-def _layer(one: Occurrence) -> int:
-    return -1 if one.layer is None else one.layer
 
 
 def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str, uneven: Uneven = EVEN) -> Timeline:
