@@ -198,10 +198,10 @@ def test_a_slow_rank_makes_its_tensor_group_wait():
     even, slow = timeline(given), timeline(given, Uneven(ranks={1: 0.5}))
     assert slow.total > even.total
     names = [device.name for device in slow.devices]
-    assert names[0] == "stage 0, replica 0, tensor rank 1"
+    assert names[0] == "stage 0, replica 0, tp 1"
     waiting = dict(zip(names, slow.activity()["waiting"], strict=True))
-    assert waiting["stage 0, replica 0, tensor rank 0 and 2 more"] > 0.2 * even.total
-    assert waiting["stage 0, replica 0, tensor rank 1"] < 0.01 * even.total
+    assert waiting["stage 0, replica 0, tp 0 +2"] > 0.2 * even.total
+    assert waiting["stage 0, replica 0, tp 1"] < 0.01 * even.total
     assert sorted(rank for device in slow.devices for rank in device.ranks) == list(range(16))
 
 

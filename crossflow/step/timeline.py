@@ -508,9 +508,9 @@ class _Filler:
             members = self.world.members[one.kind]
             name = f"stage {one.stage}"
             if several:
-                name += f", replica {members[0]}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")
+                name += f", replica {members[0]}" + (f" +{len(members) - 1}" if len(members) > 1 else "")
             if any(other.stage == one.stage and other.kind == one.kind and other.group != one.group for other in self.classes):
-                name += f", tensor rank {one.within[0]}" + (f" and {len(one.within) - 1} more" if len(one.within) > 1 else "")
+                name += f", tp {one.within[0]}" + (f" +{len(one.within) - 1}" if len(one.within) > 1 else "")
             found.append(Device(name=name, stage=one.stage, ranks=self.world.ranks(one.stage, members, one.within)))
         return found
 

@@ -34,11 +34,15 @@ import crossflow
 from crossflow import scenario, software
 from crossflow.architecture import execution, host, network, operation, template
 from crossflow.architecture.model import Architecture
+from crossflow.evaluation.timelines import simulate
+from crossflow.parallel import schedules
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
+from crossflow.step import uneven
 from crossflow.study import spaces, spec
 from crossflow.study.plots import spec as plots
 from crossflow.technology import components, library
+from crossflow.trace import draw_comparison, draw_gantt, gantt_of
 from crossflow.units import Quantity, show
 from crossflow.validation import Report, Table, errors, validate
 from crossflow.validation.tables import device_architecture
@@ -194,6 +198,10 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`overlap`", software.Overlap, None),
         ("`host`", software.HostCosts, None),
         ("`memory`", software.MemoryHabits, None),
+    )),
+    ("Schedules, uneven worlds, profiles", (
+        ("Pipeline schedules: `kind: schedule`", schedules.ScheduleFile, None),
+        ("Uneven worlds: `kind: uneven`", uneven.Uneven, None),
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),
@@ -584,6 +592,9 @@ def draw_figures(report: Report | None) -> None:
         for path in crossflow.run_study(ROOT / "studies" / "technology-scaling.yaml", out=folder).files:
             if path.suffix in (".png", ".svg"):
                 shutil.copy(path, FIGURES / path.name)
+    first, second = (simulate(crossflow.load(EXAMPLES / name)) for name in ("pipeline.yaml", "zero-bubble.yaml"))
+    draw_gantt(gantt_of(first), FIGURES / "timeline.png")
+    draw_comparison(first, second, FIGURES / "timeline-compare.png")
     for table in report.tables if report is not None else ():
         if table.measured.size:
             _draw(table, {"gemm": "device", "training_runs": "source"}.get(table.name, "regime"))
