@@ -15,7 +15,6 @@ import contextlib
 import functools
 import gzip
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -24,7 +23,8 @@ import numpy as np
 
 from crossflow import files
 from crossflow.arrays import Array, plain
-from crossflow.timeline.record import STREAMS, WAIT, WORK, Events, Timeline
+from crossflow.step.transformer import COLLECTIVES
+from crossflow.timeline.record import HOST, STREAMS, WAIT, WORK, Events, Timeline
 
 Ranks = Sequence[int] | Literal["all"] | None
 PASSES = len(STREAMS)  # thread of passes, below those of streams
@@ -207,27 +207,30 @@ def _heads(timeline: Timeline, device: int, rank: int) -> Callable[..., str]:
     @functools.cache
     def head(name: int, stream: int, kind: int, layer: int, passed: int) -> str:
         written = kernel_name(timeline.names[name], stream, kind)
-        category = "gpu_memcpy" if written.startswith("Memcpy") else "kernel"
-        args = {"stream": stream, "layer": layer, "stage": timeline.devices[device].stage, "pass": timeline.passes[passed].label}
-        event = {"ph": "X", "name": written, "cat": category, "pid": rank, "tid": stream, "args": {**args, "microbatch": ""}}
+        category = "cpu_op" if stream == HOST else "gpu_memcpy" if written.startswith("Memcpy") else "kernel"
+        # What has a stream readers take for work of the device, which does nothing while it waits for its host.
+        args: dict[str, Any] = {} if stream == HOST else {"stream": stream}
+        args |= {"layer": layer, "stage": timeline.devices[device].stage, "pass": timeline.passes[passed].label}
+        event = {"ph": "X", "name": written, "cat": category, "pid": rank, "tid": stream, "args": args | {"microbatch": ""}}
         return json.dumps(event, separators=(",", ":")).removesuffix('""}}')
 
     return head
 
 
 def kernel_name(name: str, stream: int, kind: int) -> str:
-    """Name of an event as traces have it: collectives as kernels of NCCL, copies to and from the host as such.
+    """Name of an event as traces have it: collectives as kernels of NCCL, waits as one of them, copies to and from the host as such.
 
-    >>> kernel_name("attention all_reduce", 1, 1), kernel_name("host_copy", 4, 1), kernel_name("attention", 0, 0)
-    ('ncclDevKernel_AllReduce (tensor, attention)', 'Memcpy (host)', 'attention')
+    >>> kernel_name("attention all_reduce", 1, 1), kernel_name("host_copy", 5, 1), kernel_name("attention", 0, 0)
+    ('ncclDevKernel_AllReduce (tensor, attention)', 'Memcpy (to_host)', 'attention')
     """
     if kind == WORK:
         return name
-    before, last = re.fullmatch(r"(.*?)(\w*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
-    about = [STREAMS[stream], before.strip(" .:,/-")] + ["waiting"] * (kind == WAIT)
+    about = [STREAMS[stream]]
+    collective = next((one for one in COLLECTIVES if name.endswith(one)), "")
+    about += [name.removesuffix(collective).strip(" .:,/-"), *["waiting"] * (kind == WAIT and "waiting" not in name)]
     inside = ", ".join(dict.fromkeys(filter(None, about)))
-    kernel = "ncclDevKernel_" + "".join(word.capitalize() for word in last.split("_"))
-    return f"{'Memcpy' if last == 'host_copy' else kernel} ({inside})"
+    kernel = "ncclDevKernel_" + "".join(word.capitalize() for word in (collective or "wait").split("_"))
+    return f"{'Memcpy' if collective == 'host_copy' else kernel} ({inside})"
 
 
 def _flows(timeline: Timeline, device: int, chosen: list[list[int]]) -> list[str]:

@@ -1,0 +1,149 @@
+# ruff: noqa: E501  (exact sentences)
+"""The commands `timeline` and `events`: what they print and write, and how they fail."""
+
+import gzip
+import json
+
+import pytest
+
+from crossflow.__main__ import main
+
+SCENARIO = """\
+name: small
+system: {template: dgx-a100, nodes: null}
+workload: {model: gpt2-345m, global_batch: 16}
+strategy: {tp: 2, pp: 2, dp: 2}
+software: megatron-lm-2022
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO)
+    return str(path)
+
+
+@pytest.fixture
+def out(capsys):
+    """Run a command that succeeds and return what it printed."""
+
+    def run(*words):
+        assert main(words) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that is refused and return what it said."""
+
+    def run(*words):
+        assert main(words) == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_a_step_is_drawn_in_the_terminal(out, scenario):
+    text = out("timeline", scenario)
+    assert text.startswith("small: transformer on 8 x dgx-a100, tp2-dp2-pp2:")
+    assert [line.split()[0:2] for line in text.splitlines() if line.startswith("stage")][:2] == [["stage", "0"], ["stage", "1"]]
+    assert "mean of all" in text
+
+
+def test_its_time_is_the_predictions(out, scenario):
+    found = json.loads(out("timeline", scenario, "--json"))
+    assert found["step_time_s"] == pytest.approx(json.loads(out("predict", scenario, "--json"))["step_time_s"])
+    assert [device["ranks"] for device in found["devices"]] == [4, 4]
+    assert found["critical_path"]["ends"][-1]["end_s"] == pytest.approx(found["step_time_s"])
+    parts = [value for key, value in found["devices"][0].items() if key.endswith("_s")]
+    assert sum(parts) == pytest.approx(found["step_time_s"])
+
+
+def test_traces_and_pictures_are_written(out, capsys, scenario, tmp_path):
+    files = [tmp_path / name for name in ("trace.json.gz", "step.png", "traces")]
+    assert main(["timeline", scenario, *(word for path in files for word in ("-o", str(path)))]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"wrote {files[0]}: " in told.err
+    assert json.loads(gzip.decompress(files[0].read_bytes()))["distributedInfo"]["world_size"] == 8
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "step.svg").is_file()
+    assert len(list(files[2].iterdir())) == 2
+
+
+def test_chosen_ranks_are_written(capsys, scenario, tmp_path):
+    assert main(["timeline", scenario, "-o", str(tmp_path / "t.json"), "--ranks", "0,1,5"]) == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1, 5}
+
+
+def test_two_steps_are_compared(out, scenario, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text(SCENARIO.replace("pp: 2, dp: 2", "pp: 4"))
+    assert "second is" in out("timeline", scenario, "--compare", str(other))
+    found = json.loads(out("timeline", scenario, "--compare", str(other), "--json"))
+    assert isinstance(found, dict)
+    assert main(["timeline", scenario, "--compare", str(other), "-o", str(tmp_path / "both.png")]) == 0
+
+
+def test_an_uneven_world_is_shown(out, scenario, tmp_path):
+    path = tmp_path / "slow.yaml"
+    path.write_text("kind: uneven\nranks: {1: 0.5}\n")
+    text = out("timeline", scenario, "--uneven", str(path))
+    assert "stage 0, replica 0, tp 1" in text or "tp 1" in text
+    even, slow = (json.loads(out("timeline", scenario, *words, "--json")) for words in ((), ("--uneven", str(path))))
+    assert slow["step_time_s"] > even["step_time_s"]
+    assert sum(device["waiting_s"] for device in slow["devices"]) > 0
+
+
+def test_settings_change_a_timeline(out, scenario):
+    found = json.loads(out("timeline", scenario, "--set", "strategy=pp8", "--json"))
+    assert len(found["devices"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("-o", "step.pdf"), "step.pdf: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"),
+        (("-o", "t.json", "--ranks", "one"), "--ranks: expected 'all' or whole numbers such as 0,8,16, got 'one'"),
+        (("--uneven", "nowhere.yaml"), "nowhere.yaml: cannot be read: No such file or directory"),
+        (("--compare", "nowhere.yaml"), "nowhere.yaml: cannot be read: No such file or directory"),
+        (("--set", "strategy.pp=3"), "strategy"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told(refused, scenario, words, sentence, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refused("timeline", scenario, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
+
+
+def test_ranks_that_are_not_there_are_told(refused, scenario, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert "99" in refused("timeline", scenario, "-o", "t.json", "--ranks", "99")
+
+
+def test_events_are_listed_and_written(out, scenario, tmp_path):
+    text = out("events", scenario)
+    assert "different" in text
+    assert "gemm" in text
+    found = json.loads(out("events", scenario, "--json"))
+    assert found["relative"] == pytest.approx(found["profiling_device_time_s"] / found["step_device_time_s"])
+    path = tmp_path / "profile.csv"
+    assert out("events", scenario, "-o", str(path)) == ""
+    assert len(path.read_text().splitlines()) == len(found["events"]) + 1
+
+
+def test_a_profile_makes_a_prediction(out, scenario, tmp_path):
+    path = tmp_path / "profile.csv"
+    out("events", scenario, "-o", str(path))
+    found = json.loads(out("predict", scenario, "--set", f"profile={path}", "--json"))
+    assert 0.5 < found["measured_share"] <= 1.0
+
+
+def test_events_of_other_workloads_are_refused(refused, tmp_path):
+    path = tmp_path / "lstm.yaml"
+    path.write_text("system: {template: pathfinder}\nworkload: {model: lstm-16k}\nstrategy: CR-8-d64\n")
+    assert "events are listed of transformers; lstm is a lstm" in refused("events", str(path))

@@ -1,0 +1,184 @@
+"""Gantt charts: areas are times, whatever the resolution; pictures and lines of text of the same data."""
+
+import dataclasses
+import io
+import struct
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+from timelines import pipeline
+
+from crossflow.trace import draw_gantt, gantt_of, text_gantt
+from crossflow.trace.gantt import COMPUTES, EXPOSED, HOSTED, MOST_ROWS, WAITS, family, pieces_of
+from crossflow.trace.text import IDLE, KINDS, MOST_LINES, filling, gantt_lines
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def given():
+    return pipeline(3, 6)
+
+
+def time_in(pieces, where):
+    return (pieces.width * pieces.height)[where].sum()
+
+
+def slot_time(timeline, device):
+    mine = timeline.slots_of(device)
+    return (timeline.slots.end - timeline.slots.start)[mine].sum()
+
+
+# ------------------------------------------------------------------------------------------ pieces
+
+
+@pytest.mark.parametrize("resolution", [0.0, 1e-4, 1e-3, 1e-2, 1.0])
+def test_pieces_cover_the_slots_at_any_resolution(given, resolution):
+    pieces = pieces_of(given, range(3), (0.0, given.total), resolution)
+    for row in range(3):
+        assert time_in(pieces, pieces.row == row) == pytest.approx(slot_time(given, row))
+
+
+@pytest.mark.parametrize("resolution", [0.0, 1e-3, 1.0])
+def test_pieces_say_what_activities_say(given, resolution):
+    pieces, activity = pieces_of(given, range(3), (0.0, given.total), resolution), given.activity()
+    for fill, name in ((COMPUTES, "busy"), (EXPOSED, "exposed_communication"), (WAITS, "waiting"), (HOSTED, "host")):
+        for row in range(3):
+            assert time_in(pieces, (pieces.row == row) & (pieces.fill == fill)) == pytest.approx(activity[name][row], abs=1e-12)
+
+
+def test_fine_pieces_lie_in_their_slots_one_after_the_other(given):
+    pieces = pieces_of(given, [1], (0.0, given.total), 0.0)
+    assert (np.diff(pieces.start) > 0).all()
+    assert (pieces.start[1:] >= (pieces.start + pieces.width)[:-1] - 1e-12).all()
+    assert np.allclose(pieces.height, 1.0)
+
+
+@pytest.mark.parametrize("resolution", [1e-3, 5e-3])
+def test_pieces_laid_together_do_not_overlap(given, resolution):
+    pieces = pieces_of(given, [0], (0.0, given.total), resolution)
+    assert (pieces.base >= -1e-9).all()
+    assert (pieces.base + pieces.height <= 1 + 1e-9).all()
+    starts, first = np.unique(pieces.start, return_index=True)
+    assert (starts[1:] >= (pieces.start + pieces.width)[first][:-1] - 1e-12).all()
+
+
+def test_coarser_pieces_are_fewer(given):
+    counts = [len(pieces_of(given, range(3), (0.0, given.total), resolution).row) for resolution in (0.0, 3e-3, 2e-2)]
+    assert counts[0] > counts[1] > counts[2]
+
+
+def test_stretched_slots_have_stretched_pieces(given):
+    slots = dataclasses.replace(given.slots, start=2 * given.slots.start, end=2 * given.slots.end)
+    twice = dataclasses.replace(given, slots=slots, total=2 * given.total)
+    once, double = (pieces_of(one, [0], (0.0, one.total), 0.0) for one in (given, twice))
+    assert 2 * once.width == pytest.approx(double.width)
+
+
+# ------------------------------------------------------------------------------------------ charts
+
+
+def test_a_box_for_every_slot(given):
+    found = gantt_of(given)
+    assert len(found.slots.row) == len(given.slots.start)
+    assert found.slots.width.sum() == pytest.approx((given.slots.end - given.slots.start).sum())
+    assert set(found.slots.label) == {*map(str, range(6)), "update"}
+
+
+def test_a_span_shows_what_is_in_it(given):
+    begin, end = 0.2 * given.total, 0.5 * given.total
+    found = gantt_of(given, span=(begin, end))
+    for some in (found.pieces, found.slots, found.path):
+        assert some.start.min() >= begin
+        assert (some.start + some.width).max() <= end + 1e-12
+
+
+def test_the_critical_path_ends_with_the_step(given):
+    path = gantt_of(given).path
+    assert (path.start + path.width).max() == pytest.approx(given.total)
+    assert (path.start[1:] >= (path.start + path.width)[:-1] - 1e-12).all()
+    assert (np.diff(path.row) != 0).all()
+
+
+def test_too_many_rows_are_thinned_with_a_note():
+    found = gantt_of(pipeline(MOST_ROWS + 36, 2, layers=1))
+    assert len(found.rows) == MOST_ROWS
+    assert (found.rows[0], found.rows[-1]) == ("stage 0", "stage 99")
+    assert "64 of 100 classes of devices" in found.note
+
+
+def test_chosen_devices_are_rows_in_their_order(given):
+    assert gantt_of(given, devices=[2, 0]).rows == ("stage 2", "stage 0")
+
+
+def test_memory_is_of_the_fullest_and_the_emptiest(given):
+    assert [line.name for line in gantt_of(given).memory] == ["stage 0", "stage 2"]
+    assert [line.name for line in gantt_of(pipeline(1, 2)).memory] == ["stage 0"]
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [("W", "weight gradient"), ("F3", "forward"), ("bottom.3 backward", "backward"), ("all_gather", "collective"), ("topk", "topk")],
+)
+def test_kinds_of_passes(label, kind):
+    assert family(label) == kind
+
+
+@pytest.mark.parametrize("name", ["step", "step.png", "step.svg"])
+def test_a_chart_is_a_png_and_an_svg(given, tmp_path, name):
+    png, svg = draw_gantt(gantt_of(given), tmp_path / name)
+    assert (png, svg) == (tmp_path / "step.png", tmp_path / "step.svg")
+    width, height = struct.unpack(">II", png.read_bytes()[16:24])
+    assert width > height > 100
+    assert ElementTree.parse(svg).getroot().tag == f"{SVG}svg"
+
+
+def test_the_same_chart_is_the_same_bytes(given, tmp_path):
+    first, second = (draw_gantt(gantt_of(given), tmp_path / name) for name in ("a", "b"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_charts_without_memory_have_one_panel(given, tmp_path):
+    nothing = dataclasses.replace(given, memory=((np.zeros(1), np.zeros(1)),) * 3)
+    tall, flat = (draw_gantt(gantt_of(one), tmp_path / name)[0] for one, name in ((given, "a"), (nothing, "b")))
+    assert flat.read_bytes()[20:24] < tall.read_bytes()[20:24]
+
+
+# ------------------------------------------------------------------------------------------ text
+
+
+@pytest.mark.parametrize("width", [40, 80, 133])
+def test_lines_of_devices_are_as_wide_as_asked(given, width):
+    lines = gantt_lines(given, width, range(3))
+    assert [len(line) for line in lines[:3]] == [width] * 3
+    assert max(map(len, lines)) <= width
+
+
+def test_cells_hold_what_fills_most_of_them(given):
+    marks = filling(given, range(3), 2000)
+    share = (marks < 3).mean(axis=1)  # forward, backward, update
+    assert share == pytest.approx(given.utilisation(), abs=0.02)
+
+
+def test_lines_can_be_read_without_colour(given):
+    lines = [line.plain for line in gantt_lines(given, 100, range(3))]
+    assert KINDS["forward"].character in lines[0]
+    assert lines[2].split()[2].startswith(IDLE.character)
+    assert lines[0].endswith(f"{100 * given.utilisation()[0]:.0f} %")
+
+
+def test_many_devices_are_thinned_with_a_line_that_says_so():
+    made, console = pipeline(MOST_LINES + 8, 2, layers=1), Console(width=80, file=io.StringIO())
+    console.print(text_gantt(made, 80))
+    text = console.file.getvalue()
+    assert text.count("stage ") == 2 * MOST_LINES  # chart and table
+    assert "8 of 40 classes of devices are not shown" in text
+
+
+def test_the_table_adds_up_to_the_step(given):
+    console = Console(width=120, file=io.StringIO())
+    console.print(text_gantt(given, 120))
+    row = next(line for line in console.file.getvalue().splitlines() if line.startswith("mean of all"))
+    assert sum(map(float, row.split()[3:])) == pytest.approx(100, abs=0.3)
