@@ -163,7 +163,9 @@ def test_streams_are_a_longest_path():
         waits = tuple(sorted({int(j) for j in rng.integers(0, i, 2)})) if i else ()
         duration = rng.uniform(0.1, 1.0, 1)
         given = [events[j] for j in waits]
-        events.append(streams.compute("kernel", duration, given) if stream == 0 else streams.send("x", duration, np.array([stream == 1]), given))
+        events.append(
+            streams.compute("kernel", duration, given) if stream == 0 else streams.send("x", duration, np.array([stream == 1]), given)
+        )
         after.append(tuple(sorted({*waits, *([last[stream]] if stream in last else [])})))
         durations.append(duration)
         last[stream] = i

@@ -39,6 +39,7 @@ COUNTED = {
     "bloom-176b": 176_247_271_424, "mpt-125m": 125_311_488, "mpt-760m": 760_470_528, "mpt-1b": 1_315_950_592, "bert-base": 110_106_428,
     "bert-large": 336_226_108, "t5-large": 737_668_096, "t5-11b": 11_307_321_344, "gpt2-345m": 354_823_168, "gpt2-xl": 1_557_611_200,
     "vit-l": 304_326_632,
+    "bert-exlarge": 336_226_108 + 24 * (12 * 1024**2 + 13 * 1024),  # BERT-large with as many layers again
 }  # fmt: skip
 # As printed in papers, within half a unit of the last digit printed where no tolerance is given.
 PRINTED = [
