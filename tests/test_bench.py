@@ -22,7 +22,8 @@ def figures():
 def test_every_figure_has_value_unit_and_meaning(figures):
     units = {"predict_warm": "s", "points_per_second": "1/s", "memory_growth": "B", "scale_65536_over_8": "1", "gemms_100k": "s"}
     units |= {"study_points_per_second": "1/s", "gradient_search": "s"}
-    units |= {"transformer_warm": "s", "plans_per_second": "1/s", "timeline_64_stages": "s", "events_per_second": "1/s", "strategy_grid": "s"}
+    units |= {"transformer_warm": "s", "plans_per_second": "1/s"}
+    units |= {"timeline_64_stages": "s", "events_per_second": "1/s", "strategy_grid": "s"}
     assert {name: figure["unit"] for name, figure in figures.items()} == units
     for figure in figures.values():
         assert set(figure) == {"value", "unit", "meaning"}
