@@ -26,7 +26,8 @@ from crossflow.parallel.plan import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step import Machine
 from crossflow.step.stages import alike, row_counts
-from crossflow.step.transformer import transformer_step, weight_messages
+from crossflow.step.transformer import transformer_step
+from crossflow.step.weights import weights_of
 
 NODES = 2  # on which everything can be measured: the fewest that have a network between them
 
@@ -178,7 +179,7 @@ def _messages(scenario: Scenario, layout: Layout) -> Iterator[Found]:
         count = occurs[names[message.part], PHASES.index(message.phase)]
         yield from _message(runs_on, message.collective, size, getattr(layout, message.group), count)
     weights, microbatches = occurs[:, PHASES.index("weight")], float(layout.microbatches[0])
-    for shared in weight_messages(job, layout, runs_on):
+    for shared in weights_of(job, layout, runs_on.stack).messages:
         # Sharded weights come with every pass, their gradients go with every microbatch; the rest is once a step.
         passes = occurs[:, 0] + occurs[:, PHASES.index("input")] if shared.role == "gather" else weights
         often = passes if plan.zero >= 3 else weights / microbatches

@@ -14,7 +14,6 @@ from crossflow.arrays import Array, Index, divide
 from crossflow.errors import StrategyError
 from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
 from crossflow.parallel import Layout, Plan
-from crossflow.parallel.blocks import Kernels, block_kernels
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, OVERFULL_HOST, Score
@@ -22,7 +21,7 @@ from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.step.transformer import COLLECTIVES, transformer_step
+from crossflow.step.transformer import COLLECTIVES, Task, task_of, transformer_step
 from crossflow.strategies import read_plan, strategy_problem
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
@@ -81,17 +80,17 @@ def transformer_score(
     job, batch = scenario.job(), scenario.workload_batch
     runs_on = machine(scenario, device, system)
     if plans is None:
-        layout, kernels, held = _repeated(scenario, runs_on.node, n)
+        layout, task, held = _repeated(scenario, runs_on.node, n)
         held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
         for plan in dict.fromkeys(plans):
             _check(plan, scenario)
-        layout, kernels = Layout.of(plans, np.full(n, float(batch)), runs_on.node), None
+        layout, task = Layout.of(plans, np.full(n, float(batch)), runs_on.node), None
         held = memory(job, layout, runs_on)
     devices = layout.devices
     fits = held.fits if fitting else np.ones(n, dtype=bool)
     if fits.all():
-        outcome = transformer_step(job, layout, runs_on, held, kernels)
+        outcome = transformer_step(job, layout, runs_on, held, task)
     elif not fits.any():
         outcome = untimed(held)
     else:
@@ -100,15 +99,15 @@ def transformer_score(
 
 
 @functools.lru_cache(maxsize=64)
-def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Kernels, Memory]:
-    """Layout of n points with a scenario's own plan, its kernels and what it holds, which no quantity of the system changes."""
+def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Task, Memory]:
+    """Layout of n points with a scenario's own plan, what it computes and what it holds, which no quantity of the system changes."""
     plan, job = scenario.strategy, scenario.job()
     assert isinstance(plan, Plan)  # a transformer's is
     assert scenario.stack is not None  # so does its software
     _check(plan, scenario)
     layout = Layout.of([plan] * n, np.full(n, float(scenario.workload_batch)), node)
     held = memory(job, layout, machine(scenario, scenario.architecture))
-    return layout, block_kernels(job, layout, scenario.stack), held
+    return layout, task_of(job, layout, scenario.stack), held
 
 
 def _check(plan: Plan, scenario: Scenario) -> None:

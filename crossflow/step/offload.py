@@ -13,6 +13,7 @@ References
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -95,4 +96,4 @@ def flow(times: Sequence[Array], pieces: Array) -> Array:
     >>> float(flow([np.array(4.0), np.array(8.0)], np.array(4.0)))
     9.0
     """
-    return np.asarray(sum(times) / pieces + np.max(np.broadcast_arrays(*times), axis=0) * (1.0 - 1.0 / pieces))
+    return np.asarray(sum(times) / pieces + functools.reduce(np.maximum, times) * (1.0 - 1.0 / pieces))

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.plan import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder, pipeline_order
 from crossflow.step.memory import ledger
 from crossflow.step.outcome import Job, Machine
 from crossflow.step.stages import Occurrence, alike, sequence
-from crossflow.step.transformer import COLLECTIVES, Closing, Slots, Steps, closing_of, slots_of, steps_of
+from crossflow.step.transformer import COLLECTIVES, Closing, Slots, Steps, closing_of, slots_of, steps_of, task_of
 from crossflow.step.uneven import EVEN, Uneven, World
 from crossflow.timeline.pipeline import Walk, uneven_ends, walk_of
 from crossflow.timeline.record import (
@@ -296,8 +295,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     """
     [(at, stages, chunks, _, schedule)] = alike(layout)
     microbatches = int(layout.microbatches[0])
-    kernels = block_kernels(job, layout, machine.stack)
-    steps = steps_of(job, layout, machine, kernels)
+    steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
     slots = slots_of(job, layout, machine, steps, at, stages, chunks, microbatches, schedule)
     order = pipeline_order(schedule, stages, chunks, microbatches)
     first, last = int(layout.first_stage[0]), int(layout.last_stage[0])

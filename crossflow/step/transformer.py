@@ -11,20 +11,20 @@ import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide
-from crossflow.cost.parts import PartTimes, Wires, part_times, sent_bytes
+from crossflow.cost.parts import PartTimes, Wires, part_times
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
-from crossflow.parallel.plan import Group, Layout
+from crossflow.parallel.plan import Layout
 from crossflow.parallel.schedules import NATURAL, pipeline_order
-from crossflow.parallel.supergraph import Collective
-from crossflow.step.memory import Memory, activations, memory, parameters, weight_sizes
+from crossflow.software import SoftwareStack
+from crossflow.step.memory import Memory, activations, memory, weight_sizes
 from crossflow.step.offload import Copies, flow, host_copies, kept_on_host
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
 from crossflow.step.stages import alike, row_counts
+from crossflow.step.weights import Weights, weights_of
 from crossflow.timeline.pipeline import pipeline_ends
 
 FORWARD, END, INPUT, WEIGHT, AGAIN = range(len(PHASES))
@@ -66,21 +66,19 @@ class State:
 
     Attributes
     ----------
-    parameters : of one layer, embedding or head, on one device, before sharding over data ranks. [1]
+    weights : what they are.
     reduce : time to reduce its gradients over the ranks that hold the same, shape (collectives, units, n). [s]
     gather : time to gather its weights, where they are sharded. [s]
     regather : time to gather updated weights after a sharded optimizer's step. [s]
     update : time of the optimizer on the parameters whose states the device holds. [s]
-    moved : bytes that a device sends for them inside its node and out of it, shape (2, units, n). [B]
     copies : what is copied to the host and back, where anything is kept there.
     """
 
-    parameters: Array
+    weights: Weights
     reduce: Array
     gather: Array
     regather: Array
     update: Array
-    moved: Array
     copies: Copies | None
 
 
@@ -97,7 +95,20 @@ class Between:
     tied: Array
 
 
-def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None, kernels: Kernels | None = None) -> Outcome:
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What plans compute and send, whatever device and network they run on."""
+
+    kernels: Kernels
+    weights: Weights
+
+
+def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
+    """What plans compute and send."""
+    return Task(kernels=block_kernels(job, layout, stack), weights=weights_of(job, layout, stack))
+
+
+def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None, task: Task | None = None) -> Outcome:
     """One step of every design point.
 
     Parameters
@@ -105,11 +116,11 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     job : model and task.
     layout : n plans.
     machine : device, network and software; its quantities may vary over the n points too.
-    held, kernels : memory of the step and kernels of its parts, worked out here where they are not given.
+    held, task : memory of the step and what it computes, worked out here where they are not given.
     """
     n, found = len(layout), dict[str, Array]()
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        steps = steps_of(job, layout, machine, block_kernels(job, layout, machine.stack) if kernels is None else kernels)
+        steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack) if task is None else task)
         for members, stages, chunks, microbatches, schedule in alike(layout):
             here = _pipeline(job, layout, machine, steps, members, stages, chunks, microbatches, schedule)
             for name, values in here.items():
@@ -128,11 +139,11 @@ class Steps:
     between: Between
 
 
-def steps_of(job: Job, layout: Layout, machine: Machine, kernels: Kernels) -> Steps:
+def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     """What the steps of all design points consist of."""
-    names = [name for name, _ in units(job.model)]
+    names, kernels = [name for name, _ in units(job.model)], task.kernels
     times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, len(layout), machine.profile)
-    state = _state(job, layout, machine, machine.wires)
+    state = _state(job, layout, machine, task.weights)
     return Steps(
         times=times,
         passes=_passes(kernels, times, layout, machine.wires, machine),
@@ -218,79 +229,18 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
 # -------------------------------------------------------------------------------------------- weights
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightMessage:
-    """A collective among ranks that hold the same weights, of `size` bytes for every unit, shape (units, n). [B]
-
-    Its `role` is to reduce gradients, to gather sharded weights for a pass, or to gather updated weights.
-    """
-
-    collective: Collective
-    size: Array
-    group: Group
-    role: Literal["reduce", "gather", "regather"]
-
-
-def _parameters(job: Job, layout: Layout) -> tuple[Array, Array]:
-    """Parameters of every unit on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
-    dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in units(job.model)), strict=True))
-    if job.model.tied:  # a tied table that embedding and head hold on one device is one
-        dense[-1] -= np.where(layout.pp == 1, job.model.head.width * job.model.vocabulary / layout.tp, 0.0)
-    return dense, expert
-
-
-def weight_messages(job: Job, layout: Layout, machine: Machine) -> list[WeightMessage]:
-    """All collectives that keep weights in step, as far as any plan has them."""
-    weight, gradient = weight_sizes(job, machine.stack), machine.stack.gradient_size(job.element)
-    sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
-    found: list[WeightMessage] = []
-
-    def add(collective: Collective, size: Array, group: Group, role: Literal["reduce", "gather", "regather"]) -> None:
-        found.append(WeightMessage(collective=collective, size=size, group=group, role=role))
-
-    dense, expert = _parameters(job, layout)
-    for amount, group, shards, copied in (
-        (dense, layout.data, layout.shards, layout.copies),
-        (expert, layout.expert_data, layout.expert_data, None),
-    ):
-        if not amount.any():
-            continue
-        size = amount * gradient
-        add("all_reduce", np.where(layout.zero >= 1, 0.0, size), group, "reduce")
-        if shared.any():  # optimizer states shared out: gradients are reduced to shards, and the updated weights gathered
-            add("reduce_scatter", np.where(shared, size, 0.0), group, "reduce")
-            add("all_gather", np.where(shared, amount * weight, 0.0), group, "regather")
-        if sharded.any():
-            add("reduce_scatter", np.where(sharded, size, 0.0), shards, "reduce")
-            add("all_gather", np.where(sharded, amount * weight, 0.0), shards, "gather")
-            if copied is not None:
-                add("all_reduce", np.where(sharded, size / shards.size, 0.0), copied, "reduce")
-    return found
-
-
-def _state(job: Job, layout: Layout, machine: Machine, wires: Wires) -> State:
-    """Weights of every unit, and the time of the collectives that sharded or replicated weights need."""
-    dense, expert = _parameters(job, layout)
-    shape = dense.shape
-    reduce, moved = np.zeros((len(COLLECTIVES), *shape)), np.zeros((2, *shape))
-    gather, regather, owned = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for message in weight_messages(job, layout, machine):
-        time = wires.time(message.collective, message.size, message.group)
-        if message.role == "reduce":
-            reduce[OF[message.collective]] += time
-        elif message.role == "gather":
-            gather += time
-        else:
-            regather += time
-        # Sharded weights are gathered twice, and their gradients reduced, with every microbatch; the rest is once a step.
-        often = np.where(layout.zero >= 3, layout.microbatches * (2.0 if message.role == "gather" else 1.0), 1.0)
-        moved += sent_bytes(message.collective, message.size * often, message.group)
-    for amount, group, shards in ((dense, layout.data, layout.shards), (expert, layout.expert_data, layout.expert_data)):
-        owned += amount / np.where(layout.zero >= 1, np.where(layout.zero >= 3, shards.size, group.size), 1.0)
-    update = optimizer_time(job, owned, machine) * (1.0 - kept_on_host(layout, "optimizer"))
+def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> State:
+    """Time of the collectives that sharded or replicated weights need, and of the optimizer."""
+    shape = weights.parameters.shape
+    reduce, gather, regather = np.zeros((len(COLLECTIVES), *shape)), np.zeros(shape), np.zeros(shape)
+    for message in weights.messages:
+        time = machine.wires.time(message.collective, message.size, message.group)
+        into = {"reduce": reduce[OF[message.collective]], "gather": gather, "regather": regather}[message.role]
+        into += time
     return State(
-        parameters=dense + expert, reduce=reduce, gather=gather, regather=regather, update=update, moved=moved,
-        copies=_copies(job, layout, machine, owned),
+        weights=weights, reduce=reduce, gather=gather, regather=regather,
+        update=optimizer_time(job, weights.owned, machine) * (1.0 - kept_on_host(layout, "optimizer")),
+        copies=_copies(job, layout, machine, weights.owned),
     )  # fmt: skip
 
 
@@ -309,7 +259,7 @@ def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: St
     several = layout.pp > 1
     boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
     shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
-    table = state.parameters[-1] * machine.stack.gradient_size(job.element) * shared
+    table = state.weights.parameters[-1] * machine.stack.gradient_size(job.element) * shared
     return Between(
         transfer=wires.time("send_recv", np.where(several, boundary / layout.tp, 0.0), layout.stages),
         whole=wires.time("all_gather", np.where(layout.sequence_parallel | ~several, 0.0, boundary), layout.tensor),
@@ -629,7 +579,7 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
         return np.asarray(one.sum(axis=0) * layout.microbatches * ranks)
 
     moved = layout.microbatches * (forward * passes.moved[:, 0] + inputs * passes.moved[:, 1]).sum(axis=1) / layout.pp
-    moved = moved + (weights * layout.directions * state.moved).sum(axis=1) / layout.pp
+    moved = moved + (weights * layout.directions * state.weights.moved).sum(axis=1) / layout.pp
     sent = (forward * passes.sent[:, 0] + inputs * passes.sent[:, 1]).sum(axis=(0, 1)) * layout.microbatches * ranks
     known = (forward * passes.measured[0] + inputs * passes.measured[1]).sum(axis=0) * layout.microbatches * ranks
     measured = divide(done(times.measured) + known, done(times.compute) + sent) if machine.profile is not None else np.zeros(1)
