@@ -6,6 +6,7 @@ import hypothesis
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.architecture import architecture
 from crossflow.technology import load_library
 
@@ -60,3 +61,31 @@ def v100(gemm):
 @pytest.fixture(scope="session")
 def p4(gemm):
     return architecture(gemm("p4").system)
+
+
+@pytest.fixture
+def out(capsys):
+    """Run a command that succeeds and return what it printed."""
+
+    def run(*words):
+        assert main(words) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that is refused and return its complaint; nothing goes to stdout."""
+
+    def run(*words):
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = end.code
+        captured = capsys.readouterr()
+        assert (status, captured.out) == (2, "")
+        assert "Traceback" not in captured.err
+        return captured.err
+
+    return run

@@ -52,34 +52,6 @@ def study(tmp_path):
     return str(path)
 
 
-@pytest.fixture
-def out(capsys):
-    """Run a command that succeeds and return what it printed."""
-
-    def run(*words):
-        assert main(words) == 0
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys):
-    """Run a command that is refused and return its complaint; nothing goes to stdout."""
-
-    def run(*words):
-        try:
-            status = main(words)
-        except SystemExit as end:
-            status = end.code
-        captured = capsys.readouterr()
-        assert (status, captured.out) == (2, "")
-        assert "Traceback" not in captured.err
-        return captured.err
-
-    return run
-
-
 def shell(*words, **options):
     return subprocess.run([sys.executable, "-m", "crossflow", *words], capture_output=True, text=True, check=False, **options)
 

@@ -24,28 +24,6 @@ def scenario(tmp_path):
     return str(path)
 
 
-@pytest.fixture
-def out(capsys):
-    """Run a command that succeeds and return what it printed."""
-
-    def run(*words):
-        assert main(words) == 0
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys):
-    """Run a command that is refused and return what it said."""
-
-    def run(*words):
-        assert main(words) == 2
-        return capsys.readouterr().err
-
-    return run
-
-
 def test_a_step_is_drawn_in_the_terminal(out, scenario):
     text = out("timeline", scenario)
     assert text.startswith("small: transformer on 8 x dgx-a100, tp2-dp2-pp2:")

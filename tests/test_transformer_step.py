@@ -15,8 +15,9 @@ from crossflow.files import Document
 from crossflow.parallel.plan import Layout, Plan, plan_problem
 from crossflow.software import load_stack
 from crossflow.step import Machine
+from crossflow.step.slots import gathered, reduced
 from crossflow.step.stages import counts
-from crossflow.step.transformer import gathered, reduced, transformer_step
+from crossflow.step.transformer import transformer_step
 from crossflow.timeline import simulate
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -139,10 +139,9 @@ def _occurrences(scenario: Scenario, layout: Layout) -> Array:
     plan, job = scenario.strategy, scenario.job()
     assert isinstance(plan, Plan)  # the caller has looked
     assert scenario.stack is not None  # a transformer's is
-    [(_, stages, chunks, _, schedule)] = alike(layout)
     microbatches = int(layout.microbatches[0])
-    counts = row_counts(job, schedule, stages, chunks, microbatches, plan.first_stage, plan.last_stage, scenario.balanced)
-    forward, inputs, weights = (part.sum(axis=0) for part in counts)
+    shape = replace(alike(layout)[0], microbatches=microbatches)
+    forward, inputs, weights = (part.sum(axis=0) for part in row_counts(job, shape, balanced=scenario.balanced))
     again = np.array([name not in ("embedding", "head") for name, _ in units(job.model)]) * inputs
     full, selective = again * (plan.recompute == "full"), again * (plan.recompute == "selective")
     phases = {

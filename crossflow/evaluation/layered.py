@@ -21,7 +21,8 @@ from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.step.transformer import COLLECTIVES, Task, task_of, transformer_step
+from crossflow.step.passes import COLLECTIVES, Task, task_of
+from crossflow.step.transformer import transformer_step
 from crossflow.strategies import read_plan, strategy_problem
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec

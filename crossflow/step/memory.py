@@ -35,7 +35,7 @@ from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import SoftwareStack
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
-from crossflow.step.stages import alike, row_counts
+from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Layer, Part
 
@@ -157,10 +157,9 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     # More microbatches than can be in flight change nothing; without them more plans have pipelines of one shape.
     few = np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2))
     most = np.where(np.array([name == "1f1b" for name in layout.schedules])[layout.schedule], few, layout.microbatches)
-    for at, depth, chunks, microbatches, schedule in alike(replace(layout, microbatches=most)):
-        flight = in_flight(schedule, depth, chunks, microbatches)
-        here, moments[:depth, at], update[at], host[at] = _pipeline(job, layout, stack, held, at, flight, schedule, chunks, microbatches)
-        stages[:FRAMEWORK, :depth, at] = here
+    for shape in alike(replace(layout, microbatches=most)):
+        here, moments[: shape.stages, shape.at], update[shape.at], host[shape.at] = _pipeline(job, layout, stack, held, shape)
+        stages[:FRAMEWORK, : shape.stages, shape.at] = here
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
     return Memory(
@@ -393,16 +392,12 @@ def _pipeline(
     layout: Layout,
     stack: SoftwareStack,
     held: Holdings,
-    at: Index,
-    flight: Array,
-    schedule: str,
-    model_chunks: int,
-    microbatches: int,
+    shape: Shape,
 ) -> tuple[Array, Index, Array, Array]:
     """Tensors of points whose pipelines have one shape: bytes by kind and stage, the moment, those of the update, those on the host."""
+    at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)
     chunks, stages = flight.shape
-    ends = int(layout.first_stage[at[0]]), int(layout.last_stage[at[0]])
-    forward, inputs, weights = row_counts(job, schedule, stages, model_chunks, microbatches, *ends, stack.stages == "balanced")
+    forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
     here = replace(held, **{field.name: getattr(held, field.name)[:, at] for field in fields(Holdings)})
     if job.model.tied and stages == 1:
         here = _untied(job, layout, here, at)
@@ -418,7 +413,7 @@ def _pipeline(
     present, trained = by_stage(forward), by_stage(weights)
     state = np.zeros((FRAMEWORK, stages, len(at)))
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
-    versions = flight.max(axis=0)[:, None] if schedule == "pipedream" else 1.0
+    versions = flight.max(axis=0)[:, None] if shape.schedule == "pipedream" else 1.0
     state[WEIGHTS] = present @ here.weights * versions
     state[GRADIENTS], state[OPTIMIZER] = trained @ here.gradients, trained @ here.optimizer
     state[CACHE] = present @ here.cache
@@ -461,16 +456,13 @@ class Ledger:
     working: Array
 
 
-def ledger(job: Job, layout: Layout, machine: Machine, schedule: str, shape: tuple[int, int, int]) -> Ledger:
-    """Ledger of a single plan; `shape` is its stages, chunks and microbatches."""
-    stack, at = machine.stack, np.zeros(1, dtype=np.intp)
-    flight = in_flight(schedule, *shape)
+def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
+    """Ledger of a single plan."""
+    stack = machine.stack
     held = _holdings(job, layout, stack)
-    stages, chunks, microbatches = shape
-    ends = int(layout.first_stage[0]), int(layout.last_stage[0])
-    forward, inputs, weights = row_counts(job, schedule, stages, chunks, microbatches, *ends, stack.stages == "balanced")
+    forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
     passed = np.maximum(inputs, weights) if job.training else forward
-    state, _, _, _ = _pipeline(job, layout, stack, held, at, flight, schedule, chunks, microbatches)
+    state, _, _, _ = _pipeline(job, layout, stack, held, shape)
     kept, working = (passed @ held.kept)[:, 0], np.where(passed > 0, held.working[:, 0], 0.0).max(axis=1)
     if "activations" in layout.offload:  # two units stay while a pass runs
         kept, working = np.zeros_like(kept), working + 2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1)

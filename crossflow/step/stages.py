@@ -10,13 +10,38 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.parallel.blocks import units
 from crossflow.parallel.plan import Layout, balanced_layers, stage_layers
-from crossflow.parallel.schedules import NATURAL, pipeline_order
+from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
 from crossflow.step.outcome import Job
 from crossflow.workload.transformer import LayerType, Transformer
 
 
-def alike(layout: Layout) -> list[tuple[Index, int, int, int, str]]:
-    """Points that share the shape of their pipeline: stages, chunks, microbatches, schedule; uneven stages by themselves."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shape:
+    """Points that share the shape of their pipeline.
+
+    Attributes
+    ----------
+    at : the points.
+    stages, chunks, microbatches : of the pipeline; chunks of one stage, microbatches of a replica, 1 where there is one stage. [1]
+    schedule : name of its rule, or path of its file.
+    ends : layers of the first and of the last stage, 0 where they are like the others.
+    """
+
+    at: Index
+    stages: int
+    chunks: int
+    microbatches: int
+    schedule: str
+    ends: tuple[int, int]
+
+    @property
+    def order(self) -> PipelineOrder:
+        """Order of its slots."""
+        return pipeline_order(self.schedule, self.stages, self.chunks, self.microbatches)
+
+
+def alike(layout: Layout) -> list[Shape]:
+    """Shapes of all pipelines, each with the points that have it."""
     names = layout.schedules
     keys = np.stack(
         [
@@ -25,14 +50,15 @@ def alike(layout: Layout) -> list[tuple[Index, int, int, int, str]]:
         ]
     )  # fmt: skip
     if (keys == keys[:, :1]).all():
-        one = [int(value) for value in keys[:4, 0]]
-        return [(np.arange(keys.shape[1]), one[0], one[1], one[2], names[one[3]])]
+        return [_shape(keys[:, 0], names, np.arange(keys.shape[1]))]
     shapes, which = np.unique(keys, axis=1, return_inverse=True)
     which = which.ravel()
-    return [
-        (np.flatnonzero(which == i), int(shapes[0, i]), int(shapes[1, i]), int(shapes[2, i]), names[int(shapes[3, i])])
-        for i in range(shapes.shape[1])
-    ]
+    return [_shape(shapes[:, i], names, np.flatnonzero(which == i)) for i in range(shapes.shape[1])]
+
+
+def _shape(key: Array, names: tuple[str, ...], at: Index) -> Shape:
+    stages, chunks, microbatches, schedule, first, last = (int(value) for value in key)
+    return Shape(at=at, stages=stages, chunks=chunks, microbatches=microbatches, schedule=names[schedule], ends=(first, last))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,14 +70,12 @@ def chunk_layers(model: Transformer, stages: int, chunks: int, first: int, last:
     return stage_layers(model.depth, stages * chunks, first, last)
 
 
-def row_counts(
-    job: Job, schedule: str, stages: int, chunks: int, microbatches: int, first: int, last: int, balanced: bool
-) -> tuple[Array, Array, Array]:
+def row_counts(job: Job, shape: Shape, *, balanced: bool) -> tuple[Array, Array, Array]:
     """As `counts`, of the rows of a schedule, in which a chunk may lie anywhere, and once for each direction."""
-    found = counts(job, stages, chunks, first, last, balanced)
-    if schedule in NATURAL:
+    found = counts(job, shape.stages, shape.chunks, *shape.ends, balanced)
+    if shape.schedule in NATURAL:
         return found
-    chunk = pipeline_order(schedule, stages, chunks, microbatches).chunk
+    chunk = shape.order.chunk
     return found[0][chunk], found[1][chunk], found[2][chunk]
 
 

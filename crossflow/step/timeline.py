@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.parallel.plan import Layout
-from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder, pipeline_order
+from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
 from crossflow.step.memory import ledger
 from crossflow.step.outcome import Job, Machine
+from crossflow.step.passes import COLLECTIVES, Steps, steps_of, task_of
+from crossflow.step.slots import Closing, Slots, closing_of, slots_of
 from crossflow.step.stages import Occurrence, alike, sequence
-from crossflow.step.transformer import COLLECTIVES, Closing, Slots, Steps, closing_of, slots_of, steps_of, task_of
 from crossflow.step.uneven import EVEN, Uneven, World
 from crossflow.timeline.pipeline import Walk, uneven_ends, walk_of
 from crossflow.timeline.record import (
@@ -293,19 +294,16 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     title : scenario and strategy.
     uneven : what makes devices, links and passes differ.
     """
-    [(at, stages, chunks, _, schedule)] = alike(layout)
-    microbatches = int(layout.microbatches[0])
+    shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
     steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
-    slots = slots_of(job, layout, machine, steps, at, stages, chunks, microbatches, schedule)
-    order = pipeline_order(schedule, stages, chunks, microbatches)
-    first, last = int(layout.first_stage[0]), int(layout.last_stage[0])
-    in_order = sequence(job, stages, chunks, first, last, machine.stack.stages == "balanced")
+    slots, order = slots_of(job, layout, machine, steps, shape), shape.order
+    in_order = sequence(job, shape.stages, shape.chunks, *shape.ends, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
     step = _Step(
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
-        closing=closing_of(layout, machine, steps, slots, at, stages), rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
+        closing=closing_of(layout, machine, steps, slots, shape), rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
-    world = World.of(uneven, layout, walk_of(order), stages)
+    world = World.of(uneven, layout, walk_of(order), shape.stages)
     return _Filler(step=step, world=world, title=title).filled()
 
 
@@ -515,8 +513,8 @@ class _Filler:
     def _memory(self, walk: Walk, starts: Array, ends: Array) -> tuple[tuple[Array, Array], ...]:
         """What every class holds, when: activations come with forward passes and go with backward passes."""
         step, order = self.step, self.step.order
-        [(_, stages, chunks, _, schedule)] = alike(step.layout)
-        book = ledger(step.job, step.layout, step.machine, schedule, (stages, chunks, order.microbatches))
+        shape = replace(alike(step.layout)[0], microbatches=order.microbatches)
+        book = ledger(step.job, step.layout, step.machine, shape)
         kind, row = np.divmod(walk.kind_row, order.rows)
         last = WEIGHT if order.split else BACKWARD
         found = []

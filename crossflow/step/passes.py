@@ -1,0 +1,236 @@
+"""What one microbatch takes on every unit of a transformer, and what its weights take: the parts of which steps consist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array, divide
+from crossflow.cost.parts import PartTimes, Wires, part_times
+from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
+from crossflow.parallel.plan import Layout
+from crossflow.software import SoftwareStack
+from crossflow.step.memory import activations, weight_sizes
+from crossflow.step.offload import Copies, host_copies, kept_on_host
+from crossflow.step.outcome import Job, Machine
+from crossflow.step.weights import Weights, weights_of
+
+FORWARD, END, INPUT, WEIGHT, AGAIN = range(len(PHASES))
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
+OF = {name: i for i, name in enumerate(COLLECTIVES)}
+KINDS = ("compute", "memory", "launch")  # of which a kernel's time consists
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """What one microbatch takes on one unit (part of a layer, embedding, head), forward and backward.
+
+    Attributes
+    ----------
+    device : time of kernels by `KINDS`, shape (kinds, passes, units, n); the backward pass without the weights' gradients. [s]
+    weight : the same of the weights' gradients, shape (kinds, units, n). [s]
+    sent : time of collectives, shape (collectives, passes, units, n). [s]
+    blocking : of it, what the device waits for when nothing hides it, shape as `sent`. [s]
+    hides : time of collectives that run beside the weights' gradients, shape (collectives, units, n). [s]
+    measured : of the time of collectives, what was measured, shape (passes, units, n). [s]
+    moved : bytes that a device sends inside its node and out of it, shape (2, passes, units, n). [B]
+    host : time that the host needs, shape (passes, units, n); of the weights' gradients, shape (units, n). [s]
+    """
+
+    device: Array
+    weight: Array
+    sent: Array
+    blocking: Array
+    hides: Array
+    measured: Array
+    moved: Array
+    host: Array
+    host_weight: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Weights of every unit on one device, and what keeping them in step takes; shape (units, n).
+
+    Attributes
+    ----------
+    weights : what they are.
+    reduce : time to reduce its gradients over the ranks that hold the same, shape (collectives, units, n). [s]
+    gather : time to gather its weights, where they are sharded. [s]
+    regather : time to gather updated weights after a sharded optimizer's step. [s]
+    update : time of the optimizer on the parameters whose states the device holds. [s]
+    copies : what is copied to the host and back, where anything is kept there.
+    """
+
+    weights: Weights
+    reduce: Array
+    gather: Array
+    regather: Array
+    update: Array
+    copies: Copies | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """What goes between the stages of a pipeline, each of shape (n,). [s]
+
+    `transfer` takes activations from a stage to the next, each rank of a tensor group its part; `whole` puts the parts together
+    where the receivers do not keep them divided; `tied` adds up the gradients of a table that first and last stage both hold.
+    """
+
+    transfer: Array
+    whole: Array
+    tied: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What plans compute and send, whatever device and network they run on."""
+
+    kernels: Kernels
+    weights: Weights
+
+
+def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
+    """What plans compute and send."""
+    return Task(kernels=block_kernels(job, layout, stack), weights=weights_of(job, layout, stack))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What steps consist of: kernels and passes of every unit, weights, and what goes between stages."""
+
+    times: PartTimes
+    passes: Passes
+    state: State
+    between: Between
+
+
+def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
+    """What the steps of all design points consist of."""
+    names, kernels = [name for name, _ in units(job.model)], task.kernels
+    times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, len(layout), machine.profile)
+    state = _state(job, layout, machine, task.weights)
+    return Steps(
+        times=times,
+        passes=_passes(kernels, times, layout, machine.wires, machine),
+        state=state,
+        between=_between(job, layout, machine, machine.wires, state),
+    )
+
+
+def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, machine: Machine) -> Passes:
+    """Passes of every unit, with what is computed and sent again."""
+    stack, names, n = machine.stack, list(times.units), len(layout)
+    place = {name: i for i, name in enumerate(names)}
+    outer = np.array([name in ("embedding", "head") for name in names])[:, None]
+    full, selective = layout.full & ~outer, layout.selective & ~outer  # the ends are never computed again
+    sent = np.zeros((len(COLLECTIVES), 2, len(names), n))
+    hides, around = np.zeros((len(COLLECTIVES), len(names), n)), np.zeros((len(COLLECTIVES), 2, len(names), n))
+    calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
+    moved = np.zeros((2, 2, len(names), n))
+    messages = kernels.messages
+    took, known, volumes = wires.times(messages, layout)
+    measured = np.zeros((2, len(names), n))
+    of = np.array([OF[message.collective] for message in messages], dtype=np.intp)
+    phase = np.array([message.phase != "forward" for message in messages], dtype=np.intp)
+    unit = np.array([place[message.part] for message in messages], dtype=np.intp)
+    np.add.at(sent, (of, phase, unit), took)
+    for where, amounts in zip(moved, volumes, strict=True):
+        np.add.at(where, (phase, unit), amounts)
+    np.add.at(calls, (phase, unit), took > 0)
+    np.add.at(measured, (phase, unit), known)
+    hiding = np.flatnonzero([message.hides for message in messages])
+    np.add.at(hides, (of[hiding], unit[hiding]), took[hiding])
+    ringed = np.flatnonzero([message.group == "context" for message in messages])
+    np.add.at(around, (of[ringed], phase[ringed], unit[ringed]), took[ringed])
+    shared = np.flatnonzero([message.group == "tensor" for message in messages])
+    np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, layout.tp, 0.0))
+    parts = np.stack([times.compute - times.memory_bound - times.launch, times.memory_bound, times.launch])
+    forward = parts[:, :, FORWARD] + parts[:, :, END]
+    redone = parts[:, :, FORWARD] if stack.early_stop else forward
+    # A layer has several parts, and stalls once.
+    first = np.array([".0." in name for name in names])[:, None]
+    stall = np.where(full & first, stack.host.stall, 0.0)
+    again = np.where(full, redone, np.where(selective, parts[:, :, AGAIN], 0.0))
+    again[2] += stall
+    blocking = sent.copy()
+    blocking[:, 1] -= hides
+    if stack.overlap.context:  # around the ring while attention computes
+        core, ring = np.stack([times.compute[:, FORWARD], times.compute[:, INPUT]]), around.sum(axis=0)
+        beside = np.minimum(ring, core)
+        share = share_of(beside, ring)
+        blocking -= share * around
+    resent = np.where(full, sent[:, 0], 0.0)
+    sent[:, 1] += resent
+    blocking[:, 1] += np.where(full, blocking[:, 0], 0.0)
+    moved[:, 1] += np.where(full, moved[:, 0], 0.0)
+    measured[1] += np.where(full, measured[0], 0.0)
+    launched, host = times.kernels, stack.host
+    issued = launched[:, FORWARD] + launched[:, END] + calls[0]
+    reissued = np.where(full, issued, np.where(selective, launched[:, AGAIN], 0.0))
+    ranks = listed + np.stack([np.zeros_like(listed[0]), np.where(full, listed[0], 0.0)])
+    return Passes(
+        device=np.stack([forward, parts[:, :, INPUT] + again], axis=1),
+        weight=parts[:, :, WEIGHT],
+        sent=sent,
+        blocking=blocking,
+        hides=hides,
+        measured=measured,
+        moved=moved,
+        host=np.stack([issued, launched[:, INPUT] + calls[1] + reissued]) * host.kernel + ranks * host.rank + host.layer,
+        host_weight=launched[:, WEIGHT] * host.kernel,
+    )
+
+
+def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> State:
+    """Time of the collectives that sharded or replicated weights need, and of the optimizer."""
+    shape = weights.parameters.shape
+    reduce, gather, regather = np.zeros((len(COLLECTIVES), *shape)), np.zeros(shape), np.zeros(shape)
+    for message in weights.messages:
+        time = machine.wires.time(message.collective, message.size, message.group)
+        into = {"reduce": reduce[OF[message.collective]], "gather": gather, "regather": regather}[message.role]
+        into += time
+    return State(
+        weights=weights, reduce=reduce, gather=gather, regather=regather,
+        update=optimizer_time(job, weights.owned, machine) * (1.0 - kept_on_host(layout, "optimizer")),
+        copies=_copies(job, layout, machine, weights.owned),
+    )  # fmt: skip
+
+
+def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies | None:
+    """Copies to the host and back, where any plan keeps anything there."""
+    if not layout.offload:
+        return None
+    kept, _ = activations(job, layout, machine.stack)
+    return host_copies(
+        job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned, weight_sizes(job, machine.stack)
+    )
+
+
+def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: State) -> Between:
+    """Times of what goes between stages, none where there is one."""
+    several = layout.pp > 1
+    boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
+    shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
+    table = state.weights.parameters[-1] * machine.stack.gradient_size(job.element) * shared
+    return Between(
+        transfer=wires.time("send_recv", np.where(several, boundary / layout.tp, 0.0), layout.stages),
+        whole=wires.time("all_gather", np.where(layout.sequence_parallel | ~several, 0.0, boundary), layout.tensor),
+        tied=wires.time("all_reduce", np.where(several, table, 0.0), layout.stages),
+    )
+
+
+def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
+    """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32. [s]"""
+    weight = machine.stack.weight_size(job.element)
+    master = 8.0 + weight if weight < 4 else 8.0
+    moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
+    passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
+    return divide(passes * owned * moved, machine.architecture.memory.bandwidth)
+
+
+def share_of(some: Array, whole: Array) -> Array:
+    """Share of a whole, zero of nothing."""
+    return np.asarray(np.divide(some, whole, out=np.zeros(np.broadcast_shapes(some.shape, whole.shape)), where=whole > 0))

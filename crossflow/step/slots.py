@@ -1,0 +1,209 @@
+"""Slots of a transformer's pipeline, and what every stage does after its last microbatch.
+
+Every overlap is the longest path of in-order streams, written in closed form where layers are alike: of L layers that
+compute c and communicate g each, on a stream of their own, the longest path changes streams once, so that it is the one
+that changes first or last (`gathered`, `reduced`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array
+from crossflow.parallel.plan import Layout
+from crossflow.parallel.schedules import NATURAL, pipeline_order
+from crossflow.step.offload import flow
+from crossflow.step.outcome import Job, Machine
+from crossflow.step.passes import Steps, share_of
+from crossflow.step.stages import Shape, row_counts
+
+WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gradients in the backward pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """What one slot of every row of a pipeline takes, for points whose pipelines have one shape; arrays of shape (rows, n). [s]
+
+    Attributes
+    ----------
+    forward_of, input_of, weight_of : how often every unit occurs in a row: forward, and with a gradient of its input and of its
+        weights, shape (rows, units). [1]
+    device : time of kernels by `KINDS`, forward and backward, shape (kinds, 2, rows, n).
+    net : time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n).
+    gpu, host : what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts.
+    waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
+    behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
+    busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, backward and, if apart, weight.
+    final : time of the last slot with gradients of weights.
+    hands : how often a pass of a row hands over to another stage, forward and backward, shape (2, rows). [1]
+    hop, flight : time to hand over, and as far as no stage is held up by it, shape (n,).
+    """
+
+    forward_of: Array
+    input_of: Array
+    weight_of: Array
+    device: Array
+    net: Array
+    gpu: Array
+    host: Array
+    waits: Array
+    behind: Array
+    busy: Array
+    final: Array
+    hands: Array
+    hop: Array
+    flight: Array
+
+
+def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> Slots:
+    """Slots of points whose pipelines have one shape."""
+    at, schedule = shape.at, shape.schedule
+    stack, training = machine.stack, job.training
+    passes, state, between = steps.passes, steps.state, steps.between
+    forward_of, input_of, weight_of = row_counts(job, shape, balanced=stack.stages == "balanced")
+    split = schedule not in WHOLE and shape.order.split
+    device_f = forward_of @ passes.device[:, 0][..., at]
+    device_i, device_w = input_of @ passes.device[:, 1][..., at], weight_of @ passes.weight[..., at]
+    hidden = passes.hides[..., at]
+    beside = np.zeros(1) if split else passes.weight[..., at].sum(axis=0)
+    spill = np.maximum(hidden.sum(axis=0) - beside, 0.0)
+    share = share_of(spill, hidden.sum(axis=0))
+    net_f = forward_of @ passes.blocking[:, 0][..., at]
+    # What would hide beside a frozen weight's gradient has nothing to hide beside.
+    frozen_of = np.maximum(input_of - weight_of, 0.0)
+    net_b = input_of @ (passes.blocking[:, 1][..., at] + share * hidden) + frozen_of @ ((1.0 - share) * hidden)
+    gpu_f, gpu_i, gpu_w = device_f.sum(axis=0) + net_f.sum(axis=0), device_i.sum(axis=0) + net_b.sum(axis=0), device_w.sum(axis=0)
+    host_f = forward_of @ passes.host[0][:, at]
+    host_i, host_w = input_of @ passes.host[1][:, at], weight_of @ passes.host_weight[:, at]
+    if not split:
+        gpu_i, host_i = gpu_i + gpu_w, host_i + host_w
+    plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
+    plain_w = np.maximum(gpu_w, host_w)
+    waits = np.stack([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
+    # Weights sharded over data ranks are gathered layer by layer, forward and backward, and their gradients reduced.
+    sharded = layout.zero[at] >= 3
+    gather, reduce = state.gather[:, at], state.reduce[..., at].sum(axis=0)
+    depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
+    ahead, copied = stack.overlap.gather, None if state.copies is None else state.copies.at(at)
+    arrive, leave, first, last = gather, reduce, gather.max(axis=0), reduce.max(axis=0)
+    if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
+        arrive, first = fetched(gather, copied.fetched, ahead=ahead), first + copied.fetched.max(axis=0)
+        leave, last = fetched(reduce, copied.stored, ahead=ahead), last + copied.stored.max(axis=0)
+    forward = np.where(sharded, gathered(plain_f, forward_of @ arrive, first, depth, ahead=ahead), plain_f)
+    back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first, last, depth, ahead=ahead)
+    backward = np.where(sharded & training, back, plain_b)
+    if copied is not None:  # each direction of the bus is a stream: activations and gradients go down, fetched weights and activations up
+        forward = np.maximum(forward, np.maximum(forward_of @ copied.activations, forward_of @ copied.fetched))
+        upwards = input_of @ (copied.activations + copied.fetched)
+        backward = np.maximum(backward, np.maximum(upwards, weight_of @ copied.stored) * float(training))
+    # Activations between stages.
+    hands = _hands(schedule, shape.stages, shape.chunks, shape.microbatches) * np.array([[1.0], [float(training)]])
+    hop = between.transfer[at] + between.whole[at]
+    held = np.zeros_like(hop) if stack.overlap.pipeline else hop
+    busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held * hands[0][:, None]
+    busy = [busy_f, backward + held * hands[1][:, None], *([plain_w] if split else [])]
+    return Slots(
+        forward_of=forward_of, input_of=input_of, weight_of=weight_of,
+        device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
+        gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
+        host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
+        behind=np.stack([forward - plain_f, backward - plain_b]), busy=np.concatenate(busy), final=plain_w if split else backward,
+        hands=hands, hop=hop, flight=hop - held,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _hands(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
+    """How often a pass of each row hands over to another stage, forward and backward, shape (2, rows). [1]"""
+    if schedule in NATURAL:
+        row = np.arange(stages * chunks)
+        return np.stack([row < stages * chunks - 1, row > 0]).astype(float) * (stages > 1)
+    order = pipeline_order(schedule, stages, chunks, microbatches)
+    found = np.zeros((2, order.rows))
+    for chain in order.chains:
+        for one, later in itertools.pairwise(chain):
+            found[0, one] = found[1, later] = (one - later) % stages > 0
+    return found
+
+
+def by_stage(values: Array, stages: int) -> Array:
+    """Sums over the rows of every stage, shape (..., stages, n)."""
+    return np.asarray(values.reshape(*values.shape[:-2], -1, stages, values.shape[-1]).sum(axis=-3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closing:
+    """What every stage does once its last microbatch is through; arrays of shape (stages, n). [s]
+
+    Attributes
+    ----------
+    reductions : of gradients that are not reduced in the passes, by collective, shape (collectives, stages, n).
+    lowered : copies of gradients to the host.
+    exposed : of both, what comes after the last pass: they may run in buckets beside it.
+    update, on_host, renewed, regather : the optimizer on the device; on the host, and what copies of updated weights take beyond;
+        and gathers of updated weights that the next step waits for.
+    """
+
+    reductions: Array
+    lowered: Array
+    exposed: Array
+    update: Array
+    on_host: Array
+    renewed: Array
+    regather: Array
+
+
+def closing_of(layout: Layout, machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Closing:
+    """End of a step of points whose pipelines have one shape."""
+    stack, state, at, stages = machine.stack, steps.state, shape.at, shape.stages
+    trained, copied = by_stage(slots.weight_of, stages), None if state.copies is None else state.copies.at(at)
+    none = np.zeros((stages, len(at)))
+    reductions = np.where(layout.zero[at] >= 3, 0.0, trained @ state.reduce[..., at])
+    layers = np.maximum(by_stage(slots.forward_of, stages)[:, 1:-1].sum(axis=1), 1.0)[:, None]
+    lowered = none if copied is None else trained @ copied.gradients
+    final, volume = by_stage(slots.final, stages), reductions.sum(axis=0)
+    # On the host, updated weights go to the device while the next ones are updated.
+    on_host = none if copied is None else trained @ copied.update
+    return Closing(
+        reductions=reductions,
+        lowered=lowered,
+        exposed=flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered,
+        update=trained @ state.update[:, at],
+        on_host=on_host,
+        renewed=none if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host,
+        regather=none if stack.overlap.optimizer else trained @ state.regather[:, at],
+    )
+
+
+def gathered(compute: Array, gathers: Array, first: Array, layers: Array, *, ahead: bool) -> Array:
+    """Time of a pass whose layers' weights arrive on a stream of their own. [s]
+
+    With L layers of c and g: the first gather then all layers, or all gathers then the last layer, max(g + L c, L g + c);
+    one after the other where nothing is gathered `ahead`.
+    """
+    if not ahead:
+        return np.asarray(compute + gathers)
+    return np.asarray(np.maximum(first + compute, gathers + compute / layers))
+
+
+def reduced(compute: Array, gathers: Array, reduces: Array, first: Array, last: Array, layers: Array, *, ahead: bool) -> Array:
+    """Time of a backward pass that gathers weights ahead and reduces gradients behind, both on one stream. [s]
+
+    With L > 1 layers of c, g and r in the order g1 g2 r1 g3 r2 ...: computing all the way, g + L c + r; communicating all the
+    way, L (g + r) + max(0, c - min(g, r)); or computing first and last and communicating between, 2 c + (L - 1) (g + r).
+    """
+    if not ahead:
+        return np.asarray(compute + gathers + reduces)
+    one, both = compute / layers, gathers + reduces
+    beside = both + np.maximum(compute - np.minimum(gathers, reduces), 0.0) / layers
+    between = np.where(layers > 1, 2.0 * one + both * (layers - 1.0) / layers, 0.0)
+    return np.asarray(np.maximum(np.maximum(first + compute + last, beside), between))
+
+
+def fetched(one: Array, other: Array, *, ahead: bool) -> Array:
+    """Time of a layer on two streams that work on different layers where one is fetched `ahead`, one after the other elsewhere. [s]"""
+    return np.asarray(np.maximum(one, other) if ahead else one + other)
