@@ -27,6 +27,8 @@ _PUBLIC = {
     "predict": "prediction",
     "Timeline": "timeline.record",
     "simulate": "evaluation.timelines",
+    "Uneven": "step.uneven",
+    "load_uneven": "step.uneven",
     "Explanation": "explanation",
     "explain": "sensitivity",
     "run_study": "study",

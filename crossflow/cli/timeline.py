@@ -21,11 +21,14 @@ _PATH = 12  # slots of the critical path that JSON has, from each end
 
 def run(arguments: argparse.Namespace) -> None:
     """Build the timeline of the scenario and show or write what is asked for."""
+    chosen = _ranks(arguments.ranks)
+    for path in arguments.output:
+        _check(path, compared=arguments.compare is not None)
     uneven = EVEN if arguments.uneven is None else load_uneven(arguments.uneven)
     first = simulate(load(arguments.scenario, arguments.settings), uneven)
     second = None if arguments.compare is None else simulate(load(arguments.compare, arguments.settings), uneven)
-    for path in arguments.output:
-        _write(first, second, path, arguments.ranks)
+    for path in sorted(arguments.output, key=lambda path: path.suffix.lower() in PICTURES):  # ranks are checked as traces are written
+        _write(first, second, path, chosen)
     if arguments.json:
         page.emit_json(summary(first) if second is None else compare(first, second).to_dict())
     elif second is not None:
@@ -34,23 +37,28 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(text_gantt(first, page.columns()))
 
 
-def _write(first: Timeline, second: Timeline | None, path: Path, ranks: str | None) -> None:
+def _check(path: Path, *, compared: bool) -> None:
+    """CrossflowError for a file that is none of those that can be written, before anything is."""
+    suffix = path.suffix.lower()
+    if suffix and suffix not in (*TRACES, *PICTURES):
+        kinds = "a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"
+        raise CrossflowError(f"{path}: {kinds}")
+    if compared and suffix not in PICTURES:
+        raise CrossflowError(f"{path}: two steps are compared in a picture (.png, .svg); write a trace of each by itself")
+
+
+def _write(first: Timeline, second: Timeline | None, path: Path, chosen: Any) -> None:
     """One file, by its ending, or a folder of traces."""
-    chosen = _ranks(ranks)
-    if path.suffix in PICTURES:
+    if path.suffix.lower() in PICTURES:
         made = draw_gantt(gantt_of(first), path) if second is None else draw_comparison(first, second, path)
         for one in made:
             page.log(f"wrote {one}")
-    elif path.suffix in TRACES:
+    elif path.suffix:
         events = write_trace(first, path, ranks=chosen)
         page.log(f"wrote {path}: {events:,} events; open it in ui.perfetto.dev")
-    elif not path.suffix:
+    else:
         write_ranks(first, path, ranks=chosen)
         page.log(f"wrote traces into {path}, a file a rank")
-    else:
-        raise CrossflowError(
-            f"{path}: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"
-        )
 
 
 def _ranks(text: str | None) -> Any:
@@ -70,6 +78,8 @@ def summary(found: Timeline) -> dict[str, Any]:
         "title": found.title,
         "step_time_s": found.total,
         "events": found.event_count,
+        "fits": found.overfull is None,
+        "reason": found.overfull,
         "devices": [
             {
                 "name": device.name,
@@ -79,6 +89,7 @@ def summary(found: Timeline) -> dict[str, Any]:
                 "utilisation": float(activity["busy"][i] / found.total),
                 **{f"{name}_s": plain(times[i]) for name, times in activity.items()},
                 "peak_memory_bytes": peaks[i],
+                "least_slack_s": float(found.slack[found.slots_of(i)].min()),
             }
             for i, device in enumerate(found.devices)
         ],
@@ -95,4 +106,5 @@ def _slot(found: Timeline, slot: int) -> dict[str, Any]:
     return {
         "device": found.devices[int(slots.device[slot])].name, "pass": found.passes[int(slots.passed[slot])].label,
         "microbatch": int(slots.microbatch[slot]), "start_s": float(slots.start[slot]), "end_s": float(slots.end[slot]),
+        "slack_s": float(found.slack[slot]),
     }  # fmt: skip

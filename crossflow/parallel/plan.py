@@ -247,7 +247,8 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         return f"the sequence does not divide by cp{' x tp' if plan.sequence_parallel else ''} = {cuts}"
     if batch % (plan.dp * plan.micro_batch):
         return f"global_batch = {batch} does not divide by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
-    if plan.virtual_stages > 1 and (batch // (plan.dp * plan.micro_batch)) % plan.pp:
+    interleaved = plan.virtual_stages > 1 and plan.schedule in RULES
+    if interleaved and (batch // (plan.dp * plan.micro_batch)) % plan.pp:
         return f"{batch // (plan.dp * plan.micro_batch)} microbatches do not divide by pp = {plan.pp}, which the interleaved schedule needs"
     if plan.ep > 1 and not routing:
         return f"ep = {plan.ep}, but the model has no experts"

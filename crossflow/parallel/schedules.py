@@ -209,7 +209,7 @@ NATURAL = ("1f1b", "gpipe", "zb-h1", "pipedream")  # rules whose rows are the ch
 
 def pipeline_order(schedule: str, stages: int, chunks: int, microbatches: int) -> PipelineOrder:
     """Order of a schedule, by the name of its rule or the path of its file."""
-    return _ruled(schedule, stages, chunks, microbatches) if schedule in RULES else read_order(Path(schedule)).order
+    return _ruled(schedule, stages, chunks, microbatches) if schedule in RULES else read_order(Path(schedule))
 
 
 @functools.lru_cache(maxsize=512)
@@ -220,7 +220,7 @@ def _ruled(rule: str, stages: int, chunks: int, microbatches: int) -> PipelineOr
 def schedule_problem(schedule: str, stages: int, chunks: int, microbatches: int) -> str | None:
     """Why a schedule cannot run on so many stages, in a sentence; None where it can."""
     if schedule not in RULES:
-        made = read_order(Path(schedule)).order
+        made = read_order(Path(schedule))
         given = (stages, chunks, microbatches)
         wanted = (made.stages, made.rows // made.stages, made.microbatches)
         if given != wanted:
@@ -254,18 +254,10 @@ class ScheduleFile(FileModel):
     order: tuple[str, ...] = Field(description="slots of every stage in their order, the first stage first")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ReadSchedule:
-    """A schedule from a file."""
-
-    name: str
-    order: PipelineOrder
+_READ: dict[Path, tuple[int, PipelineOrder]] = {}  # files as they were read when they last changed
 
 
-_READ: dict[Path, tuple[int, ReadSchedule]] = {}  # files as they were read when they last changed
-
-
-def read_order(path: Path) -> ReadSchedule:
+def read_order(path: Path) -> PipelineOrder:
     """Schedule of a file.
 
     Raises
@@ -279,7 +271,7 @@ def read_order(path: Path) -> ReadSchedule:
     return _READ[path][1]
 
 
-def _read(path: Path) -> ReadSchedule:
+def _read(path: Path) -> PipelineOrder:
     document = files.read_yaml(path)
     spec = files.validate(ScheduleFile, document)
     problems: list[Problem] = []
@@ -293,6 +285,16 @@ def _read(path: Path) -> ReadSchedule:
                 problems.append(document.problem(("order", stage), f"'{word}' is not a slot such as F0, B0, W0 or F0.1"))
                 continue
             written[-1].append((LETTERS.index(match[1]), int(match[3] or 0), int(match[2])))
+    if not any(written):
+        problems.append(document.problem(("order",), "expected the slots of each stage, such as 'F0 B0', got none"))
+    # Every microbatch and chunk has a slot of its own, so that none has a number beyond those of all slots.
+    most = sum(map(len, written))
+    for stage, slots_ in enumerate(written):
+        beyond = [slot for slot in slots_ if max(slot[1:]) >= most]
+        if beyond:
+            kind, chunk, batch = beyond[0]
+            word = f"{LETTERS[kind]}{batch}" + (f".{chunk}" if chunk else "")
+            problems.append(document.problem(("order", stage), f"{word}: microbatches and chunks are numbered from 0 without gaps"))
     if problems:
         raise SpecError(problems)
     chunks = 1 + max((chunk for slots in written for _, chunk, _ in slots), default=0)
@@ -318,7 +320,7 @@ def _read(path: Path) -> ReadSchedule:
         problems.append(document.problem(("order",), f"stages wait for each other: {words}"))
     if problems:
         raise SpecError(problems)
-    return ReadSchedule(name=spec.name, order=order)
+    return order
 
 
 def _word(order: PipelineOrder, slot: Sequence[int]) -> str:

@@ -158,8 +158,11 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     few = np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2))
     most = np.where(np.array([name == "1f1b" for name in layout.schedules])[layout.schedule], few, layout.microbatches)
     for shape in alike(replace(layout, microbatches=most)):
-        here, moments[: shape.stages, shape.at], update[shape.at], host[shape.at] = _pipeline(job, layout, stack, held, shape)
-        stages[:FRAMEWORK, : shape.stages, shape.at] = here
+        state, beside, host[shape.at] = _pipeline(job, layout, stack, held, shape)
+        moment = beside.sum(axis=1).argmax(axis=0)
+        moments[: shape.stages, shape.at] = moment
+        update[shape.at] = (state + beside[UPDATE]).sum(axis=0).max(axis=0)
+        stages[:FRAMEWORK, : shape.stages, shape.at] = state + np.take_along_axis(beside, moment[None, None], axis=0)[0]
     present = np.arange(deepest)[:, None] < layout.pp
     stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
     return Memory(
@@ -393,8 +396,8 @@ def _pipeline(
     stack: SoftwareStack,
     held: Holdings,
     shape: Shape,
-) -> tuple[Array, Index, Array, Array]:
-    """Tensors of points whose pipelines have one shape: bytes by kind and stage, the moment, those of the update, those on the host."""
+) -> tuple[Array, Array, Array]:
+    """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
     at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)
     chunks, stages = flight.shape
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
@@ -435,9 +438,7 @@ def _pipeline(
     moments[FINISHED, BUFFERS] = trained @ here.whole * stack.memory.late_gradients
     copied = (zero >= 1) & (zero < 3) & (layout.data.size[at] > 1) & stack.memory.gathered_copy
     moments[UPDATE, BUFFERS] = np.where(copied, trained @ (here.whole + here.owned), 0.0)
-    moment = moments.sum(axis=1).argmax(axis=0)
-    chosen = np.take_along_axis(moments, moment[None, None], axis=0)[0]
-    return state + chosen, moment, (state + moments[UPDATE]).sum(axis=0).max(axis=0), host.max(axis=0)
+    return state, moments, host.max(axis=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -449,11 +450,15 @@ class Ledger:
     still : of every stage what stays all the time, with the framework's, shape (stages,).
     kept, working : of every row the activations that a microbatch leaves, and what its backward pass (its forward pass, where nothing
         trains) adds while it runs, with what the allocator holds beside, shape (rows,).
+    finished, update : of every stage what is there beside for a moment when a backward pass ends, and while the optimizer steps,
+        shape (stages,).
     """
 
     still: Array
     kept: Array
     working: Array
+    finished: Array
+    update: Array
 
 
 def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
@@ -462,13 +467,16 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
     held = _holdings(job, layout, stack)
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
     passed = np.maximum(inputs, weights) if job.training else forward
-    state, _, _, _ = _pipeline(job, layout, stack, held, shape)
+    state, moments, _ = _pipeline(job, layout, stack, held, shape)
     kept, working = (passed @ held.kept)[:, 0], np.where(passed > 0, held.working[:, 0], 0.0).max(axis=1)
     if "activations" in layout.offload:  # two units stay while a pass runs
         kept, working = np.zeros_like(kept), working + 2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1)
+    backward, finished, update = (moments[moment, BUFFERS, :, 0] for moment in (BACKWARD, FINISHED, UPDATE))
     more = 1.0 + float(stack.memory.fragmentation[0])
-    still = state.sum(axis=0)[:, 0] - state[ACTIVATIONS, :, 0]
-    return Ledger(still=float(stack.memory.context[0]) + more * still, kept=more * kept, working=more * working)
+    return Ledger(
+        still=float(stack.memory.context[0]) + more * state.sum(axis=0)[:, 0], kept=more * kept,
+        working=more * (working + np.resize(backward, len(working))), finished=more * finished, update=more * update,
+    )  # fmt: skip
 
 
 def kv_cache(job: Job, layout: Layout) -> Array:

@@ -37,6 +37,7 @@ class Slots:
     gpu, host : what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts.
     waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
     behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
+    grown : what reductions of gradients after each pass lengthen it (PipeDream), shape (rows, n).
     busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, backward and, if apart, weight.
     final : time of the last slot with gradients of weights.
     hands : how often a pass of a row hands over to another stage, forward and backward, shape (2, rows). [1]
@@ -52,6 +53,7 @@ class Slots:
     host: Array
     waits: Array
     behind: Array
+    grown: Array
     busy: Array
     final: Array
     hands: Array
@@ -105,13 +107,18 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     hop = between.transfer[at] + between.whole[at]
     held = np.zeros_like(hop) if stack.overlap.pipeline else hop
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held * hands[0][:, None]
-    busy = [busy_f, backward + held * hands[1][:, None], *([plain_w] if split else [])]
+    grown, update = np.zeros_like(backward), np.zeros(1)
+    if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
+        volume, update = weight_of @ reduce, weight_of @ state.update[:, at]
+        grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
+    busy = [busy_f, backward + grown + update + held * hands[1][:, None], *([plain_w] if split else [])]
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
         host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
-        behind=np.stack([forward - plain_f, backward - plain_b]), busy=np.concatenate(busy), final=plain_w if split else backward,
+        behind=np.stack([forward - plain_f, backward - plain_b]), grown=grown, busy=np.concatenate(busy),
+        final=plain_w if split else backward,
         hands=hands, hop=hop, flight=hop - held,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossflow.arrays import Array, Index
+from crossflow.errors import CrossflowError
 from crossflow.parallel.plan import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
 from crossflow.step.memory import ledger
@@ -24,9 +25,10 @@ from crossflow.step.outcome import Job, Machine
 from crossflow.step.passes import COLLECTIVES, Steps, steps_of, task_of
 from crossflow.step.slots import Closing, Slots, closing_of, slots_of
 from crossflow.step.stages import Occurrence, alike, sequence
-from crossflow.step.uneven import EVEN, Uneven, World
-from crossflow.timeline.pipeline import Walk, uneven_ends, walk_of
+from crossflow.step.uneven import EVEN, Uneven, World, in_step
+from crossflow.timeline.pipeline import Walk, uneven_times, walk_of
 from crossflow.timeline.record import (
+    BACKWARDS,
     COMMUNICATION,
     COMPUTE,
     DATA,
@@ -168,6 +170,7 @@ class _Step:
     closing: Closing
     rows: tuple[tuple[Occurrence, ...], ...]
     names: dict[str, int]
+    link: World | None = None
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[tuple[int, _Part], ...], ...]:
@@ -195,9 +198,9 @@ class _Step:
             for layer, part in reversed(parts):
                 made.work(f"{part.name} weight gradient", part.weight, layer, speed, slowest)
         if kind == BACKWARD and not self.order.flush:
-            self._at_once(made, row % self.order.stages)
+            self._at_once(made, row)
         self._copied(made, kind, row)
-        handed = 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
+        handed = self.handed(kind, row)
         made.units = max(made.units, made.data)
         made.send("send_recv", PIPELINE, handed, -1)
         # What the host takes beyond is what is left of the slot.
@@ -212,7 +215,17 @@ class _Step:
         at = kind * len(self.rows) + row
         busy, gpu, host = (float(part[at, 0]) for part in (self.slots.busy, self.slots.gpu, self.slots.host))
         extra = self.compute(kind, row) * (np.asarray(slower) - 1.0)
-        return np.asarray(busy + self.updated(kind, row) + np.maximum(gpu + extra, host) - max(gpu, host))
+        held = 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
+        return np.asarray(busy + self.handed(kind, row) - held + np.maximum(gpu + extra, host) - max(gpu, host))
+
+    def handed(self, kind: int, row: int) -> float:
+        """Time that a slot's stage is held up by what it hands over. [s]"""
+        held = 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
+        if not held or self.link is None:
+            return held
+        chain = next(chain for chain in self.order.chains if row in chain)
+        other = chain[chain.index(row) + (1 if kind == FORWARD else -1)]
+        return held / float(self.link.rate(np.asarray(row % self.order.stages), np.asarray(other % self.order.stages)))
 
     def _copied(self, made: _Layout, kind: int, row: int) -> None:
         """Activations, and shards of weights with their gradients, between the device and its host while the pass runs."""
@@ -224,20 +237,17 @@ class _Step:
             time = sum(float(each[one.unit, 0]) for one in self.rows[row])
             made.data = max(made.data, made.add("host_copy", stream, COMMUNICATION, 0.0, time, -1))
 
-    def updated(self, kind: int, row: int) -> float:
-        """What a pass backward takes longer where weights are updated after each (PipeDream). [s]"""
-        if self.order.flush or kind != BACKWARD:
-            return 0.0
-        stage, closing = row % self.order.stages, self.closing
-        reduce = 0.0 if self.machine.stack.overlap.data else float(closing.reductions[:, stage].sum())
-        return float(closing.update[stage, 0]) + reduce
-
-    def _at_once(self, made: _Layout, stage: int) -> None:
-        """Gradients are reduced and weights updated before the next pass."""
-        times = self.closing.reductions[:, stage, 0]
-        if not self.machine.stack.overlap.data:
-            for which in np.flatnonzero(times):
-                made.send(COLLECTIVES[which], DATA, float(times[which]), -1)
+    def _at_once(self, made: _Layout, row: int) -> None:
+        """Where weights are updated after each pass (PipeDream): gradients are reduced, or those of the pass before beside it."""
+        stage = row % self.order.stages
+        reductions = _sends(self.closing.reductions[:, stage, 0])
+        if self.machine.stack.overlap.data:
+            for name, time in reductions:
+                made.data = made.add(name, DATA, COMMUNICATION, made.data, time, -1)
+            made.units = max(made.units, made.data)
+        else:
+            for name, time in reductions:
+                made.send(name, DATA, time, -1)
         made.units = made.add("optimizer", COMPUTE, WORK, made.units, float(self.closing.update[stage, 0]), -1)
 
     def compute(self, kind: int, row: int) -> float:
@@ -303,7 +313,11 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
         closing=closing_of(layout, machine, steps, slots, shape), rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
-    world = World.of(uneven, layout, walk_of(order), shape.stages)
+    if not np.isfinite(slots.busy).all() or not np.isfinite(step.closing.exposed + step.closing.update).all():
+        raise CrossflowError(f"{title}: the step never ends, so it has no timeline; `crossflow predict` says why")
+    together = in_step(layout, flush=order.flush)
+    world = World.of(uneven, layout, walk_of(order), shape.stages, in_step=together, wraps=shape.chunks > 1 or len(order.chains) > 1)
+    step = replace(step, link=world)
     return _Filler(step=step, world=world, title=title).filled()
 
 
@@ -319,6 +333,7 @@ class _Filler:
     columns: list[tuple[Array, ...]] = field(default_factory=list)
     joins: list[tuple[int, int]] = field(default_factory=list)
     count: int = 0
+    updates: tuple[float, float] = (0.0, 0.0)  # begin of the optimizer's step, and its end on the slowest stage [s]
 
     def add(self, device: int, passed: int, start: float, end: float, *, microbatch: int = -1) -> int:
         """Add one slot; its number."""
@@ -360,16 +375,14 @@ class _Filler:
         for at in np.unique(walk.kind_row):
             mine = walk.kind_row == at
             durations[mine] = step.times(*divmod(int(at), order.rows), slower[mine])
-        ends = uneven_ends(walk, durations, self._lags(walk))[:-1]
-        return ends - durations, ends
+        return uneven_times(walk, durations, self._lags(walk))
 
     def _lags(self, walk: Walk) -> Array:
         """Time that what each slot needs travels from another stage, shape (slots, 1). [s]"""
         order, flight = self.step.order, float(self.step.slots.flight[0])
         row = walk.kind_row % order.rows
         sender = np.append(row, 0)[walk.source] % order.stages
-        slower = self.world.link[np.minimum(sender, row % order.stages)]
-        return np.where(walk.crosses, flight / slower, 0.0)[:, None]
+        return np.where(walk.crosses, flight / self.world.rate(sender, row % order.stages), 0.0)[:, None]
 
     def _pipelines(self, walk: Walk, starts: Array, ends: Array) -> Index:
         """Slots of the schedule of all classes; the last slot of every class, shape (classes,)."""
@@ -391,7 +404,34 @@ class _Filler:
             )
         for device, (one, at) in enumerate(zip(self.classes, places, strict=True)):
             self.columns[device][5][:] = np.where(walk.crosses[at], number[one.kind, walk.source[at]], -1)
+        self._sent(walk, ends)
         return last
+
+    def _sent(self, walk: Walk, ends: Array) -> None:
+        """Transfers that travel while stages go on, on the sender's streams, one a direction: slots that take none of its time."""
+        lags, batches, order = self._lags(walk)[:, 0], self._batches(walk), self.step.order
+        crossing = np.flatnonzero(walk.crosses & (lags > 0))
+        source = walk.source[crossing]
+        sender = walk.kind_row[source] % order.rows % order.stages
+        streams = np.where(walk.kind_row[crossing] < order.rows, PIPELINE, BACKWARDS)
+        passes = {}
+        for lag, stream in {(float(lag), int(stream)) for lag, stream in zip(lags[crossing], streams, strict=True)}:
+            passes[lag, stream] = self.passed(self._transfer(lag, stream))
+        numbers = np.array([passes[float(lag), int(stream)] for lag, stream in zip(lags[crossing], streams, strict=True)], dtype=np.intp)
+        for device, one in enumerate(self.classes):
+            mine = sender == one.stage
+            at, count = ends[source[mine], one.kind], int(mine.sum())
+            none = np.full(count, -1)
+            self.extend(np.full(count, device), numbers[mine], at, at, batches[crossing[mine]], none, np.zeros(count))
+
+    def _transfer(self, lag: float, stream: int) -> Pass:
+        """Activations, or their gradients, on their way, and their parts put together where receivers do not keep them divided."""
+        between = self.step.steps.between
+        transfer, whole = float(between.transfer[0]), float(between.whole[0])
+        made = _Layout(self.step.names)
+        end = made.add("send_recv", stream, COMMUNICATION, 0.0, lag * transfer / (transfer + whole), -1)
+        made.add("all_gather", stream, COMMUNICATION, end, lag * whole / (transfer + whole), -1)
+        return made.made("transfer")
 
     def _batches(self, walk: Walk) -> Index:
         """Microbatch of every slot of the walk."""
@@ -444,9 +484,12 @@ class _Filler:
         begin = float(after.max())
         if tied:
             ends_ = self.passed(_unit_pass(step.names, "all_reduce", PIPELINE, COMMUNICATION))
+            before = int(reduced[latest])
             for device, one in enumerate(self.classes):
                 if one.stage in (0, step.order.stages - 1):
-                    self.joins.append((int(reduced[latest]), self.add(device, ends_, begin, begin + tied)))
+                    reduced[device] = self.add(device, ends_, begin, begin + tied)
+                    self.joins.append((before, int(reduced[device])))
+            latest = next(i for i, one in enumerate(self.classes) if one.stage == 0)
         return self._update(closing, begin + tied, int(reduced[latest]), host)
 
     def _reduce_pass(self, closing: Closing, stage: int) -> Pass:
@@ -465,15 +508,18 @@ class _Filler:
         ends, slots = np.zeros(len(self.classes)), np.full(len(self.classes), -1, dtype=np.intp)
         for device, one in enumerate(self.classes):
             made = _Layout(self.step.names)
-            made.work("optimizer", float(closing.update[one.stage, 0]), -1, one.speed, one.speed)
+            gathers = float(closing.regather[one.stage, 0])
+            slowest = float(self.world.speed[one.stage].min()) if gathers else one.speed
+            made.work("optimizer", float(closing.update[one.stage, 0]), -1, one.speed, slowest)
             made.units = made.add("optimizer on the host", HOST, WORK, made.units, float(closing.on_host[one.stage, 0]), -1)
             made.send("host_copy", FROM_HOST, float(closing.renewed[one.stage, 0]), -1)
-            made.send("all_gather", DATA, float(closing.regather[one.stage, 0]), -1)
+            made.send("all_gather", DATA, gathers, -1)
             update = made.made("update")
             ends[device] = begin + update.time
             if update.time > 0:
                 slots[device] = self.add(device, self.passed(update), begin, ends[device])
                 self.joins.append((latest, int(slots[device])))
+        self.updates = (begin, float(ends.max()))
         return self._finish(ends, slots, host)
 
     def _finish(self, ends: Array, slots: Index, host: float) -> float:
@@ -525,10 +571,16 @@ class _Filler:
             runs = BACKWARD if step.job.training else FORWARD
             come = np.where(kind[at] == FORWARD, kept, 0.0) + np.where(kind[at] == runs, working, 0.0)
             go = np.where(kind[at] == last, kept, 0.0) + np.where(kind[at] == runs, working, 0.0)
-            # A device runs one slot after the other: what goes with one makes room for what comes with the next.
-            times = np.stack([starts[at, one.kind], ends[at, one.kind]], axis=1).ravel()
-            changes = np.stack([come, -go], axis=1).ravel()
-            found.append((np.concatenate([[0.0], times]), book.still[one.stage] + np.concatenate([[0.0], np.cumsum(changes)])))
+            # A device runs one slot after the other: what goes with one makes room for what comes with the next. As a backward pass
+            # ends, gradients that are summed only then are there for a moment.
+            moment = np.where(kind[at] == BACKWARD, book.finished[one.stage], 0.0)
+            times = np.stack([starts[at, one.kind], *[ends[at, one.kind]] * 2], axis=1).ravel()
+            changes = np.stack([come, moment - go, -moment], axis=1).ravel()
+            held = book.still[one.stage] + np.concatenate([[0.0], np.cumsum(changes)])
+            if book.update[one.stage]:
+                times = np.concatenate([times, self.updates])
+                held = np.concatenate([held, book.still[one.stage] + book.update[one.stage] * np.array([1.0, 0.0])])
+            found.append((np.concatenate([[0.0], times]), held))
         return tuple(found)
 
     def _even_idle(self, walk: Walk) -> Array:
@@ -536,7 +588,7 @@ class _Filler:
         order, busy = self.step.order, self.step.slots.busy[:, 0]
         mean = busy.reshape(-1, order.rows).mean(axis=1)
         durations = mean[walk.kind_row // order.rows][:, None]
-        ends = uneven_ends(walk, durations, self._lags(walk))
+        _, ends = uneven_times(walk, durations, self._lags(walk))
         return np.array([max(ends.max() - durations[walk.stages[one.stage]].sum(), 0.0) for one in self.classes])
 
 

@@ -88,10 +88,10 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     reductions, lowered, exposed, regather = closing.reductions, closing.lowered, closing.exposed, closing.regather
     update, on_host, renewed = closing.update, closing.on_host, closing.renewed
     ends = _stage_ends(slots, rounds, shape)
-    if schedule == "pipedream":  # every stage reduces and updates after each microbatch
-        reductions, update = microbatch * reductions, microbatch * update
-        exposed = np.maximum(reductions.sum(axis=0) - ends, 0.0) if stack.overlap.data else reductions.sum(axis=0)
     finish = update + on_host + renewed + regather
+    if schedule == "pipedream":  # reductions and updates are in the slots, one after each microbatch
+        reductions, update = microbatch * reductions, microbatch * update
+        exposed, finish = np.zeros_like(exposed), np.zeros_like(finish)
     after = ends + exposed
     step = float(stack.host.step[0])
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
@@ -115,7 +115,8 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     memory_bound = device[1] + of(update)
     host = waits + microbatch * extra + step + of(on_host)
     other = device[2] + host
-    outside = net.sum(axis=0) + gathering + late + sending + tied + of(renewed) + of(regather)
+    grown = rounds * of(staged(slots.grown))
+    outside = net.sum(axis=0) + gathering + late + grown + sending + tied + of(renewed) + of(regather)
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
     sent = rounds * of(staged(forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]))
@@ -140,7 +141,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         shown[OF["all_gather"]] += handed * whole
     shown[OF["all_gather"]] += of(regather)
     shown[OF["host_copy"]] += of(renewed)
-    shown += gathering * share_of(inner, inner.sum(axis=0)) + late * share_of(final_, final_.sum(axis=0))
+    shown += gathering * share_of(inner, inner.sum(axis=0)) + (late + grown) * share_of(final_, final_.sum(axis=0))
     shown[OF["all_reduce"]] += tied
     # Where no reduction takes time nothing can be late for it but the stages' own order.
     waited = np.where(final_.any(axis=0), 0.0, late)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +18,7 @@ from crossflow.files import FileModel
 from crossflow.parallel.plan import Layout
 from crossflow.timeline.pipeline import Walk
 
-Speed = Annotated[float, Field(gt=0)]
+Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
 Place = Annotated[int, Field(ge=0)]
 
 
@@ -29,7 +30,12 @@ class Uneven(FileModel):
     stages: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of pipeline stages")
     replicas: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of replicas (data and context ranks)")
     links: Mapping[Place, Speed] = Field(default={}, description="rate of the links from stages to the ones after them")
-    jitter: float = Field(default=0.0, ge=0, le=1, description="standard deviation of a pass's computing over its mean, log-normal")
+    jitter: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="standard deviation of a pass's computing over its mean, log-normal; replicas in step share the slowest",
+    )
     seed: int = Field(default=0, ge=0, description="of the jitter's random numbers")
 
     @property
@@ -73,8 +79,13 @@ class World:
         return [int((stage * self.replicas + replica) * self.tp + rank) for replica in replicas for rank in within]
 
     @classmethod
-    def of(cls, uneven: Uneven, layout: Layout, walk: Walk, stages: int) -> World:
+    def of(cls, uneven: Uneven, layout: Layout, walk: Walk, stages: int, *, in_step: int, wraps: bool) -> World:
         """World of a single plan.
+
+        Parameters
+        ----------
+        in_step : replicas side by side that run in step. [1]
+        wraps : whether the last stage sends to the first.
 
         Raises
         ------
@@ -82,7 +93,8 @@ class World:
             Where a rank, stage or replica is meant that the plan does not have.
         """
         tp, replicas = int(layout.tp[0]), int(layout.dp[0] * layout.cp[0])
-        _check(uneven, {"ranks": stages * replicas * tp, "stages": stages, "replicas": replicas, "links": stages})
+        links = stages if wraps else stages - 1
+        _check(uneven, {"ranks": stages * replicas * tp, "stages": stages, "replicas": replicas, "links": links})
         speed = np.ones((stages, replicas, tp))
         for stage, factor in uneven.stages.items():
             speed[stage] *= factor
@@ -91,23 +103,37 @@ class World:
         flat = speed.reshape(-1)
         for rank, factor in uneven.ranks.items():
             flat[rank] *= factor
-        link = np.array([uneven.links.get(stage, 1.0) for stage in range(stages)])
-        kinds = np.unique(speed.transpose(1, 0, 2).reshape(replicas, -1), axis=0, return_inverse=True)[1].ravel()
+        slowest = _together(speed.min(axis=2), in_step, np.min)
+        seen = np.concatenate([speed.transpose(1, 0, 2).reshape(replicas, -1), slowest.T], axis=1)
+        kinds = np.arange(replicas) if uneven.jitter else np.unique(seen, axis=0, return_inverse=True)[1].ravel()
         members = tuple(np.flatnonzero(kinds == kind) for kind in range(kinds.max() + 1))
-        if uneven.jitter:
-            members = tuple(np.array([replica]) for replica in range(replicas))
-        chosen = speed[:, [int(mine[0]) for mine in members]]
-        slowest = chosen.min(axis=2)
-        if layout.zero[0] >= 3:  # replicas gather weights layer by layer and so stay in step
-            slowest = np.repeat(slowest.min(axis=1, keepdims=True), len(members), axis=1)
+        first = [int(mine[0]) for mine in members]
         jitter = np.ones((len(walk.before), len(members)))
         if uneven.jitter:
             spread = np.sqrt(np.log1p(uneven.jitter**2))
             rng = np.random.default_rng(uneven.seed)
-            jitter = rng.lognormal(-0.5 * spread**2, spread, jitter.shape)
-            if layout.zero[0] >= 3:
-                jitter = np.repeat(jitter.max(axis=1, keepdims=True), len(members), axis=1)
-        return cls(members=members, speed=chosen, slowest=slowest, jitter=jitter, link=link, replicas=replicas, tp=tp)
+            jitter = _together(rng.lognormal(-0.5 * spread**2, spread, jitter.shape), in_step, np.max)
+        link = np.array([uneven.links.get(stage, 1.0) for stage in range(stages)])
+        return cls(members=members, speed=speed[:, first], slowest=slowest[:, first], jitter=jitter, link=link, replicas=replicas, tp=tp)
+
+    def rate(self, sender: Index, receiver: Index) -> Array:
+        """Rate of the links between stages: those between neighbours, or the one from the last to the first. [1]"""
+        near = np.abs(np.subtract(sender, receiver)) == 1
+        return np.asarray(self.link[np.where(near, np.minimum(sender, receiver), len(self.link) - 1)])
+
+
+def in_step(layout: Layout, *, flush: bool) -> int:
+    """Replicas that run in step, side by side: those that share samples or experts, all where every layer's weights are gathered, or
+    gradients are reduced after each pass.
+    """
+    replicas = int(layout.dp[0] * layout.cp[0])
+    return replicas if layout.zero[0] >= 3 or not flush else math.lcm(int(layout.cp[0]), int(layout.ep[0]))
+
+
+def _together(values: Array, size: int, chosen: Callable[..., Array]) -> Array:
+    """The least or the largest value of every group of `size` replicas side by side, for each of them."""
+    rows, replicas = values.shape
+    return np.repeat(chosen(values.reshape(rows, replicas // size, size), axis=2), size, axis=1)
 
 
 def _check(uneven: Uneven, sizes: Mapping[str, int]) -> None:
@@ -115,4 +141,5 @@ def _check(uneven: Uneven, sizes: Mapping[str, int]) -> None:
     for what, size in sizes.items():
         for place in getattr(uneven, what):
             if place >= size:
-                raise CrossflowError(f"uneven: {what}: {place} is not there, the plan has {size} (0 to {size - 1})")
+                there = f"the plan has {size} (0 to {size - 1})" if size else "the plan has none"
+                raise CrossflowError(f"uneven: {what}: {place} is not there, {there}")

@@ -62,10 +62,11 @@ def timeline_of(
         start=np.array([begin for _, begin, _ in pieces]), end=np.array([end for _, _, end in pieces]), microbatch=np.full(count, -1),
         source=np.full(count, -1), lag=np.zeros(count), joins=np.array(joins, dtype=np.intp).reshape(-1, 2).T,
     )  # fmt: skip
+    used = np.bincount(slots.device, slots.end - slots.start, len(devices))
     memory = tuple((np.zeros(1), np.array([amount])) for amount in held)
     return Timeline(
         title=title, names=tuple(names), passes=passes, slots=slots, devices=tuple(devices), total=total, node=node, memory=memory,
-        capacity=capacity, even_idle=np.full(len(devices), total),
+        capacity=capacity, even_idle=np.full(len(devices), total - used.max()),
     )  # fmt: skip
 
 

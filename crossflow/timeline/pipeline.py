@@ -174,13 +174,13 @@ def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
     return ends
 
 
-def uneven_ends(walk: Walk, durations: Array, lags: Array) -> Array:
-    """The same where every slot takes a time of its own, and every result travels for one, both of shape (slots, n). [s]"""
-    ends = np.zeros((len(walk.before) + 1, durations.shape[1]))
+def uneven_times(walk: Walk, durations: Array, lags: Array) -> tuple[Array, Array]:
+    """Start and end of every slot where each takes a time of its own, and each result travels for one, all of shape (slots, n). [s]"""
+    starts, ends = np.zeros(durations.shape), np.zeros((len(walk.before) + 1, durations.shape[1]))
     for slots, before, source, _, crosses in walk.layers:
-        arrived = ends[source] + np.where(crosses, lags[slots], 0.0)
-        ends[slots] = np.maximum(ends[before], arrived) + durations[slots]
-    return ends
+        starts[slots] = np.maximum(ends[before], ends[source] + np.where(crosses, lags[slots], 0.0))
+        ends[slots] = starts[slots] + durations[slots]
+    return starts, ends[:-1]
 
 
 def _walked(walk: Walk, durations: list[float], transfer: float) -> Array:

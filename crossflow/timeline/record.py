@@ -16,10 +16,10 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 
-# What a device has that works side by side: its units, the wires inside a layer, between stages, between replicas, its host, and both
-# directions of the bus to it.
-STREAMS = ("compute", "tensor", "pipeline", "data", "host", "to_host", "from_host")
-COMPUTE, TENSOR, PIPELINE, DATA, HOST, TO_HOST, FROM_HOST = range(len(STREAMS))
+# What a device has that works side by side: its units, the wires inside a layer, to the next stage and back, between replicas, its
+# host, and both directions of the bus to it.
+STREAMS = ("compute", "tensor", "pipeline", "backwards", "data", "host", "to_host", "from_host")
+COMPUTE, TENSOR, PIPELINE, BACKWARDS, DATA, HOST, TO_HOST, FROM_HOST = range(len(STREAMS))
 # What an event is: kernels, a collective or transfer, or waiting in a collective for the last rank to arrive.
 WORK, COMMUNICATION, WAIT = range(3)
 # Where the time of a device goes; the parts add up to the step.
@@ -146,7 +146,7 @@ class Timeline:
     def slots_of(self, device: int) -> Index:
         """Slots of a class of devices in the order of their starts."""
         mine = self._of_device[device]
-        return mine[np.argsort(self.slots.start[mine], kind="stable")]
+        return mine[np.lexsort((self.slots.end[mine], self.slots.start[mine]))]
 
     @functools.cached_property
     def stretch(self) -> Array:
@@ -244,12 +244,14 @@ class Timeline:
     def latest(self) -> Array:
         """End that every slot could have without lengthening the step, shape (slots,). [s]
 
-        A slot holds up the next one of its device, those on other devices that need its result, and those that join it.
+        A slot holds up the next one of its device, those on other devices that need its result, and those that join it. One that only
+        waits takes no time of its own.
         """
         slots = self.slots
-        late, time = [self.total] * len(slots.start), (slots.end - slots.start).tolist()
+        waits = np.array([bool(len(one.kind)) and bool((one.kind == WAIT).all()) for one in self.passes])[slots.passed]
+        late, time = [self.total] * len(slots.start), np.where(waits, 0.0, slots.end - slots.start).tolist()
         follows, source, lag = self._next.tolist(), slots.source.tolist(), slots.lag.tolist()
-        for slot in np.argsort(slots.start, kind="stable")[::-1].tolist():
+        for slot in np.lexsort((slots.end, slots.start))[::-1].tolist():
             if follows[slot] >= 0:
                 late[slot] = min(late[slot], late[follows[slot]] - time[follows[slot]])
             begin = late[slot] - time[slot]
@@ -263,6 +265,18 @@ class Timeline:
     def slack(self) -> Array:
         """How much later each slot could end without lengthening the step, shape (slots,). [s]"""
         return np.maximum(self.latest - self.slots.end, 0.0)
+
+    @property
+    def overfull(self) -> str | None:
+        """Which devices need more memory than they have, in a sentence; None where all have enough."""
+        from crossflow.units import show
+
+        peaks = [float(held.max()) for _, held in self.memory]
+        most = int(np.argmax(peaks))
+        if peaks[most] <= self.capacity:
+            return None
+        name, excess = self.devices[most].name, show(peaks[most] - self.capacity, "B")
+        return f"does not fit: {name} needs {show(peaks[most], 'B')} of {show(self.capacity, 'B')}, {excess} too much"
 
     def critical_path(self) -> list[int]:
         """Slots that decide how long the step takes, from the first to the last: each starts as what it waited for is there."""

@@ -92,7 +92,8 @@ def _parts_table(title: str, parts: Sequence[Part]) -> Table:
     for part in parts:
         sign = "+" if part.difference >= 0 else "-"
         times = [quantity(time, "s") for time in (part.first, part.second)]
-        table.add_row(short(part.name.replace("_", " ")), *times, f"{sign}{quantity(abs(part.difference), 's')}")
+        same = abs(part.difference) <= 1e-9 * max(part.first, part.second)
+        table.add_row(short(part.name.replace("_", " ")), *times, "same" if same else f"{sign}{quantity(abs(part.difference), 's')}")
     table.add_row("")
     return table
 
