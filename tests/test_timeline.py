@@ -113,11 +113,11 @@ def test_ranks_are_all_there_once(made):
 
 
 def test_memory_peaks_where_the_prediction_says(made):
-    """It may lie higher where the fullest moment is not that of a backward pass."""
+    """Of several chunks a stage, the prediction takes the largest for all."""
     given, found = made
     peak = max(float(held.max()) for _, held in found.memory)
     needed = float(crossflow.predict(given).score.memory_needed[0])
-    assert needed * (1 - 1e-9) <= peak <= needed * 1.25
+    assert needed * (0.95 if "-v2" in str(given.strategy) else 1 - 1e-9) <= peak <= needed * (1 + 1e-9)
 
 
 def test_the_critical_path_has_no_slack_and_spans_the_step(made):
@@ -220,6 +220,39 @@ def test_replicas_wait_for_the_slowest_where_gradients_are_reduced():
     assert any("replica 2" in found.devices[slots.device[slot]].name for slot in found.critical_path())
 
 
+@pytest.mark.parametrize(
+    ("strategy", "software", "workload"),
+    [
+        ("cp2-dp8", "ideal", {}), ("tp2-sp-cp2-dp4-z1", "megatron-core", {}), ("dp8-z3-g4", "pytorch-fsdp", {}), ("dp8-z1", "ideal", {}),
+        ("ep4-dp8", "ideal", {"experts": {"count": 8, "active": 2}, "tied_embeddings": False}),
+        ("pp2-dp4-pipedream", "megatron-lm-2022", {}),
+        ("tp2-pp2-dp4", "megatron-lm-2022", {}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("uneven", [Uneven(replicas={1: 0.5}), Uneven(jitter=0.1)], ids=["slow", "jitter"])
+def test_a_collective_ends_together_on_all_its_ranks(strategy, software, workload, uneven):
+    """Side by side, replicas that share samples, experts or shards, and all where gradients are reduced, end each of theirs at once."""
+    given = scenario(strategy, software, **workload)
+    found, plan = timeline(given, uneven), given.strategy
+    replicas, tp = plan.dp * plan.cp, plan.tp
+    together = replicas if plan.zero == 3 or plan.schedule == "pipedream" else max(plan.cp, plan.ep)
+    ends = {}
+    for i, device in enumerate(found.devices):
+        events = found.events(i)
+        for rank in device.ranks:
+            group = (device.stage, rank // tp % replicas // together)
+            columns = (events.end, events.name, events.stream, events.microbatch)
+            for end, name, stream, microbatch in zip(*columns, strict=True):
+                word, once = found.names[name], microbatch < 0
+                if stream in (TENSOR, DATA) and word in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+                    ends.setdefault((device.stage if once else group, word, stream, microbatch), {}).setdefault(rank, []).append(end)
+    assert ends
+    for times in ends.values():
+        first, *others = times.values()
+        for other in others:
+            np.testing.assert_allclose(other, first, rtol=1e-9)
+
+
 def test_sharded_replicas_stay_in_step():
     given = scenario("dp8-z3", "ideal")
     even, slow = timeline(given), timeline(given, Uneven(ranks={5: 0.5}))
@@ -232,6 +265,8 @@ def test_sharded_replicas_stay_in_step():
 def test_a_slow_link_delays_what_comes_over_it():
     given = scenario("pp4-dp4", "nanotron")
     even, slow = timeline(given), timeline(given, Uneven(links={1: 0.001}))
+    held = scenario("pp4-dp4", "pytorch-fsdp")
+    assert timeline(held, Uneven(links={1: 0.001})).total > timeline(held).total
     assert slow.total > even.total
     lags = {float(slow.slots.lag[slot]) for slot in np.flatnonzero(slow.slots.source >= 0)}
     assert max(lags) == pytest.approx(1000 * min(lags))
@@ -268,6 +303,7 @@ def test_twice_as_fast_devices_compute_in_half_the_time():
     [
         ({"ranks": {16: 0.5}}, "uneven: ranks: 16 is not there, the plan has 16 (0 to 15)"),
         ({"stages": {4: 0.5}}, "uneven: stages: 4 is not there, the plan has 4 (0 to 3)"),
+        ({"links": {3: 0.5}}, "uneven: links: 3 is not there, the plan has 3 (0 to 2)"),
     ],
 )
 def test_places_that_are_not_there_are_told(uneven, sentence, exactly):
@@ -284,6 +320,43 @@ def test_uneven_files_are_checked(tmp_path):
         load_uneven(path)
     assert "slow.yaml:2: rank: unknown key 'rank'; did you mean 'ranks'?" in str(found.value)
     assert "slow.yaml:3: jitter:" in str(found.value)
+
+
+def test_the_way_back_of_interleaved_stages_has_a_link_of_its_own():
+    given = scenario("pp4-dp4-v2", "nanotron")
+    even, back, near = (timeline(given, uneven).total for uneven in (Uneven(), Uneven(links={3: 0.001}), Uneven(links={0: 0.001})))
+    assert even < back
+    assert even < near
+
+
+def test_who_waits_has_slack():
+    """The fast replicas could take as much longer as they wait."""
+    found = timeline(scenario("dp4", "ideal"), Uneven(replicas={2: 0.5}))
+    fast = [i for i, device in enumerate(found.devices) if "replica 2" not in device.name]
+    passes = np.isin([one.label for one in found.passes], ["F", "B"])[found.slots.passed]
+    for device in fast:
+        mine = passes & (found.slots.device == device)
+        assert found.slack[mine].min() == pytest.approx(found.activity()["waiting"][device], rel=1e-6)
+
+
+def test_what_does_not_fit_is_said():
+    found = timeline(scenario("dp8", layers=64, hidden=4096, heads=32, ffn=16384))
+    assert found.overfull.startswith("does not fit: stage 0 needs ")
+    assert timeline(scenario("dp8")).overfull is None
+
+
+def test_transfers_travel_on_the_senders_wires():
+    given = scenario("tp2-pp4-dp2")
+    found = timeline(given)
+    sent = [events.name[(events.name == found.names.index("send_recv"))].size for events in map(found.events, range(4))]
+    assert sent == [16, 32, 32, 16]
+
+
+def test_a_step_that_never_ends_has_no_timeline():
+    system = {"template": "pathfinder", "devices": 8, "budgets": {"power_shares": {"memory": 0}}}
+    given = crossflow.from_dict({"system": system, "workload": {"model": "gpt2-345m", "global_batch": 8}, "strategy": "pp4-dp2"})
+    with pytest.raises(CrossflowError, match="the step never ends, so it has no timeline"):
+        timeline(given)
 
 
 def test_what_has_no_timeline_is_told(exactly):

@@ -305,13 +305,15 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     uneven : what makes devices, links and passes differ.
     """
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
-    steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
-    slots, order = slots_of(job, layout, machine, steps, shape), shape.order
+    with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
+        steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
+        slots, order = slots_of(job, layout, machine, steps, shape), shape.order
+        closing = closing_of(layout, machine, steps, slots, shape)
     in_order = sequence(job, shape.stages, shape.chunks, *shape.ends, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
     step = _Step(
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
-        closing=closing_of(layout, machine, steps, slots, shape), rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
+        closing=closing, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
     if not np.isfinite(slots.busy).all() or not np.isfinite(step.closing.exposed + step.closing.update).all():
         raise CrossflowError(f"{title}: the step never ends, so it has no timeline; `crossflow predict` says why")
@@ -490,7 +492,7 @@ class _Filler:
                     reduced[device] = self.add(device, ends_, begin, begin + tied)
                     self.joins.append((before, int(reduced[device])))
             latest = next(i for i, one in enumerate(self.classes) if one.stage == 0)
-        return self._update(closing, begin + tied, int(reduced[latest]), host)
+        return self._update(closing, begin + tied, reduced, int(reduced[latest]), host)
 
     def _reduce_pass(self, closing: Closing, stage: int) -> Pass:
         """Reductions of a stage's gradients, which may have begun beside the last pass: what is exposed is the time of the pass."""
@@ -503,8 +505,8 @@ class _Filler:
         made.units = exposed
         return made.made("reduction")
 
-    def _update(self, closing: Closing, begin: float, latest: int, host: float) -> float:
-        """The optimizer's step of every class, once all gradients are there."""
+    def _update(self, closing: Closing, begin: float, reduced: Index, latest: int, host: float) -> float:
+        """The optimizer's step of every class, once all gradients are there: `reduced` is when, `latest` the last of them."""
         ends, slots = np.zeros(len(self.classes)), np.full(len(self.classes), -1, dtype=np.intp)
         for device, one in enumerate(self.classes):
             made = _Layout(self.step.names)
@@ -519,6 +521,8 @@ class _Filler:
             if update.time > 0:
                 slots[device] = self.add(device, self.passed(update), begin, ends[device])
                 self.joins.append((latest, int(slots[device])))
+        if slots[ends.argmax()] >= 0:  # the slowest could not begin later, so that no reduction could end later
+            self.joins += [(int(slot), int(slots[ends.argmax()])) for slot in reduced if slot != latest]
         self.updates = (begin, float(ends.max()))
         return self._finish(ends, slots, host)
 
@@ -573,7 +577,7 @@ class _Filler:
             go = np.where(kind[at] == last, kept, 0.0) + np.where(kind[at] == runs, working, 0.0)
             # A device runs one slot after the other: what goes with one makes room for what comes with the next. As a backward pass
             # ends, gradients that are summed only then are there for a moment.
-            moment = np.where(kind[at] == BACKWARD, book.finished[one.stage], 0.0)
+            moment = np.where(kind[at] == last, book.finished[one.stage], 0.0)
             times = np.stack([starts[at, one.kind], *[ends[at, one.kind]] * 2], axis=1).ravel()
             changes = np.stack([come, moment - go, -moment], axis=1).ravel()
             held = book.still[one.stage] + np.concatenate([[0.0], np.cumsum(changes)])

@@ -220,7 +220,7 @@ def _heads(timeline: Timeline, device: int, rank: int) -> Callable[..., str]:
 def kernel_name(name: str, stream: int, kind: int) -> str:
     """Name of an event as traces have it: collectives as kernels of NCCL, waits as one of them, copies to and from the host as such.
 
-    >>> kernel_name("attention all_reduce", 1, 1), kernel_name("host_copy", 5, 1), kernel_name("attention", 0, 0)
+    >>> kernel_name("attention all_reduce", 1, 1), kernel_name("host_copy", 6, 1), kernel_name("attention", 0, 0)
     ('ncclDevKernel_AllReduce (tensor, attention)', 'Memcpy (to_host)', 'attention')
     """
     if kind == WORK:
