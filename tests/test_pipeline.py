@@ -221,3 +221,20 @@ def test_points_do_not_mix(case, n):
 def test_without_bandwidth_a_pipeline_never_ends(points, time, transfer):
     found = pipeline_ends(np.full((4, points), time), np.ones((4, points)), np.full(points, transfer), stages=4, microbatches=32)
     assert np.isposinf(found).all()
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("1f1b", 2)])
+def test_a_service_waits_for_nothing_to_come_back(schedule, chunks):
+    """Only forward passes: one after the other once the first has arrived, however long transfers take."""
+    p, m, time, transfer = 4, 24, 1.0, 0.7
+    ends = pipeline_ends(
+        np.full((p * chunks, 1), time), None, np.array([transfer]), stages=p, microbatches=m, chunks=chunks, schedule=schedule
+    )
+    first = np.arange(p) * (time + transfer)
+    if chunks == 1:
+        np.testing.assert_allclose(ends[:, 0], first + m * time)
+    else:  # a round of the first chunk is shorter than the way to the second
+        back = pipeline_ends(
+            np.full((p * chunks, 1), time), np.zeros((p * chunks, 1)), np.array([transfer]), stages=p, microbatches=m, chunks=chunks
+        )
+        assert (ends < back).all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
@@ -21,10 +21,12 @@ from crossflow.cost.profile import PROFILED, SCOPES, message_shape
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
-from crossflow.parallel.blocks import PHASES, block_kernels, units
+from crossflow.parallel.blocks import block_kernels, units
 from crossflow.parallel.plan import Group
 from crossflow.scenario import Scenario, check_strategy
+from crossflow.software import SoftwareStack
 from crossflow.step import Machine
+from crossflow.step.slots import handovers
 from crossflow.step.stages import alike, row_counts
 from crossflow.step.transformer import transformer_step
 from crossflow.step.weights import weights_of
@@ -134,22 +136,45 @@ def events(scenario: Scenario) -> EventList:
 Found = tuple[tuple[str, str, str, int, str], float, float]  # identity, time [s], count
 
 
-def _occurrences(scenario: Scenario, layout: Layout) -> Array:
-    """How often every unit runs each phase in a step, on all devices, shape (units, phases). [1]"""
-    plan, job = scenario.strategy, scenario.job()
-    assert isinstance(plan, Plan)  # the caller has looked
-    assert scenario.stack is not None  # a transformer's is
-    microbatches = int(layout.microbatches[0])
-    shape = replace(alike(layout)[0], microbatches=microbatches)
-    forward, inputs, weights = (part.sum(axis=0) for part in row_counts(job, shape, balanced=scenario.balanced))
-    again = np.array([name not in ("embedding", "head") for name, _ in units(job.model)]) * inputs
-    full, selective = again * (plan.recompute == "full"), again * (plan.recompute == "selective")
-    phases = {
-        "forward": forward + full, "end": forward + full * (not scenario.stack.early_stop), "input": inputs, "weight": weights,
-        "again": selective,
-    }  # fmt: skip
-    each = np.stack([phases[phase] for phase in PHASES], axis=1)
-    return np.asarray(each * microbatches * plan.tp * plan.cp * plan.dp / float(layout.directions[0]))
+@dataclass(frozen=True, kw_only=True)
+class _Occurrences:
+    """How often units run in a step, on all devices, each of shape (units,). [1]
+
+    Attributes
+    ----------
+    forward, backward : passes over activations, without recomputation; from their gradients to those of what they were made of.
+    weight : weight gradients.
+    once : units that devices hold with weights that train, each once.
+    again, selective : forward passes again in full, and of attention alone.
+    """
+
+    forward: Array
+    backward: Array
+    weight: Array
+    once: Array
+    again: Array
+    selective: Array
+
+    @classmethod
+    def of(cls, scenario: Scenario, layout: Layout) -> _Occurrences:
+        """Those of a step with one plan."""
+        plan, job = scenario.strategy, scenario.job()
+        assert isinstance(plan, Plan)  # the caller has looked
+        shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
+        held = [part.sum(axis=0) * plan.tp * plan.cp * plan.dp for part in row_counts(job, shape, balanced=scenario.balanced)]
+        forward, backward, weight = (part * shape.microbatches / float(layout.directions[0]) for part in held)
+        again = np.array([name not in ("embedding", "head") for name, _ in units(job.model)]) * backward
+        return cls(
+            forward=forward, backward=backward, weight=weight, once=held[2], again=again * (plan.recompute == "full"),
+            selective=again * (plan.recompute == "selective"),
+        )  # fmt: skip
+
+    def of_phases(self, stack: SoftwareStack) -> Mapping[str, Array]:
+        """The same by phase of `crossflow.parallel.blocks`."""
+        return {
+            "forward": self.forward + self.again, "end": self.forward + self.again * (not stack.early_stop), "input": self.backward,
+            "weight": self.weight, "again": self.selective,
+        }  # fmt: skip
 
 
 def _kernels(scenario: Scenario, layout: Layout) -> Iterator[Found]:
@@ -157,14 +182,14 @@ def _kernels(scenario: Scenario, layout: Layout) -> Iterator[Found]:
     job, runs_on = scenario.job(), machine(scenario, scenario.architecture)
     kernels, dtype = block_kernels(job, layout, runs_on.stack), job.dtype
     names = {name: i for i, (name, _) in enumerate(units(job.model))}
-    occurs = _occurrences(scenario, layout)
+    occurs = _Occurrences.of(scenario, layout).of_phases(runs_on.stack)
     times = kernel_times(kernels, runs_on.architecture, runs_on.stack, dtype, job.element, 1, runs_on.profile)
     shapes = kernel_shapes(kernels, dtype, wide_type(runs_on.architecture, dtype), 1)
     places = [[(entry[0], entry[1]) for entry in entries] for entries in (kernels.products, kernels.passes, kernels.scores)]
     for entries, identities, part in zip(places, shapes, times, strict=False):
         for i, ((unit, phase), (op, type_, shape)) in enumerate(zip(entries, identities, strict=True)):
             time = float(part["compute"][i, 0] - part["launch"][i, 0])
-            yield (op, shape[0], type_, 1, ""), time, float(occurs[names[unit], PHASES.index(phase)])
+            yield (op, shape[0], type_, 1, ""), time, float(occurs[phase][names[unit]])
 
 
 def _messages(scenario: Scenario, layout: Layout) -> Iterator[Found]:
@@ -172,24 +197,34 @@ def _messages(scenario: Scenario, layout: Layout) -> Iterator[Found]:
     job, runs_on, plan = scenario.job(), machine(scenario, scenario.architecture), scenario.strategy
     assert isinstance(plan, Plan)  # the caller has looked
     names = {name: i for i, (name, _) in enumerate(units(job.model))}
-    occurs, devices = _occurrences(scenario, layout), plan.devices
+    occurs, of_state = _Occurrences.of(scenario, layout), weights_of(job, layout, runs_on.stack)
+    phases = occurs.of_phases(runs_on.stack)
     for message in block_kernels(job, layout, runs_on.stack).messages:
         size = float(np.broadcast_to(message.size, (1,))[0])
-        count = occurs[names[message.part], PHASES.index(message.phase)]
-        yield from _message(runs_on, message.collective, size, getattr(layout, message.group), count)
-    weights, microbatches = occurs[:, PHASES.index("weight")], float(layout.microbatches[0])
-    for shared in weights_of(job, layout, runs_on.stack).messages:
-        # Sharded weights come with every pass, their gradients go with every microbatch; the rest is once a step.
-        passes = occurs[:, 0] + occurs[:, PHASES.index("input")] if shared.role == "gather" else weights
-        often = passes if plan.zero >= 3 else weights / microbatches
-        for size, count in zip(shared.size[:, 0].tolist(), often.tolist(), strict=True):
+        yield from _message(runs_on, message.collective, size, getattr(layout, message.group), phases[message.phase][names[message.part]])
+    # Sharded weights come with every pass, their gradients go with every microbatch, as all do where each updates the weights.
+    always = plan.zero >= 3 or plan.schedule == "pipedream"
+    often = {"gather": occurs.forward + occurs.backward, "reduce": occurs.weight if always else occurs.once, "regather": occurs.once}
+    for shared in of_state.messages:
+        for size, count in zip(shared.size[:, 0].tolist(), often[shared.role].tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)
     if plan.pp > 1:
-        boundary = float(job.element * plan.micro_batch * job.tokens(job.model.tokens) / plan.cp * job.model.embedding.width)
-        handed = (plan.pp * plan.virtual_stages - 1) * (2.0 if job.training else 1.0) * microbatches * devices / plan.pp
-        yield from _message(runs_on, "send_recv", boundary / plan.tp, layout.stages, handed * 2.0)
-        if not plan.sequence_parallel:
-            yield from _message(runs_on, "all_gather", boundary, layout.tensor, handed)
+        yield from _between(scenario, layout, float(of_state.parameters[-1, 0]) * runs_on.stack.gradient_size(job.element))
+
+
+def _between(scenario: Scenario, layout: Layout, table: float) -> Iterator[Found]:
+    """What stages send each other, and the sum of the gradients of a `table` that the first and the last both hold. [B]"""
+    job, runs_on, plan = scenario.job(), machine(scenario, scenario.architecture), scenario.strategy
+    assert isinstance(plan, Plan)  # the caller has looked
+    across, microbatches = plan.tp * plan.cp * plan.dp, int(layout.microbatches[0])
+    boundary = float(job.element * plan.micro_batch * job.tokens(job.model.tokens) / plan.cp * job.model.embedding.width)
+    ways = handovers(plan.schedule, plan.pp, plan.virtual_stages, microbatches)[: 1 + job.training]
+    handed = float(ways.sum()) * microbatches / float(layout.directions[0]) * across
+    yield from _message(runs_on, "send_recv", boundary / plan.tp, layout.stages, handed * 2.0)
+    if not plan.sequence_parallel:
+        yield from _message(runs_on, "all_gather", boundary, layout.tensor, handed)
+    if job.training and job.model.tied and not job.is_frozen("embedding", None):
+        yield from _message(runs_on, "all_reduce", table, layout.stages, 2.0 * across)
 
 
 def _message(runs_on: Machine, collective: str, size: float, group: Group, count: float) -> Iterator[Found]:

@@ -19,7 +19,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +62,11 @@ class PipelineOrder:
     def split(self) -> bool:
         """Whether weight gradients are slots of their own."""
         return any((slots[:, 0] == WEIGHT).any() for slots in self.slots)
+
+    @functools.cached_property
+    def forward_only(self) -> PipelineOrder:
+        """The order without what comes back, that of a service: no stage waits for a later one."""
+        return replace(self, slots=tuple(slots[slots[:, 0] == FORWARD] for slots in self.slots))
 
     @functools.cached_property
     def chunk(self) -> Index:

@@ -38,7 +38,8 @@ class Slots:
     waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
     behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
     grown : what reductions of gradients after each pass lengthen it (PipeDream), shape (rows, n).
-    busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, backward and, if apart, weight.
+    busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, of a training step
+        backward and, if apart, weight.
     final : time of the last slot with gradients of weights.
     hands : how often a pass of a row hands over to another stage, forward and backward, shape (2, rows). [1]
     hop, flight : time to hand over, and as far as no stage is held up by it, shape (n,).
@@ -103,7 +104,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
         upwards = input_of @ (copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, weight_of @ copied.stored) * float(training))
     # Activations between stages.
-    hands = _hands(schedule, shape.stages, shape.chunks, shape.microbatches) * np.array([[1.0], [float(training)]])
+    hands = handovers(schedule, shape.stages, shape.chunks, shape.microbatches) * np.array([[1.0], [float(training)]])
     hop = between.transfer[at] + between.whole[at]
     held = np.zeros_like(hop) if stack.overlap.pipeline else hop
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held * hands[0][:, None]
@@ -111,7 +112,9 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
         volume, update = weight_of @ reduce, weight_of @ state.update[:, at]
         grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
-    busy = [busy_f, backward + grown + update + held * hands[1][:, None], *([plain_w] if split else [])]
+    busy = [busy_f]
+    if training:
+        busy += [backward + grown + update + held * hands[1][:, None], *([plain_w] if split else [])]
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
@@ -124,7 +127,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
 
 
 @functools.lru_cache(maxsize=256)
-def _hands(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
+def handovers(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
     """How often a pass of each row hands over to another stage, forward and backward, shape (2, rows). [1]"""
     if schedule in NATURAL:
         row = np.arange(stages * chunks)

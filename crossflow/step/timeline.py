@@ -307,7 +307,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
         steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
-        slots, order = slots_of(job, layout, machine, steps, shape), shape.order
+        slots, order = slots_of(job, layout, machine, steps, shape), shape.order if job.training else shape.order.forward_only
         closing = closing_of(layout, machine, steps, slots, shape)
     in_order = sequence(job, shape.stages, shape.chunks, *shape.ends, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
@@ -446,7 +446,7 @@ class _Filler:
     def _table(self, one: _Class) -> Index:
         """Pass of every kind and row of one class, shape (kinds x rows,); -1 of other stages'."""
         order, found = self.step.order, np.full(3 * self.step.order.rows, -1, dtype=np.intp)
-        for kind in range(3 if order.split else 2):
+        for kind in range(len(self.step.slots.busy) // order.rows):
             for row in range(one.stage, order.rows, order.stages):
                 made = self.step.passed(kind, row, one.speed, float(self.world.slowest[one.stage, one.kind]))
                 found[kind * order.rows + row] = self.passed(made)

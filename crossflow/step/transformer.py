@@ -61,8 +61,9 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape) -> Array:
     if stages == 1 and shape.schedule in NATURAL:
         return np.asarray((rounds * slots.busy.sum(axis=0))[None])
     rows = len(slots.hands[0])
-    forward, backward, *weight = (slots.busy[i : i + rows] for i in range(0, len(slots.busy), rows))
-    ends = functools.partial(pipeline_ends, forward, backward, slots.flight, *weight, stages=stages, chunks=shape.chunks)
+    forward, *back = (slots.busy[i : i + rows] for i in range(0, len(slots.busy), rows))
+    backward, weight = [*back, None, None][:2]
+    ends = functools.partial(pipeline_ends, forward, backward, slots.flight, weight, stages=stages, chunks=shape.chunks)
     if shape.schedule == "pipedream":  # what a microbatch adds once the pipeline is full
         return (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) * microbatches / (STEADY * stages)
     return ends(microbatches=microbatches, schedule=shape.schedule)

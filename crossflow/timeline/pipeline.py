@@ -104,7 +104,7 @@ def walk_of(order: PipelineOrder) -> Walk:
 
 def pipeline_ends(
     forward: Array,
-    backward: Array,
+    backward: Array | None,
     transfer: Array,
     weight: Array | None = None,
     *,
@@ -117,20 +117,21 @@ def pipeline_ends(
 
     Parameters
     ----------
-    forward, backward : time of a pass through every row, shape (rows, n). [s]
+    forward, backward : time of a pass through every row, shape (rows, n); None where nothing comes back. [s]
     transfer : time from one stage to the next during which neither stage is held up, shape (n,). [s]
     weight : time of the weight gradients of every row where the schedule has them apart. [s]
     """
-    durations = np.concatenate([forward, backward] if weight is None else [forward, backward, weight])
+    durations = np.concatenate([part for part in (forward, backward, weight) if part is not None])
     result, left, short = np.zeros((stages, len(transfer))), np.arange(len(transfer)), ROUNDS * stages + microbatches % stages
-    while schedule == "1f1b" and left.size and short + stages < microbatches:
+    while schedule == "1f1b" and backward is not None and left.size and short + stages < microbatches:
         walk = walk_of(pipeline_order(schedule, stages, chunks, short))
         ends = slot_ends(walk, durations[:, left], transfer[left])
         round_, repeats = _repetition(ends, walk, stages, chunks)
         result[:, left] = _last(ends, walk) + round_ * ((microbatches - short) / stages)
         left, short = left[~repeats], 2 * short - microbatches % stages
     if left.size:
-        walk = walk_of(pipeline_order(schedule, stages, chunks, microbatches))
+        order = pipeline_order(schedule, stages, chunks, microbatches)
+        walk = walk_of(order if backward is not None else order.forward_only)
         result[:, left] = _last(slot_ends(walk, durations[:, left], transfer[left]), walk)
     return result
 
