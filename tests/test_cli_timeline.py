@@ -29,6 +29,14 @@ def test_a_step_is_drawn_in_the_terminal(out, scenario):
     assert text.startswith("small: transformer on 8 x dgx-a100, tp2-dp2-pp2:")
     assert [line.split()[0:2] for line in text.splitlines() if line.startswith("stage")][:2] == [["stage", "0"], ["stage", "1"]]
     assert "mean of all" in text
+    assert "does not fit" not in text
+
+
+def test_what_does_not_fit_is_told(out, scenario):
+    many = out("timeline", scenario, "--set", "workload.layers=400", "--set", "workload.hidden=8192")
+    assert "does not fit: stage 0 needs " in many
+    both = out("timeline", scenario, "--compare", scenario, "--set", "workload.layers=400", "--set", "workload.hidden=8192")
+    assert both.count("does not fit: stage 0 needs ") == 2
 
 
 def test_its_time_is_the_predictions(out, scenario):
@@ -119,6 +127,9 @@ def test_a_profile_makes_a_prediction(out, scenario, tmp_path):
     out("events", scenario, "-o", str(path))
     found = json.loads(out("predict", scenario, "--set", f"profile={path}", "--json"))
     assert 0.5 < found["measured_share"] <= 1.0
+    assert f"{found['measured_share']:.1%}".replace("%", " %") + " of the time of kernels and collectives, by profile.csv" in out(
+        "predict", scenario, "--set", f"profile={path}"
+    )
 
 
 def test_events_of_other_workloads_are_refused(refused, tmp_path):

@@ -120,13 +120,16 @@ def test_measuring_takes_a_small_part_of_a_step():
 
 
 def test_lists_are_profiles(written):
-    """The predicted times, read back, give the predicted step."""
+    """The predicted times, read back, give the predicted step; launches alone are not in them."""
     for strategy, software in (("tp2-pp2-dp2", "megatron-lm-2022"), ("dp8-z3", "pytorch-fsdp"), ("tp4-sp-dp4-z1", "megatron-core")):
         plain = scenario(strategy, software)
         given = scenario(strategy, software, profile=written(events(plain).to_csv()))
         before, after = crossflow.predict(plain), crossflow.predict(given)
         assert after.step_time == pytest.approx(before.step_time, rel=1e-6)
-        assert 0.85 < after.to_dict()["measured_share"] <= 1.0  # launches are not measured
+        given_none = scenario(
+            strategy, software, profile=written(events(scenario(strategy, software, launch="0 us")).to_csv()), launch="0 us"
+        )
+        assert after.to_dict()["measured_share"] < crossflow.predict(given_none).to_dict()["measured_share"] == pytest.approx(1.0, rel=1e-6)
         assert timeline(given).total == pytest.approx(after.step_time, rel=1e-9)
 
 
@@ -187,7 +190,9 @@ def test_lines_of_json_are_rows_too(written):
     [
         ("gemn,8x8x8,fp16,,1,,1 us,0,", "op must be one of gemm, gemm_accumulate, attention_forward, attention_backward, pass, all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, send, recv, got 'gemn'; did you mean 'gemm'?"),
         ("gemm,8x8x8,fp16,,1,,1 m,0,", "time: expected a quantity in s"),
-        ("gemm,8x8x8,fp16,,1,,-1,0,", "time must be above zero, got '-1'"),
+        ("gemm,8x8x8,fp16,,1,,-1,0,", "time must be above zero and finite, got '-1'"),
+        ("gemm,8x8x8,fp16,,1,,inf,0,", "time must be above zero and finite, got 'inf'"),
+        ("gemm,8x8x8,fp16,,1,,1 us,nan,", "spread must be zero or more and finite, got 'nan'"),
         ("all_reduce,8 B,,,4,near,1 us,0,", "scope of all_reduce must be intra or inter, got 'near'"),
         ("all_reduce,8 B,,,1,intra,1 us,0,", "all_reduce needs at least 2 ranks, got 1"),
         ("gemm,,fp16,,1,,1 us,0,", "shape is missing; columns are op, shape, dtype, device, ranks, scope, time, spread, count"),
@@ -199,7 +204,17 @@ def test_what_is_wrong_with_a_row_is_told(written, row, sentence):
     assert "profile.csv:3: row 3: " + sentence in str(found.value)
 
 
+def test_of_several_measurements_of_one_event_the_mean_counts(written):
+    found = read_profile(written("\ufeff" + HEADER + "gemm,8x8x8,fp16,,1,,1 us,0,\ngemm,8x8x8,fp16,,1,,3 us,0,\n"), "any")
+    measured = found.kernel("gemm", "8x8x8", "fp16")
+    assert (measured.time, measured.spread) == (pytest.approx(2e-6), pytest.approx(1e-6))
+
+
 def test_files_that_cannot_be_read_are_told(tmp_path, written):
+    with pytest.raises(SpecError, match=r"profile.csv:2: expected 9 cells as its header, got 3"):
+        read_profile(written(HEADER + "gemm,8x8x8,fp16\n"), "any")
+    with pytest.raises(SpecError, match=r"profile.csv:1: column 'time' is there twice"):
+        read_profile(written("op,shape,time,time\n"), "any")
     with pytest.raises(SpecError, match="cannot be read: No such file"):
         read_profile(tmp_path / "nowhere.csv", "any")
     with pytest.raises(SpecError, match="expected an object a line"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -82,6 +83,9 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
         rows |= {_SERVING[name]: _figure(name, value) for name, value in prediction.serving.items() if value is not None}
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)
+        if prediction.scenario.profile is not None:
+            share = percent(number(prediction.score.measured_share))
+            rows["measured"] = f"{share} of the time of kernels and collectives, by {Path(prediction.scenario.profile.source).name}"
     return rows
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,8 @@ def read_profile(path: Path, device: str) -> Profile:
     """Measured events of a device from a CSV or JSONL file.
 
     Rows of other devices are left out; a row without a device is of any. `time` and `spread` are quantities, or seconds as bare
-    numbers. Of the `send` and the `recv` of one transfer the shorter is its time: the longer one waited for the other side.
+    numbers. Of several rows of one event the mean counts; of the `send` and the `recv` of one transfer the shorter is its time: the
+    longer one waited for the other side.
 
     Raises
     ------
@@ -150,33 +152,46 @@ def read_profile(path: Path, device: str) -> Profile:
         With every row that is not understood.
     """
     problems: list[Problem] = []
-    events: dict[Key, Measured] = {}
+    found: dict[Key, dict[str, list[Measured]]] = {}
     for line, row in _rows(path):
         where = f"row {line}"
-        unknown = [key for key in row if key not in COLUMNS]
-        missing = [key for key in NEEDED if not row.get(key)]
-        if unknown or missing:
-            what = f"unknown column '{unknown[0]}'{did_you_mean(unknown[0], COLUMNS)}" if unknown else f"{missing[0]} is missing"
-            problems.append(Problem(file=str(path), line=line, path=where, message=f"{what}; columns are {', '.join(COLUMNS)}"))
+        sentence = _unreadable(row)
+        if sentence is not None:
+            problems.append(Problem(file=str(path), line=line, path=where, message=f"{sentence}; columns are {', '.join(COLUMNS)}"))
             continue
         if row.get("device") and row["device"] != device:
             continue
         try:
-            key, found = _event(row)
+            key, measured = _event(row)
         except ValueError as error:
             problems.append(Problem(file=str(path), line=line, path=where, message=str(error)))
             continue
-        before = events.get(key)
-        events[key] = found if before is None or found.time < before.time else before
+        found.setdefault(key, {}).setdefault(row["op"], []).append(measured)
     if problems:
         raise SpecError(problems)
+    events = {key: min(map(_mean, by_op.values()), key=lambda one: one.time) for key, by_op in found.items()}
     return Profile(events=events, source=str(path))
+
+
+def _mean(several: Sequence[Measured]) -> Measured:
+    """Mean of measurements of one event, with the standard deviation of all of them."""
+    times, spreads = (np.array([getattr(one, name) for one in several]) for name in ("time", "spread"))
+    return Measured(time=float(times.mean()), spread=float(np.sqrt((spreads**2).mean() + times.var())))
+
+
+def _unreadable(row: Mapping[str, str]) -> str | None:
+    """Why a row cannot be an event, in words; None where it can."""
+    unknown = [key for key in row if key not in COLUMNS]
+    if unknown:
+        return f"unknown column '{unknown[0]}'{did_you_mean(unknown[0], COLUMNS)}"
+    missing = [key for key in NEEDED if not row.get(key)]
+    return f"{missing[0]} is missing" if missing else None
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Rows with their line numbers; comment lines begin with #."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
@@ -192,9 +207,17 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
             yield number, {str(key): "" if value is None else str(value) for key, value in row.items()}
         return
     reader = csv.reader([line for _, line in kept])
-    header = next(reader, [])
+    header = [name.strip() for name in next(reader, [])]
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise SpecError([Problem(file=str(path), line=kept[0][0], message=f"column '{twice[0]}' is there twice")])
+    problems, rows = [], []
     for (number, _), cells in zip(kept[1:], reader, strict=False):
-        yield number, dict(zip(header, cells, strict=False))
+        if len(cells) != len(header):
+            problems.append(Problem(file=str(path), line=number, message=f"expected {len(header)} cells as its header, got {len(cells)}"))
+        rows.append((number, {name: cell.strip() for name, cell in zip(header, cells, strict=False)}))
+    if problems:
+        raise SpecError(problems)
+    yield from rows
 
 
 def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
@@ -206,8 +229,10 @@ def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
     if not ranks.isdecimal() or int(ranks) < 1:
         raise ValueError(f"ranks must be a positive whole number, got '{ranks}'")
     time, spread = _seconds(row["time"], "time"), _seconds(row.get("spread") or "0", "spread")
-    if not time > 0:
-        raise ValueError(f"time must be above zero, got '{row['time']}'")
+    if not 0 < time < np.inf:
+        raise ValueError(f"time must be above zero and finite, got '{row['time']}'")
+    if not 0 <= spread < np.inf:
+        raise ValueError(f"spread must be zero or more and finite, got '{row['spread']}'")
     if op in KERNELS:
         return (op, row["shape"], row.get("dtype") or "", 1, ""), Measured(time=time, spread=spread)
     if scope not in SCOPES:

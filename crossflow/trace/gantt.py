@@ -149,7 +149,8 @@ def gantt_of(timeline: Timeline, devices: Sequence[int] | None = None, span: tup
     cells = min(CELLS, MOST_CELLS // max(len(shown), 1))
     utilisation = timeline.utilisation()
     pieces = pieces_of(timeline, shown, (begin, end), (end - begin) / cells)
-    notes = ["where slots are too short to be drawn they share the height of a bar by their times"] * bool((pieces.height < SHARED).any())
+    notes = [timeline.overfull] if timeline.overfull is not None else []
+    notes += ["where slots are too short to be drawn they share the height of a bar by their times"] * bool((pieces.height < SHARED).any())
     notes += [f"{len(shown)} of {len(wanted)} classes of devices, at even distances"] * (len(shown) < len(wanted))
     return Gantt(
         title=f"{timeline.title}: {quantity(timeline.total, 's')} a step, devices compute {100 * mean(timeline, utilisation):.0f} % of it",

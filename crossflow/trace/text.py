@@ -65,7 +65,7 @@ def text_gantt(timeline: Timeline, width: int, devices: Sequence[int] | None = N
     shown = thinned(wanted, MOST_LINES)
     left = [f"{len(wanted) - len(shown)} of {len(wanted)} classes of devices are not shown"] * (len(shown) < len(wanted))
     return Group(
-        Text(f"{timeline.title}: {quantity(timeline.total, 's')} a step", style="bold"),
+        Text(f"{timeline.title}: {quantity(timeline.total, 's')} a step", style="bold"), *_overfull(timeline),
         *gantt_lines(timeline, width, shown), *(Text(line, style="dim") for line in left), Text(), activity_table(timeline, shown),
     )  # fmt: skip
 
@@ -79,8 +79,16 @@ def text_comparison(first: Timeline, second: Timeline, width: int) -> Group:
     charts = [gantt_lines(timeline, width, thinned(range(len(timeline.devices)), MOST_LINES // 2), end) for timeline in (first, second)]
     names = [Text(sentence, style="bold") for sentence in found.sentences()[:2]]
     told = [Text(sentence) for sentence in found.sentences()[2:]]
-    pairs = [part for name, chart in zip(names, charts, strict=True) for part in (name, *chart, Text())]
+    lines = [[*_overfull(timeline), *chart] for timeline, chart in zip((first, second), charts, strict=True)]
+    pairs = [part for name, chart in zip(names, lines, strict=True) for part in (name, *chart, Text())]
     return Group(*pairs, *told, Text(), *(_parts_table(title, parts) for title, parts in _groups(found) if parts))
+
+
+def _overfull(timeline: Timeline) -> list[Text]:
+    """A line about devices that do not have the memory that they need, if there are any."""
+    from rich.text import Text
+
+    return [] if timeline.overfull is None else [Text(timeline.overfull, style="bold red")]
 
 
 def _groups(found: Comparison) -> list[tuple[str, Sequence[Part]]]:
