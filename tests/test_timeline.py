@@ -11,7 +11,7 @@ from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.schedules import RULES, pipeline_order
 from crossflow.step.uneven import Uneven, load_uneven
 from crossflow.timeline import simulate
-from crossflow.timeline.pipeline import slot_ends, walk_of
+from crossflow.timeline.pipeline import slot_ends, uneven_times, walk_of
 from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
 
 GPT = {
@@ -165,29 +165,49 @@ def test_no_two_kernels_of_other_workloads_overlap(other):
 # ------------------------------------------------------------------------------------------ oracle
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 12)])
-def test_walked_schedules_are_those_of_the_heap(rule, p, m):
-    """Random durations by row and kind, transfers as tasks of their own."""
-    order = pipeline_order(rule, p, 1, m)
-    rng = np.random.default_rng(p * m)
-    durations, transfer = rng.uniform(0.2, 2.0, 3 * order.rows), 0.3
-    walk = walk_of(order)
-    ends = slot_ends(walk, durations[:, None], np.array([transfer]))[:-1, 0]
-    count, stages = len(walk.before), walk.kind_row % order.rows % p
-    tasks, after, where = durations[walk.kind_row].tolist(), [()] * count, stages.tolist()
+def on_the_heap(walk, stages, durations, lags):
+    """Start and end of every slot, event by event, transfers as tasks of their own."""
+    count = len(walk.before)
+    tasks, after, where = durations.tolist(), [()] * count, stages.tolist()
     for slot in range(count):
         source = int(walk.source[slot])
         if source < count:
             after[slot] = (source,)
             if walk.crosses[slot]:
-                tasks.append(transfer)
+                tasks.append(float(lags[slot]))
                 after.append((source,))
                 where.append(("wire", slot))
                 after[slot] = (len(tasks) - 1,)
     # The heap runs the tasks of a resource in the order given: that of the walk, which respects each stage's own.
-    _, heap = simulate(tasks, after, where)
-    np.testing.assert_allclose(ends, heap[:count], rtol=1e-12)
+    start, end = simulate(tasks, after, where)
+    return start[:count], end[:count]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 12)])
+def test_walked_schedules_are_those_of_the_heap(rule, p, m):
+    """Random durations by row and kind."""
+    order = pipeline_order(rule, p, 1, m)
+    durations = np.random.default_rng(p * m).uniform(0.2, 2.0, 3 * order.rows)
+    walk = walk_of(order)
+    ends = slot_ends(walk, durations[:, None], np.array([0.3]))[:-1, 0]
+    _, heap = on_the_heap(walk, walk.kind_row % order.rows % p, durations[walk.kind_row], np.full(len(ends), 0.3))
+    np.testing.assert_allclose(ends, heap, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("forward_only", [False, True], ids=["training", "service"])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 16)])
+def test_uneven_schedules_are_those_of_the_heap(rule, forward_only, p, m):
+    """Random durations and transfers of every slot, in two columns at once."""
+    order = pipeline_order(rule, p, 1, m)
+    walk, rng = walk_of(order.forward_only if forward_only else order), np.random.default_rng(p * m)
+    durations, lags = rng.lognormal(0.0, 0.5, (len(walk.before), 2)), rng.uniform(0.0, 1.0, (len(walk.before), 2))
+    starts, ends = uneven_times(walk, durations, lags)
+    for i in range(2):
+        start, end = on_the_heap(walk, walk.kind_row % order.rows % p, durations[:, i], lags[:, i])
+        np.testing.assert_allclose(starts[:, i], start, rtol=1e-12)
+        np.testing.assert_allclose(ends[:, i], end, rtol=1e-12)
 
 
 # ------------------------------------------------------------------------------------------ uneven worlds
