@@ -15,7 +15,7 @@ from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.plan import Layout
-from crossflow.timeline import simulate
+from crossflow.timeline import run_tasks
 from crossflow.timeline.record import COMMUNICATION
 
 GPT = {
@@ -258,7 +258,7 @@ def truth_of(given, rng, times, noise):
             counts[kind] += 1
     needs = {"F": lambda s, b: ("F", s - 1, b) if s else None, "B": lambda s, b: ("B", s + 1, b) if s < 3 else ("F", s, b)}
     edges = [(place[need],) if (need := needs[kind](stage, batch)) else () for kind, stage, batch in after]
-    _, ends = simulate(tasks, edges, where)
+    _, ends = run_tasks(tasks, edges, where)
     return float(ends.max()), busy, {key: float(np.mean(values)) for key, values in seen.items()}
 
 

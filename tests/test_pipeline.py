@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from crossflow.parallel.schedules import pipeline_order
-from crossflow.timeline import pipeline, simulate
+from crossflow.timeline import pipeline, run_tasks
 from crossflow.timeline.pipeline import pipeline_ends
 
 SHAPES = [(1, 1, 4), (2, 1, 2), (4, 1, 2), (4, 1, 8), (3, 1, 7), (8, 1, 16), (2, 2, 4), (4, 2, 8), (3, 4, 6), (4, 3, 4)]
@@ -51,7 +51,7 @@ def by_events(forward, backward, transfer, stages, microbatches, schedule):
         after.append((len(durations) - 1,))
     moving = [(kind, virtual, batch) for kind, virtual, batch in names if virtual != (0 if kind == "F" else len(forward) - 1)]
     waits = [(task["F", v - 1, b] if kind == "F" else task["B", v + 1, b],) for kind, v, b in moving] if stages > 1 else []
-    _, end = simulate(durations, [*after, *waits], resources)
+    _, end = run_tasks(durations, [*after, *waits], resources)
     return np.array([max(end[i] for i, (_, v, _) in enumerate(names) if v % stages == stage) for stage in range(stages)])
 
 

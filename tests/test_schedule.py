@@ -11,7 +11,7 @@ from crossflow.architecture import architecture
 from crossflow.cost import cost
 from crossflow.evaluation import placed
 from crossflow.parallel import Message, SuperGraph, Task, Work, parse_strategy, transform
-from crossflow.timeline import longest_path, schedule, simulate
+from crossflow.timeline import longest_path, run_tasks, schedule
 from crossflow.timeline.schedule import stream_edges
 from crossflow.workload import Stream
 
@@ -55,7 +55,7 @@ def streams(tasks):
 def test_longest_path_is_the_event_simulation_to_the_last_digit(program):
     tasks, durations = program
     ends = longest_path(np.array(durations)[:, None], stream_edges(tasks))[:, 0]
-    assert ends.tolist() == simulate(durations, [task.after for task in tasks], streams(tasks))[1].tolist()
+    assert ends.tolist() == run_tasks(durations, [task.after for task in tasks], streams(tasks))[1].tolist()
 
 
 @settings(max_examples=200)
@@ -88,7 +88,7 @@ def test_points_do_not_mix(program, n):
 @given(programs())
 def test_no_stream_runs_two_tasks_at_once(program):
     tasks, durations = program
-    start, end = simulate(durations, [task.after for task in tasks], streams(tasks))
+    start, end = run_tasks(durations, [task.after for task in tasks], streams(tasks))
     for stream in set(streams(tasks)):
         mine = [i for i, other in enumerate(streams(tasks)) if other == stream]
         assert all(start[later] >= end[earlier] for earlier, later in itertools.pairwise(mine))
@@ -102,7 +102,7 @@ def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
     made = schedule(graph).makespan(works, messages)
     for i in range(3):
         seconds = [(works if task.kind == "compute" else messages)[task.index, i] for task in graph.tasks]
-        ends = simulate(seconds, [task.after for task in graph.tasks], streams(graph.tasks))[1]
+        ends = run_tasks(seconds, [task.after for task in graph.tasks], streams(graph.tasks))[1]
         assert made[i] == pytest.approx(ends.max(), rel=1e-12)
 
 

@@ -10,7 +10,7 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.schedules import RULES, pipeline_order
 from crossflow.step.uneven import Uneven, load_uneven
-from crossflow.timeline import simulate
+from crossflow.timeline import run_tasks
 from crossflow.timeline.pipeline import slot_ends, uneven_times, walk_of
 from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
 
@@ -179,7 +179,7 @@ def on_the_heap(walk, stages, durations, lags):
                 where.append(("wire", slot))
                 after[slot] = (len(tasks) - 1,)
     # The heap runs the tasks of a resource in the order given: that of the walk, which respects each stage's own.
-    start, end = simulate(tasks, after, where)
+    start, end = run_tasks(tasks, after, where)
     return start[:count], end[:count]
 
 

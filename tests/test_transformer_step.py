@@ -18,7 +18,7 @@ from crossflow.step import Machine
 from crossflow.step.slots import gathered, reduced
 from crossflow.step.stages import counts
 from crossflow.step.transformer import transformer_step
-from crossflow.timeline import simulate
+from crossflow.timeline import run_tasks
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
 
@@ -433,7 +433,7 @@ def test_gathering_ahead_is_two_streams(case):
     """g1 g2 ... on one stream, c1 c2 ... on the other, each c after its g."""
     layers, c, g, _ = case
     after = [()] * layers + [(i,) for i in range(layers)]
-    _, ends = simulate([g] * layers + [c] * layers, after, ["network"] * layers + ["device"] * layers)
+    _, ends = run_tasks([g] * layers + [c] * layers, after, ["network"] * layers + ["device"] * layers)
     whole = [np.array([layers * c]), np.array([layers * g]), np.array([g]), np.array([float(layers)])]
     assert gathered(*whole, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-12)
     assert gathered(*whole, ahead=False)[0] == pytest.approx(layers * (c + g), rel=1e-12)
@@ -448,7 +448,7 @@ def test_reducing_behind_is_two_streams(case):
     number = {task: i for i, task in enumerate(tasks)}
     after = [() if kind == "g" else (number["c" if kind == "r" else "g", i],) for kind, i in tasks]
     durations = [{"g": g, "r": r, "c": c}[kind] for kind, _ in tasks]
-    _, ends = simulate(durations, after, ["device" if kind == "c" else "network" for kind, _ in tasks])
+    _, ends = run_tasks(durations, after, ["device" if kind == "c" else "network" for kind, _ in tasks])
     whole = [np.array([layers * each]) for each in (c, g, r)]
     ends_of = {"layers": np.array([float(layers)]), "first": np.array([g]), "last": np.array([r])}
     assert reduced(*whole, **ends_of, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-9)

@@ -15,7 +15,7 @@ from crossflow.mapping import Network, Placement, best_placement, place
 from crossflow.parallel import Strategy, SuperGraph, transform
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, Score
-from crossflow.timeline import Schedule, schedule, simulate_shared
+from crossflow.timeline import Schedule, run_shared, schedule
 from crossflow.workload import Graph
 
 Makespan = Callable[[Array, Array], Array]  # of the times of works and of messages
@@ -123,7 +123,7 @@ def _simulated(supergraph: SuperGraph, slots: int, launches: Array, work_times: 
         if not np.isfinite(alone).all():
             result[i] = np.inf
             continue
-        result[i] = simulate_shared(launch, [a - b for a, b in zip(alone, launch, strict=True)], after, streams, limits).max()
+        result[i] = run_shared(launch, [a - b for a, b in zip(alone, launch, strict=True)], after, streams, limits).max()
     return result
 
 

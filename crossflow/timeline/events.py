@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.arrays import Array
 
 
-def simulate(
+def run_tasks(
     durations: Sequence[float],
     after: Sequence[tuple[int, ...]],
     resources: Sequence[Hashable],
@@ -94,7 +94,7 @@ def _dependencies(after: Sequence[tuple[int, ...]]) -> tuple[list[int], list[lis
     return [len(set(before)) for before in after], followers
 
 
-def simulate_shared(
+def run_shared(
     fixed: Sequence[float],
     shared: Sequence[float],
     after: Sequence[tuple[int, ...]],
