@@ -84,7 +84,7 @@ def test_a_collective_recurs_once_for_all_of_its_ranks():
         ("tp4-dp2", "megatron-lm-2022", {}), ("tp2-sp-cp2-pp2-dp4", "megatron-lm-2022", {}), ("dp8-z3-full", "pytorch-fsdp", {}),
         ("dp8-z3-g4", "pytorch-fsdp", {}), ("dp8-z1", "megatron-lm-2022", {}), ("tp2-pp4-dp2-full", "megatron-core", {}),
         ("tp2-pp2-dp2-selective", "megatron-lm-2022", {}), ("pp4-dp2-chimera", "megatron-lm-2022", {}),
-        ("tp2-pp2-dp4-pipedream", "megatron-lm-2022", {}), ("pp2-dp2-v2", "megatron-lm-2022", {}), ("pp4-dp2-zbh1", "ideal", {}),
+        ("tp2-pp2-dp4-pipedream", "megatron-lm-2022", {"tied_embeddings": True}), ("tp2-pp2-dp2", "pytorch-fsdp", {}), ("pp2-dp2-v2", "megatron-lm-2022", {}), ("pp4-dp2-zbh1", "ideal", {}),
         ("tp2-pp2-dp2", "megatron-lm-2022", {"tied_embeddings": True}), ("pp2-dp2", "megatron-lm-2022", {"task": "prefill"}),
         ("ep4-dp8", "megatron-lm-2022", {"experts": {"count": 8, "active": 2}}),
     ],
@@ -190,11 +190,12 @@ def test_lines_of_json_are_rows_too(written):
     [
         ("gemn,8x8x8,fp16,,1,,1 us,0,", "op must be one of gemm, gemm_accumulate, attention_forward, attention_backward, pass, all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, send, recv, got 'gemn'; did you mean 'gemm'?"),
         ("gemm,8x8x8,fp16,,1,,1 m,0,", "time: expected a quantity in s"),
-        ("gemm,8x8x8,fp16,,1,,-1,0,", "time must be above zero and finite, got '-1'"),
-        ("gemm,8x8x8,fp16,,1,,inf,0,", "time must be above zero and finite, got 'inf'"),
-        ("gemm,8x8x8,fp16,,1,,1 us,nan,", "spread must be zero or more and finite, got 'nan'"),
+        ("gemm,8x8x8,fp16,,1,,-1,0,", "time must be above zero and at most a day, got '-1'"),
+        ("gemm,8x8x8,fp16,,1,,inf,0,", "time must be above zero and at most a day, got 'inf'"),
+        ("gemm,8x8x8,fp16,,1,,1 us,nan,", "spread must be zero or more and at most a day, got 'nan'"),
         ("all_reduce,8 B,,,4,near,1 us,0,", "scope of all_reduce must be intra or inter, got 'near'"),
         ("all_reduce,8 B,,,1,intra,1 us,0,", "all_reduce needs at least 2 ranks, got 1"),
+        ("gemm,8x8x8,,,1,,1 us,0,", "dtype of gemm is missing"),
         ("gemm,,fp16,,1,,1 us,0,", "shape is missing; columns are op, shape, dtype, device, ranks, scope, time, spread, count"),
     ],
 )  # fmt: skip
@@ -213,6 +214,13 @@ def test_of_several_measurements_of_one_event_the_mean_counts(written):
 def test_files_that_cannot_be_read_are_told(tmp_path, written):
     with pytest.raises(SpecError, match=r"profile.csv:2: expected 9 cells as its header, got 3"):
         read_profile(written(HEADER + "gemm,8x8x8,fp16\n"), "any")
+    with pytest.raises(SpecError, match=r"profile.csv: is not a table: "):
+        read_profile(written(HEADER + 'gemm,"8x8x8,fp16,,1,,1 us,0,\n'), "any")
+    with pytest.raises(SpecError, match=r"p.jsonl:1: expected an object a line: it cannot be read"):
+        read_profile(written("[" * 100_000, "p.jsonl"), "any")
+    for empty in ("", HEADER, "# nothing\n"):
+        with pytest.raises(SpecError, match=r"profile.csv: holds no event; it has a row for each"):
+            read_profile(written(empty), "any")
     with pytest.raises(SpecError, match=r"profile.csv:1: column 'time' is there twice"):
         read_profile(written("op,shape,time,time\n"), "any")
     with pytest.raises(SpecError, match="cannot be read: No such file"):

@@ -238,3 +238,17 @@ def test_a_service_waits_for_nothing_to_come_back(schedule, chunks):
             np.full((p * chunks, 1), time), np.zeros((p * chunks, 1)), np.array([transfer]), stages=p, microbatches=m, chunks=chunks
         )
         assert (ends < back).all()
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("1f1b", 2), ("1f1b", 3)])
+@pytest.mark.parametrize("microbatches", [4, 36, 400])
+def test_long_services_are_walked_ones(schedule, chunks, microbatches):
+    """Closed form and repetition, of uneven stages and one that takes no time, are the walk through every slot."""
+    p, n = 4, 5
+    rng = np.random.default_rng(chunks)
+    forward, transfer = rng.uniform(0.0, 2.0, (p * chunks, n)), rng.uniform(0.0, 1.0, n)
+    forward[:, 1], forward[2, 2], transfer[0] = 1.0, 0.0, 0.0
+    found = pipeline_ends(forward, None, transfer, stages=p, microbatches=microbatches, chunks=chunks, schedule=schedule)
+    walk = pipeline.walk_of(pipeline_order("gpipe", p, chunks, microbatches).forward_only)
+    ends = pipeline.slot_ends(walk, forward, transfer)
+    np.testing.assert_allclose(found, ends[[slots[-1] for slots in walk.stages]], rtol=1e-9)

@@ -32,6 +32,7 @@ SCOPES = ("intra", "inter")
 KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "pass")
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
+LONGEST = 86400.0  # that an event may take, beyond which its time has another unit [s]
 Key = tuple[str, str, str, int, str]  # op, shape, dtype, ranks, scope
 
 
@@ -153,7 +154,9 @@ def read_profile(path: Path, device: str) -> Profile:
     """
     problems: list[Problem] = []
     found: dict[Key, dict[str, list[Measured]]] = {}
+    any_row = False
     for line, row in _rows(path):
+        any_row = True
         where = f"row {line}"
         sentence = _unreadable(row)
         if sentence is not None:
@@ -167,6 +170,8 @@ def read_profile(path: Path, device: str) -> Profile:
             problems.append(Problem(file=str(path), line=line, path=where, message=str(error)))
             continue
         found.setdefault(key, {}).setdefault(row["op"], []).append(measured)
+    if not problems and not any_row:
+        problems.append(Problem(file=str(path), message=f"holds no event; it has a row for each, with the columns {', '.join(COLUMNS)}"))
     if problems:
         raise SpecError(problems)
     events = {key: min(map(_mean, by_op.values()), key=lambda one: one.time) for key, by_op in found.items()}
@@ -200,18 +205,22 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
         for number, line in kept:
             try:
                 row: Any = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line: {error.msg}")]) from None
+            except (ValueError, RecursionError) as error:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
+                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line: {reason}")]) from None
             if not isinstance(row, dict):
                 raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line, got {line[:40]}")])
-            yield number, {str(key): "" if value is None else str(value) for key, value in row.items()}
+            yield number, {str(key): "" if value is None else str(value).strip() for key, value in row.items()}
         return
-    reader = csv.reader([line for _, line in kept])
-    header = [name.strip() for name in next(reader, [])]
+    try:
+        header, *table = csv.reader([line for _, line in kept], strict=True) if kept else [[]]
+    except csv.Error as error:
+        raise SpecError([Problem(file=str(path), message=f"is not a table: {error}")]) from None
+    header = [name.strip() for name in header]
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise SpecError([Problem(file=str(path), line=kept[0][0], message=f"column '{twice[0]}' is there twice")])
     problems, rows = [], []
-    for (number, _), cells in zip(kept[1:], reader, strict=False):
+    for (number, _), cells in zip(kept[1:], table, strict=False):
         if len(cells) != len(header):
             problems.append(Problem(file=str(path), line=number, message=f"expected {len(header)} cells as its header, got {len(cells)}"))
         rows.append((number, {name: cell.strip() for name, cell in zip(header, cells, strict=False)}))
@@ -229,12 +238,15 @@ def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
     if not ranks.isdecimal() or int(ranks) < 1:
         raise ValueError(f"ranks must be a positive whole number, got '{ranks}'")
     time, spread = _seconds(row["time"], "time"), _seconds(row.get("spread") or "0", "spread")
-    if not 0 < time < np.inf:
-        raise ValueError(f"time must be above zero and finite, got '{row['time']}'")
-    if not 0 <= spread < np.inf:
-        raise ValueError(f"spread must be zero or more and finite, got '{row['spread']}'")
+    if not 0 < time <= LONGEST:
+        raise ValueError(f"time must be above zero and at most a day, got '{row['time']}'")
+    if not 0 <= spread <= LONGEST:
+        raise ValueError(f"spread must be zero or more and at most a day, got '{row['spread']}'")
+    dtype = "" if op == "pass" else row.get("dtype") or ""  # what moves bytes has no type
+    if op in KERNELS and op != "pass" and not dtype:
+        raise ValueError(f"dtype of {op} is missing")
     if op in KERNELS:
-        return (op, row["shape"], row.get("dtype") or "", 1, ""), Measured(time=time, spread=spread)
+        return (op, row["shape"], dtype, 1, ""), Measured(time=time, spread=spread)
     if scope not in SCOPES:
         raise ValueError(f"scope of {op} must be intra or inter, got '{scope}'")
     if int(ranks) < 2:

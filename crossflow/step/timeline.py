@@ -200,9 +200,9 @@ class _Step:
         if kind == BACKWARD and not self.order.flush:
             self._at_once(made, row)
         self._copied(made, kind, row)
-        handed = self.handed(kind, row)
         made.units = max(made.units, made.data)
-        made.send("send_recv", PIPELINE, handed, -1)
+        for name, time in self.transfer(self.handed(kind, row)):
+            made.send(name, PIPELINE, time, -1)
         # What the host takes beyond is what is left of the slot.
         left = float(self.times(kind, row, 1.0 / slowest)) - made.units
         if left > 1e-12:
@@ -226,6 +226,11 @@ class _Step:
         chain = next(chain for chain in self.order.chains if row in chain)
         other = chain[chain.index(row) + (1 if kind == FORWARD else -1)]
         return held / float(self.link.rate(np.asarray(row % self.order.stages), np.asarray(other % self.order.stages)))
+
+    def transfer(self, time: float) -> Sends:
+        """Parts of what takes `time` [s] to hand over: the transfer itself, and parts put together where receivers do not keep them."""
+        each = [float(part[0]) for part in (self.steps.between.transfer, self.steps.between.whole)]
+        return tuple((name, time * part / sum(each)) for name, part in zip(("send_recv", "all_gather"), each, strict=True) if time)
 
     def _copied(self, made: _Layout, kind: int, row: int) -> None:
         """Activations, and shards of weights with their gradients, between the device and its host while the pass runs."""
@@ -428,11 +433,9 @@ class _Filler:
 
     def _transfer(self, lag: float, stream: int) -> Pass:
         """Activations, or their gradients, on their way, and their parts put together where receivers do not keep them divided."""
-        between = self.step.steps.between
-        transfer, whole = float(between.transfer[0]), float(between.whole[0])
-        made = _Layout(self.step.names)
-        end = made.add("send_recv", stream, COMMUNICATION, 0.0, lag * transfer / (transfer + whole), -1)
-        made.add("all_gather", stream, COMMUNICATION, end, lag * whole / (transfer + whole), -1)
+        made, end = _Layout(self.step.names), 0.0
+        for name, time in self.step.transfer(lag):
+            end = made.add(name, stream, COMMUNICATION, end, time, -1)
         return made.made("transfer")
 
     def _batches(self, walk: Walk) -> Index:
@@ -462,7 +465,9 @@ class _Filler:
         step, closing = self.step, self.step.closing
         host = float(step.machine.stack.host.step[0])
         if not step.order.flush:
-            return self._finish(np.full(len(self.classes), ends.max()), np.full(len(self.classes), -1), host)
+            through = [float(ends[one.stage, one.kind]) for one in self.classes]
+            begin, latest = self._tied(max(through), last, int(np.argmax(through)))
+            return self._finish(np.full(len(self.classes), begin), np.full(len(self.classes), last[latest]), host)
         there = ends.max(axis=1)
         if len(step.order.chains) > 1:  # both directions of a layer are reduced together
             there = np.maximum(there, there[::-1])
@@ -482,17 +487,24 @@ class _Filler:
             if begin > own:
                 self.joins.append((int(last[slowest[one.stage]]), int(reduced[device])))
         latest = max(range(len(self.classes)), key=lambda i: after[self.classes[i].stage])
-        tied = float(step.steps.between.tied[0])
-        begin = float(after.max())
-        if tied:
-            ends_ = self.passed(_unit_pass(step.names, "all_reduce", PIPELINE, COMMUNICATION))
-            before = int(reduced[latest])
-            for device, one in enumerate(self.classes):
-                if one.stage in (0, step.order.stages - 1):
-                    reduced[device] = self.add(device, ends_, begin, begin + tied)
-                    self.joins.append((before, int(reduced[device])))
-            latest = next(i for i, one in enumerate(self.classes) if one.stage == 0)
-        return self._update(closing, begin + tied, reduced, int(reduced[latest]), host)
+        begin, latest = self._tied(float(after.max()), reduced, latest)
+        return self._update(closing, begin, reduced, int(reduced[latest]), host)
+
+    def _tied(self, begin: float, last: Index, latest: int) -> tuple[float, int]:
+        """Sum of the gradients of a table that first and last stage both hold, once all classes are there; its end [s], and a class of it.
+
+        `last` is the last slot of every class, which it becomes where there is such a table; `latest` the class that ends last.
+        """
+        time = float(self.step.steps.between.tied[0])
+        if not time:
+            return begin, latest
+        passed = self.passed(_unit_pass(self.step.names, "all_reduce", PIPELINE, COMMUNICATION))
+        before = int(last[latest])
+        for device, one in enumerate(self.classes):
+            if one.stage in (0, self.step.order.stages - 1):
+                last[device] = self.add(device, passed, begin, begin + time)
+                self.joins.append((before, int(last[device])))
+        return begin + time, next(i for i, one in enumerate(self.classes) if one.stage == 0)
 
     def _reduce_pass(self, closing: Closing, stage: int) -> Pass:
         """Reductions of a stage's gradients, which may have begun beside the last pass: what is exposed is the time of the pass."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.schedules import PipelineOrder, ahead, pipeline_order
+from crossflow.parallel.schedules import NATURAL, PipelineOrder, ahead, pipeline_order
 
 ROUNDS = 3  # rounds of `stages` microbatches after which the repetition is looked for: warm-up, and two to compare
 FEW = 12_000  # slots times points up to which plain numbers are faster than arrays
@@ -121,19 +121,34 @@ def pipeline_ends(
     transfer : time from one stage to the next during which neither stage is held up, shape (n,). [s]
     weight : time of the weight gradients of every row where the schedule has them apart. [s]
     """
+    if backward is None and chunks == 1 and schedule in NATURAL:
+        return _flow_line(forward, transfer, microbatches)
     durations = np.concatenate([part for part in (forward, backward, weight) if part is not None])
     result, left, short = np.zeros((stages, len(transfer))), np.arange(len(transfer)), ROUNDS * stages + microbatches % stages
-    while schedule == "1f1b" and backward is not None and left.size and short + stages < microbatches:
-        walk = walk_of(pipeline_order(schedule, stages, chunks, short))
+
+    def walked(count: int) -> Walk:
+        order = pipeline_order(schedule, stages, chunks, count)
+        return walk_of(order if backward is not None else order.forward_only)
+
+    while schedule == "1f1b" and left.size and short + stages < microbatches:
+        walk = walked(short)
         ends = slot_ends(walk, durations[:, left], transfer[left])
-        round_, repeats = _repetition(ends, walk, stages, chunks)
+        round_, repeats = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
         result[:, left] = _last(ends, walk) + round_ * ((microbatches - short) / stages)
         left, short = left[~repeats], 2 * short - microbatches % stages
     if left.size:
-        order = pipeline_order(schedule, stages, chunks, microbatches)
-        walk = walk_of(order if backward is not None else order.forward_only)
+        walk = walked(microbatches)
         result[:, left] = _last(slot_ends(walk, durations[:, left], transfer[left]), walk)
     return result
+
+
+def _flow_line(forward: Array, transfer: Array, microbatches: int) -> Array:
+    """Ends of stages that pass microbatches on and wait for nothing to come back, shape (stages, n). [s]
+
+    All microbatches take the same: the first goes through all stages, the others follow at the pace of the slowest one so far.
+    """
+    arrived = np.cumsum(forward, axis=0) + np.arange(len(forward))[:, None] * transfer
+    return arrived + (microbatches - 1) * np.maximum.accumulate(forward, axis=0) if microbatches > 1 else arrived
 
 
 def _last(ends: Array, walk: Walk) -> Array:
@@ -141,17 +156,18 @@ def _last(ends: Array, walk: Walk) -> Array:
     return np.asarray(ends[[mine[-1] for mine in walk.stages]])
 
 
-def _repetition(ends: Array, walk: Walk, stages: int, chunks: int) -> tuple[Array, Mask]:
+def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Mask]:
     """What a round of microbatches adds, shape (n,) [s], and where it adds that to every slot.
 
     The last `stages` pairs of a forward and a backward pass on each stage, before it has no more forward passes, are compared
-    with those a round before: between them they hold a slice through all stages that all later slots come after.
+    with those a round before: between them they hold a slice through all stages that all later slots come after. With one of the
+    `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
     """
     found, total = np.stack(walk.stages), len(walk.stages[0])
-    stop = np.array([total - ahead(stages, chunks, stage) for stage in range(stages)])
-    window = stop[:, None] - np.arange(1, 2 * stages + 1)
+    stop = np.array([total - (ahead(stages, chunks, stage) if kinds > 1 else 0) for stage in range(stages)])
+    window = stop[:, None] - np.arange(1, kinds * stages + 1)
     slots = np.take_along_axis(found, window, axis=1).ravel()
-    earlier = np.take_along_axis(found, window - 2 * stages * chunks, axis=1).ravel()
+    earlier = np.take_along_axis(found, window - kinds * stages * chunks, axis=1).ravel()
     with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
         added = ends[slots] - ends[earlier]
     round_ = added.max(axis=0)
