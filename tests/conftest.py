@@ -8,6 +8,7 @@ import pytest
 import crossflow
 from crossflow.__main__ import main
 from crossflow.architecture import architecture
+from crossflow.errors import SpecError
 from crossflow.technology import load_library
 
 hypothesis.settings.register_profile("crossflow", deadline=None, derandomize=True, database=None, max_examples=60)
@@ -18,6 +19,18 @@ hypothesis.settings.load_profile("crossflow")
 def exactly():
     """Pattern that matches one whole sentence, as `pytest.raises(match=...)` takes it."""
     return lambda sentence: f"^{re.escape(sentence)}$"
+
+
+@pytest.fixture(scope="session")
+def problems():
+    """Paths and messages of all problems of a specification that is refused."""
+
+    def of(made, *given, **changes):
+        with pytest.raises(SpecError) as caught:
+            made(*given, **changes)
+        return [(problem.path, problem.message) for problem in caught.value.problems]
+
+    return of
 
 
 @pytest.fixture(scope="session")

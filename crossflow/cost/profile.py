@@ -154,9 +154,8 @@ def read_profile(path: Path, device: str) -> Profile:
     """
     problems: list[Problem] = []
     found: dict[Key, dict[str, list[Measured]]] = {}
-    any_row = False
-    for line, row in _rows(path):
-        any_row = True
+    rows = list(_rows(path))
+    for line, row in rows:
         where = f"row {line}"
         sentence = _unreadable(row)
         if sentence is not None:
@@ -170,7 +169,7 @@ def read_profile(path: Path, device: str) -> Profile:
             problems.append(Problem(file=str(path), line=line, path=where, message=str(error)))
             continue
         found.setdefault(key, {}).setdefault(row["op"], []).append(measured)
-    if not problems and not any_row:
+    if not rows:
         problems.append(Problem(file=str(path), message=f"holds no event; it has a row for each, with the columns {', '.join(COLUMNS)}"))
     if problems:
         raise SpecError(problems)

@@ -21,15 +21,17 @@ from crossflow.cost.profile import PROFILED, SCOPES, message_shape
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
-from crossflow.parallel.blocks import block_kernels, units
+from crossflow.parallel.blocks import Kernels, block_kernels, units
 from crossflow.parallel.plan import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.software import SoftwareStack
 from crossflow.step import Machine
+from crossflow.step.passes import between_sizes
 from crossflow.step.slots import handovers
 from crossflow.step.stages import alike, row_counts
 from crossflow.step.transformer import transformer_step
 from crossflow.step.weights import weights_of
+from crossflow.workload.job import Job
 
 NODES = 2  # on which everything can be measured: the fewest that have a network between them
 
@@ -115,9 +117,13 @@ def events(scenario: Scenario) -> EventList:
         raise CrossflowError(f"events are listed of transformers; {scenario.name} is a {scenario.workload.model}")
     check_strategy(scenario)
     runs_on = machine(scenario, scenario.architecture)
-    layout = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node)
+    layout, job = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node), scenario.job()
+    case = _Case(
+        plan=plan, layout=layout, job=job, machine=runs_on, kernels=block_kernels(job, layout, runs_on.stack),
+        occurs=_Occurrences.of(plan, layout, job, runs_on.stack),
+    )  # fmt: skip
     sums: dict[tuple[str, str, str, int, str], list[float]] = {}
-    for key, time, count in (*_kernels(scenario, layout), *_messages(scenario, layout)):
+    for key, time, count in (*_kernels(case), *_messages(case)):
         entry = sums.setdefault(key, [time, 0.0])
         entry[1] += count
     name = scenario.system.name
@@ -127,7 +133,7 @@ def events(scenario: Scenario) -> EventList:
         if count and time > 0
     ]
     found.sort(key=lambda event: -event.time * event.count * event.ranks)
-    step = float(transformer_step(scenario.job(), layout, runs_on).total[0]) * plan.devices
+    step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
     most = NODES * runs_on.node
     profiling = sum(event.time * min(event.ranks, PROFILED if event.op == "all_reduce" else most) for event in found)
     return EventList(events=tuple(found), step=step, profiling=profiling)
@@ -156,12 +162,10 @@ class _Occurrences:
     selective: Array
 
     @classmethod
-    def of(cls, scenario: Scenario, layout: Layout) -> _Occurrences:
+    def of(cls, plan: Plan, layout: Layout, job: Job, stack: SoftwareStack) -> _Occurrences:
         """Those of a step with one plan."""
-        plan, job = scenario.strategy, scenario.job()
-        assert isinstance(plan, Plan)  # the caller has looked
         shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
-        held = [part.sum(axis=0) * plan.tp * plan.cp * plan.dp for part in row_counts(job, shape, balanced=scenario.balanced)]
+        held = [part.sum(axis=0) * plan.tp * plan.cp * plan.dp for part in row_counts(job, shape, balanced=stack.stages == "balanced")]
         forward, backward, weight = (part * shape.microbatches / float(layout.directions[0]) for part in held)
         again = np.array([name not in ("embedding", "head") for name, _ in units(job.model)]) * backward
         return cls(
@@ -177,29 +181,36 @@ class _Occurrences:
         }  # fmt: skip
 
 
-def _kernels(scenario: Scenario, layout: Layout) -> Iterator[Found]:
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """One step: its plan, what it runs on, what a microbatch takes, and how often units run."""
+
+    plan: Plan
+    layout: Layout
+    job: Job
+    machine: Machine
+    kernels: Kernels
+    occurs: _Occurrences
+
+
+def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
-    job, runs_on = scenario.job(), machine(scenario, scenario.architecture)
-    kernels, dtype = block_kernels(job, layout, runs_on.stack), job.dtype
-    names = {name: i for i, (name, _) in enumerate(units(job.model))}
-    occurs = _Occurrences.of(scenario, layout).of_phases(runs_on.stack)
-    times = kernel_times(kernels, runs_on.architecture, runs_on.stack, dtype, job.element, 1, runs_on.profile)
-    shapes = kernel_shapes(kernels, dtype, wide_type(runs_on.architecture, dtype), 1)
+    job, runs_on, kernels = case.job, case.machine, case.kernels
+    names, phases = _places(job), case.occurs.of_phases(runs_on.stack)
+    times = kernel_times(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, 1, runs_on.profile)
+    shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype), 1)
     places = [[(entry[0], entry[1]) for entry in entries] for entries in (kernels.products, kernels.passes, kernels.scores)]
     for entries, identities, part in zip(places, shapes, times, strict=False):
         for i, ((unit, phase), (op, type_, shape)) in enumerate(zip(entries, identities, strict=True)):
             time = float(part["compute"][i, 0] - part["launch"][i, 0])
-            yield (op, shape[0], type_, 1, ""), time, float(occurs[phase][names[unit]])
+            yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]])
 
 
-def _messages(scenario: Scenario, layout: Layout) -> Iterator[Found]:
+def _messages(case: _Case) -> Iterator[Found]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
-    job, runs_on, plan = scenario.job(), machine(scenario, scenario.architecture), scenario.strategy
-    assert isinstance(plan, Plan)  # the caller has looked
-    names = {name: i for i, (name, _) in enumerate(units(job.model))}
-    occurs, of_state = _Occurrences.of(scenario, layout), weights_of(job, layout, runs_on.stack)
-    phases = occurs.of_phases(runs_on.stack)
-    for message in block_kernels(job, layout, runs_on.stack).messages:
+    job, runs_on, plan, layout, occurs = case.job, case.machine, case.plan, case.layout, case.occurs
+    names, phases, of_state = _places(job), occurs.of_phases(runs_on.stack), weights_of(job, layout, runs_on.stack)
+    for message in case.kernels.messages:
         size = float(np.broadcast_to(message.size, (1,))[0])
         yield from _message(runs_on, message.collective, size, getattr(layout, message.group), phases[message.phase][names[message.part]])
     # Sharded weights come with every pass, their gradients go with every microbatch, as all do where each updates the weights.
@@ -208,23 +219,18 @@ def _messages(scenario: Scenario, layout: Layout) -> Iterator[Found]:
     for shared in of_state.messages:
         for size, count in zip(shared.size[:, 0].tolist(), often[shared.role].tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)
-    if plan.pp > 1:
-        yield from _between(scenario, layout, float(of_state.parameters[-1, 0]) * runs_on.stack.gradient_size(job.element))
-
-
-def _between(scenario: Scenario, layout: Layout, table: float) -> Iterator[Found]:
-    """What stages send each other, and the sum of the gradients of a `table` that the first and the last both hold. [B]"""
-    job, runs_on, plan = scenario.job(), machine(scenario, scenario.architecture), scenario.strategy
-    assert isinstance(plan, Plan)  # the caller has looked
     across, microbatches = plan.tp * plan.cp * plan.dp, int(layout.microbatches[0])
-    boundary = float(job.element * plan.micro_batch * job.tokens(job.model.tokens) / plan.cp * job.model.embedding.width)
     ways = handovers(plan.schedule, plan.pp, plan.virtual_stages, microbatches)[: 1 + job.training]
     handed = float(ways.sum()) * microbatches / float(layout.directions[0]) * across
-    yield from _message(runs_on, "send_recv", boundary / plan.tp, layout.stages, handed * 2.0)
-    if not plan.sequence_parallel:
-        yield from _message(runs_on, "all_gather", boundary, layout.tensor, handed)
-    if job.training and job.model.tied and not job.is_frozen("embedding", None):
-        yield from _message(runs_on, "all_reduce", table, layout.stages, 2.0 * across)
+    transfer, whole, tied = (float(size[0]) for size in between_sizes(job, layout, of_state, runs_on.stack))
+    yield from _message(runs_on, "send_recv", transfer, layout.stages, handed * 2.0)
+    yield from _message(runs_on, "all_gather", whole, layout.tensor, handed)
+    yield from _message(runs_on, "all_reduce", tied, layout.stages, 2.0 * across)
+
+
+def _places(job: Job) -> Mapping[str, int]:
+    """Places of the units of a model by name."""
+    return {name: i for i, (name, _) in enumerate(units(job.model))}
 
 
 def _message(runs_on: Machine, collective: str, size: float, group: Group, count: float) -> Iterator[Found]:

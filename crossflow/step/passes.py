@@ -211,15 +211,22 @@ def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies 
 
 def _between(job: Job, layout: Layout, machine: Machine, wires: Wires, state: State) -> Between:
     """Times of what goes between stages, none where there is one."""
+    transfer, whole, tied = between_sizes(job, layout, state.weights, machine.stack)
+    return Between(
+        transfer=wires.time("send_recv", transfer, layout.stages),
+        whole=wires.time("all_gather", whole, layout.tensor),
+        tied=wires.time("all_reduce", tied, layout.stages),
+    )
+
+
+def between_sizes(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -> tuple[Array, Array, Array]:
+    """Sizes of what `Between` takes, each of shape (n,). [B]"""
     several = layout.pp > 1
     boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
     shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
-    table = state.weights.parameters[-1] * machine.stack.gradient_size(job.element) * shared
-    return Between(
-        transfer=wires.time("send_recv", np.where(several, boundary / layout.tp, 0.0), layout.stages),
-        whole=wires.time("all_gather", np.where(layout.sequence_parallel | ~several, 0.0, boundary), layout.tensor),
-        tied=wires.time("all_reduce", np.where(several, table, 0.0), layout.stages),
-    )
+    table = weights.parameters[-1] * stack.gradient_size(job.element) * shared
+    whole = np.where(layout.sequence_parallel | ~several, 0.0, boundary)
+    return np.where(several, boundary / layout.tp, 0.0), whole, np.where(several, table, 0.0)
 
 
 def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:

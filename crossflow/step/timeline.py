@@ -215,12 +215,15 @@ class _Step:
         at = kind * len(self.rows) + row
         busy, gpu, host = (float(part[at, 0]) for part in (self.slots.busy, self.slots.gpu, self.slots.host))
         extra = self.compute(kind, row) * (np.asarray(slower) - 1.0)
-        held = 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
-        return np.asarray(busy + self.handed(kind, row) - held + np.maximum(gpu + extra, host) - max(gpu, host))
+        return np.asarray(busy + self.handed(kind, row) - self._held(kind, row) + np.maximum(gpu + extra, host) - max(gpu, host))
+
+    def _held(self, kind: int, row: int) -> float:
+        """Time that a slot's stage would be held up by what it hands over on even links. [s]"""
+        return 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
 
     def handed(self, kind: int, row: int) -> float:
         """Time that a slot's stage is held up by what it hands over. [s]"""
-        held = 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
+        held = self._held(kind, row)
         if not held or self.link is None:
             return held
         chain = next(chain for chain in self.order.chains if row in chain)
@@ -322,10 +325,10 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     )  # fmt: skip
     if not np.isfinite(slots.busy).all() or not np.isfinite(step.closing.exposed + step.closing.update).all():
         raise CrossflowError(f"{title}: the step never ends, so it has no timeline; `crossflow predict` says why")
-    together = in_step(layout, flush=order.flush)
-    world = World.of(uneven, layout, walk_of(order), shape.stages, in_step=together, wraps=shape.chunks > 1 or len(order.chains) > 1)
+    walk, together = walk_of(order), in_step(layout, flush=order.flush)
+    world = World.of(uneven, layout, walk, shape.stages, in_step=together, wraps=shape.chunks > 1 or len(order.chains) > 1)
     step = replace(step, link=world)
-    return _Filler(step=step, world=world, title=title).filled()
+    return _Filler(step=step, world=world, walk=walk, title=title).filled()
 
 
 @dataclass
@@ -334,6 +337,7 @@ class _Filler:
 
     step: _Step
     world: World
+    walk: Walk
     title: str
     classes: list[_Class] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
@@ -346,7 +350,7 @@ class _Filler:
         """Add one slot; its number."""
         return int(self.extend([device], [passed], [start], [end], [microbatch], [-1], [0.0])[0])
 
-    def extend(self, *columns: Sequence[float] | Array) -> Index:
+    def extend(self, *columns: Sequence[float] | Array | Index) -> Index:
         """Add slots by columns as in `crossflow.timeline.record.Slots`; their numbers."""
         arrays = tuple(np.asarray(column) for column in columns)
         self.columns.append(arrays)
@@ -364,42 +368,41 @@ class _Filler:
         """All slots."""
         step, world = self.step, self.world
         self.classes = _classes(world, step.order.stages)
-        walk = walk_of(step.order)
-        starts, ends = self._times(walk)
-        last = self._pipelines(walk, starts, ends)
-        total = self._close(last, np.stack([ends[mine].max(axis=0) for mine in walk.stages]))
+        starts, ends = self._times()
+        last = self._pipelines(starts, ends)
+        total = self._close(last, np.stack([ends[mine].max(axis=0) for mine in self.walk.stages]))
         return Timeline(
             title=self.title, names=tuple(step.names), passes=tuple(self.passes), slots=self._slots(), devices=tuple(self._devices()),
-            total=total, node=step.machine.node, memory=self._memory(walk, starts, ends),
-            capacity=float(step.machine.architecture.memory.capacity[0]), even_idle=self._even_idle(walk),
+            total=total, node=step.machine.node, memory=self._memory(starts, ends),
+            capacity=float(step.machine.architecture.memory.capacity[0]), even_idle=self._even_idle(),
         )  # fmt: skip
 
-    def _times(self, walk: Walk) -> tuple[Array, Array]:
+    def _times(self) -> tuple[Array, Array]:
         """Start and end of every slot of the schedule in every kind of replica, shape (slots, kinds of replicas). [s]"""
-        step, world, order = self.step, self.world, self.step.order
+        step, world, walk, order = self.step, self.world, self.walk, self.step.order
         stage = walk.kind_row % order.rows % order.stages
         slower, durations = world.jitter / world.slowest[stage], np.zeros(world.jitter.shape)
         for at in np.unique(walk.kind_row):
             mine = walk.kind_row == at
             durations[mine] = step.times(*divmod(int(at), order.rows), slower[mine])
-        return uneven_times(walk, durations, self._lags(walk))
+        return uneven_times(walk, durations, self.lags[:, None])
 
-    def _lags(self, walk: Walk) -> Array:
-        """Time that what each slot needs travels from another stage, shape (slots, 1). [s]"""
-        order, flight = self.step.order, float(self.step.slots.flight[0])
+    @functools.cached_property
+    def lags(self) -> Array:
+        """Time that what each slot needs travels from another stage, shape (slots,). [s]"""
+        walk, order, flight = self.walk, self.step.order, float(self.step.slots.flight[0])
         row = walk.kind_row % order.rows
         sender = np.append(row, 0)[walk.source] % order.stages
-        return np.where(walk.crosses, flight / self.world.rate(sender, row % order.stages), 0.0)[:, None]
+        return np.where(walk.crosses, flight / self.world.rate(sender, row % order.stages), 0.0)
 
-    def _pipelines(self, walk: Walk, starts: Array, ends: Array) -> Index:
+    def _pipelines(self, starts: Array, ends: Array) -> Index:
         """Slots of the schedule of all classes; the last slot of every class, shape (classes,)."""
-        lags, batches, nowhere = self._lags(walk)[:, 0], self._batches(walk), len(walk.before)
+        walk, lags, batches, nowhere = self.walk, self.lags, self.batches, len(self.walk.before)
         # Number of every slot in the first class of its stage, by kind of replica; senders are looked up there.
         number = np.full((len(self.world.members), nowhere + 1), -1, dtype=np.intp)
         places, last = [], np.zeros(len(self.classes), dtype=np.intp)
         for device, one in enumerate(self.classes):
-            at = walk.stages[one.stage]
-            at = at[ends[at, one.kind] > starts[at, one.kind]]
+            at = self._run(one, starts, ends)
             passes = self._table(one)[walk.kind_row[at]]
             own = self.count + np.arange(len(at))
             if one.group == 0:
@@ -411,20 +414,24 @@ class _Filler:
             )
         for device, (one, at) in enumerate(zip(self.classes, places, strict=True)):
             self.columns[device][5][:] = np.where(walk.crosses[at], number[one.kind, walk.source[at]], -1)
-        self._sent(walk, ends)
+        self._sent(ends)
         return last
 
-    def _sent(self, walk: Walk, ends: Array) -> None:
+    def _run(self, one: _Class, starts: Array, ends: Array) -> Index:
+        """Places in the walk of the slots of a class that take any time."""
+        at = self.walk.stages[one.stage]
+        return np.asarray(at[ends[at, one.kind] > starts[at, one.kind]])
+
+    def _sent(self, ends: Array) -> None:
         """Transfers that travel while stages go on, on the sender's streams, one a direction: slots that take none of its time."""
-        lags, batches, order = self._lags(walk)[:, 0], self._batches(walk), self.step.order
+        walk, lags, batches, order = self.walk, self.lags, self.batches, self.step.order
         crossing = np.flatnonzero(walk.crosses & (lags > 0))
         source = walk.source[crossing]
         sender = walk.kind_row[source] % order.rows % order.stages
         streams = np.where(walk.kind_row[crossing] < order.rows, PIPELINE, BACKWARDS)
-        passes = {}
-        for lag, stream in {(float(lag), int(stream)) for lag, stream in zip(lags[crossing], streams, strict=True)}:
-            passes[lag, stream] = self.passed(self._transfer(lag, stream))
-        numbers = np.array([passes[float(lag), int(stream)] for lag, stream in zip(lags[crossing], streams, strict=True)], dtype=np.intp)
+        kinds, which = np.unique(np.stack([lags[crossing], streams]), axis=1, return_inverse=True)
+        passes = [self.passed(self._transfer(lag, int(stream))) for lag, stream in kinds.T.tolist()]
+        numbers = np.array(passes, dtype=np.intp)[which.ravel()]
         for device, one in enumerate(self.classes):
             mine = sender == one.stage
             at, count = ends[source[mine], one.kind], int(mine.sum())
@@ -438,11 +445,11 @@ class _Filler:
             end = made.add(name, stream, COMMUNICATION, end, time, -1)
         return made.made("transfer")
 
-    def _batches(self, walk: Walk) -> Index:
+    @functools.cached_property
+    def batches(self) -> Index:
         """Microbatch of every slot of the walk."""
-        order = self.step.order
-        found = np.zeros(len(walk.before), dtype=np.intp)
-        for mine, slots in zip(walk.stages, order.slots, strict=True):
+        found = np.zeros(len(self.walk.before), dtype=np.intp)
+        for mine, slots in zip(self.walk.stages, self.step.order.slots, strict=True):
             found[mine] = slots[:, 2]
         return found
 
@@ -572,17 +579,16 @@ class _Filler:
             found.append(Device(name=name, stage=one.stage, ranks=self.world.ranks(one.stage, members, one.within)))
         return found
 
-    def _memory(self, walk: Walk, starts: Array, ends: Array) -> tuple[tuple[Array, Array], ...]:
+    def _memory(self, starts: Array, ends: Array) -> tuple[tuple[Array, Array], ...]:
         """What every class holds, when: activations come with forward passes and go with backward passes."""
         step, order = self.step, self.step.order
         shape = replace(alike(step.layout)[0], microbatches=order.microbatches)
         book = ledger(step.job, step.layout, step.machine, shape)
-        kind, row = np.divmod(walk.kind_row, order.rows)
+        kind, row = np.divmod(self.walk.kind_row, order.rows)
         last = WEIGHT if order.split else BACKWARD
         found = []
         for one in self.classes:
-            at = walk.stages[one.stage]
-            at = at[ends[at, one.kind] > starts[at, one.kind]]
+            at = self._run(one, starts, ends)
             kept, working = book.kept[row[at]], book.working[row[at]]
             runs = BACKWARD if step.job.training else FORWARD
             come = np.where(kind[at] == FORWARD, kept, 0.0) + np.where(kind[at] == runs, working, 0.0)
@@ -599,12 +605,12 @@ class _Filler:
             found.append((np.concatenate([[0.0], times]), held))
         return tuple(found)
 
-    def _even_idle(self, walk: Walk) -> Array:
+    def _even_idle(self) -> Array:
         """Time that every class would be without work in an even pipeline: its bubble. [s]"""
-        order, busy = self.step.order, self.step.slots.busy[:, 0]
+        walk, order, busy = self.walk, self.step.order, self.step.slots.busy[:, 0]
         mean = busy.reshape(-1, order.rows).mean(axis=1)
         durations = mean[walk.kind_row // order.rows][:, None]
-        _, ends = uneven_times(walk, durations, self._lags(walk))
+        _, ends = uneven_times(walk, durations, self.lags[:, None])
         return np.array([max(ends.max() - durations[walk.stages[one.stage]].sum(), 0.0) for one in self.classes])
 
 
