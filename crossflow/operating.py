@@ -188,7 +188,7 @@ def reference_peak(dtype: str) -> Array:
     """Peak rate of the A100 in a data type: of its matrix units, else of its vector units; NaN where it has none. [flop/s]"""
     system, _ = resolve(Document(file=REFERENCE, data={"template": REFERENCE}))
     assert isinstance(system, DatasheetSystem)  # it ships with the package
-    return system.throughput.get(dtype, system.vector_throughput.get(dtype, UNKNOWN))
+    return system.product_rates.get(dtype, UNKNOWN)
 
 
 def _array(value: ArrayLike) -> Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from crossflow.architecture import GeneratedSystem
-from crossflow.architecture.datasheet import REFERENCE_UNIT
+from crossflow.architecture.datasheet import REFERENCE_UNIT, sizing_types
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
@@ -104,6 +104,8 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
     if energy.flop is None:
         yield unit, {"nominal_power", "leakage", "nominal_flop_rate", "nominal_frequency"}
         yield ("logic_rule",), {"power_per_step"}
+    if system.execution.chip_power is not None:
+        yield unit, {"nominal_voltage", "threshold_voltage", "minimum_voltage"}
     if system.levels["memory"].latency is None:
         yield ("memory", technology.memory), {"access_latency"}
     if energy.memory is None:
@@ -112,7 +114,8 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
         if port.bandwidth is not None:
             open_ = {"latency": port.latency, "nominal_energy_per_bit": own}
             yield ("link", technology.link), {name for name, value in open_.items() if value is None}
-    for name in (name for name in system.levels if name in library.on_chip):
+    caches = [name for name in system.levels if name in library.on_chip]
+    for name in caches if system.execution.chip_power is None else ():  # else the chip's energy has theirs in it
         yield ("on_chip", name), {"dynamic_energy_per_bit"}
         yield from ((entry, {"sram_energy"}) for entry in (node, ("logic", library.on_chip[name].node)))
 
@@ -145,6 +148,8 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
     """Whether a figure counts for the workload's data type; vector units without its rate work in fp32."""
     system, dtype = scenario.system, scenario.workload.dtype
     if path[0] in ("rates", "throughput"):
+        if isinstance(system, DatasheetSystem) and system.execution.chip_power is not None and path[1] in sizing_types(system):
+            return True  # the size of the matrix units, from which the power that they draw follows
         return path[1] == dtype
     if path[0] in ("vector_rates", "vector_throughput"):
         return path[1] == (dtype if dtype in getattr(system, path[0]) else "fp32")

@@ -277,7 +277,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     if isinstance(system, GeneratedSystem):
         dtypes, what = system.rates, "rates"
     else:
-        dtypes, what = system.throughput, "throughput"
+        dtypes, what = system.product_rates, "throughput"
     if workload.dtype not in dtypes:
         raise SpecError(
             [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]

@@ -91,6 +91,7 @@ class SoftwareStack(FileModel):
     known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
     attention: AttentionKernel
     fused: tuple[Fusion, ...] = ()
+    fused_half: tuple[Fusion, ...] = Field(default=(), description="groups that are one kernel in training of 16 bits or fewer alone")
     weight: Literal["dtype", "fp32"] = Field(
         default="dtype",
         description="precision in which weights are kept and, where sharded, gathered; fp32 is autocast: each product casts its own",

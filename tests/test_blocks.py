@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from crossflow.cost.parts import sent_bytes
+from crossflow.files import Document
 from crossflow.parallel.blocks import block_kernels, units
 from crossflow.parallel.plan import Layout, Plan
 from crossflow.software import load_stack
@@ -16,6 +17,7 @@ GPT = {
 }  # fmt: skip
 MOE = {"experts": {"count": 8, "active": 2}}
 UNFUSED, FLASH = "megatron-lm-2021", "megatron-core"
+FUSED = ["softmax", "activation", "residual", "norm"]
 BACKWARD = ("input", "weight")
 
 
@@ -214,6 +216,17 @@ def test_dropout_moves_more_and_computes_nothing_more():
     plain, dropped = (kernels_of(job_of(dropout=dropout), Plan()) for dropout in (False, True))
     assert sum(float(np.sum(moved)) for _, _, moved, *_ in dropped.passes) > sum(float(np.sum(moved)) for _, _, moved, *_ in plain.passes)
     assert product_flops(plain, "forward", *BACKWARD) == product_flops(dropped, "forward", *BACKWARD)
+
+
+def test_a_fused_softmax_of_half_precision_falls_apart_in_single():
+    """Softmax r1 w1, backward r2 w1; apart also scale and mask, r1 w1 each, either way: 4 more of the scores forward, 4 back."""
+    scores = GPT["heads"] * GPT["sequence"] ** 2 * 4
+    apart = kernels_of(job_of(dtype="tf32"), Plan())
+    fused = kernels_of(job_of(dtype="tf32"), Plan(), stack=Document(file="s", data={"like": UNFUSED, "fused": FUSED}))
+    for phase in ("forward", "input", "again"):
+        assert moved(apart, phase, of="0.0") - moved(fused, phase, of="0.0") == pytest.approx(4 * scores)
+    half = [kernels_of(job_of(), Plan(), stack=Document(file="s", data={"like": UNFUSED, "fused": f})) for f in (FUSED, FUSED[1:])]
+    assert moved(half[0], "forward", of="0.0") == moved(half[1], "forward", of="0.0")  # still one kernel in half precision
 
 
 # -------------------------------------------------------------------------------------------- narrow types

@@ -28,14 +28,15 @@ def grid():
 
 
 def test_the_best_and_the_worst_strategy_are_those_that_were_measured(grid):
-    """Network and precision are not published and were chosen with these points in view; the order of the others was not."""
+    """Network and precision are not published and were chosen with these points in view; nothing else was."""
     rates = grid[1]
     ranked = sorted(rates, key=lambda strategy: -rates[strategy])
     assert len(rates) == 15
     assert (ranked[0], ranked[-1]) == ("pp8-dp2", "tp16")
-    assert rates["pp8-dp2"] == pytest.approx(BEST, rel=0.15)
-    assert rates["tp16"] == pytest.approx(WORST, rel=0.20)
-    assert rates["pp8-dp2"] / rates["tp16"] == pytest.approx(BEST / WORST, rel=0.06)
+    assert ranked[1] == "tp2-pp4-dp2"
+    assert rates["pp8-dp2"] == pytest.approx(BEST, rel=0.06)
+    assert rates["tp16"] == pytest.approx(WORST, rel=0.08)
+    assert rates["pp8-dp2"] / rates["tp16"] == pytest.approx(BEST / WORST, rel=0.12)
     assert rates[ranked[1]] / rates[ranked[0]] == pytest.approx(SECOND / BEST, rel=0.02)
 
 

@@ -24,6 +24,7 @@ INTRA = [
     "hybrid-cube-mesh",
     "infinity-fabric",
     "pcie",
+    "pcie-host",
     "ethernet-mesh",
     "torus3d",
 ]
@@ -80,6 +81,8 @@ LONG = [
     # intra, ranks, collective, volume on the tightest link over what that link achieves [s/B]
     ("pcie", 8, "all_reduce", 2 * 7 / 8 / (0.738 * 32e9)),
     ("pcie", 8, "all_gather", 7 / 8 / (0.738 * 32e9)),
+    ("pcie-host", 4, "all_reduce", 2 * 3 / 4 / (0.563 * 32e9)),
+    ("pcie-host", 2, "send_recv", 1 / (0.563 * 32e9)),
     ("pairwise-nvlink", 4, "all_reduce", 2 * 3 / 4 / (0.738 * 32e9)),
     ("pairwise-nvlink", 2, "all_reduce", (1 + 0.439) / (0.99 * 300e9)),
     ("nvswitch", 8, "all_reduce", (2 * 7 / 8 + 0.439) / (0.99 * 300e9)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from crossflow.architecture.model import Architecture, Level, Port
 from crossflow.architecture.network import NetworkLevel
 from crossflow.architecture.template import DatasheetLevel, DatasheetSystem
-from crossflow.arrays import Array
+from crossflow.architecture.voltage import operate
+from crossflow.arrays import Array, Mask
 from crossflow.technology import Choice, Compute, TechLibrary
 
 ONE, ZERO, UNLIMITED = np.ones(1), np.zeros(1), np.array([np.inf])
@@ -20,47 +23,99 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
     memory = library.component("memory", technology.memory)
     link = library.component("link", technology.link)
     unit: Compute = library.scale(library.component("compute", REFERENCE_UNIT), Choice.of((technology.logic,)))
-    per_flop = unit.nominal_power * (1 - unit.leakage) / (unit.nominal_flop_rate * unit.nominal_frequency)
+    fastest = functools.reduce(np.maximum, (system.throughput[dtype] for dtype in sizing_types(system)))
+    clock, voltage = sustained(system, unit, fastest)
     levels = [_level(name, level, system, library) for name, level in system.levels.items() if name != "memory"]
     published = system.levels["memory"]
     assert published.bandwidth is not None  # the model has checked it
+    data = ONE if published.inline_ecc is None else 1.0 - published.inline_ecc
     main = Level(
         name="memory",
         scope="global",
-        capacity=published.capacity,
+        capacity=published.capacity * data,
         instances=ONE,
-        bandwidth=published.bandwidth * system.memory_utilisation,
+        bandwidth=published.bandwidth * data * system.memory_utilisation,
         latency=published.latency if published.latency is not None else memory.access_latency,
         energy=energy.memory if energy.memory is not None else memory.dynamic_energy_per_bit,
-    )
-    idle = system.power.idle if system.power.idle is not None else ZERO
-    fastest = next(
-        (system.throughput[dtype] for dtype in ("fp16", "bf16") if dtype in system.throughput), next(iter(system.throughput.values()))
     )
     side = np.sqrt(fastest / (2.0 * system.units * system.clock))  # multiply-accumulates of one unit, as a square
     return Architecture(
         name=system.name,
-        throughput=system.throughput,
+        throughput=system.product_rates,
         vector_throughput=system.vector_throughput,
         mcus=system.units,
         units=system.units,
         array_height=side,
         array_width=side,
         frequency=system.clock,
+        sustained_clock=clock,
         voltage=None,
         levels=(*levels, main),
         intra=_port(system.network.intra, link.latency, link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link),
         inter=_port(system.network.inter, link.latency, link.nominal_energy_per_bit if energy.inter_link is None else energy.inter_link),
-        energy_per_flop=energy.flop if energy.flop is not None else per_flop,
-        static_power=idle,
+        energy_per_flop=energy_per_flop(system, unit) * voltage**2,
+        static_power=at_rest(system),
         maximum_power=system.power.tdp,
         execution=system.execution,
+        problems=_problems(system),
     )
+
+
+def _problems(system: DatasheetSystem) -> tuple[tuple[Mask, str], ...]:
+    """Design points at which the device cannot run."""
+    short = np.asarray(system.power.tdp <= at_rest(system))
+    return ((short, "the power limit leaves nothing beside what the device draws at rest"),) if short.any() else ()
+
+
+def sizing_types(system: DatasheetSystem) -> tuple[str, ...]:
+    """Data types whose highest peak rate stands for the size of the matrix units: those of 16 bits, or what there is."""
+    return tuple(dtype for dtype in ("fp16", "bf16") if dtype in system.throughput) or tuple(system.throughput)[:1]
+
+
+def at_rest(system: DatasheetSystem) -> Array:
+    """Power drawn whatever is computed; none where it is not known. [W]"""
+    return ZERO if system.power.idle is None else system.power.idle
+
+
+def energy_per_flop(system: DatasheetSystem, unit: Compute) -> Array:
+    """Energy of an operation at the boost clock: of the matrix unit alone, or of the chip where its share is known. [J/flop]"""
+    if system.energy.flop is not None:
+        return system.energy.flop
+    alone = unit.nominal_power * (1 - unit.leakage) / (unit.nominal_flop_rate * unit.nominal_frequency)
+    chip = system.execution.chip_power
+    return alone if chip is None else np.asarray(alone * chip)
+
+
+def sustained(system: DatasheetSystem, unit: Compute, fastest: Array) -> tuple[Array, Array]:
+    """Clock and voltage in long matrix products, over those of the boost clock. [1], [1]
+
+    The generator's law of voltage, frequency and power [1]_ read the other way round: the boost clock is the nominal point,
+    at which the chip would draw ``fastest x energy_per_flop`` beside what it draws at rest, and the TDP is the budget. A
+    device of whose chip power nothing is known keeps its clock.
+
+    References
+    ----------
+    .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 4.4.1.
+    """
+    if system.execution.chip_power is None:
+        return ONE, ONE
+    point = operate(
+        np.maximum(system.power.tdp - at_rest(system), 0.0),
+        fastest * energy_per_flop(system, unit),
+        nominal=unit.nominal_voltage,
+        threshold=unit.threshold_voltage,
+        minimum=np.minimum(unit.minimum_voltage, unit.nominal_voltage),
+        maximum=unit.nominal_voltage,
+        leakage=ZERO,
+        divisible=False,
+    )
+    return point.frequency, point.voltage / unit.nominal_voltage
 
 
 def _level(name: str, level: DatasheetLevel, system: DatasheetSystem, library: TechLibrary) -> Level:
     shared = level.scope == "device"
-    bank = library.on_chip.get(name)
+    # What the whole chip switches for an operation has its caches' share in it.
+    bank = library.on_chip.get(name) if system.execution.chip_power is None else None
     energy = ZERO if bank is None else library.scale(bank, Choice.of((system.technology.logic,))).dynamic_energy_per_bit
     return Level(
         name=name,

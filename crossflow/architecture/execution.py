@@ -30,8 +30,10 @@ class Execution(FileModel):
     kernel_launch: Time = Field(description="time between kernels of one stream that no work fills")
     matrix_utilisation: Share = Field(description="highest share of the matrix peak that a long kernel reaches")
     vector_utilisation: Share = Field(description="highest share of the vector peak that a long kernel reaches")
-    sustained_power: Ratio = Field(
-        default=ONE, description="time of long-running matrix products over that of short ones, where the chip meets its power limit"
+    chip_power: Ratio | None = Field(
+        default=None,
+        description="power of the chip in long matrix products over that of its matrix units alone, as the library has them at its node;"
+        " the clock falls until the chip keeps to its TDP, and holds where this is absent",
     )
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
     tiles: TileExecution | None = None

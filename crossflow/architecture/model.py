@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from crossflow.architecture.execution import Execution
 from crossflow.arrays import Array, Mask
 
@@ -82,6 +84,7 @@ class Architecture:
     mcus, units : minimal compute units that run, and bundles of them (SMs, CUs) that share a first cache. [1]
     array_height, array_width : multiplier array of one unit, N_x and N_y of Eq. 5. [1]
     frequency, voltage : operating point. [Hz], [V]; voltage is None where the maker does not state it
+    sustained_clock : clock that the power limit leaves long matrix products, over `frequency`. [1]
     levels : memory levels from the nearest to main memory.
     intra, inter : ports inside a node (package, server) and out of it.
     energy_per_flop : dynamic energy of one operation. [J/flop]
@@ -109,6 +112,7 @@ class Architecture:
     static_power: Array
     maximum_power: Array
     execution: Execution
+    sustained_clock: Array = field(default_factory=lambda: np.ones(1))
     dataflow: str = "best"
     usage: tuple[BudgetUse, ...] = ()
     limits: tuple[Limit, ...] = ()

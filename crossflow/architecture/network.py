@@ -11,8 +11,8 @@ from crossflow.units import Bandwidth, Information, Ratio, Time
 
 Topology = Literal["single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh"]
 FabricKind = Literal[
-    "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "ethernet-mesh",
-    "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
+    "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "pcie-host",
+    "ethernet-mesh", "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
 ]  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class FabricParameters(FileModel):
     direct_step: Time = Field(description="ring step over direct links or PCIe")
     xgmi_efficiency: Ratio = Field(description="achieved over raw rate of xGMI links, rings")
     pcie_efficiency: Ratio = Field(description="achieved over raw PCIe rate, peer to peer through the host bridge")
+    host_memory_efficiency: Ratio = Field(description="same, through host memory: devices on the host's own ports, pcie-host")
     rdma_efficiency: Ratio = Field(description="achieved over NIC line rate, whole nodes: infiniband, roce, gpudirect-tcpxo, unknown RDMA")
     efa_efficiency: Ratio = Field(description="same, EFA")
     ethernet_efficiency: Ratio = Field(description="same, TCP")

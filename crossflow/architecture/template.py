@@ -16,6 +16,7 @@ from crossflow.architecture.execution import Execution
 from crossflow.architecture.host import Host
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.operation import Operation
+from crossflow.arrays import Array
 from crossflow.files import FileModel
 from crossflow.technology import Compute, Link, Memory, OnChip
 from crossflow.units import (
@@ -179,6 +180,9 @@ class DatasheetLevel(FileModel):
     capacity: Information
     bandwidth: Bandwidth | None = None
     latency: Time | None = None
+    inline_ecc: Share | None = Field(
+        default=None, description="share of its capacity and traffic that check bits take, of memory without chips of their own for them"
+    )
 
 
 class DatasheetPower(FileModel):
@@ -231,6 +235,11 @@ class DatasheetSystem(SystemFields):
         if memory is None or memory.bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
         return self
+
+    @property
+    def product_rates(self) -> Mapping[str, Array]:
+        """Peak rate of matrix products by data type: of the matrix units, or of the vector units for types that those lack. [flop/s]"""
+        return {**self.throughput, **{dtype: rate for dtype, rate in self.vector_throughput.items() if dtype not in self.throughput}}
 
 
 SystemSpec = GeneratedSystem | DatasheetSystem

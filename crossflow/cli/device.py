@@ -37,11 +37,17 @@ def _figures(device: Architecture) -> dict[str, RenderableType]:
         "matrix rate": _rates(device.throughput),
         "vector rate": _rates(device.vector_throughput),
         "units": _units(device),
-        "runs at": show(number(device.frequency), "Hz") + voltage,
+        "runs at": show(number(device.frequency), "Hz") + voltage + _sustained(device),
         "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest",
     }
     limit = _limits(device).get("compute")
     return rows if limit is None else rows | {"limited by": limit}
+
+
+def _sustained(device: Architecture) -> str:
+    """What the power limit leaves of the clock, where it leaves less."""
+    share = number(device.sustained_clock)
+    return f"; at the power limit, long products as at {show(share * number(device.frequency), 'Hz')}" if share < 1 else ""
 
 
 def _rates(rates: Any) -> Text:

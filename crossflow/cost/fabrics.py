@@ -180,7 +180,7 @@ def _transfer_inside(fabric: Fabric, bonded: bool, direct: bool) -> Path:
     if direct:
         efficiency = p.direct_efficiency if fabric.intra == "hybrid-cube-mesh" else p.xgmi_efficiency
         return Path(per_byte=_direct_links(fabric) / (efficiency * fabric.link), base=p.launch_transfer)
-    return Path(per_byte=1.0 / (p.pcie_efficiency * fabric.host), base=p.launch_transfer)
+    return Path(per_byte=1.0 / _host_rate(fabric), base=p.launch_transfer)
 
 
 def _direct_links(fabric: Fabric) -> int:
@@ -226,10 +226,16 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> Path:
 
 
 def _over_host(fabric: Fabric, collective: str, ranks: int) -> Path:
-    """Ring through the host's bridges."""
+    """Ring through the host's bridges, or through its memory."""
     p = fabric.parameters
     base = p.launch * fabric.age + ring_steps(collective, ranks) * p.direct_step
-    return Path(per_byte=ring_volume(collective, ranks) / (p.pcie_efficiency * fabric.host), base=base)
+    return Path(per_byte=ring_volume(collective, ranks) / _host_rate(fabric), base=base)
+
+
+def _host_rate(fabric: Fabric) -> Array:
+    """Rate of a device over the host bus: peer to peer through bridges, or by way of host memory where there are none. [B/s]"""
+    p = fabric.parameters
+    return (p.host_memory_efficiency if fabric.intra == "pcie-host" else p.pcie_efficiency) * fabric.host
 
 
 def _where(mask: Mask, first: Path, second: Path) -> Path:
@@ -308,11 +314,12 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> P
     outside = volume / (in_node * efficiency * fabric.line)
     inside = _beside_network(fabric, collective, in_node, in_node if in_network else ranks)
     steps = (2 if collective == "all_reduce" else 1) * (1 if in_network else math.ceil(math.log2(nodes)))
+    hop = p.switch_step * fabric.age if fabric.intra in BONDED else p.direct_step
     per_byte = np.maximum(outside, inside)
     return Path(
         per_byte=per_byte,
         base=p.launch * fabric.age,
-        fill=ring_steps(collective, in_node) * p.switch_step * fabric.age + steps * (p.software_fill if software else p.rdma_fill),
+        fill=ring_steps(collective, in_node) * hop + steps * (p.software_fill if software else p.rdma_fill),
         small_per_byte=per_byte / p.low_latency_share,
         small_base=p.launch + steps * (p.software_step if software else p.rdma_step),
     )
@@ -324,4 +331,4 @@ def _beside_network(fabric: Fabric, collective: str, in_node: int, ring: int) ->
         return ZERO
     if fabric.intra in BONDED:
         return np.asarray((ring_volume(collective, ring) + _copy(fabric, collective)) / (fabric.parameters.switch_efficiency * fabric.link))
-    return _inside(fabric, collective, in_node).per_byte
+    return _inside(fabric, collective, in_node).per_byte * ring_volume(collective, ring) / ring_volume(collective, in_node)

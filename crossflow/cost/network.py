@@ -27,7 +27,7 @@ ANY_TO_ANY = ("switch", "fully-connected")
 PLACED = ("ideal", "torus3d", "ici", "none")
 DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
 # Fabrics where nothing but how many ranks share a node decides what a collective takes.
-SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie")
+SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 

@@ -148,7 +148,7 @@ def _costed(products: Sequence[Product], architecture: Architecture, dtype: str,
     # Sums go to fp32 in memory, which is read and written, (4 + 4) bytes; a plain result writes `element`. In operands:
     accumulate = np.where(sums > 0, 8.0, element) / operand - 1.0
     if architecture.execution.tiles is not None:
-        activity = architecture.execution.sustained_power
+        activity = divide(np.ones(1), architecture.sustained_clock)
         costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
     else:
         costs = _searched(m, width, k, accumulate, batch, architecture, dtype, operand)
@@ -217,7 +217,7 @@ def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, 
     kernel = stack.attention
     share = np.array([kernel.forward_utilisation if phase == "forward" else kernel.backward_utilisation for phase in phases]).reshape(-1, 1)
     execution = architecture.execution
-    rate = architecture.throughput[wide_type(architecture, dtype)] * execution.matrix_utilisation / execution.sustained_power
+    rate = architecture.throughput[wide_type(architecture, dtype)] * execution.matrix_utilisation * architecture.sustained_clock
     if not kernel.native:
         rate = rate * execution.earlier_instructions
     waves = np.ceil(count / architecture.units) * architecture.units / count

@@ -48,6 +48,7 @@ def derived(device: Architecture) -> dict[str, Array]:
     """Figures of one device that people ask for, flat, in SI units; keys name the level or port."""
     figures: dict[str, Array] = {f"throughput.{dtype}": rate for dtype, rate in device.throughput.items()}
     figures |= {"units": device.units, "mcus": device.mcus, "frequency": device.frequency}
+    figures["sustained_frequency"] = device.frequency * device.sustained_clock
     if device.voltage is not None:
         figures["voltage"] = device.voltage
     for level in device.levels:

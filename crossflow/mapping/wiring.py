@@ -11,7 +11,8 @@ from crossflow.mapping.topology import Network, Topology
 # Wiring of each kind of fabric, where a scenario does not say otherwise.
 FABRIC_TOPOLOGY = {
     "ideal": "switch", "nvswitch": "switch", "nvswitch-sharp": "switch", "nvl72": "switch", "pairwise-nvlink": "switch", "pcie": "switch",
-    "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected", "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
+    "pcie-host": "switch", "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected",
+    "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
     "infiniband": "switch", "infiniband-sharp": "switch", "roce": "switch", "gpudirect-tcpxo": "switch", "efa": "switch",
     "ethernet": "switch", "ici": "torus3d", "none": "switch",
 }  # fmt: skip

@@ -24,6 +24,7 @@ from crossflow.workload.transformer import Attention, Matrix, Part, Transformer
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
 Phase = Literal["forward", "end", "input", "weight", "again"]
 PHASES: tuple[Phase, ...] = ("forward", "end", "input", "weight", "again")
+HALF = 2  # size of an element in 16-bit training, and at least where products are in 8 bits [B]
 MASK = 1.0  # a dropout mask is a byte an element [B]
 
 
@@ -122,8 +123,8 @@ class _Builder:
         self.narrow = self.job.operand < self.element
 
     def fused(self, what: str) -> bool:
-        """Whether the stack fuses a group of pointwise operations."""
-        return what in self.stack.fused
+        """Whether the stack fuses a group of pointwise operations at the element size of the job."""
+        return what in self.stack.fused or (self.element <= HALF and what in self.stack.fused_half)
 
     # ---------------------------------------------------------------------------------- parts
 
@@ -184,14 +185,23 @@ class _Builder:
         ):  # fmt: skip
             self.products.append(Product(unit, phase, m, n, k, batch, wide=True))  # type: ignore[arg-type]
         scores, tokens = batch * length * seen, batch * length * d
-        # softmax alone r1 w1; unfused also scale r1 w1, mask r1 w1, conversion to and from fp32 r3 w3
-        softmax = 2.0 * e * scores if self.fused("softmax") else 12.0 * e * scores
+        forward, backward, kernels = self._softmax()
         drop = (2.0 * e + MASK) * scores if self.dropout else 0.0 * scores
         transposes = 8.0 * e * tokens  # q, k, v and the result change places: r4 w4
-        launches = (1 if self.fused("softmax") else 5) + (1 if self.dropout else 0) + 4
-        self._pass(unit, "forward", softmax + drop + transposes, launches=launches)
-        self._pass(unit, "again", softmax + drop, launches=launches - 4)
-        self._pass(unit, "input", 1.5 * softmax + drop + transposes, launches=launches)
+        launches = kernels + (1 if self.dropout else 0) + 4
+        self._pass(unit, "forward", forward * e * scores + drop + transposes, launches=launches)
+        self._pass(unit, "again", forward * e * scores + drop, launches=launches - 4)
+        self._pass(unit, "input", backward * e * scores + drop + transposes, launches=launches)
+
+    def _softmax(self) -> tuple[float, float, int]:
+        """Passes of a softmax over the scores, forward and backward, and its kernels.
+
+        Softmax alone r1 w1, backward r2 w1; unfused also scale r1 w1 and mask r1 w1, either way; of 16-bit scores also the
+        conversions to and from fp32, r3 w3 in their own size.
+        """
+        if self.fused("softmax"):
+            return 2.0, 3.0, 1
+        return (6.0, 7.0, 3) if self.element > HALF else (12.0, 13.0, 5)
 
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:

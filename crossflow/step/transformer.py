@@ -96,7 +96,10 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     after = ends + exposed
     step = float(stack.host.step[0])
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
-    s, points = after.argmax(axis=0), np.arange(len(at))
+    rows = len(slots.hands[0])
+    busy = staged(slots.busy.reshape(-1, rows, len(at)).sum(axis=0))
+    together = after >= after.max(axis=0) * (1.0 - 1e-9)  # of stages that end together, as all do in a steady flow, the busiest
+    s, points = np.where(together, busy, -1.0).argmax(axis=0), np.arange(len(at))
 
     def of(values: Array) -> Array:
         """Values of the stage that ends last."""

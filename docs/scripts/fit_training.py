@@ -1,4 +1,4 @@
-"""Fit what the software stacks and device families say of training to measured runs: host times, attention, sustained power.
+"""Fit what the software stacks and device families say of training to measured runs: host times, attention, power.
 
     python docs/scripts/fit_training.py --data DIR [NAME ...]
 
@@ -23,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.architecture import architecture, resolve
 from crossflow.arrays import Array, Mask
+from crossflow.files import Document
 from crossflow.step import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.validation import training
@@ -48,10 +50,10 @@ class Fit:
 FITS = (
     Fit(
         name="nvidia-ampere", sources=("llm-foundry", "vtrain-2024", "bigscience-2022", "megatron-sc21", "korthikanti-2022"),
-        devices=("a100-80gb", "a100-40gb"), free=("sustained_power",), execution=True,
+        devices=("a100-80gb", "a100-40gb"), free=("chip_power",), execution=True,
     ),
-    Fit(name="nvidia-hopper", sources=("llm-foundry",), devices=("h100-80gb",), free=("sustained_power", "earlier_instructions"), execution=True),
-    Fit(name="nvidia-blackwell", sources=("simumax-b200-2026",), devices=("b200",), free=("sustained_power",), execution=True),
+    Fit(name="nvidia-hopper", sources=("llm-foundry",), devices=("h100-80gb",), free=("chip_power", "earlier_instructions"), execution=True),
+    Fit(name="nvidia-blackwell", sources=("simumax-b200-2026",), devices=("b200",), free=("chip_power",), execution=True),
     Fit(
         name="pytorch-fsdp", sources=("llm-foundry",), devices=("a100-80gb", "a100-40gb", "h100-80gb"),
         free=("attention.forward_utilisation", "attention.backward_utilisation", "host.layer"),
@@ -153,7 +155,10 @@ def changed(fit: Fit, machine: Machine, values: Array) -> Machine:
     """The machine with the parameters of a fit replaced."""
     settings = dict(zip(fit.free, values, strict=True))
     if fit.execution:
-        return replace(machine, architecture=replace(machine.architecture, execution=put(machine.architecture.execution, settings)))
+        own = machine.architecture
+        spec, _ = resolve(Document(file=own.name, data={"template": own.name}))
+        found = architecture(spec.model_copy(update={"execution": put(spec.execution, settings)}))
+        return replace(machine, architecture=replace(found, intra=own.intra, inter=own.inter))
     return replace(machine, stack=put(machine.stack, settings))
 
 
