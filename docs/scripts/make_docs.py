@@ -522,17 +522,18 @@ def _figures(made: Architecture, sheet: Architecture, dtype: str) -> Iterator[tu
     yield "units (SMs)", "1", (made.units[0], sheet.units[0])
     if "l2" in [level.name for level in sheet.levels]:
         yield "L2 capacity", "B", (made.level("l2").capacity[0], sheet.level("l2").capacity[0])
-    yield "memory capacity", "B", (made.memory.capacity[0], sheet.memory.capacity[0])
-    # Both as built, before the share of it that kernels reach.
-    yield "memory bandwidth", "B/s", (made.memory.bandwidth[0], _published_bandwidth(sheet))
+    # Memory as built, before check bits and the share of the bandwidth that kernels reach.
+    published = _published_memory(sheet)
+    yield "memory capacity", "B", (made.memory.capacity[0], published.capacity[0])
+    yield "memory bandwidth", "B/s", (made.memory.bandwidth[0], published.bandwidth[0])
 
 
-def _published_bandwidth(sheet: Architecture) -> float:
+def _published_memory(sheet: Architecture) -> Any:
     from crossflow.architecture import resolve
     from crossflow.files import Document
 
     system, _ = resolve(Document(file="docs", data={"template": sheet.name}))
-    return float(system.levels["memory"].bandwidth[0])  # type: ignore[union-attr]
+    return system.levels["memory"]
 
 
 def summary(report: Report) -> str:
