@@ -84,7 +84,8 @@ def test_a_collective_recurs_once_for_all_of_its_ranks():
         ("tp4-dp2", "megatron-lm-2022", {}), ("tp2-sp-cp2-pp2-dp4", "megatron-lm-2022", {}), ("dp8-z3-full", "pytorch-fsdp", {}),
         ("dp8-z3-g4", "pytorch-fsdp", {}), ("dp8-z1", "megatron-lm-2022", {}), ("tp2-pp4-dp2-full", "megatron-core", {}),
         ("tp2-pp2-dp2-selective", "megatron-lm-2022", {}), ("pp4-dp2-chimera", "megatron-lm-2022", {}),
-        ("tp2-pp2-dp4-pipedream", "megatron-lm-2022", {"tied_embeddings": True}), ("tp2-pp2-dp2", "pytorch-fsdp", {}), ("pp2-dp2-v2", "megatron-lm-2022", {}), ("pp4-dp2-zbh1", "ideal", {}),
+        ("tp2-pp2-dp4-pipedream", "megatron-lm-2022", {"tied_embeddings": True}), ("pp2-dp4-pipedream-z1", "megatron-lm-2022", {}),
+        ("tp2-pp2-dp2", "pytorch-fsdp", {}), ("pp2-dp2-v2", "megatron-lm-2022", {}), ("pp4-dp2-zbh1", "ideal", {}),
         ("tp2-pp2-dp2", "megatron-lm-2022", {"tied_embeddings": True}), ("pp2-dp2", "megatron-lm-2022", {"task": "prefill"}),
         ("ep4-dp8", "megatron-lm-2022", {"experts": {"count": 8, "active": 2}}),
     ],
@@ -111,6 +112,23 @@ def test_collectives_are_those_of_the_timeline(strategy, software, workload):
     assert listed == pytest.approx(passed, rel=0.15 if "z3" in strategy else 1e-9)
     assert listed
     assert "z3" not in strategy or not any(counted.values())
+
+
+@pytest.mark.parametrize(("strategy", "often"), [("pp2-dp2", 1), ("pp2-dp2-z1", 1), ("pp2-dp2-pipedream", 16)])
+def test_every_parameter_meets_an_optimizer_once_an_update(strategy, often):
+    given = scenario(strategy)
+    updated = sum(float(e.shape.split()[0]) * e.count for e in events(given).events if e.op == "optimizer")
+    replicas = 1 if "z1" in strategy else 2
+    assert updated == pytest.approx(replicas * often * given.job().model.parameters, rel=1e-9)
+
+
+def test_the_spread_of_what_was_measured_is_in_the_list(written):
+    plain = scenario("tp2-dp16")
+    rows = "".join(f"{e.op},{e.shape},{e.dtype},,{min(e.ranks, 8)},{e.scope},10 us,2 us,\n" for e in events(plain).events)
+    found = events(scenario("tp2-dp16", profile=written(HEADER + rows))).events
+    assert {e.spread for e in found if e.ranks <= 8} == {2e-6}
+    (reduced,) = [e for e in found if e.op == "all_reduce" and e.ranks == 16 and e.shape == max(found, key=lambda e: e.time).shape]
+    assert reduced.spread == pytest.approx(2e-6 * (15 / 16) / (7 / 8))
 
 
 def test_measuring_takes_a_small_part_of_a_step():
@@ -156,23 +174,23 @@ def test_the_shorter_side_of_a_transfer_is_the_transfer(written):
     """Sec. 4.2: the other side waited."""
     rows = "send,1024 B,,,2,inter,5 us,0,\nrecv,1024 B,,,2,inter,3 us,0,\n"
     found = read_profile(written(HEADER + rows), "dgx-a100")
-    assert found.message("send_recv", 1024.0, 2, "inter").time == pytest.approx(3e-6)
+    assert found.event(("send_recv", "1024 B", "", 2, "inter")).time == pytest.approx(3e-6)
 
 
 def test_all_reduces_beyond_eight_ranks_are_scaled(written):
     """Sec. 4.2: each rank sends 2 (N - 1) / N of the buffer."""
     found = read_profile(written(HEADER + "all_reduce,1024 B,,,8,inter,7 us,1 us,\n"), "dgx-a100")
-    assert found.message("all_reduce", 1024.0, 8, "inter").time == pytest.approx(7e-6)
-    assert found.message("all_reduce", 1024.0, 64, "inter").time == pytest.approx(7e-6 * (63 / 64) / (7 / 8))
-    assert found.message("all_reduce", 1024.0, 4, "inter") is None
-    assert found.message("all_gather", 1024.0, 64, "inter") is None
+    assert found.event(("all_reduce", "1024 B", "", 8, "inter")).time == pytest.approx(7e-6)
+    assert found.event(("all_reduce", "1024 B", "", 64, "inter")).time == pytest.approx(7e-6 * (63 / 64) / (7 / 8))
+    assert found.event(("all_reduce", "1024 B", "", 4, "inter")) is None
+    assert found.event(("all_gather", "1024 B", "", 64, "inter")) is None
 
 
 def test_rows_of_other_devices_are_left_out(written):
     text = HEADER + "gemm,8x8x8,fp16,dgx-h100,1,,1 us,0,\ngemm,9x9x9,fp16,dgx-a100,1,,1 us,0,\ngemm,7x7x7,fp16,,1,,1 us,0,\n"
     found = read_profile(written(text), "dgx-a100")
-    assert found.kernel("gemm", "8x8x8", "fp16") is None
-    assert found.kernel("gemm", "9x9x9", "fp16").time == found.kernel("gemm", "7x7x7", "fp16").time == 1e-6
+    assert found.event(("gemm", "8x8x8", "fp16", 1, "")) is None
+    assert found.event(("gemm", "9x9x9", "fp16", 1, "")).time == found.event(("gemm", "7x7x7", "fp16", 1, "")).time == 1e-6
 
 
 def test_lines_of_json_are_rows_too(written):
@@ -181,14 +199,14 @@ def test_lines_of_json_are_rows_too(written):
         {"op": "all_gather", "shape": "64 B", "ranks": 4, "scope": "intra", "time": "3 us"},
     ]
     found = read_profile(written("\n".join(map(json.dumps, rows)), "profile.jsonl"), "any")
-    assert found.kernel("gemm", "8x8x8", "fp16").time == 2e-6
-    assert found.message("all_gather", 64.0, 4, "intra").time == pytest.approx(3e-6)
+    assert found.event(("gemm", "8x8x8", "fp16", 1, "")).time == 2e-6
+    assert found.event(("all_gather", "64 B", "", 4, "intra")).time == pytest.approx(3e-6)
 
 
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("gemn,8x8x8,fp16,,1,,1 us,0,", "op must be one of gemm, gemm_accumulate, attention_forward, attention_backward, pass, all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, send, recv, got 'gemn'; did you mean 'gemm'?"),
+        ("gemn,8x8x8,fp16,,1,,1 us,0,", "op must be one of gemm, gemm_accumulate, attention_forward, attention_backward, pass, optimizer, all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, send, recv, got 'gemn'; did you mean 'gemm'?"),
         ("gemm,8x8x8,fp16,,1,,1 m,0,", "time: expected a quantity in s"),
         ("gemm,8x8x8,fp16,,1,,-1,0,", "time must be above zero and at most a day, got '-1'"),
         ("gemm,8x8x8,fp16,,1,,inf,0,", "time must be above zero and at most a day, got 'inf'"),
@@ -207,7 +225,7 @@ def test_what_is_wrong_with_a_row_is_told(written, row, sentence):
 
 def test_of_several_measurements_of_one_event_the_mean_counts(written):
     found = read_profile(written("\ufeff" + HEADER + "gemm,8x8x8,fp16,,1,,1 us,0,\ngemm,8x8x8,fp16,,1,,3 us,0,\n"), "any")
-    measured = found.kernel("gemm", "8x8x8", "fp16")
+    measured = found.event(("gemm", "8x8x8", "fp16", 1, ""))
     assert (measured.time, measured.spread) == (pytest.approx(2e-6), pytest.approx(1e-6))
 
 
@@ -216,6 +234,9 @@ def test_files_that_cannot_be_read_are_told(tmp_path, written):
         read_profile(written(HEADER + "gemm,8x8x8,fp16\n"), "any")
     with pytest.raises(SpecError, match=r"profile.csv: is not a table: "):
         read_profile(written(HEADER + 'gemm,"8x8x8,fp16,,1,,1 us,0,\n'), "any")
+    quoted = 'gemm,8x8x8,"fp\n16",,1,,1 us,0,\n' + "gemm,8x8x8\n"
+    with pytest.raises(SpecError, match=r"profile.csv:4: expected 9 cells as its header, got 2"):
+        read_profile(written(HEADER + quoted), "any")
     with pytest.raises(SpecError, match=r"p.jsonl:1: expected an object a line: it cannot be read"):
         read_profile(written("[" * 100_000, "p.jsonl"), "any")
     for empty in ("", HEADER, "# nothing\n"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.errors import SpecError
+from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.parallel.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
 from crossflow.timeline.pipeline import pipeline_ends, slot_ends, walk_of
@@ -130,6 +130,24 @@ def test_chimera_keeps_weights_twice_and_does_no_more(gpt):
 def test_pipedream_keeps_a_version_of_its_weights_for_each_microbatch_in_flight(gpt):
     plain, async_ = gpt("pp8"), gpt("pp8-pipedream")
     assert async_.memory["weights"][0] > 4 * plain.memory["weights"][0]
+
+
+@pytest.mark.parametrize("zero", ["", "-z1"])
+def test_pipedream_keeps_replicas_in_step_with_every_microbatch(gpt, zero):
+    """Gradients, and weights whose states are shared out, go over the links once a microbatch instead of once a step."""
+    plain, async_ = (gpt(f"pp2-dp4{schedule}{zero}", "megatron-lm-2022") for schedule in ("", "-pipedream"))
+    kinds = ("reduce_scatter", "all_gather") if zero else ("all_reduce",)
+    for kind in kinds:
+        assert async_.communication[kind][0] > 7 * plain.communication[kind][0]
+    assert sum(part[0] for part in async_.breakdown.values()) == pytest.approx(async_.step_time[0], rel=1e-9)
+    assert async_.breakdown["bubble"][0] < 1e-9 * async_.step_time[0]
+
+
+def test_weights_of_pipedream_are_not_updated_on_the_host():
+    given = {"pp": 4, "dp": 2, "schedule": "pipedream", "offload": ["optimizer"]}
+    sentence = "offload: pipedream updates the weights after every microbatch, on the device; leave optimizer out"
+    with pytest.raises(StrategyError, match=sentence):
+        evaluate(crossflow.from_dict({"system": "dgx-a100", "workload": {"model": "gpt2-345m", "global_batch": 32}, "strategy": given}))
 
 
 # ------------------------------------------------------------------------------------------ files

@@ -29,7 +29,8 @@ COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread",
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "pass")
+KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "pass", "optimizer")
+UNTYPED = ("pass", "optimizer")  # what moves bytes has no type
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
 LONGEST = 86400.0  # that an event may take, beyond which its time has another unit [s]
@@ -57,17 +58,13 @@ class Profile:
     events: Mapping[Key, Measured]
     source: str
 
-    def kernel(self, op: str, shape: str, dtype: str) -> Measured | None:
-        """A kernel's measured time, None where it was not measured."""
-        return self.events.get((op, shape, dtype, 1, ""))
-
-    def message(self, op: str, size: float, ranks: int, scope: str) -> Measured | None:
-        """A collective's measured time, None where it was not measured.
+    def event(self, key: Key) -> Measured | None:
+        """An event's measured time, None where it was not measured.
 
         An all-reduce beyond 8 ranks is that of 8 times the ratio of what a rank sends, 2 (N - 1) / N over 2 x 7 / 8.
         """
-        shape = message_shape(size)
-        found = self.events.get((op, shape, "", ranks, scope))
+        op, shape, _, ranks, scope = key
+        found = self.events.get(key)
         if found is None and op == "all_reduce" and ranks > PROFILED:
             eight = self.events.get((op, shape, "", PROFILED, scope))
             ratio = (ranks - 1) / ranks / ((PROFILED - 1) / PROFILED)
@@ -76,7 +73,7 @@ class Profile:
 
     def kernels(self, op: str, dtype: str, shapes: Sequence[Sequence[str]]) -> Array:
         """Times of kernels by row and design point, NaN where they were not measured. [s]"""
-        return np.array([[_time(self.kernel(op, shape, dtype)) for shape in row] for row in shapes])
+        return np.array([[_time(self.event((op, shape, dtype, 1, ""))) for shape in row] for row in shapes])
 
     def messages(self, op: str, sizes: Array, group: Group) -> Array:
         """Times of collectives of `sizes` bytes, shape (..., n), NaN where they were not measured. [s]"""
@@ -86,7 +83,7 @@ class Profile:
             for at in np.ndindex(sizes[..., members].shape):
                 place = (*at[:-1], members[at[-1]])
                 if ranks > 1 and sizes[place] > 0:
-                    found[place] = _time(self.message(op, float(sizes[place]), ranks, scope))
+                    found[place] = _time(self.event((op, message_shape(float(sizes[place])), "", ranks, scope)))
         return found
 
 
@@ -126,6 +123,15 @@ def pass_shape(moved: float, launches: float) -> str:
     '2 kernels of 1048576 B'
     """
     return f"{launches:.10g} kernel{'s' if launches != 1 else ''} of {moved:.10g} B"
+
+
+def optimizer_shape(parameters: float) -> str:
+    """Shape of an optimizer's step: parameters that it updates.
+
+    >>> optimizer_shape(1048576)
+    '1048576 parameters'
+    """
+    return f"{parameters:.10g} parameters"
 
 
 def message_shape(size: float) -> str:
@@ -212,14 +218,17 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
             yield number, {str(key): "" if value is None else str(value).strip() for key, value in row.items()}
         return
     try:
-        header, *table = csv.reader([line for _, line in kept], strict=True) if kept else [[]]
+        reader = csv.reader([line for _, line in kept], strict=True)
+        table = [(reader.line_num, cells) for cells in reader]  # the line that a row ends on: cells in quotes may have several
     except csv.Error as error:
         raise SpecError([Problem(file=str(path), message=f"is not a table: {error}")]) from None
-    header = [name.strip() for name in header]
+    header = [name.strip() for name in table[0][1]] if table else []
+    begins = [end for end, _ in table]
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise SpecError([Problem(file=str(path), line=kept[0][0], message=f"column '{twice[0]}' is there twice")])
     problems, rows = [], []
-    for (number, _), cells in zip(kept[1:], table, strict=False):
+    for begin, (_, cells) in zip(begins, table[1:], strict=False):
+        number = kept[begin][0]
         if len(cells) != len(header):
             problems.append(Problem(file=str(path), line=number, message=f"expected {len(header)} cells as its header, got {len(cells)}"))
         rows.append((number, {name: cell.strip() for name, cell in zip(header, cells, strict=False)}))
@@ -241,8 +250,8 @@ def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
         raise ValueError(f"time must be above zero and at most a day, got '{row['time']}'")
     if not 0 <= spread <= LONGEST:
         raise ValueError(f"spread must be zero or more and at most a day, got '{row['spread']}'")
-    dtype = "" if op == "pass" else row.get("dtype") or ""  # what moves bytes has no type
-    if op in KERNELS and op != "pass" and not dtype:
+    dtype = "" if op in UNTYPED else row.get("dtype") or ""
+    if op in KERNELS and op not in UNTYPED and not dtype:
         raise ValueError(f"dtype of {op} is missing")
     if op in KERNELS:
         return (op, row["shape"], dtype, 1, ""), Measured(time=time, spread=spread)

@@ -17,16 +17,17 @@ import numpy as np
 
 from crossflow.arrays import Array, plain
 from crossflow.cost.parts import kernel_shapes, kernel_times, wide_type
-from crossflow.cost.profile import PROFILED, SCOPES, message_shape
+from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
-from crossflow.parallel.blocks import Kernels, block_kernels, units
+from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
 from crossflow.parallel.plan import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.software import SoftwareStack
 from crossflow.step import Machine
-from crossflow.step.passes import between_sizes
+from crossflow.step.offload import kept_on_host
+from crossflow.step.passes import between_sizes, optimizer_time, recurrences
 from crossflow.step.slots import handovers
 from crossflow.step.stages import alike, row_counts
 from crossflow.step.transformer import transformer_step
@@ -123,15 +124,19 @@ def events(scenario: Scenario) -> EventList:
         occurs=_Occurrences.of(plan, layout, job, runs_on.stack),
     )  # fmt: skip
     sums: dict[tuple[str, str, str, int, str], list[float]] = {}
-    for key, time, count in (*_kernels(case), *_messages(case)):
+    for key, time, count in (*_kernels(case), *_updates(case), *_messages(case)):
         entry = sums.setdefault(key, [time, 0.0])
         entry[1] += count
-    name = scenario.system.name
+    name, profile = scenario.system.name, runs_on.profile
+    measured = {key: None if profile is None else profile.event(key) for key in sums}
     found = [
-        Event(op=op, shape=shape, dtype=dtype, device=name, ranks=ranks, scope=scope, time=time, spread=0.0, count=count)
+        Event(
+            op=op, shape=shape, dtype=dtype, device=name, ranks=ranks, scope=scope, time=time, count=count,
+            spread=0.0 if (one := measured[op, shape, dtype, ranks, scope]) is None else one.spread,
+        )
         for (op, shape, dtype, ranks, scope), (time, count) in sums.items()
         if count and time > 0
-    ]
+    ]  # fmt: skip
     found.sort(key=lambda event: -event.time * event.count * event.ranks)
     step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
     most = NODES * runs_on.node
@@ -151,15 +156,14 @@ class _Occurrences:
     forward, backward : passes over activations, without recomputation; from their gradients to those of what they were made of.
     weight : weight gradients.
     once : units that devices hold with weights that train, each once.
-    again, selective : forward passes again in full, and of attention alone.
+    phases : kernels and collectives of a phase, with what is computed again, by phase of `crossflow.parallel.blocks`.
     """
 
     forward: Array
     backward: Array
     weight: Array
     once: Array
-    again: Array
-    selective: Array
+    phases: Mapping[str, Array]
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout, job: Job, stack: SoftwareStack) -> _Occurrences:
@@ -167,18 +171,10 @@ class _Occurrences:
         shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
         held = [part.sum(axis=0) * plan.tp * plan.cp * plan.dp for part in row_counts(job, shape, balanced=stack.stages == "balanced")]
         forward, backward, weight = (part * shape.microbatches / float(layout.directions[0]) for part in held)
-        again = np.array([name not in ("embedding", "head") for name, _ in units(job.model)]) * backward
-        return cls(
-            forward=forward, backward=backward, weight=weight, once=held[2], again=again * (plan.recompute == "full"),
-            selective=again * (plan.recompute == "selective"),
-        )  # fmt: skip
-
-    def of_phases(self, stack: SoftwareStack) -> Mapping[str, Array]:
-        """The same by phase of `crossflow.parallel.blocks`."""
-        return {
-            "forward": self.forward + self.again, "end": self.forward + self.again * (not stack.early_stop), "input": self.backward,
-            "weight": self.weight, "again": self.selective,
-        }  # fmt: skip
+        names = [name for name, _ in units(job.model)]
+        each = recurrences(names, layout, stack, forward=forward[:, None], backward=backward[:, None], weight=weight[:, None])
+        phases = dict(zip(PHASES, each[..., 0].T, strict=True))
+        return cls(forward=forward, backward=backward, weight=weight, once=held[2], phases=phases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +192,7 @@ class _Case:
 def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
     job, runs_on, kernels = case.job, case.machine, case.kernels
-    names, phases = _places(job), case.occurs.of_phases(runs_on.stack)
+    names, phases = _places(job), case.occurs.phases
     times = kernel_times(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, 1, runs_on.profile)
     shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype), 1)
     places = [[(entry[0], entry[1]) for entry in entries] for entries in (kernels.products, kernels.passes, kernels.scores)]
@@ -206,16 +202,27 @@ def _kernels(case: _Case) -> Iterator[Found]:
             yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]])
 
 
+def _updates(case: _Case) -> Iterator[Found]:
+    """Steps of the optimizer, one for every unit that a device holds and updates itself."""
+    if not case.job.training:
+        return
+    owned = weights_of(case.job, case.layout, case.machine.stack).owned
+    times, here = optimizer_time(case.job, owned, case.machine), float(1.0 - kept_on_host(case.layout, "optimizer")[0])
+    for size, time, held in zip(owned[:, 0].tolist(), times[:, 0].tolist(), case.occurs.once.tolist(), strict=True):
+        if size > 0:
+            yield ("optimizer", optimizer_shape(size), "", 1, ""), time, held * here * float(case.layout.updates[0])
+
+
 def _messages(case: _Case) -> Iterator[Found]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
     job, runs_on, plan, layout, occurs = case.job, case.machine, case.plan, case.layout, case.occurs
-    names, phases, of_state = _places(job), occurs.of_phases(runs_on.stack), weights_of(job, layout, runs_on.stack)
+    names, phases, of_state = _places(job), occurs.phases, weights_of(job, layout, runs_on.stack)
     for message in case.kernels.messages:
         size = float(np.broadcast_to(message.size, (1,))[0])
         yield from _message(runs_on, message.collective, size, getattr(layout, message.group), phases[message.phase][names[message.part]])
-    # Sharded weights come with every pass, their gradients go with every microbatch, as all do where each updates the weights.
-    always = plan.zero >= 3 or plan.schedule == "pipedream"
-    often = {"gather": occurs.forward + occurs.backward, "reduce": occurs.weight if always else occurs.once, "regather": occurs.once}
+    # Sharded weights come with every pass, and their gradients go with every microbatch; the rest comes with every update.
+    updates = float(layout.updates[0]) * occurs.once
+    often = {"gather": occurs.forward + occurs.backward, "reduce": occurs.weight if plan.zero >= 3 else updates, "regather": updates}
     for shared in of_state.messages:
         for size, count in zip(shared.size[:, 0].tolist(), often[shared.role].tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)

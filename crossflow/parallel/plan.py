@@ -264,6 +264,8 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         return f"offload: weights needs zero: 3, which shares them out{also}"
     if not training and set(plan.offload) - {"weights"}:
         return "offload: only training has an optimizer and keeps activations; without it weights alone can lie on the host"
+    if plan.schedule == "pipedream" and "optimizer" in plan.offload:
+        return "offload: pipedream updates the weights after every microbatch, on the device; leave optimizer out"
     if plan.schedule == "chimera" and plan.zero:
         return f"schedule: chimera keeps all weights twice; zero = {plan.zero} is not supported with it"
     if plan.schedule not in ("1f1b", "gpipe"):
@@ -387,6 +389,12 @@ class Layout:
         fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
         per_node = np.where(self.node % stride == 0, fitting, 1.0)
         return Group(size=size, per_node=per_node, stride=stride, devices=self.devices, extent=size)
+
+    @functools.cached_property
+    def updates(self) -> Array:
+        """Times that weights are updated in a step: once, or after every microbatch (PipeDream). [1]"""
+        always = np.array([schedule == "pipedream" for schedule in self.schedules])[self.schedule]
+        return np.where(always, self.microbatches, 1.0)
 
     @functools.cached_property
     def devices(self) -> Array:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, divide
+from crossflow.arrays import Array, Mask, divide
 from crossflow.cost.parts import PartTimes, Wires, part_times
+from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
 from crossflow.parallel.plan import Layout
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import activations, weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host
 from crossflow.step.outcome import Job, Machine
-from crossflow.step.weights import Weights, weights_of
+from crossflow.step.weights import Weights, rounds, weights_of
 
-FORWARD, END, INPUT, WEIGHT, AGAIN = range(len(PHASES))
+FORWARD, INPUT, WEIGHT = (PHASES.index(phase) for phase in ("forward", "input", "weight"))
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
 OF = {name: i for i, name in enumerate(COLLECTIVES)}
 KINDS = ("compute", "memory", "launch")  # of which a kernel's time consists
@@ -124,8 +126,7 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     """Passes of every unit, with what is computed and sent again."""
     stack, names, n = machine.stack, list(times.units), len(layout)
     place = {name: i for i, name in enumerate(names)}
-    outer = np.array([name in ("embedding", "head") for name in names])[:, None]
-    full, selective = layout.full & ~outer, layout.selective & ~outer  # the ends are never computed again
+    full = layout.full & ~ends_of(names)
     sent = np.zeros((len(COLLECTIVES), 2, len(names), n))
     hides, around = np.zeros((len(COLLECTIVES), len(names), n)), np.zeros((len(COLLECTIVES), 2, len(names), n))
     calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
@@ -148,13 +149,11 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     shared = np.flatnonzero([message.group == "tensor" for message in messages])
     np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, layout.tp, 0.0))
     parts = np.stack([times.compute - times.memory_bound - times.launch, times.memory_bound, times.launch])
-    forward = parts[:, :, FORWARD] + parts[:, :, END]
-    redone = parts[:, :, FORWARD] if stack.early_stop else forward
+    ahead, back = (recurrences(names, layout, stack, **{way: 1.0}) for way in ("forward", "backward"))
+    backward = (parts * back).sum(axis=2)
     # A layer has several parts, and stalls once.
     first = np.array([".0." in name for name in names])[:, None]
-    stall = np.where(full & first, stack.host.stall, 0.0)
-    again = np.where(full, redone, np.where(selective, parts[:, :, AGAIN], 0.0))
-    again[2] += stall
+    backward[2] += np.where(full & first, stack.host.stall, 0.0)
     blocking = sent.copy()
     blocking[:, 1] -= hides
     if stack.overlap.context:  # around the ring while attention computes
@@ -168,20 +167,52 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     moved[:, 1] += np.where(full, moved[:, 0], 0.0)
     measured[1] += np.where(full, measured[0], 0.0)
     launched, host = times.kernels, stack.host
-    issued = launched[:, FORWARD] + launched[:, END] + calls[0]
-    reissued = np.where(full, issued, np.where(selective, launched[:, AGAIN], 0.0))
-    ranks = listed + np.stack([np.zeros_like(listed[0]), np.where(full, listed[0], 0.0)])
+    calls[1] += np.where(full, calls[0], 0.0)
+    listed[1] += np.where(full, listed[0], 0.0)
+    issued = np.stack([(launched * way).sum(axis=1) for way in (ahead, back)]) + calls
     return Passes(
-        device=np.stack([forward, parts[:, :, INPUT] + again], axis=1),
+        device=np.stack([(parts * ahead).sum(axis=2), backward], axis=1),
         weight=parts[:, :, WEIGHT],
         sent=sent,
         blocking=blocking,
         hides=hides,
         measured=measured,
         moved=moved,
-        host=np.stack([issued, launched[:, INPUT] + calls[1] + reissued]) * host.kernel + ranks * host.rank + host.layer,
+        host=issued * host.kernel + listed * host.rank + host.layer,
         host_weight=launched[:, WEIGHT] * host.kernel,
     )
+
+
+def ends_of(names: Sequence[str]) -> Mask:
+    """Which units are the ends of a model, which no plan computes again, shape (units, 1)."""
+    return np.array([name in ("embedding", "head") for name in names])[:, None]
+
+
+def recurrences(
+    names: Sequence[str],
+    layout: Layout,
+    stack: SoftwareStack,
+    *,
+    forward: Array | float = 0.0,
+    backward: Array | float = 0.0,
+    weight: Array | float = 0.0,
+) -> Array:
+    """How often each phase of units runs in so many passes of them, with what a backward pass computes again. [1]
+
+    Parameters
+    ----------
+    forward, backward, weight : passes of every unit, weights' gradients apart from the backward ones, shape (units, n) or a number.
+
+    Returns
+    -------
+    ndarray, shape (units, phases, n), phases as in `crossflow.parallel.blocks`.
+    """
+    again = np.where(ends_of(names), 0.0, backward)
+    full, selective = again * layout.full, again * layout.selective
+    counts = {
+        "forward": forward + full, "end": forward + full * (not stack.early_stop), "input": backward, "weight": weight, "again": selective,
+    }  # fmt: skip
+    return np.stack(np.broadcast_arrays(*(counts[phase] for phase in PHASES)), axis=1)
 
 
 def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> State:
@@ -230,12 +261,29 @@ def between_sizes(job: Job, layout: Layout, weights: Weights, stack: SoftwareSta
 
 
 def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
-    """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32. [s]"""
+    """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32; or as measured. [s]"""
     weight = machine.stack.weight_size(job.element)
     master = 8.0 + weight if weight < 4 else 8.0
     moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
     passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
-    return divide(passes * owned * moved, machine.architecture.memory.bandwidth)
+    time = divide(passes * owned * moved, machine.architecture.memory.bandwidth)
+    return time if machine.profile is None else where_measured(time, measured_optimizer(owned, machine.profile))[0]
+
+
+def measured_optimizer(owned: Array, profile: Profile) -> Array:
+    """Measured times of the optimizer on `owned` parameters, shape (units, n), NaN where they were not measured. [s]"""
+    return profile.kernels("optimizer", "", [[optimizer_shape(count) for count in row] for row in owned.tolist()])
+
+
+def weights_measured(layout: Layout, machine: Machine, state: State, profile: Profile) -> tuple[Array, Array]:
+    """Time of the optimizer and the collectives of weights in a step, and what of it was measured, each of shape (units, n). [s]"""
+    onto = (1.0 - kept_on_host(layout, "optimizer")) * layout.updates
+    whole, known = state.update * layout.updates, np.nan_to_num(measured_optimizer(state.weights.owned, profile)) * onto
+    for message in state.weights.messages:
+        often = rounds(layout, message.role)
+        whole = whole + often * machine.wires.time(message.collective, message.size, message.group)
+        known = known + often * np.nan_to_num(machine.wires.measured(message.collective, message.size, message.group))
+    return whole, known
 
 
 def share_of(some: Array, whole: Array) -> Array:

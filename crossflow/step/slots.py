@@ -111,6 +111,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     grown, update = np.zeros_like(backward), np.zeros(1)
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
         volume, update = weight_of @ reduce, weight_of @ state.update[:, at]
+        update = update if stack.overlap.optimizer else update + weight_of @ state.regather[:, at]
         grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
     busy = [busy_f]
     if training:

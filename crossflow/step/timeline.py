@@ -257,6 +257,7 @@ class _Step:
             for name, time in reductions:
                 made.send(name, DATA, time, -1)
         made.units = made.add("optimizer", COMPUTE, WORK, made.units, float(self.closing.update[stage, 0]), -1)
+        made.send("all_gather", DATA, float(self.closing.regather[stage, 0]), -1)
 
     def compute(self, kind: int, row: int) -> float:
         """Time of a slot's kernels at full speed. [s]"""

@@ -17,7 +17,7 @@ from crossflow.parallel.plan import Layout
 from crossflow.parallel.schedules import NATURAL
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
-from crossflow.step.passes import AGAIN, COLLECTIVES, END, FORWARD, INPUT, OF, WEIGHT, Steps, Task, share_of, steps_of, task_of
+from crossflow.step.passes import COLLECTIVES, OF, Steps, Task, recurrences, share_of, steps_of, task_of, weights_measured
 from crossflow.step.slots import Slots, by_stage, closing_of, slots_of
 from crossflow.step.stages import Shape, alike
 from crossflow.timeline.pipeline import pipeline_ends
@@ -91,7 +91,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     ends = _stage_ends(slots, rounds, shape)
     finish = update + on_host + renewed + regather
     if schedule == "pipedream":  # reductions and updates are in the slots, one after each microbatch
-        reductions, update = microbatch * reductions, microbatch * update
+        reductions, update, regather = microbatch * reductions, microbatch * update, microbatch * regather
         exposed, finish = np.zeros_like(exposed), np.zeros_like(finish)
     after = ends + exposed
     step = float(stack.host.step[0])
@@ -127,7 +127,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     sent[OF["send_recv"]] += handed * transfer
     sent[OF["all_gather"]] += handed * whole
     gathers = rounds * of(staged(forward_of @ gather + input_of @ gather))
-    sent[OF["all_gather"]] += of(trained @ state.regather[:, at])
+    sent[OF["all_gather"]] += of(trained @ state.regather[:, at]) * layout.updates[at]
     # Behind the passes of sharded weights run their gathers, reductions and copies; behind the last pass, reductions and copies.
     inner, final_ = np.zeros_like(sent), of(reductions)
     inner[OF["all_gather"]] = gathers
@@ -173,20 +173,21 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
     times, passes, state = steps.times, steps.passes, steps.state
     forward, inputs, weights = found["occurs"]
     ranks = layout.tp * layout.cp * layout.dp
-    outer = np.array([name in ("embedding", "head") for name in times.units])[:, None]
+    often = recurrences(times.units, layout, machine.stack, forward=forward, backward=inputs, weight=weights)
 
     def done(amount: Array) -> Array:
         """Sum over all units, passes and devices of what a unit does in a pass, shape (units, phases, n)."""
-        redone = amount[:, FORWARD] + (0.0 if machine.stack.early_stop else amount[:, END])
-        again = np.where(outer, 0.0, np.where(layout.full, redone, np.where(layout.selective, amount[:, AGAIN], 0.0)))
-        one = forward * (amount[:, FORWARD] + amount[:, END]) + inputs * (amount[:, INPUT] + again) + weights * amount[:, WEIGHT]
-        return np.asarray(one.sum(axis=0) * layout.microbatches * ranks)
+        return np.asarray((amount * often).sum(axis=(0, 1)) * layout.microbatches * ranks)
 
     moved = layout.microbatches * (forward * passes.moved[:, 0] + inputs * passes.moved[:, 1]).sum(axis=1) / layout.pp
     moved = moved + (weights * layout.directions * state.weights.moved).sum(axis=1) / layout.pp
     sent = (forward * passes.sent[:, 0] + inputs * passes.sent[:, 1]).sum(axis=(0, 1)) * layout.microbatches * ranks
     known = (forward * passes.measured[0] + inputs * passes.measured[1]).sum(axis=0) * layout.microbatches * ranks
-    measured = divide(done(times.measured) + known, done(times.compute) + sent) if machine.profile is not None else np.zeros(1)
+    measured = np.zeros(1)
+    if machine.profile is not None:
+        holders = weights * layout.directions * ranks
+        whole, of_weights = ((holders * part).sum(axis=0) for part in weights_measured(layout, machine, state, machine.profile))
+        measured = divide(done(times.measured) + known + of_weights, done(times.compute) + sent + whole)
     host = found["waits"]
     types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
     by_layer: dict[str, Array] = {}

@@ -61,10 +61,15 @@ def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
     messages = tuple(_messages(job, layout, stack, dense, expert))
     moved = np.zeros((2, *dense.shape))
     for message in messages:
-        # Sharded weights are gathered twice, and their gradients reduced, with every microbatch; the rest is once a step.
-        often = np.where(layout.zero >= 3, layout.microbatches * (2.0 if message.role == "gather" else 1.0), 1.0)
-        moved += sent_bytes(message.collective, message.size * often, message.group)
+        moved += sent_bytes(message.collective, message.size * rounds(layout, message.role), message.group)
     return Weights(parameters=dense + expert, owned=owned, messages=messages, moved=moved)
+
+
+def rounds(layout: Layout, role: Role) -> Array:
+    """How often a step takes a collective of weights: sharded weights are gathered twice, and their gradients reduced, with every
+    microbatch; the rest comes with every update. [1]
+    """
+    return np.where(layout.zero >= 3, layout.microbatches * (2.0 if role == "gather" else 1.0), layout.updates)
 
 
 def _messages(job: Job, layout: Layout, stack: SoftwareStack, dense: Array, expert: Array) -> list[WeightMessage]:
