@@ -285,7 +285,8 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     strategy = fitting(strategy, system, workload)
     order = None if isinstance(top.placement, str) else top.placement
     if order is not None and not isinstance(strategy, Strategy):
-        raise SpecError([document.problem(("placement",), f"a {workload.model} lies as its strategy says; leave placement out")])
+        there = "leave placement out" if isinstance(strategy, Hierarchy) else "give placement there"
+        raise SpecError([document.problem(("placement",), f"a {workload.model} lies as its strategy says; {there}")])
     if order is not None and isinstance(strategy, Strategy):
         _check_order(order, strategy, document)
         order = tuple(name for name in order if name in {axis.name for axis in strategy.axes})

@@ -162,6 +162,8 @@ def test_what_does_not_fit_is_told_in_a_sentence(name, given, batch, sentence):
         (["tp", "ddp"], {"tp": 8, "dp": 256, "zero": 0, "shard_group": 0}),
         (["tp", "fsdp"], {"tp": 8, "dp": 256, "zero": 3, "shard_group": 0}),
         (["tp"], {"tp": 2048, "dp": 1, "zero": 0, "shard_group": 0}),
+        (["ddp", "tp"], {"tp": 256, "dp": 8, "zero": 0, "placement": ("dp", "tp", "pp")}),
+        (["fsdp", "tp"], {"tp": 256, "dp": 8, "zero": 3, "shard_group": 0, "placement": ("dp", "tp", "pp")}),
     ],
 )
 def test_a_transformers_roles_are_a_plan(levels, expected):
@@ -171,6 +173,6 @@ def test_a_transformers_roles_are_a_plan(levels, expected):
 
 
 def test_roles_that_lie_the_wrong_way_round_have_no_plan(exactly):
-    sentence = "strategy: transformer (ddp, tp) has no plan: in a plan tensor groups, experts and shards lie nearest"
+    sentence = "strategy: transformer (ddp, fsdp) has no plan: in a plan experts and shards lie nearer than replicas"
     with pytest.raises(StrategyError, match=exactly(sentence)):
-        as_plan(parse_hierarchy({"transformer": ["ddp", "tp"]}), "transformer", 2048, 8, 256)
+        as_plan(parse_hierarchy({"transformer": ["ddp", "fsdp"]}), "transformer", 2048, 8, 256)

@@ -227,6 +227,7 @@ EXPERTS = {"count": 4, "active": 2}
 WRONG = [
     ({"heads": 3}, "heads", "hidden = 8 is not a multiple of heads = 3; give head_dim"),
     ({"heads": 4, "kv_heads": 3}, "kv_heads", "heads = 4 is not a multiple of kv_heads = 3"),
+    ({"dtype": "int8"}, "dtype", "training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"),
     ({"vocabulary": None}, "", "the key 'vocabulary' is missing; only a model with `image` has none"),
     ({"head": "classifier"}, "head", "a classifier needs `image` with its `classes`"),
     ({"image": IMAGE}, "vocabulary", "a model of images has none, got 40"),

@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (exact sentences)
 """Plans: text and mappings, every reason why one is impossible, layers of stages, groups of ranks against the placement's."""
 
+import itertools
 import math
 
 import hypothesis.strategies as st
@@ -10,13 +11,13 @@ from hypothesis import given
 
 from crossflow.errors import StrategyError
 from crossflow.mapping import Network, Topology, place
-from crossflow.parallel.plan import Layout, Plan, balanced_layers, divisors, parse_plan, plan_problem, stage_layers
+from crossflow.parallel.plan import BLOCKS, Layout, Plan, balanced_layers, divisors, parse_plan, plan_problem, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "cp, dp, ep, first_stage, last_stage, micro_batch, offload, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
+KNOWN = "cp, dp, ep, first_stage, last_stage, micro_batch, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -105,9 +106,19 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
+
+
+PLACEMENTS = list(itertools.permutations(BLOCKS))
+
+
+@pytest.mark.parametrize("given", ["dp", ["dp", "tp"], ["dp", "dp", "pp"], ["dp", "tp", "cp"], 3])
+def test_a_placement_is_an_order_of_all_blocks(given, exactly):
+    sentence = f"strategy: placement must be tp, dp, pp in some order, the nearest ranks first, got {given!r}"
+    with pytest.raises(StrategyError, match=exactly(sentence)):
+        parse_plan({"tp": 2, "placement": given})
 
 
 @st.composite
@@ -120,6 +131,7 @@ def plans(draw):
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "my-own/order.yaml"])),
+        placement=draw(st.sampled_from(PLACEMENTS)),
     )
 
 
@@ -260,8 +272,9 @@ MIXED = [
     Plan(tp=8, pp=2, dp=4, zero=1, recompute="full", sequence_parallel=True),
     Plan(cp=2, dp=16, zero=3, shard_group=8),
     Plan(pp=4, virtual_stages=2, micro_batch=2, recompute="selective", schedule="gpipe"),
-    Plan(tp=2, ep=4, dp=8, pp=3, first_stage=2, last_stage=3),
+    Plan(tp=2, ep=4, dp=8, pp=3, first_stage=2, last_stage=3, placement=("dp", "tp", "pp")),
 ]
+INDEXED = ("schedule", "schedules", "placement", "placements")
 GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_data", "stages")
 
 
@@ -269,7 +282,7 @@ GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_dat
 def test_a_layout_of_many_is_each_alone(i):
     batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
-    for name in (field for field in one.__dataclass_fields__ if field not in ("node", "offload", "schedule", "schedules")):
+    for name in (field for field in one.__dataclass_fields__ if field not in ("node", "offload", *INDEXED)):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
     for name in GROUPS:
         assert (getattr(many, name).size[i], getattr(many, name).per_node[i]) == (
@@ -307,26 +320,32 @@ def random_mesh(seed):
     return node, nodes, sizes
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
 @pytest.mark.parametrize("seed", range(60))
-def test_ranks_of_a_node_are_those_of_the_placement(seed):
+def test_ranks_of_a_node_are_those_of_the_placement(seed, placement):
     node, nodes, (tp, cp, dp, pp) = random_mesh(seed)
     switches = [Topology(kind="switch" if size > 1 else "single", nodes=size) for size in (node, nodes)]
     network = Network(package=switches[0], cluster=switches[1])
-    layout = Layout.of([Plan(tp=tp, cp=cp, dp=dp, pp=pp)], np.array([float(dp)]), node)
-    apart = place({"tp": tp, "cp": cp, "dp": dp, "pp": pp}, network)
+    plan = Plan(tp=tp, cp=cp, dp=dp, pp=pp, placement=placement)
+    layout = Layout.of([plan], np.array([float(dp)]), node)
+    apart = place({axis.name: axis.size for axis in plan.axes}, network)
     assert layout.tensor.per_node[0] == apart.route("tp").package_size
     assert layout.context.per_node[0] == apart.route("cp").package_size
     assert (layout.stages.per_node[0] == 2) == (apart.route("pp").package_size > 1)
-    assert layout.data.per_node[0] == place({"tp": tp, "d": dp * cp, "pp": pp}, network).route("d").package_size
+    sizes = {"tp": tp, "dp": dp * cp, "pp": pp}
+    assert layout.data.per_node[0] == place({block: sizes[block] for block in placement}, network).route("dp").package_size
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_experts_and_shards_of_a_node_are_those_of_the_placement(seed):
     """Experts over the nearest data ranks, weights over the nearest `shard_group`; what holds the same lies beyond."""
     node, nodes, (tp, near, far, pp) = random_mesh(seed)
+    placement = PLACEMENTS[seed % len(PLACEMENTS)]
     switches = [Topology(kind="switch" if size > 1 else "single", nodes=size) for size in (node, nodes)]
-    placed = place({"tp": tp, "near": near, "far": far, "pp": pp}, Network(package=switches[0], cluster=switches[1]))
-    plan = Plan(tp=tp, ep=near, dp=near * far, pp=pp, shard_group=near)
+    axes = {"tp": {"tp": tp}, "dp": {"near": near, "far": far}, "pp": {"pp": pp}}
+    ordered = {name: size for block in placement for name, size in axes[block].items()}
+    placed = place(ordered, Network(package=switches[0], cluster=switches[1]))
+    plan = Plan(tp=tp, ep=near, dp=near * far, pp=pp, shard_group=near, placement=placement)
     layout = Layout.of([plan], np.array([float(plan.dp)]), node)
     for nearest, beyond in ((layout.expert, layout.expert_data), (layout.shards, layout.copies)):
         assert (nearest.size[0], nearest.per_node[0]) == (near, placed.route("near").package_size)

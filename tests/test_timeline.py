@@ -1,6 +1,7 @@
 """Timelines: laws of streams, dependencies and sums, what predictions say, uneven worlds, and the heap engine as oracle."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -271,6 +272,31 @@ def test_a_collective_ends_together_on_all_its_ranks(strategy, software, workloa
         first, *others = times.values()
         for other in others:
             np.testing.assert_allclose(other, first, rtol=1e-9)
+
+
+@pytest.mark.parametrize("placement", list(itertools.permutations(("tp", "dp", "pp"))), ids="-".join)
+def test_ranks_lie_as_the_plan_places_them(placement):
+    """Every rank once; the ranks of a stage, and of a tensor group, are as far apart as what lies nearer is large."""
+    sizes = {"tp": 2, "dp": 4, "pp": 4}
+    given = scenario({**sizes, "placement": list(placement)})
+    found = timeline(given, Uneven(ranks={5: 0.5}))
+    held = [rank for device in found.devices for rank in device.ranks]
+    assert sorted(held) == list(range(32))
+    apart = {block: math.prod(sizes[nearer] for nearer in placement[:i]) for i, block in enumerate(placement)}
+    for device in found.devices:
+        assert {rank // apart["pp"] % sizes["pp"] for rank in device.ranks} == {device.stage}
+    (slow,) = [device for device in found.devices if 5 in device.ranks]
+    assert list(slow.ranks) == [5]
+
+
+def test_the_busiest_ranks_belong_nearest():
+    """Tensor groups send most: inside nodes they are faster than with anything else there."""
+    wide = {"hidden": 8192, "heads": 64, "ffn": 32768}
+    steps = {
+        placement: crossflow.predict(scenario({"tp": 8, "dp": 2, "pp": 2, "placement": list(placement)}, **wide)).step_time
+        for placement in itertools.permutations(("tp", "dp", "pp"))
+    }
+    assert {placement[0] for placement, step in steps.items() if step < 1.2 * min(steps.values())} == {"tp"}
 
 
 def test_sharded_replicas_stay_in_step():

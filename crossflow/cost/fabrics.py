@@ -331,4 +331,4 @@ def _beside_network(fabric: Fabric, collective: str, in_node: int, ring: int) ->
         return ZERO
     if fabric.intra in BONDED:
         return np.asarray((ring_volume(collective, ring) + _copy(fabric, collective)) / (fabric.parameters.switch_efficiency * fabric.link))
-    return _inside(fabric, collective, in_node).per_byte * ring_volume(collective, ring) / ring_volume(collective, in_node)
+    return _inside(fabric, collective, in_node).per_byte

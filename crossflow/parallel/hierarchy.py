@@ -23,7 +23,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.parallel.plan import Group, Plan
+from crossflow.parallel.plan import BLOCKS, Group, Plan
 from crossflow.parallel.strategy import Axis
 from crossflow.workload.dlrm import Dlrm
 
@@ -222,23 +222,25 @@ def _of(levels: Mapping[Kind, Levels]) -> Hierarchy:
 
 
 def as_plan(hierarchy: Hierarchy, kind: Kind, batch: int, node: int, nodes: int, **options: Any) -> Plan:
-    """The plan of a transformer that the roles of one layer type mean, with further `options` of a plan; ranks of tp lie nearest.
+    """The plan of a transformer that the roles of one layer type mean, with further `options` of a plan.
 
     Raises
     ------
     StrategyError
-        Where tensor groups would span nodes with replicas inside, or shards lie farther apart than replicas.
+        Where shards or experts lie farther apart than replicas.
     """
     levels = getattr(hierarchy, kind)
     inside, between = levels
     tp, ep = _degree(levels, "tp", (node, nodes)), _degree(levels, "ep", (node, nodes))
     dp = node * nodes // tp
-    nearest = between in ("ddp", inside) or (inside == "tp" and between in ("fsdp", "ep"))
+    nearest = between in ("ddp", inside, "tp") or (inside == "tp" and between in ("fsdp", "ep"))
     if node > 1 and nodes > 1 and not nearest:
-        raise StrategyError(f"strategy: {kind} {_written(levels)} has no plan: in a plan tensor groups, experts and shards lie nearest")
+        raise StrategyError(f"strategy: {kind} {_written(levels)} has no plan: in a plan experts and shards lie nearer than replicas")
     sharded = "fsdp" in levels
     hybrid = node if sharded and between == "ddp" and nodes > 1 else 0
-    given = {"zero": 3 if sharded else 0, "shard_group": hybrid, "micro_batch": max(batch // dp, 1)}
+    outside = between == "tp" and inside != "tp"
+    placement = ("dp", "tp", "pp") if outside else BLOCKS
+    given = {"zero": 3 if sharded else 0, "shard_group": hybrid, "micro_batch": max(batch // dp, 1), "placement": placement}
     return Plan(tp=tp, ep=ep, dp=dp, **{**given, **options})
 
 

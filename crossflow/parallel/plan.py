@@ -19,9 +19,11 @@ from crossflow.workload.transformer import Transformer
 
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["optimizer", "weights", "activations"]
+Block = Literal["tp", "dp", "pp"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
 DEGREES = ("tp", "cp", "ep", "dp", "pp")
+BLOCKS: tuple[Block, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ class Plan:
     schedule : order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file.
     first_stage, last_stage : layers of the first and the last stage where they differ from the others; 0 for even stages.
     offload : what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations.
+    placement : how ranks lie on consecutive devices, nearest first; context ranks lie nearest among those of dp.
     """
 
     tp: int = 1
@@ -58,6 +61,7 @@ class Plan:
     first_stage: int = 0
     last_stage: int = 0
     offload: tuple[Offload, ...] = ()
+    placement: tuple[Block, ...] = BLOCKS
 
     @property
     def devices(self) -> int:
@@ -67,17 +71,20 @@ class Plan:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """Axes of the device mesh, nearest neighbours first."""
-        return (
-            Axis(name="tp", size=self.tp, role="columns"), Axis(name="cp", size=self.cp, role="rows"),
-            Axis(name="dp", size=self.dp, role="batch"), Axis(name="pp", size=self.pp, role="layers"),
-        )  # fmt: skip
+        found: Mapping[Block, tuple[Axis, ...]] = {
+            "tp": (Axis(name="tp", size=self.tp, role="columns"),),
+            "dp": (Axis(name="cp", size=self.cp, role="rows"), Axis(name="dp", size=self.dp, role="batch")),
+            "pp": (Axis(name="pp", size=self.pp, role="layers"),),
+        }
+        return tuple(axis for block in self.placement for axis in found[block])
 
     def __str__(self) -> str:
         numbers = [f"{word}{getattr(self, name)}" for word, name in NUMBERS.items() if getattr(self, name) != _DEFAULTS[name]]
         words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
         kept = [OFFLOAD + "+".join(self.offload)] if self.offload else []
+        placed = [] if self.placement == BLOCKS else [PLACED + "+".join(self.placement)]
         file = [] if self.schedule in RULES else [ORDER + self.schedule]
-        return "-".join([*numbers, *words, *kept, *file]) or "dp1"
+        return "-".join([*numbers, *words, *kept, *placed, *file]) or "dp1"
 
 
 # A plan as text: numbers with the word before them, options as words of their own.
@@ -90,6 +97,7 @@ WORDS: Mapping[str, tuple[str, Any]] = {
     **{rule.replace("-", ""): ("schedule", rule) for rule in RULES if rule != "1f1b"},
 }  # fmt: skip
 OFFLOAD = "offload:"  # before what a plan as text keeps on the host, joined by plus signs
+PLACED = "placed:"  # before the blocks of a plan as text that are not placed as usual, joined by plus signs
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
@@ -121,13 +129,15 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
             problems += _not_offloaded(value)
         elif key == "schedule":
             problems += _no_schedule(value)
+        elif key == "placement":
+            problems += _not_placed(value)
         elif key in _NAMES and key not in _CHOICES and key != "sequence_parallel":
             least = 0 if key in ("first_stage", "last_stage", "shard_group") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
-    return Plan(**{**given, "offload": _offloaded(given.get("offload", ()))})
+    return Plan(**{**given, "offload": _offloaded(given.get("offload", ())), "placement": tuple(given.get("placement", BLOCKS))})
 
 
 def _offloaded(given: Any) -> tuple[Any, ...]:
@@ -141,6 +151,13 @@ def _not_offloaded(given: Any) -> list[str]:
     if not isinstance(several, (list, tuple)) or any(what not in OFFLOADS for what in several) or len(set(several)) < len(several):
         return [f"offload must be one or several of {', '.join(OFFLOADS)}, each once, got {given!r}"]
     return []
+
+
+def _not_placed(given: Any) -> list[str]:
+    """What is wrong with an order of blocks of ranks."""
+    if isinstance(given, (list, tuple)) and len(given) == len(BLOCKS) and set(given) == set(BLOCKS):
+        return []
+    return [f"placement must be {', '.join(BLOCKS)} in some order, the nearest ranks first, got {given!r}"]
 
 
 def _no_schedule(given: Any) -> list[str]:
@@ -161,6 +178,9 @@ def _written(text: str) -> dict[str, Any]:
         if part.startswith(OFFLOAD) and "offload" not in found:
             found["offload"] = part.removeprefix(OFFLOAD).split("+")
             continue
+        if part.startswith(PLACED) and "placement" not in found:
+            found["placement"] = part.removeprefix(PLACED).split("+")
+            continue
         match = None if part in WORDS else re.fullmatch(r"([a-z]+)(\d+)", part)
         word = _SHORT.get(match[1], match[1]) if match else part
         name, value = (NUMBERS.get(word), int(match[2])) if match else WORDS.get(part, (None, None))
@@ -168,7 +188,7 @@ def _written(text: str) -> dict[str, Any]:
             raise StrategyError(
                 f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
                 f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
-                f" words: {', '.join(WORDS)}, {OFFLOAD}{'+'.join(OFFLOADS)}, {ORDER}FILE.yaml), or a mapping"
+                f" words: {', '.join(WORDS)}, {OFFLOAD}{'+'.join(OFFLOADS)}, {PLACED}dp+tp+pp, {ORDER}FILE.yaml), or a mapping"
             )
         found[name] = value
     return found
@@ -335,6 +355,7 @@ class Layout:
     sequence_parallel, full, selective : options as masks.
     schedule : index of each point's schedule in `schedules`.
     offload : points that keep something on the host, by what they keep; what none keeps is not there.
+    placement : index of each point's placement in `placements`.
     node : devices of one node. [1]
     """
 
@@ -354,6 +375,8 @@ class Layout:
     schedule: Index
     schedules: tuple[str, ...]
     offload: Mapping[Offload, Mask]
+    placement: Index
+    placements: tuple[tuple[Block, ...], ...]
     first_stage: Array
     last_stage: Array
     node: int
@@ -363,7 +386,7 @@ class Layout:
         """Arrays of plans; `batch` is the global batch of each. [samples]"""
         column = functools.partial(_column, plans)
         dp, micro = column("dp"), column("micro_batch")
-        schedules = tuple(dict.fromkeys(plan.schedule for plan in plans))
+        schedules, placements = (tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement"))
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
         return cls(
             tp=column("tp"), cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
@@ -372,6 +395,7 @@ class Layout:
             selective=np.array([r == "selective" for r in recompute]),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
+            placement=np.array([placements.index(plan.placement) for plan in plans]), placements=placements,
             first_stage=column("first_stage"), last_stage=column("last_stage"), node=node,
         )  # fmt: skip
 
@@ -380,7 +404,7 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        shared = ("node", "offload", "schedules")
+        shared = ("node", "offload", "schedules", "placements")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in shared}
         return replace(self, **arrays, offload={what: points[members] for what, points in self.offload.items()})
 
@@ -402,14 +426,26 @@ class Layout:
         return self.tp * self.cp * self.dp * self.pp
 
     @functools.cached_property
+    def strides(self) -> Mapping[Block, Array]:
+        """Devices between neighbours of a block of ranks, by how the blocks lie. [1]"""
+        sizes: Mapping[Block, Array] = {"tp": self.tp, "dp": self.cp * self.dp, "pp": self.pp}
+        found = {block: np.ones_like(self.tp) for block in BLOCKS}
+        for which, placement in enumerate(self.placements):
+            mine, stride = self.placement == which, np.ones_like(self.tp)
+            for block in placement:
+                found[block] = np.where(mine, stride, found[block])
+                stride = stride * sizes[block]
+        return found
+
+    @functools.cached_property
     def tensor(self) -> Group:
         """Ranks that share each layer."""
-        return self.group(np.ones_like(self.tp), self.tp)
+        return self.group(self.strides["tp"], self.tp)
 
     @functools.cached_property
     def context(self) -> Group:
         """Ranks that share each sample."""
-        return self.group(self.tp, self.cp)
+        return self.group(self.strides["dp"], self.cp)
 
     @functools.cached_property
     def directions(self) -> Array:
@@ -420,7 +456,7 @@ class Layout:
     @functools.cached_property
     def data(self) -> Group:
         """Ranks that hold the same weights: data and context ranks together, and those of the mirrored stage (Chimera)."""
-        return self._mirrored(self.group(self.tp, self.dp * self.cp))
+        return self._mirrored(self.group(self.strides["dp"], self.dp * self.cp))
 
     def _mirrored(self, group: Group) -> Group:
         """A group with the ranks of the stage that holds the same layers for the other direction, which are far away."""
@@ -429,28 +465,28 @@ class Layout:
     @functools.cached_property
     def shards(self) -> Group:
         """Ranks over which weights are sharded where they are (FSDP)."""
-        return self.group(self.tp, np.where(self.shard_group > 0, self.shard_group, self.dp * self.cp))
+        return self.group(self.strides["dp"], np.where(self.shard_group > 0, self.shard_group, self.dp * self.cp))
 
     @functools.cached_property
     def copies(self) -> Group:
         """Ranks that hold the same shard of the weights (hybrid sharding)."""
-        return self.group(self.tp * self.shards.size, self.dp * self.cp / self.shards.size)
+        return self.group(self.strides["dp"] * self.shards.size, self.dp * self.cp / self.shards.size)
 
     @functools.cached_property
     def expert(self) -> Group:
         """Ranks that share out the experts."""
-        return self.group(self.tp, self.ep)
+        return self.group(self.strides["dp"], self.ep)
 
     @functools.cached_property
     def expert_data(self) -> Group:
         """Ranks that hold the same experts."""
-        return self._mirrored(self.group(self.tp * self.ep, self.dp * self.cp / self.ep))
+        return self._mirrored(self.group(self.strides["dp"] * self.ep, self.dp * self.cp / self.ep))
 
     @functools.cached_property
     def stages(self) -> Group:
         """Neighbouring stages of a pipeline, as a pair."""
-        stride = self.tp * self.cp * self.dp
-        per_node = np.where((stride < self.node) & (self.node % stride == 0), 2.0, 1.0)
+        stride = self.strides["pp"]
+        per_node = np.minimum(self.group(stride, self.pp).per_node, 2.0)
         return Group(size=np.minimum(self.pp, 2.0), per_node=per_node, stride=stride, devices=self.devices, extent=self.pp)
 
 

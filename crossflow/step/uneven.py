@@ -63,7 +63,7 @@ class World:
     slowest : of the slowest rank that passes wait for, shape (stages, kinds). [1]
     jitter : computing of every slot over its mean, shape (slots, kinds). [1]
     link : rate of the links out of every stage, shape (stages,). [1]
-    replicas, tp : replicas, and ranks of a tensor group. [1]
+    places : rank of every device, shape (stages, replicas, tp). [1]
     """
 
     members: tuple[Index, ...]
@@ -71,12 +71,11 @@ class World:
     slowest: Array
     jitter: Array
     link: Array
-    replicas: int
-    tp: int
+    places: Index
 
     def ranks(self, stage: int, replicas: Index, within: Index) -> list[int]:
-        """Ranks of some replicas' tensor groups, of which those `within`, in a stage; tensor ranks lie nearest, stages farthest."""
-        return [int((stage * self.replicas + replica) * self.tp + rank) for replica in replicas for rank in within]
+        """Ranks of some replicas' tensor groups, of which those `within`, in a stage."""
+        return [int(rank) for rank in self.places[stage][np.ix_(replicas, within)].ravel()]
 
     @classmethod
     def of(cls, uneven: Uneven, layout: Layout, walk: Walk, stages: int, *, in_step: int, wraps: bool) -> World:
@@ -100,9 +99,11 @@ class World:
             speed[stage] *= factor
         for replica, factor in uneven.replicas.items():
             speed[:, replica] *= factor
-        flat = speed.reshape(-1)
+        step = {block: int(stride[0]) for block, stride in layout.strides.items()}
+        apart = np.ix_(np.arange(stages) * step["pp"], np.arange(replicas) * step["dp"], np.arange(tp) * step["tp"])
+        places: Index = apart[0] + apart[1] + apart[2]
         for rank, factor in uneven.ranks.items():
-            flat[rank] *= factor
+            speed[places == rank] *= factor
         slowest = _together(speed.min(axis=2), in_step, np.min)
         seen = np.concatenate([speed.transpose(1, 0, 2).reshape(replicas, -1), slowest.T], axis=1)
         kinds = np.arange(replicas) if uneven.jitter else np.unique(seen, axis=0, return_inverse=True)[1].ravel()
@@ -114,7 +115,7 @@ class World:
             rng = np.random.default_rng(uneven.seed)
             jitter = _together(rng.lognormal(-0.5 * spread**2, spread, jitter.shape), in_step, np.max)
         link = np.array([uneven.links.get(stage, 1.0) for stage in range(stages)])
-        return cls(members=members, speed=speed[:, first], slowest=slowest[:, first], jitter=jitter, link=link, replicas=replicas, tp=tp)
+        return cls(members=members, speed=speed[:, first], slowest=slowest[:, first], jitter=jitter, link=link, places=places)
 
     def rate(self, sender: Index, receiver: Index) -> Array:
         """Rate of the links between stages: those between neighbours, or the one from the last to the first. [1]"""

@@ -14,6 +14,7 @@ from crossflow.architecture import GeneratedSystem
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.evaluation import evaluate
 from crossflow.files import Document, FileModel
+from crossflow.parallel import Strategy
 from crossflow.paths import quantities
 from crossflow.points import Split, check_choice, split, variant, varied
 from crossflow.scenario import Scenario
@@ -110,6 +111,8 @@ def _entry(path: str, given: Any, place: Document, scenario: Scenario, options: 
     if path == "strategy" and given == "legal":
         return Options(path=path, values=_strategies(scenario, options))
     if path == "placement" and given == "all":
+        if not isinstance(scenario.strategy, Strategy):
+            raise CrossflowError(f"a {scenario.workload.model} lies as its strategy says; vary strategy instead")
         return Options(path=path, values=tuple(list(order) for order in itertools.permutations(AXES)))
     if isinstance(given, list) and given:
         return _options(path, tuple(given), {}, scenario)

@@ -300,6 +300,8 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "latent: latent attention is modelled without an encoder"
     if spec.experts and not any(spec.experts.at(i) for i in range(spec.layers)):
         yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
+    if spec.task == "training" and spec.dtype == "int8":
+        yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
 
