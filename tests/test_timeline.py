@@ -290,13 +290,14 @@ def test_ranks_lie_as_the_plan_places_them(placement):
 
 
 def test_the_busiest_ranks_belong_nearest():
-    """Tensor groups send most: inside nodes they are faster than with anything else there."""
-    wide = {"hidden": 8192, "heads": 64, "ffn": 32768}
+    """With many microbatches tensor groups send most: inside nodes they are faster than with anything else there."""
+    wide = {"hidden": 8192, "heads": 64, "ffn": 32768, "global_batch": 512}
     steps = {
         placement: crossflow.predict(scenario({"tp": 8, "dp": 2, "pp": 2, "placement": list(placement)}, **wide)).step_time
         for placement in itertools.permutations(("tp", "dp", "pp"))
     }
-    assert {placement[0] for placement, step in steps.items() if step < 1.2 * min(steps.values())} == {"tp"}
+    ranked = sorted(steps, key=lambda placement: steps[placement])
+    assert {placement[0] for placement in ranked[:2]} == {placement[-1] for placement in ranked[-2:]} == {"tp"}
 
 
 def test_sharded_replicas_stay_in_step():
