@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from crossflow.architecture import SystemSpec
 from crossflow.errors import StrategyError
@@ -58,9 +58,10 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
         node = min(system.devices_per_node, system.device_count)
         given = roles_of(written)
         options = {key: value for key, value in given.items() if key not in KINDS}
-        hierarchy = parse_hierarchy({key: value for key, value in given.items() if key in KINDS})
-        kind: Literal["dense", "transformer"] = "transformer" if "transformer" in given else "dense"
-        return as_plan(hierarchy, kind, workload.global_batch, node, system.device_count // node, **_options(options))
+        said = [kind for kind in KINDS if kind in given]
+        hierarchy = parse_hierarchy({kind: given[kind] for kind in said})
+        nodes, experts = system.device_count // node, workload.experts is not None
+        return as_plan(hierarchy, said, workload.global_batch, node, nodes, experts=experts, **_options(options))
     return read_plan(written, workload)
 
 

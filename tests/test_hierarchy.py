@@ -167,12 +167,53 @@ def test_what_does_not_fit_is_told_in_a_sentence(name, given, batch, sentence):
     ],
 )
 def test_a_transformers_roles_are_a_plan(levels, expected):
-    plan = as_plan(parse_hierarchy({"transformer": levels}), "transformer", 2048, 8, 256)
+    plan = as_plan(parse_hierarchy({"transformer": levels}), ["transformer"], 2048, 8, 256, experts=False)
     assert {name: getattr(plan, name) for name in expected} == expected
     assert (plan.devices, plan.micro_batch) == (2048, 2048 // plan.dp)
 
 
-def test_roles_that_lie_the_wrong_way_round_have_no_plan(exactly):
-    sentence = "strategy: transformer (ddp, fsdp) has no plan: in a plan experts and shards lie nearer than replicas"
-    with pytest.raises(StrategyError, match=exactly(sentence)):
-        as_plan(parse_hierarchy({"transformer": ["ddp", "fsdp"]}), "transformer", 2048, 8, 256)
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ({"transformer": ["ddp"], "experts": ["ep", "ddp"]}, {"tp": 1, "ep": 8, "zero": 0}),
+        ({"transformer": ["tp", "ddp"], "experts": ["tp", "ep"]}, {"tp": 8, "ep": 256, "zero": 0}),
+        ({"transformer": ["tp", "ddp"], "embedding": ["mp-rows", "ddp"]}, {"tp": 8, "ep": 1}),
+        ({"transformer": ["fsdp"], "experts": ["ep", "fsdp"]}, {"tp": 1, "ep": 8, "zero": 3}),
+        ({"transformer": ["ddp", "tp"], "experts": ["ep", "tp"]}, {"tp": 256, "ep": 8, "placement": ("dp", "tp", "pp")}),
+        ({"experts": ["ep"]}, {"tp": 1, "ep": 2048}),
+        ({"dense": ["tp", "ddp"]}, {"tp": 8, "ep": 1}),
+    ],
+)
+def test_roles_of_all_layer_types_make_one_plan(roles, expected):
+    plan = as_plan(parse_hierarchy(roles), list(roles), 2048, 8, 256, experts=True)
+    assert {name: getattr(plan, name) for name in expected} == expected
+    assert plan.devices == 2048
+
+
+NEAREST = "experts are cut (tp) where layers are, and shared out (ep) over the nearest of the other ranks"
+TABLE = "the table of words is cut by rows (mp-rows) where layers are cut (tp), is a replica (ddp) where they are, and is sharded with them (fsdp)"
+
+
+@pytest.mark.parametrize(
+    ("roles", "sentence"),
+    [
+        ({"transformer": ["ddp", "fsdp"]}, "transformer (ddp, fsdp) has no plan: in a plan shards lie nearer than replicas"),
+        (
+            {"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]},
+            f"experts (ep, ddp) beside transformer (tp, ddp) has no plan: {NEAREST}",
+        ),
+        ({"transformer": ["ddp"], "experts": ["ddp", "ep"]}, f"experts (ddp, ep) beside transformer ddp has no plan: {NEAREST}"),
+        ({"transformer": ["ddp"], "experts": ["fsdp"]}, f"experts fsdp beside transformer ddp has no plan: {NEAREST}"),
+        ({"transformer": ["tp", "ddp"], "embedding": ["ddp"]}, f"embedding ddp beside transformer (tp, ddp) has no plan: {TABLE}"),
+        ({"transformer": ["fsdp"], "embedding": ["ddp"]}, f"embedding ddp beside transformer fsdp has no plan: {TABLE}"),
+        ({"transformer": ["ddp"], "dense": ["tp"]}, "a transformer's layers are of type transformer; leave dense out"),
+    ],
+)
+def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
+    with pytest.raises(StrategyError, match=exactly(f"strategy: {sentence}")):
+        as_plan(parse_hierarchy(roles), list(roles), 2048, 8, 256, experts=True)
+
+
+def test_experts_that_are_not_there_are_not_shared_out(exactly):
+    with pytest.raises(StrategyError, match=exactly("strategy: experts ep, but the model has no experts")):
+        as_plan(parse_hierarchy({"experts": ["ep"]}), ["experts"], 2048, 8, 256, experts=False)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -221,27 +221,63 @@ def _of(levels: Mapping[Kind, Levels]) -> Hierarchy:
     )
 
 
-def as_plan(hierarchy: Hierarchy, kind: Kind, batch: int, node: int, nodes: int, **options: Any) -> Plan:
-    """The plan of a transformer that the roles of one layer type mean, with further `options` of a plan.
+def as_plan(hierarchy: Hierarchy, said: Collection[Kind], batch: int, node: int, nodes: int, *, experts: bool, **options: Any) -> Plan:
+    """The plan of a transformer that roles by layer type mean, with further `options` of a plan.
+
+    Parameters
+    ----------
+    hierarchy, said : roles, and the layer types that were given any; the others follow.
+    experts : whether the model has experts.
 
     Raises
     ------
     StrategyError
-        Where shards or experts lie farther apart than replicas.
+        Where no plan does that: shards or experts farther apart than replicas, or layer types that part where a plan does not.
     """
-    levels = getattr(hierarchy, kind)
+    kind: Kind = "transformer" if "transformer" in said else "dense"
+    levels, sizes = getattr(hierarchy, kind), (node, nodes)
+    if {"transformer", "dense"} <= set(said) and hierarchy.dense != levels:
+        raise StrategyError("strategy: a transformer's layers are of type transformer; leave dense out")
     inside, between = levels
-    tp, ep = _degree(levels, "tp", (node, nodes)), _degree(levels, "ep", (node, nodes))
+    if node > 1 and nodes > 1 and between not in ("ddp", inside, "tp") and not (inside == "tp" and between == "fsdp"):
+        raise StrategyError(f"strategy: {kind} {_written(levels)} has no plan: in a plan shards lie nearer than replicas")
+    if "embedding" in said:
+        _check_table(hierarchy, kind, levels, sizes)
+    tp = _degree(levels, "tp", sizes)
+    ep = _expert_degree(hierarchy, kind, sizes) if experts and "experts" in said else 1
+    if "experts" in said and not experts:
+        raise StrategyError(f"strategy: experts {_written(hierarchy.experts)}, but the model has no experts")
     dp = node * nodes // tp
-    nearest = between in ("ddp", inside, "tp") or (inside == "tp" and between in ("fsdp", "ep"))
-    if node > 1 and nodes > 1 and not nearest:
-        raise StrategyError(f"strategy: {kind} {_written(levels)} has no plan: in a plan experts and shards lie nearer than replicas")
     sharded = "fsdp" in levels
     hybrid = node if sharded and between == "ddp" and nodes > 1 else 0
-    outside = between == "tp" and inside != "tp"
-    placement = ("dp", "tp", "pp") if outside else BLOCKS
+    placement = ("dp", "tp", "pp") if between == "tp" and inside != "tp" else BLOCKS
     given = {"zero": 3 if sharded else 0, "shard_group": hybrid, "micro_batch": max(batch // dp, 1), "placement": placement}
     return Plan(tp=tp, ep=ep, dp=dp, **{**given, **options})
+
+
+def _check_table(hierarchy: Hierarchy, kind: Kind, levels: Levels, sizes: tuple[int, int]) -> None:
+    """StrategyError where the vocabulary's table is not divided as layers are."""
+    for role, layers, size in zip(hierarchy.embedding, levels, sizes, strict=True):
+        if size > 1 and (role == "ddp") != (layers == "ddp") and not (layers == "tp" and role in ("mp", "mp-rows")):
+            raise StrategyError(
+                f"strategy: embedding {_written(hierarchy.embedding)} beside {kind} {_written(levels)} has no plan: the table of words"
+                " is cut by rows (mp-rows) where layers are cut (tp), is a replica (ddp) where they are, and is sharded with them (fsdp)"
+            )
+
+
+def _expert_degree(hierarchy: Hierarchy, kind: Kind, sizes: tuple[int, int]) -> int:
+    """Ranks that share out experts: the nearest of those that do not cut layers; StrategyError where a plan has none such."""
+    levels, degree, beyond = getattr(hierarchy, kind), 1, False
+    for role, layers, size in zip(hierarchy.experts, levels, sizes, strict=True):
+        alike = role == layers if layers == "tp" else role in (layers, "ep")
+        if size > 1 and (not alike or (role == "ep" and beyond)):
+            raise StrategyError(
+                f"strategy: experts {_written(hierarchy.experts)} beside {kind} {_written(levels)} has no plan: experts are cut (tp) where"
+                " layers are, and shared out (ep) over the nearest of the other ranks"
+            )
+        degree *= size if role == "ep" else 1
+        beyond = beyond or (size > 1 and role not in ("ep", "tp"))
+    return degree
 
 
 # -------------------------------------------------------------------------------------------- arrays
