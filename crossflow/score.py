@@ -25,8 +25,8 @@ OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {l
 ENDINGS = (*_UNITS, "_share")  # of names of columns: what they are measured in
 _NAMED = {"flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s"}
 _OF_A_DEVICE = {
-    "throughput": "flop/s", "frequency": "Hz", "voltage": "V", "area": "m2", "power": "W", "perimeter": "m", "capacity": "B",
-    "bandwidth": "B/s", "cost": "USD",
+    "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "area": "m2", "power": "W",
+    "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD",
 }  # fmt: skip
 _LARGER = (
     "mfu",

@@ -19,6 +19,7 @@ from crossflow.errors import SpecError
 from crossflow.files import Document, FileModel
 from crossflow.units import Information, Ratio, Share, Time
 
+HALF = 2  # size of an element in 16-bit types, and at least where products are in 8 bits [B]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
 
 
@@ -91,7 +92,7 @@ class SoftwareStack(FileModel):
     known_as: tuple[str, ...] = Field(default=(), description="what tables of measurements call it")
     attention: AttentionKernel
     fused: tuple[Fusion, ...] = ()
-    fused_half: tuple[Fusion, ...] = Field(default=(), description="groups that are one kernel in training of 16 bits or fewer alone")
+    fused_half: tuple[Fusion, ...] = Field(default=(), description="groups that are one kernel where elements have 16 bits alone")
     weight: Literal["dtype", "fp32"] = Field(
         default="dtype",
         description="precision in which weights are kept and, where sharded, gathered; fp32 is autocast: each product casts its own",
@@ -106,6 +107,10 @@ class SoftwareStack(FileModel):
     overlap: Overlap = Overlap()
     host: HostCosts
     memory: MemoryHabits
+
+    def fuses(self, what: Fusion, element: int) -> bool:
+        """Whether a group of pointwise operations is one kernel where elements have so many bytes."""
+        return what in self.fused or (element <= HALF and what in self.fused_half)
 
     def weight_size(self, element: int) -> int:
         """Size of a weight as it is kept and gathered, where kernels move elements of so many bytes. [B]"""

@@ -19,11 +19,34 @@ def device(name, **changes):
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_long_products_draw_the_tdp_and_no_more(name):
+def test_long_products_of_every_type_draw_the_tdp_and_no_more(name):
     found = device(name)
-    drawn = found.static_power + found.throughput["fp16"] * found.sustained_clock * found.energy_per_flop
     assert 0.3 < found.sustained_clock[0] < 1.0
-    assert drawn == pytest.approx(found.maximum_power, rel=1e-9)
+    for dtype, rate in found.throughput.items():
+        drawn = found.static_power + rate * found.sustained_clock * found.energy_per_flop[dtype]
+        assert drawn == pytest.approx(found.maximum_power, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("dgx-h100", "fp16"), ("dgx-h100", "fp8"), ("dgx-a100", "tf32"), ("a10-node", "int8")])
+def test_a_product_of_any_type_keeps_to_the_tdp(name, dtype):
+    """Large enough to be bound by computing, which main memory's energy comes on top of."""
+    workload = {"model": "gemm", "m": 16384, "n": 16384, "k": 16384, "dtype": dtype}
+    found = crossflow.predict(crossflow.from_dict({"system": {"template": name, "devices": 1, "nodes": None}, "workload": workload}))
+    limit = found.scenario.architecture.maximum_power[0]
+    assert 0.6 * limit < found.score.power[0] < 1.02 * limit
+
+
+def test_a_lower_limit_slows_every_workload_and_saves_energy():
+    cards = [{"template": "dgx-a100", "power": {"tdp": f"{watts} W"}} for watts in (200, 400, 2000)]
+    small = {"model": "lstm", "layers": 2, "hidden": 4096, "sequence": 8, "vocabulary": 1024, "global_batch": 4096, "dtype": "fp16"}
+    for workload in (
+        {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16"},
+        small,
+        {"model": "megatron-7.5b", "global_batch": 64},
+    ):
+        found = [crossflow.predict(crossflow.from_dict({"system": card, "workload": workload, "strategy": "d8"})) for card in cards]
+        assert found[0].step_time > found[1].step_time > found[2].step_time
+        assert found[0].score.energy[0] < found[1].score.energy[0] < found[2].score.energy[0]
 
 
 @pytest.mark.parametrize("name", LIMITED)
@@ -36,7 +59,8 @@ def test_a_higher_limit_never_lowers_the_clock_and_the_boost_clock_is_the_end(na
     assert many.sustained_clock[-1] == 1.0
     one = [architecture(base.model_copy(update={"power": base.power.model_copy(update={"tdp": limits[i : i + 1]})})) for i in range(30)]
     np.testing.assert_allclose(many.sustained_clock, [d.sustained_clock[0] for d in one], rtol=1e-12)
-    np.testing.assert_allclose(many.energy_per_flop, [d.energy_per_flop[0] for d in one], rtol=1e-12)
+    for dtype, energy in many.energy_per_flop.items():
+        np.testing.assert_allclose(energy, [d.energy_per_flop[dtype][0] for d in one], rtol=1e-12)
 
 
 def test_the_same_chip_on_a_card_of_less_power_is_slower():
@@ -48,7 +72,24 @@ def test_of_whose_power_nothing_is_known_keeps_its_clock():
     assert device("mi300x").sustained_clock[0] == 1.0
     plain = device("a100-80gb", execution={"chip_power": None})
     assert plain.sustained_clock[0] == 1.0
-    assert plain.energy_per_flop[0] < device("a100-80gb").energy_per_flop[0]
+    assert plain.energy_per_flop["fp16"][0] < device("a100-80gb").energy_per_flop["fp16"][0]
+    assert device("a100-80gb", execution={"chip_power": 0}).sustained_clock[0] == 1.0
+
+
+def test_the_energy_of_an_operation_that_a_file_states_takes_the_place_of_the_librarys():
+    library = device("a100-80gb")
+    stated = device("a100-80gb", energy={"flop": "0.9 pJ/flop"})
+    assert stated.sustained_clock[0] < library.sustained_clock[0]
+    drawn = stated.static_power + stated.throughput["fp16"] * stated.sustained_clock * stated.energy_per_flop["fp16"]
+    assert drawn == pytest.approx(stated.maximum_power, rel=1e-9)
+
+
+def test_what_has_no_meaning_is_refused(problems):
+    cache = {"l2": {"inline_ecc": "6 %"}}
+    sentence = "l2: inline_ecc is of the main memory alone; caches keep check bits beside their data"
+    assert problems(spec, "a10", levels=cache) == [("levels", sentence)]
+    sentence = "chip_power: the clock of a generated device follows from its budgets; leave it out"
+    assert problems(spec, "pathfinder", execution={"chip_power": 3}) == [("execution", sentence)]
 
 
 def test_a_limit_below_what_the_device_draws_at_rest_cannot_be_built():

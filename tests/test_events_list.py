@@ -170,6 +170,24 @@ def test_a_measured_event_takes_its_time_and_others_the_models(written):
     assert 0.1 < found.to_dict()["measured_share"] < 0.9
 
 
+def test_what_was_measured_of_transfers_counts(written):
+    plain = scenario("pp4-dp8", "pytorch-fsdp", tied_embeddings=True)
+    sent = [e for e in events(plain).events if e.op == "send_recv"]
+    rows = "".join(f"{e.op},{e.shape},,,{e.ranks},{e.scope},{10 * e.time},0,\n" for e in sent)
+    found = crossflow.predict(scenario("pp4-dp8", "pytorch-fsdp", profile=written(HEADER + rows), tied_embeddings=True))
+    assert found.step_time > crossflow.predict(plain).step_time
+    assert 0.0 < found.to_dict()["measured_share"] < 0.5
+
+
+def test_a_step_that_never_ends_has_no_list(exactly):
+    given = crossflow.from_dict(
+        {"system": {"template": "dgx-a100", "nodes": None, "power": {"tdp": "10 W"}}, "workload": GPT, "strategy": "dp8"}
+    )
+    sentence = "scenario never ends: something that it needs has no rate; `crossflow predict` says what"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        events(given)
+
+
 def test_the_shorter_side_of_a_transfer_is_the_transfer(written):
     """Sec. 4.2: the other side waited."""
     rows = "send,1024 B,,,2,inter,5 us,0,\nrecv,1024 B,,,2,inter,3 us,0,\n"

@@ -225,7 +225,7 @@ def test_leakage_is_part_of_the_power_but_not_of_the_energy_per_operation(system
     volts = device.voltage[0]
     leaking = 0.05 * device.mcus[0] * 0.13 * volts / 0.8
     power = next(use.used[0] for use in device.usage if (use.component, use.resource) == ("compute", "power"))
-    assert device.energy_per_flop[0] * device.throughput["fp16"][0] == pytest.approx(power - leaking, rel=1e-9)
+    assert device.energy_per_flop["fp16"][0] * device.throughput["fp16"][0] == pytest.approx(power - leaking, rel=1e-9)
 
 
 def test_banks_and_their_static_power_are_eq_2(standard):

@@ -132,6 +132,26 @@ def test_pipedream_keeps_a_version_of_its_weights_for_each_microbatch_in_flight(
     assert async_.memory["weights"][0] > 4 * plain.memory["weights"][0]
 
 
+@pytest.mark.parametrize("software", ["ideal", "megatron-lm-2022"])
+@pytest.mark.parametrize("model", ["gpt2-345m", "megatron-1.7b"])
+def test_pipedream_takes_no_less_than_its_busiest_stage_computes_or_sends(software, model):
+    """On one stream of data: gradients and weights of every microbatch; on a slow network they are all that counts."""
+    system = {"template": "dgx-a100", "nodes": 4, "network": {"inter": {"bandwidth": "1 GB/s"}}}
+    given = {"system": system, "workload": {"model": model, "global_batch": 64}, "software": software}
+    found = evaluate(crossflow.from_dict({**given, "strategy": {"tp": 4, "pp": 2, "dp": 4, "zero": 1, "schedule": "pipedream"}}))
+    sent = found.communication["reduce_scatter"][0] + found.communication["all_gather"][0]
+    assert found.step_time[0] >= sent
+    assert sum(part[0] for part in found.breakdown.values()) == pytest.approx(found.step_time[0], rel=1e-9)
+
+
+def test_stages_that_are_nearly_alike_keep_pipedreams_step_long_enough():
+    workload = {"model": "gpt2-xl", "global_batch": 128, "dtype": "fp8"}
+    plan = {"pp": 4, "dp": 2, "micro_batch": 4, "zero": 2, "schedule": "pipedream"}
+    given = {"system": {"template": "mi300x-node", "nodes": 1}, "workload": workload, "strategy": plan, "software": "megatron-core"}
+    found = evaluate(crossflow.from_dict(given))
+    assert sum(part[0] for part in found.breakdown.values()) == pytest.approx(found.step_time[0], rel=1e-9)
+
+
 @pytest.mark.parametrize("zero", ["", "-z1"])
 def test_pipedream_keeps_replicas_in_step_with_every_microbatch(gpt, zero):
     """Gradients, and weights whose states are shared out, go over the links once a microbatch instead of once a step."""

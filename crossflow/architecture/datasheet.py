@@ -10,9 +10,10 @@ from crossflow.architecture.model import Architecture, Level, Port
 from crossflow.architecture.network import NetworkLevel
 from crossflow.architecture.template import DatasheetLevel, DatasheetSystem
 from crossflow.architecture.voltage import operate
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, divide
 from crossflow.technology import Choice, Compute, TechLibrary
 
+TINY = 1e-30  # power that leaves any voltage free; of none `operate` takes the lowest [W]
 ONE, ZERO, UNLIMITED = np.ones(1), np.zeros(1), np.array([np.inf])
 REFERENCE_UNIT = "volta-tensor-core"  # whose energy per operation, scaled to a device's node, stands for its own
 
@@ -25,6 +26,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
     unit: Compute = library.scale(library.component("compute", REFERENCE_UNIT), Choice.of((technology.logic,)))
     fastest = functools.reduce(np.maximum, (system.throughput[dtype] for dtype in sizing_types(system)))
     clock, voltage = sustained(system, unit, fastest)
+    switched = fastest * energy_per_flop(system, unit) * voltage**2 * clock  # by long products of any type [W]
     levels = [_level(name, level, system, library) for name, level in system.levels.items() if name != "memory"]
     published = system.levels["memory"]
     assert published.bandwidth is not None  # the model has checked it
@@ -53,7 +55,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         levels=(*levels, main),
         intra=_port(system.network.intra, link.latency, link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link),
         inter=_port(system.network.inter, link.latency, link.nominal_energy_per_bit if energy.inter_link is None else energy.inter_link),
-        energy_per_flop=energy_per_flop(system, unit) * voltage**2,
+        energy_per_flop={dtype: divide(switched, rate * clock) for dtype, rate in system.product_rates.items()},
         static_power=at_rest(system),
         maximum_power=system.power.tdp,
         execution=system.execution,
@@ -78,12 +80,11 @@ def at_rest(system: DatasheetSystem) -> Array:
 
 
 def energy_per_flop(system: DatasheetSystem, unit: Compute) -> Array:
-    """Energy of an operation at the boost clock: of the matrix unit alone, or of the chip where its share is known. [J/flop]"""
-    if system.energy.flop is not None:
-        return system.energy.flop
+    """Energy of a 16-bit operation at the boost clock: of the matrix unit alone, or of the chip where its share is known. [J/flop]"""
     alone = unit.nominal_power * (1 - unit.leakage) / (unit.nominal_flop_rate * unit.nominal_frequency)
+    own = alone if system.energy.flop is None else system.energy.flop
     chip = system.execution.chip_power
-    return alone if chip is None else np.asarray(alone * chip)
+    return np.asarray(own if chip is None else own * chip)
 
 
 def sustained(system: DatasheetSystem, unit: Compute, fastest: Array) -> tuple[Array, Array]:
@@ -101,7 +102,7 @@ def sustained(system: DatasheetSystem, unit: Compute, fastest: Array) -> tuple[A
         return ONE, ONE
     point = operate(
         np.maximum(system.power.tdp - at_rest(system), 0.0),
-        fastest * energy_per_flop(system, unit),
+        np.maximum(fastest * energy_per_flop(system, unit), TINY),
         nominal=unit.nominal_voltage,
         threshold=unit.threshold_voltage,
         minimum=np.minimum(unit.minimum_voltage, unit.nominal_voltage),

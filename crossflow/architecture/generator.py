@@ -20,7 +20,7 @@ from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, 
 from crossflow.architecture.price import die_cost
 from crossflow.architecture.template import Budgets, GeneratedSystem, Shares
 from crossflow.architecture.voltage import OperatingPoint, operate
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, divide
 from crossflow.files import FileModel
 from crossflow.technology import Choice, Compute, Link, LogicNode, Memory, OnChip, Substrate, TechLibrary
 from crossflow.technology.library import disordered, gather
@@ -119,7 +119,10 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         levels=(*(cache.level for cache in caches.values()), memory.level),
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
-        energy_per_flop=(cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0),
+        energy_per_flop={
+            dtype: divide((cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0), rate)
+            for dtype, rate in system.rates.items()
+        },
         static_power=np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING)),
         maximum_power=budgets.power,
         execution=system.execution,

@@ -87,7 +87,7 @@ class Architecture:
     sustained_clock : clock that the power limit leaves long matrix products, over `frequency`. [1]
     levels : memory levels from the nearest to main memory.
     intra, inter : ports inside a node (package, server) and out of it.
-    energy_per_flop : dynamic energy of one operation. [J/flop]
+    energy_per_flop : dynamic energy of one operation, by data type: at full rate all types draw the same power. [J/flop]
     static_power : power that flows whatever is computed. [W]
     maximum_power : budget or TDP. [W]
     execution : how kernels run on it.
@@ -108,7 +108,7 @@ class Architecture:
     levels: tuple[Level, ...]
     intra: Port | None
     inter: Port | None
-    energy_per_flop: Array
+    energy_per_flop: Mapping[str, Array]
     static_power: Array
     maximum_power: Array
     execution: Execution

@@ -156,6 +156,8 @@ class GeneratedSystem(SystemFields):
     def _shares_fit(self) -> GeneratedSystem:
         if not self.levels:
             raise ValueError("levels: at least one on-chip level is needed")
+        if self.execution.chip_power is not None:
+            raise ValueError("execution: chip_power: the clock of a generated device follows from its budgets; leave it out")
         for field, what in (("area", "chip area"), ("power_shares", "power"), ("perimeter", "perimeter")):
             shares: Shares = getattr(self.budgets, field)
             total = sum(float(value[0]) for value in share_values(shares) if value.size == 1)
@@ -234,6 +236,9 @@ class DatasheetSystem(SystemFields):
         memory = self.levels.get("memory")
         if memory is None or memory.bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
+        others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]
+        if others:
+            raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")
         return self
 
     @property

@@ -34,8 +34,8 @@ def _figures(device: Architecture) -> dict[str, RenderableType]:
     power, static = number(device.maximum_power), number(device.static_power)
     voltage = "" if device.voltage is None else f", {show(number(device.voltage), 'V')}"
     rows: dict[str, RenderableType] = {
-        "matrix rate": _rates(device.throughput),
-        "vector rate": _rates(device.vector_throughput),
+        "products": _rates(device.throughput),
+        "pointwise": _rates(device.vector_throughput),
         "units": _units(device),
         "runs at": show(number(device.frequency), "Hz") + voltage + _sustained(device),
         "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest",
@@ -141,5 +141,6 @@ def _same_scale(used: float, budget: float, unit: str) -> bool:
 
 def watts_per_device(power: float, devices: int, device: Architecture) -> str:
     """Mean power of one device against what it may take."""
-    share = power / devices / number(device.maximum_power)
-    return f"{show(power / devices, 'W')} a device, {percent(share)} of its {show(number(device.maximum_power), 'W')}"
+    allowed = number(device.maximum_power)
+    share = f", {percent(power / devices / allowed)} of its {show(allowed, 'W')}" if allowed else ""
+    return f"{show(power / devices, 'W')} a device{share}"

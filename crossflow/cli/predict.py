@@ -79,7 +79,7 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
         rows["throughput"] = _throughput(prediction)
         again = number(prediction.score.hfu)
         done = f" ({percent(again)} with what is computed again)" if again > mfu * 1.01 else ""
-        rows["peak use"] = f"{percent(mfu)} of the matrix units' {prediction.scenario.workload.dtype} rate{done}"
+        rows["peak use"] = f"{percent(mfu)} of the {prediction.scenario.workload.dtype} rate of matrix products{done}"
         rows |= {_SERVING[name]: _figure(name, value) for name, value in prediction.serving.items() if value is not None}
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)

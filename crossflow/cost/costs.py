@@ -66,7 +66,7 @@ def cost(
     hit = bound[None] == np.arange(len(architecture.levels) + 1)[:, None, None]
     messages = message_costs(graph.messages, placement, network, architecture, devices_per_node)
     energies = np.stack(np.broadcast_arrays(*(level.energy for level in architecture.levels)))[:, None, :]
-    energy = kernels.flops * architecture.energy_per_flop + (kernels.traffic * energies).sum(axis=0)
+    energy = kernels.flops * architecture.energy_per_flop[graph.dtype] + (kernels.traffic * energies).sum(axis=0)
     per_device = [np.zeros(1) if port is None else port.energy for port in (architecture.intra, architecture.inter)]
     return Costs(
         resources=resources(architecture),

@@ -162,13 +162,18 @@ def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, wh
 
 def _inside(fabric: Fabric, collective: str, ranks: int) -> Path:
     """Path among ranks of one node."""
-    bonded = fabric.intra in BONDED or (fabric.intra == "pairwise-nvlink" and ranks == 2)
+    bonded = _bonded(fabric, ranks)
     direct = fabric.intra in ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
     if collective == "send_recv":
         return _transfer_inside(fabric, bonded, direct)
     if bonded:
         return _switched(fabric, collective, ranks)
     return _direct(fabric, collective, ranks) if direct else _over_host(fabric, collective, ranks)
+
+
+def _bonded(fabric: Fabric, ranks: int) -> bool:
+    """Whether some ranks of a node reach one another over all of their links at once."""
+    return fabric.intra in BONDED or (fabric.intra == "pairwise-nvlink" and ranks == 2)
 
 
 def _transfer_inside(fabric: Fabric, bonded: bool, direct: bool) -> Path:
@@ -314,7 +319,7 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> P
     outside = volume / (in_node * efficiency * fabric.line)
     inside = _beside_network(fabric, collective, in_node, in_node if in_network else ranks)
     steps = (2 if collective == "all_reduce" else 1) * (1 if in_network else math.ceil(math.log2(nodes)))
-    hop = p.switch_step * fabric.age if fabric.intra in BONDED else p.direct_step
+    hop = p.switch_step * fabric.age if _bonded(fabric, in_node) else p.direct_step
     per_byte = np.maximum(outside, inside)
     return Path(
         per_byte=per_byte,
@@ -329,6 +334,6 @@ def _beside_network(fabric: Fabric, collective: str, in_node: int, ring: int) ->
     """Time per buffer byte on the links inside a node while the network runs: a ring over all ranks passes through each. [s/B]"""
     if in_node < 2:
         return ZERO
-    if fabric.intra in BONDED:
+    if _bonded(fabric, in_node):
         return np.asarray((ring_volume(collective, ring) + _copy(fabric, collective)) / (fabric.parameters.switch_efficiency * fabric.link))
     return _inside(fabric, collective, in_node).per_byte

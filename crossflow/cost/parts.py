@@ -36,7 +36,7 @@ class PartTimes:
     compute : time of the device's kernels, launches included. [s]
     memory_bound, launch : of it, in kernels that memory binds, and between kernels. [s]
     kernels : kernels launched. [1]
-    flops, traffic : operations, and bytes of main memory. [flop], [B]
+    flops, energy, traffic : operations, their energy, and bytes of main memory. [flop], [J], [B]
     measured : of the time of kernels, what was measured. [s]
     """
 
@@ -46,6 +46,7 @@ class PartTimes:
     launch: Array
     kernels: Array
     flops: Array
+    energy: Array
     traffic: Array
     measured: Array
 
@@ -157,7 +158,8 @@ def _costed(products: Sequence[Product], architecture: Architecture, dtype: str,
     time, launch = np.broadcast_to(costs.time, shape), np.broadcast_to(costs.launch, shape)
     return {
         "compute": time, "memory_bound": np.where(memory, time - launch, 0.0), "launch": launch, "kernels": np.ones(shape),
-        "flops": np.broadcast_to(costs.flops, shape), "traffic": np.broadcast_to(costs.traffic[-1], shape),
+        "flops": np.broadcast_to(costs.flops, shape), "energy": np.broadcast_to(costs.flops * architecture.energy_per_flop[dtype], shape),
+        "traffic": np.broadcast_to(costs.traffic[-1], shape),
     }  # fmt: skip
 
 
@@ -206,7 +208,7 @@ def _passes(kernels: Kernels, architecture: Architecture, dtype: str, n: int) ->
     work = np.maximum(memory, compute)
     return {
         "compute": work + launch, "memory_bound": np.where(memory >= compute, work, 0.0), "launch": launch, "kernels": count,
-        "flops": operations, "traffic": traffic,
+        "flops": operations, "energy": operations * architecture.energy_per_flop[wide_type(architecture, dtype)], "traffic": traffic,
     }  # fmt: skip
 
 
@@ -217,17 +219,18 @@ def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, 
     kernel = stack.attention
     share = np.array([kernel.forward_utilisation if phase == "forward" else kernel.backward_utilisation for phase in phases]).reshape(-1, 1)
     execution = architecture.execution
-    rate = architecture.throughput[wide_type(architecture, dtype)] * execution.matrix_utilisation * architecture.sustained_clock
+    wide = wide_type(architecture, dtype)
+    rate = architecture.throughput[wide] * execution.matrix_utilisation * architecture.sustained_clock
     if not kernel.native:
         rate = rate * execution.earlier_instructions
     waves = np.ceil(count / architecture.units) * architecture.units / count
-    compute = operations / (rate * share) * np.minimum(waves, 4.0)
+    compute = divide(operations, rate * share) * np.minimum(waves, 4.0)
     memory = divide(traffic, architecture.memory.bandwidth)
     launch = np.broadcast_to(execution.kernel_launch, operations.shape)
     work = np.maximum(compute, memory)
     return {
         "compute": work + launch, "memory_bound": np.where(memory > compute, work, 0.0), "launch": launch,
-        "kernels": np.ones_like(work), "flops": operations, "traffic": traffic,
+        "kernels": np.ones_like(work), "flops": operations, "energy": operations * architecture.energy_per_flop[wide], "traffic": traffic,
     }  # fmt: skip
 
 

@@ -51,10 +51,10 @@ def resources(architecture: Architecture) -> tuple[str, ...]:
 
 
 def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Cost of matrix products: by the library's tiles where they are known, by tiling search elsewhere."""
+    """Cost of matrix products in long runs: by the library's tiles where they are known, by tiling search elsewhere."""
     m, n, k, accumulate = (np.array([[getattr(g, name)] for g in gemms], dtype=float) for name in ("m", "n", "k", "accumulate"))
     if architecture.execution.tiles is not None:
-        return tiled_costs(m, n, k, accumulate, architecture, dtype, element)
+        return tiled_costs(m, n, k, accumulate, architecture, dtype, element, activity=divide(np.ones(1), architecture.sustained_clock))
     return searched_costs(m, n, k, accumulate, architecture, dtype, element)
 
 
@@ -71,8 +71,8 @@ def searched_costs(m: Array, n: Array, k: Array, accumulate: Array, architecture
     delivered = np.broadcast_to(delivered, (len(delivered), *shape))
     traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], delivered])[:, which.ravel()]
     traffic += element * accumulate * m * n
-    compute = divide(flops, architecture.throughput[dtype] * architecture.execution.matrix_utilisation)
-    return _slowest(compute, traffic, flops, architecture, launches=np.ones_like(m))
+    rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation * architecture.sustained_clock
+    return _slowest(divide(flops, rate), traffic, flops, architecture, launches=np.ones_like(m))
 
 
 def tiled_costs(
@@ -90,7 +90,7 @@ def tiled_costs(
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`)."""
     compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity=activity, batch=batch)
     moved = batch * element * (m * k + k * n + m * n * (1.0 + accumulate))
-    memory = moved / architecture.memory.bandwidth
+    memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)
     names = [level.name for level in architecture.levels]
     last_cache = names[-2] if len(names) > 1 else names[-1]

@@ -20,7 +20,7 @@ import functools
 import numpy as np
 
 from crossflow.architecture import Architecture
-from crossflow.arrays import Array
+from crossflow.arrays import Array, divide
 
 ACCUMULATOR = 4  # size of a partial sum [B]
 CHUNK = 16384  # matrix products a batch: temporaries stay in cache
@@ -69,7 +69,7 @@ def _wave_times(
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
     power = activity * 2.0 * batch * m * n * k / rate
-    partial = ACCUMULATOR * batch * m * n / (tiles.partial_rate * architecture.memory.bandwidth)
+    partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
     per_flop, shape = units / rate, np.broadcast_shapes(power.shape, partial.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape)
     best = np.full(shape, np.inf)
     compute, cache = np.zeros(shape), np.zeros(shape)

@@ -139,6 +139,8 @@ def events(scenario: Scenario) -> EventList:
     ]  # fmt: skip
     found.sort(key=lambda event: -event.time * event.count * event.ranks)
     step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
+    if not np.isfinite(step):
+        raise CrossflowError(f"{scenario.name} never ends: something that it needs has no rate; `crossflow predict` says what")
     most = NODES * runs_on.node
     profiling = sum(event.time * min(event.ranks, PROFILED if event.op == "all_reduce" else most) for event in found)
     return EventList(events=tuple(found), step=step, profiling=profiling)

@@ -139,6 +139,7 @@ def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Inde
         exposed=spread_all(timed.exposed),
         flops=spread(timed.flops, 0.0),
         model_flops=spread(timed.model_flops, 0.0),
+        energy=spread(timed.energy, 0.0),
         traffic=spread(timed.traffic, 0.0),
         sent=(spread(timed.sent[0], 0.0), spread(timed.sent[1], 0.0)),
         measured=spread(timed.measured, 0.0),
@@ -153,7 +154,7 @@ def untimed(held: Memory) -> Outcome:
     nothing, never = np.zeros(n), np.full(n, np.inf)
     parts = dict.fromkeys(BREAKDOWN, nothing)
     return Outcome(
-        total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing,
+        total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing, energy=nothing,
         traffic=nothing, sent=(nothing, nothing), bound=dict.fromkeys(RESOURCES, nothing), host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip
@@ -210,7 +211,7 @@ def layered_score(
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
     intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
-    dynamic = outcome.flops * device.energy_per_flop + outcome.traffic * device.memory.energy
+    dynamic = outcome.energy + outcome.traffic * device.memory.energy
     dynamic = dynamic + devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
     static = devices * device.static_power
     energy = wide(np.where(timed, dynamic + static * elapsed, np.inf), n)

@@ -16,7 +16,7 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.parallel.plan import Layout
 from crossflow.parallel.supergraph import Collective
-from crossflow.software import SoftwareStack
+from crossflow.software import HALF, Fusion, SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Matrix, Part, Transformer
 
@@ -24,7 +24,6 @@ from crossflow.workload.transformer import Attention, Matrix, Part, Transformer
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
 Phase = Literal["forward", "end", "input", "weight", "again"]
 PHASES: tuple[Phase, ...] = ("forward", "end", "input", "weight", "again")
-HALF = 2  # size of an element in 16-bit training, and at least where products are in 8 bits [B]
 MASK = 1.0  # a dropout mask is a byte an element [B]
 
 
@@ -122,9 +121,9 @@ class _Builder:
         self.cast = float(kept + self.element) if kept > self.element else 0.0
         self.narrow = self.job.operand < self.element
 
-    def fused(self, what: str) -> bool:
+    def fused(self, what: Fusion) -> bool:
         """Whether the stack fuses a group of pointwise operations at the element size of the job."""
-        return what in self.stack.fused or (self.element <= HALF and what in self.stack.fused_half)
+        return self.stack.fuses(what, self.element)
 
     # ---------------------------------------------------------------------------------- parts
 

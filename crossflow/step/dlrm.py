@@ -164,7 +164,7 @@ class _Step:
         self.embedding = embedding(job, plans, machine, self.wires)
         self.streams = Streams(self.n, COLLECTIVES)
         self.layers = {f"{layer}.{what}": np.zeros(self.n) for layer in DLRM_LAYERS for what in ("compute", "communication")}
-        self.sums = {name: np.zeros(self.n) for name in ("compute", "memory", "launch", "flops", "traffic", "inside", "outside")}
+        self.sums = {name: np.zeros(self.n) for name in ("compute", "memory", "launch", "flops", "energy", "traffic", "inside", "outside")}
         self.sent: dict[str, Array] = {name: np.zeros(self.n) for name in COLLECTIVES}
         self.gathers: dict[int, Event] = {}
         self.pending = {kind: (np.zeros(self.n), self.streams.start) for kind in ("dense", "transformer", "experts")}
@@ -196,10 +196,10 @@ class _Step:
 
     def _compute(self, unit: int, phases: Sequence[int], after: Sequence[Event]) -> Event:
         """Kernels of a unit in some phases."""
-        names = ("compute", "memory_bound", "launch", "kernels", "flops", "traffic")
+        names = ("compute", "memory_bound", "launch", "kernels", "flops", "energy", "traffic")
         parts = {name: getattr(self.times, name)[unit, list(phases)].sum(axis=0) for name in names}
         self.sums["compute"] += parts["compute"] - parts["memory_bound"] - parts["launch"]
-        for name, part in (("memory", "memory_bound"), ("launch", "launch"), ("flops", "flops"), ("traffic", "traffic")):
+        for name, part in {"memory": "memory_bound", **{name: name for name in ("launch", "flops", "energy", "traffic")}}.items():
             self.sums[name] += parts[part]
         self.layers[f"{self.units[unit].layer}.compute"] += parts["compute"]
         host = self.machine.stack.host
@@ -322,7 +322,7 @@ class _Step:
                 continue
             owned = self._owned(layer)
             traffic = owned * FP32 * (3.0 + 2.0 * job.optimizer_states)
-            once = 1.0 if "optimizer" in stack.fused else 1.0 + job.optimizer_states
+            once = 1.0 if stack.fuses("optimizer", DTYPE_BYTES[job.dtype]) else 1.0 + job.optimizer_states
             kernels = np.full(self.n, once)
             launch = kernels * self.machine.architecture.execution.kernel_launch
             time = once * traffic / self.machine.architecture.memory.bandwidth + launch
@@ -352,6 +352,7 @@ class _Step:
             exposed=exposed,
             memory=self._memory(),
             flops=sums["flops"] * devices,
+            energy=sums["energy"] * devices,
             model_flops=self._model_flops(),
             traffic=sums["traffic"] * devices,
             sent=(sums["inside"], sums["outside"]),

@@ -291,7 +291,7 @@ class _Kept:
             vectors, scores = _attention(part.attention, tokens, job, layout, stack)
             plain = plain + vectors
         if part.inner or part.routing:
-            plain = plain + e * _activation(part, tokens, layout, stack)
+            plain = plain + e * _activation(job, part, tokens, layout, stack)
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
             plain = plain + e * _routed(part, tokens) * part.width * own / tokens + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
@@ -334,9 +334,9 @@ def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, st
     return job.element * vectors, each * tokens * heads * seen
 
 
-def _activation(part: Part, tokens: Array, layout: Layout, stack: SoftwareStack) -> Array:
+def _activation(job: Job, part: Part, tokens: Array, layout: Layout, stack: SoftwareStack) -> Array:
     """Inputs of the activation between the products of an MLP; unfused and gated also its output before the gate. [1]"""
-    each = 1.0 + part.gated + (part.gated and "activation" not in stack.fused)
+    each = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
     rows = _routed(part, tokens) * part.inner if part.routing else tokens * part.inner
     common = sum(matrix.k for matrix in part.matrices if matrix.name == "shared_down")
     return np.asarray(each * (rows + tokens * common) / layout.tp)

@@ -52,6 +52,7 @@ class Outcome:
     measured : share of the time of kernels and of collectives in the passes that was measured. [1]
     host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory. [B]
     flops, model_flops : operations done on all devices, and those that the model needs (nothing computed again). [flop]
+    energy : energy of the operations on all devices. [J]
     traffic : bytes of main memory on all devices. [B]
     sent : bytes that one device sends inside its node, and out of it. [B]
     bound : time of the step that each resource binds: compute, memory, launch, host, network, bubble; they add up too. [s]
@@ -65,6 +66,7 @@ class Outcome:
     memory: Mapping[str, Array]
     flops: Array
     model_flops: Array
+    energy: Array
     traffic: Array
     sent: tuple[Array, Array]
     bound: Mapping[str, Array]

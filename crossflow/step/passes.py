@@ -265,7 +265,7 @@ def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
     weight = machine.stack.weight_size(job.element)
     master = 8.0 + weight if weight < 4 else 8.0
     moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
-    passes = 1.0 if "optimizer" in machine.stack.fused else 2.0
+    passes = 1.0 if machine.stack.fuses("optimizer", job.element) else 2.0
     time = divide(passes * owned * moved, machine.architecture.memory.bandwidth)
     return time if machine.profile is None else where_measured(time, measured_optimizer(owned, machine.profile))[0]
 
@@ -273,6 +273,18 @@ def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
 def measured_optimizer(owned: Array, profile: Profile) -> Array:
     """Measured times of the optimizer on `owned` parameters, shape (units, n), NaN where they were not measured. [s]"""
     return profile.kernels("optimizer", "", [[optimizer_shape(count) for count in row] for row in owned.tolist()])
+
+
+def between_measured(job: Job, layout: Layout, machine: Machine, steps: Steps, handed: Array) -> tuple[Array, Array]:
+    """Time of transfers between stages and of a tied table's sum in a step, and what of it was measured, of shape (n,). [s]
+
+    `handed` is how often stages hand over to another one, all ranks together.
+    """
+    sizes = between_sizes(job, layout, steps.state.weights, machine.stack)
+    groups = (("send_recv", layout.stages), ("all_gather", layout.tensor), ("all_reduce", layout.stages))
+    known = [np.nan_to_num(machine.wires.measured(name, size, group)) for size, (name, group) in zip(sizes, groups, strict=True)]
+    between, both = steps.between, 2.0 * layout.tp * layout.cp * layout.dp  # ends of a pipeline that hold a tied table
+    return handed * (between.transfer + between.whole) + both * between.tied, handed * (known[0] + known[1]) + both * known[2]
 
 
 def weights_measured(layout: Layout, machine: Machine, state: State, profile: Profile) -> tuple[Array, Array]:

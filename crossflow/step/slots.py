@@ -37,7 +37,8 @@ class Slots:
     gpu, host : what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts.
     waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
     behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
-    grown : what reductions of gradients after each pass lengthen it (PipeDream), shape (rows, n).
+    grown, renewing : what reductions of gradients after each pass lengthen it, and what gathers of updated weights then take
+        beyond the next pass forward (PipeDream), shape (rows, n).
     busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, of a training step
         backward and, if apart, weight.
     final : time of the last slot with gradients of weights.
@@ -55,6 +56,7 @@ class Slots:
     waits: Array
     behind: Array
     grown: Array
+    renewing: Array
     busy: Array
     final: Array
     hands: Array
@@ -108,20 +110,21 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     hop = between.transfer[at] + between.whole[at]
     held = np.zeros_like(hop) if stack.overlap.pipeline else hop
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held * hands[0][:, None]
-    grown, update = np.zeros_like(backward), np.zeros(1)
+    grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
         volume, update = weight_of @ reduce, weight_of @ state.update[:, at]
-        update = update if stack.overlap.optimizer else update + weight_of @ state.regather[:, at]
+        gathers = weight_of @ state.regather[:, at]
+        renewing = np.maximum(gathers - forward, 0.0) if stack.overlap.optimizer else gathers  # the next pass forward hides them
         grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
     busy = [busy_f]
     if training:
-        busy += [backward + grown + update + held * hands[1][:, None], *([plain_w] if split else [])]
+        busy += [backward + grown + update + renewing + held * hands[1][:, None], *([plain_w] if split else [])]
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
         host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
-        behind=np.stack([forward - plain_f, backward - plain_b]), grown=grown, busy=np.concatenate(busy),
+        behind=np.stack([forward - plain_f, backward - plain_b]), grown=grown, renewing=renewing, busy=np.concatenate(busy),
         final=plain_w if split else backward,
         hands=hands, hop=hop, flight=hop - held,
     )  # fmt: skip
@@ -186,8 +189,17 @@ def closing_of(layout: Layout, machine: Machine, steps: Steps, slots: Slots, sha
         update=trained @ state.update[:, at],
         on_host=on_host,
         renewed=none if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host,
-        regather=none if stack.overlap.optimizer else trained @ state.regather[:, at],
+        regather=_renewing(machine, steps, slots, shape, trained),
     )
+
+
+def _renewing(machine: Machine, steps: Steps, slots: Slots, shape: Shape, trained: Array) -> Array:
+    """Gathers of updated weights that the next step, or with PipeDream the next pass, waits for, shape (stages, n). [s]"""
+    if shape.schedule == "pipedream":
+        return by_stage(slots.renewing, shape.stages)
+    if machine.stack.overlap.optimizer:
+        return np.zeros((shape.stages, len(shape.at)))
+    return np.asarray(trained @ steps.state.regather[:, shape.at])
 
 
 def gathered(compute: Array, gathers: Array, first: Array, layers: Array, *, ahead: bool) -> Array:

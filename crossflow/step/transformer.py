@@ -17,7 +17,7 @@ from crossflow.parallel.plan import Layout
 from crossflow.parallel.schedules import NATURAL
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
-from crossflow.step.passes import COLLECTIVES, OF, Steps, Task, recurrences, share_of, steps_of, task_of, weights_measured
+from crossflow.step.passes import COLLECTIVES, OF, Steps, Task, between_measured, recurrences, share_of, steps_of, task_of, weights_measured
 from crossflow.step.slots import Slots, by_stage, closing_of, slots_of
 from crossflow.step.stages import Shape, alike
 from crossflow.timeline.pipeline import pipeline_ends
@@ -64,8 +64,10 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape) -> Array:
     forward, *back = (slots.busy[i : i + rows] for i in range(0, len(slots.busy), rows))
     backward, weight = [*back, None, None][:2]
     ends = functools.partial(pipeline_ends, forward, backward, slots.flight, weight, stages=stages, chunks=shape.chunks)
-    if shape.schedule == "pipedream":  # what a microbatch adds once the pipeline is full
-        return (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) * microbatches / (STEADY * stages)
+    if shape.schedule == "pipedream":  # what a microbatch adds once the pipeline is full, which cannot be less than the busiest stage takes
+        added = (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) / (STEADY * stages)
+        busiest = by_stage(slots.busy.reshape(-1, rows, slots.busy.shape[-1]).sum(axis=0), stages).max(axis=0)
+        return np.asarray(np.maximum(added, busiest) * microbatches)
     return ends(microbatches=microbatches, schedule=shape.schedule)
 
 
@@ -161,6 +163,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         "sent": sent,
         "exposed": shown,
         "waits": host,
+        "handed": rounds * slots.hands.sum(),
         "unit_compute": rounds
         * (f * passes.device[:, 0][..., at] + i * passes.device[:, 1][..., at] + w * passes.weight[..., at]).sum(axis=0),
         "unit_sent": rounds * (f * passes.sent[:, 0][..., at] + i * passes.sent[:, 1][..., at]).sum(axis=0),
@@ -187,7 +190,8 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
     if machine.profile is not None:
         holders = weights * layout.directions * ranks
         whole, of_weights = ((holders * part).sum(axis=0) for part in weights_measured(layout, machine, state, machine.profile))
-        measured = divide(done(times.measured) + known + of_weights, done(times.compute) + sent + whole)
+        handed, of_transfers = between_measured(job, layout, machine, steps, found["handed"] * ranks)
+        measured = divide(done(times.measured) + known + of_weights + of_transfers, done(times.compute) + sent + whole + handed)
     host = found["waits"]
     types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
     by_layer: dict[str, Array] = {}
@@ -203,6 +207,7 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
         exposed={COLLECTIVES[i]: found["exposed"][i] for i in used},
         memory=held.kinds,
         flops=done(times.flops),
+        energy=done(times.energy),
         model_flops=_model_flops(job, forward, inputs, weights) * layout.microbatches * layout.micro_batch * layout.dp,
         traffic=done(times.traffic),
         sent=(moved[0], moved[1]),

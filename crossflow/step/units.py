@@ -124,7 +124,7 @@ class Builder:
     def _activation(self, unit: str, elements: Array) -> None:
         """Activation r1 w1 unless fused; backward r2 w1, and the bias's gradient r1."""
         e = self.job.element
-        if "activation" not in self.stack.fused:
+        if not self.stack.fuses("activation", e):
             self._pass(unit, "forward", 2.0 * e * elements, flops=elements)
         self._pass(unit, "end", 3.0 * e * elements, flops=elements)
         self._pass(unit, "weight", e * elements, flops=elements)
