@@ -14,7 +14,7 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.blocks import block_kernels
-from crossflow.parallel.plan import Layout
+from crossflow.parallel.layout import Layout
 from crossflow.timeline import run_tasks
 from crossflow.timeline.record import COMMUNICATION
 

@@ -9,7 +9,8 @@ import pytest
 
 from crossflow.architecture import architecture, resolve
 from crossflow.files import Document
-from crossflow.parallel.plan import Layout, Plan
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import Plan
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import load_stack
 from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, activations, in_flight, memory, parameters, remedies

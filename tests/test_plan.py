@@ -11,7 +11,9 @@ from hypothesis import given
 
 from crossflow.errors import StrategyError
 from crossflow.mapping import Network, Topology, place
-from crossflow.parallel.plan import BLOCKS, Layout, Plan, balanced_layers, divisors, parse_plan, plan_problem, stage_layers
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import BLOCKS, Plan, divisors, parse_plan, plan_problem
+from crossflow.parallel.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {

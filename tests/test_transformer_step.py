@@ -12,7 +12,8 @@ from crossflow import files
 from crossflow.architecture import architecture, resolve
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
-from crossflow.parallel.plan import Layout, Plan, plan_problem
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import Plan, plan_problem
 from crossflow.software import load_stack
 from crossflow.step import Machine
 from crossflow.step.slots import gathered, reduced

@@ -18,7 +18,7 @@ from crossflow.cost.roofline import KernelCosts, searched_costs, tiled_costs, ve
 from crossflow.errors import CrossflowError
 from crossflow.mapping import place, wired
 from crossflow.parallel.blocks import PHASES, Kernels, Message, Product
-from crossflow.parallel.plan import Group, Layout
+from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
 from crossflow.workload.graph import DTYPE_BYTES
 

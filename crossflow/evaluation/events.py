@@ -22,7 +22,7 @@ from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
-from crossflow.parallel.plan import Group
+from crossflow.parallel.layout import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.software import SoftwareStack
 from crossflow.step import Machine

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.plan import Layout
+from crossflow.parallel.layout import Layout
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import HALF, Fusion, SoftwareStack
 from crossflow.workload.job import Job

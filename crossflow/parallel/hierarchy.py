@@ -23,7 +23,8 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.parallel.plan import BLOCKS, Group, Plan
+from crossflow.parallel.layout import Group
+from crossflow.parallel.plan import BLOCKS, Plan
 from crossflow.parallel.strategy import Axis
 from crossflow.workload.dlrm import Dlrm
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crossflow.errors import StrategyError
 from crossflow.workload import Graph
 
@@ -35,3 +37,43 @@ def assign_stages(graph: Graph, stages: int) -> tuple[int, ...]:
         result[start:end] = [stage - 1] * (end - start)
         end = start
     return tuple(result)
+
+
+def stage_layers(depth: int, stages: int, first: int = 0, last: int = 0) -> tuple[int, ...]:
+    """Layers of every stage, as even as whole layers allow, those with more in the middle.
+
+    Where the layers do not divide but would with the embedding and the head counted as one layer each, the first and
+    the last stage have one layer fewer, as Megatron does.
+
+    >>> stage_layers(70, 12), stage_layers(10, 4)
+    ((5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5), (2, 3, 3, 2))
+    """
+    if first or last:
+        middle = stages - (first > 0) - (last > 0)
+        inner = depth - first - last
+        even = stage_layers(inner, middle) if middle else ()
+        return ((first,) if first else ()) + even + ((last,) if last else ())
+    if depth % stages and (depth + 2) % stages == 0 and stages > 1:
+        each = (depth + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    least, extra = divmod(depth, stages)
+    start = (stages - extra) // 2
+    return tuple(least + (start <= i < start + extra) for i in range(stages))
+
+
+def balanced_layers(costs: Sequence[float], head: float, stages: int) -> tuple[int, ...]:
+    """Layers of every stage where each takes layers until its share of all costs is passed; the last stage has the head.
+
+    As nanotron's pipeline builder does; a stage may be left without a layer.
+
+    >>> balanced_layers([1.0] * 6, 3.0, 3)
+    (4, 2, 0)
+    """
+    total, done, stage = sum(costs) + head, 0.0, 0
+    sizes = [0] * stages
+    for cost in costs:
+        sizes[stage] += 1
+        done += cost
+        if done > total * (stage + 1) / stages and stage < stages - 1:
+            stage += 1
+    return tuple(sizes)

@@ -30,7 +30,8 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.blocks import MASK, units
-from crossflow.parallel.plan import OFFLOADS, RECOMPUTE, Layout, Plan, divisors, plan_problem
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import OFFLOADS, RECOMPUTE, Plan, divisors, plan_problem
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import SoftwareStack
 from crossflow.step.offload import MASTER, STATE, kept_on_host

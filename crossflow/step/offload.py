@@ -20,7 +20,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide
-from crossflow.parallel.plan import Layout, Offload
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import Offload
 from crossflow.step.outcome import Job, Machine
 
 MASTER, STATE = 4.0, 4.0  # weights that an optimizer updates, and its states, are fp32 [B]

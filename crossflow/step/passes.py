@@ -11,7 +11,7 @@ from crossflow.arrays import Array, Mask, divide
 from crossflow.cost.parts import PartTimes, Wires, part_times
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
-from crossflow.parallel.plan import Layout
+from crossflow.parallel.layout import Layout
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import activations, weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host

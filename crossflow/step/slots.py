@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.plan import Layout
+from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL, pipeline_order
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Job, Machine

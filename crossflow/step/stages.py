@@ -9,8 +9,9 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.parallel.blocks import units
-from crossflow.parallel.plan import Layout, balanced_layers, stage_layers
+from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
+from crossflow.parallel.stages import balanced_layers, stage_layers
 from crossflow.step.outcome import Job
 from crossflow.workload.transformer import LayerType, Transformer
 

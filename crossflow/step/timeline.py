@@ -18,7 +18,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError
-from crossflow.parallel.plan import Layout
+from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
 from crossflow.step.memory import ledger
 from crossflow.step.outcome import Job, Machine

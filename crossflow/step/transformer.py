@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow.arrays import Array, divide
 from crossflow.parallel.blocks import units
-from crossflow.parallel.plan import Layout
+from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome

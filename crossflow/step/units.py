@@ -14,7 +14,7 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.parallel.blocks import Kernels, Phase, Product, Scores
 from crossflow.parallel.hierarchy import Hierarchies, Kind
-from crossflow.parallel.plan import Group
+from crossflow.parallel.layout import Group
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import SoftwareStack
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear

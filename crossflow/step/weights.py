@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.cost.parts import sent_bytes
 from crossflow.parallel.blocks import units
-from crossflow.parallel.plan import Group, Layout
+from crossflow.parallel.layout import Group, Layout
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import parameters, weight_sizes

@@ -20,7 +20,8 @@ from crossflow.architecture import FabricKind, architecture, resolve
 from crossflow.arrays import Array, Mask
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.files import Document
-from crossflow.parallel.plan import RECOMPUTE, Layout, Plan, Recompute, plan_problem
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute, plan_problem
 from crossflow.software import SoftwareStack, load_stack
 from crossflow.step import Machine
 from crossflow.step.memory import memory
