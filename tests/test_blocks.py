@@ -183,6 +183,25 @@ def test_experts_exchange_every_row_there_and_back():
 # -------------------------------------------------------------------------------------------- experts, services
 
 
+@pytest.mark.parametrize("etp", [1, 2, 4])
+@pytest.mark.parametrize("shared", [None, 512])
+def test_experts_cut_over_fewer_ranks_do_as_much_and_send_less(etp, shared):
+    """The same operations and rows exchanged a rank; tokens are gathered over the ranks that share an expert alone."""
+    job = job_of(experts={"count": 8, "active": 2, **({"shared": shared} if shared else {})})
+    plan = {"tp": 4, "dp": 8, "ep": 8, "sequence_parallel": True, "micro_batch": 2}
+    whole, cut = kernels_of(job, Plan(**plan)), kernels_of(job, Plan(**plan, etp=etp))
+    for phases in (("forward", "end"), BACKWARD):
+        assert product_flops(cut, *phases, of="experts") == pytest.approx(product_flops(whole, *phases, of="experts"), rel=1e-12)
+    assert sizes(cut, "all_to_all", "forward", "experts") == pytest.approx(sizes(whole, "all_to_all", "forward", "experts"))
+    everyone = 2 * GPT["sequence"] * GPT["hidden"] * 2.0
+    gathered = dict.fromkeys(("tensor", "expert_tensor"), 0.0)
+    for m in cut.messages:
+        if (m.collective, m.phase) == ("all_gather", "forward") and "experts" in m.part:
+            gathered[m.group] += float(np.max(m.size))
+    assert gathered["tensor"] == (everyone if etp == 4 or shared else 0.0)
+    assert gathered["expert_tensor"] == (everyone * etp / 4 if etp < 4 else 0.0)
+
+
 @pytest.mark.parametrize("ep", [1, 2, 8])
 @pytest.mark.parametrize("active", [1, 2, 6])
 def test_every_token_meets_its_experts(ep, active):

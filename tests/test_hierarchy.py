@@ -177,6 +177,9 @@ def test_a_transformers_roles_are_a_plan(levels, expected):
     [
         ({"transformer": ["ddp"], "experts": ["ep", "ddp"]}, {"tp": 1, "ep": 8, "zero": 0}),
         ({"transformer": ["tp", "ddp"], "experts": ["tp", "ep"]}, {"tp": 8, "ep": 256, "zero": 0}),
+        ({"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]}, {"tp": 8, "ep": 8, "etp": 1, "sequence_parallel": True}),
+        ({"transformer": ["tp", "ddp"], "experts": ["ep"]}, {"tp": 8, "ep": 2048, "etp": 1}),
+        ({"transformer": ["tp"], "experts": ["tp", "ep"]}, {"tp": 2048, "ep": 256, "etp": 8}),
         ({"transformer": ["tp", "ddp"], "embedding": ["mp-rows", "ddp"]}, {"tp": 8, "ep": 1}),
         ({"transformer": ["fsdp"], "experts": ["ep", "fsdp"]}, {"tp": 1, "ep": 8, "zero": 3}),
         ({"transformer": ["ddp", "tp"], "experts": ["ep", "tp"]}, {"tp": 256, "ep": 8, "placement": ("dp", "tp", "pp")}),
@@ -190,7 +193,7 @@ def test_roles_of_all_layer_types_make_one_plan(roles, expected):
     assert plan.devices == 2048
 
 
-NEAREST = "experts are cut (tp) where layers are, and shared out (ep) over the nearest of the other ranks"
+NEAREST = "experts are cut (tp) over the nearest ranks that cut layers, and shared out (ep) over those that follow"
 TABLE = "the table of words is cut by rows (mp-rows) where layers are cut (tp), is a replica (ddp) where they are, and is sharded with them (fsdp)"
 
 
@@ -198,10 +201,8 @@ TABLE = "the table of words is cut by rows (mp-rows) where layers are cut (tp), 
     ("roles", "sentence"),
     [
         ({"transformer": ["ddp", "fsdp"]}, "transformer (ddp, fsdp) has no plan: in a plan shards lie nearer than replicas"),
-        (
-            {"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]},
-            f"experts (ep, ddp) beside transformer (tp, ddp) has no plan: {NEAREST}",
-        ),
+        ({"transformer": ["tp"], "experts": ["ep", "tp"]}, f"experts (ep, tp) beside transformer tp has no plan: {NEAREST}"),
+        ({"transformer": ["ddp", "tp"], "experts": ["ep"]}, f"experts ep beside transformer (ddp, tp) has no plan: {NEAREST}"),
         ({"transformer": ["ddp"], "experts": ["ddp", "ep"]}, f"experts (ddp, ep) beside transformer ddp has no plan: {NEAREST}"),
         ({"transformer": ["ddp"], "experts": ["fsdp"]}, f"experts fsdp beside transformer ddp has no plan: {NEAREST}"),
         ({"transformer": ["tp", "ddp"], "embedding": ["ddp"]}, f"embedding ddp beside transformer (tp, ddp) has no plan: {TABLE}"),

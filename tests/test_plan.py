@@ -19,7 +19,7 @@ from crossflow.workload.spec import TransformerSpec
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "cp, dp, ep, first_stage, last_stage, micro_batch, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
+KNOWN = "cp, dp, ep, etp, first_stage, last_stage, micro_batch, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
 
@@ -128,7 +128,7 @@ def plans(draw):
     number = st.integers(1, 64)
     return Plan(
         **{name: draw(number) for name in ("tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch")},
-        **{name: draw(st.integers(0, 9)) for name in ("first_stage", "last_stage", "shard_group")},
+        **{name: draw(st.integers(0, 9)) for name in ("etp", "first_stage", "last_stage", "shard_group")},
         zero=draw(st.integers(0, 3)),
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
@@ -192,10 +192,25 @@ def test_why_a_plan_is_impossible(plan, sentence):
     [
         (Plan(ep=3, dp=3, micro_batch=1), "8 experts do not divide by ep = 3"),
         (Plan(ep=4, dp=2), "dp x cp = 2 x 1 ranks do not divide by ep = 4"),
+        (Plan(tp=4, etp=3), "tp = 4 does not divide by etp = 3"),
+        (Plan(tp=4, ep=8, etp=2, dp=2), "tp / etp x dp x cp = 2 x 2 x 1 ranks do not divide by ep = 8"),
+        (
+            Plan(tp=4, ep=2, etp=2, dp=2),
+            "etp = 2 below tp = 4 needs sequence_parallel: true, which gives every tensor rank tokens of its own",
+        ),
+        (
+            Plan(tp=4, ep=2, etp=2, dp=2, sequence_parallel=True, placement=("dp", "tp", "pp")),
+            "etp = 2 below tp = 4 needs dp right after tp in placement, for experts lie along both",
+        ),
+        (Plan(tp=4, ep=4, etp=2, dp=2, sequence_parallel=True), None),
     ],
 )
 def test_why_experts_cannot_be_shared_out(plan, sentence):
     assert plan_problem(plan, EXPERTS, 6 * 64) == sentence
+
+
+def test_only_a_models_experts_have_a_degree_of_their_own():
+    assert plan_problem(Plan(tp=4, etp=2), MODEL, 64) == "etp = 2, but the model has no experts"
 
 
 def test_an_mlp_that_does_not_divide():
@@ -275,6 +290,7 @@ MIXED = [
     Plan(cp=2, dp=16, zero=3, shard_group=8),
     Plan(pp=4, virtual_stages=2, micro_batch=2, recompute="selective", schedule="gpipe"),
     Plan(tp=2, ep=4, dp=8, pp=3, first_stage=2, last_stage=3, placement=("dp", "tp", "pp")),
+    Plan(tp=8, ep=8, etp=2, dp=4, sequence_parallel=True),
 ]
 INDEXED = ("schedule", "schedules", "placement", "placements")
 GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_data", "stages")
@@ -282,7 +298,7 @@ GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_dat
 
 @pytest.mark.parametrize("i", range(len(MIXED)))
 def test_a_layout_of_many_is_each_alone(i):
-    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0])
+    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
     for name in (field for field in one.__dataclass_fields__ if field not in ("node", "offload", *INDEXED)):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
@@ -294,8 +310,8 @@ def test_a_layout_of_many_is_each_alone(i):
 
 
 def test_kinds_of_a_group_hold_every_point_once():
-    group = Layout.of(MIXED, np.full(5, 64.0), 8).data
-    assert sorted(int(i) for *_, members in group.kinds for i in members) == list(range(5))
+    group = Layout.of(MIXED, np.full(6, 64.0), 8).data
+    assert sorted(int(i) for *_, members in group.kinds for i in members) == list(range(6))
     for ranks, per_node, members in group.kinds:
         assert (group.size[members] == ranks).all()
         assert (group.per_node[members] == per_node).all()
@@ -306,7 +322,8 @@ def test_groups_multiply_to_the_devices(plan):
     layout = Layout.of([plan], np.array([96.0]), 8)
     sizes = {name: getattr(layout, name).size[0] for name in GROUPS}
     assert sizes["tensor"] * sizes["data"] * plan.pp == plan.devices
-    assert sizes["shards"] * sizes["copies"] == sizes["data"] == sizes["expert"] * sizes["expert_data"]
+    assert sizes["shards"] * sizes["copies"] == sizes["data"]
+    assert sizes["expert"] * sizes["expert_data"] * plan.expert_tensor == sizes["tensor"] * sizes["data"]
     assert layout.microbatches[0] * plan.micro_batch * plan.dp == 96
 
 
@@ -336,6 +353,20 @@ def test_ranks_of_a_node_are_those_of_the_placement(seed, placement):
     assert (layout.stages.per_node[0] == 2) == (apart.route("pp").package_size > 1)
     sizes = {"tp": tp, "dp": dp * cp, "pp": pp}
     assert layout.data.per_node[0] == place({block: sizes[block] for block in placement}, network).route("dp").package_size
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_experts_along_tensor_ranks_are_those_of_the_placement(seed):
+    """Ranks that share an expert lie nearest, then those that share experts out, then those that hold the same."""
+    node, nodes, (etp, ep, same, pp) = random_mesh(seed)
+    switches = [Topology(kind="switch" if size > 1 else "single", nodes=size) for size in (node, nodes)]
+    placed = place({"etp": etp, "ep": ep, "same": same, "pp": pp}, Network(package=switches[0], cluster=switches[1]))
+    plan = Plan(tp=etp * ep, ep=ep, etp=etp, dp=same, pp=pp, sequence_parallel=True)
+    layout = Layout.of([plan], np.array([float(plan.dp)]), node)
+    for group, axis, size in ((layout.expert, "ep", ep), (layout.expert_data, "same", same)):
+        assert (group.size[0], group.per_node[0]) == (size, placed.route(axis).package_size)
+    if ep > 1:
+        assert (layout.expert_tensor.size[0], layout.expert_tensor.per_node[0]) == (etp, placed.route("etp").package_size)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -246,6 +246,7 @@ def test_replicas_wait_for_the_slowest_where_gradients_are_reduced():
     [
         ("cp2-dp8", "ideal", {}), ("tp2-sp-cp2-dp4-z1", "megatron-core", {}), ("dp8-z3-g4", "pytorch-fsdp", {}), ("dp8-z1", "ideal", {}),
         ("ep4-dp8", "ideal", {"experts": {"count": 8, "active": 2}, "tied_embeddings": False}),
+        ("tp4-ep8-etp1-dp4-sp", "megatron-core", {"experts": {"count": 8, "active": 2}, "tied_embeddings": False}),
         ("pp2-dp4-pipedream", "megatron-lm-2022", {}),
         ("tp2-pp2-dp4", "megatron-lm-2022", {}),
     ],
@@ -256,7 +257,7 @@ def test_a_collective_ends_together_on_all_its_ranks(strategy, software, workloa
     given = scenario(strategy, software, **workload)
     found, plan = timeline(given, uneven), given.strategy
     replicas, tp = plan.dp * plan.cp, plan.tp
-    together = replicas if plan.zero == 3 or plan.schedule == "pipedream" else max(plan.cp, plan.ep)
+    together = replicas if plan.zero == 3 or plan.schedule == "pipedream" else max(plan.cp, plan.ep * plan.expert_tensor // plan.tp)
     ends = {}
     for i, device in enumerate(found.devices):
         events = found.events(i)

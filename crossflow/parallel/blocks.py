@@ -224,22 +224,22 @@ class _Builder:
         """Router, shared expert and routed experts; tokens travel to the ranks that hold their experts and back."""
         layout, e, routing = self.layout, self.element, part.routing
         assert routing is not None
-        routed = tokens * routing.active * routing.kept  # rows of all experts of a rank, in the mean
+        own = tokens * layout.etp / layout.tp  # of the ranks that share an expert
+        routed = own * routing.active * routing.kept  # rows of all experts of a rank, in the mean
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
-        reached = 1.0 - (1.0 - routing.active / routing.experts) ** (tokens * layout.ep)
+        reached = 1.0 - (1.0 - routing.active / routing.experts) ** (own * layout.ep)
         touched = routing.experts / layout.ep * reached
         for matrix in part.matrices:
             if matrix.experts > 1:
                 self._product(unit, matrix, routed / touched, batch=touched)
             else:
                 self._product(unit, matrix, tokens)
-        shared = next((matrix.k for matrix in part.matrices if matrix.name == "shared_down"), 0)
-        self._activation(unit, part, (routed * part.inner + tokens * shared) / layout.tp, biased=False)
+        self._activation(unit, part, routed * part.inner / layout.etp + tokens * part.shared / layout.tp, biased=False)
         moved = routed * part.width
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
         for phase in ("forward", "input"):
             self._pass(unit, phase, (4.0 * moved + 6.0 * tokens * routing.experts) * e, launches=8)
-            size = moved * e / np.where(layout.sequence_parallel, layout.tp, 1.0)
+            size = moved * e / np.where(layout.sequence_parallel, layout.etp, 1.0)
             self.messages += [Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert")] * 2
 
     def _around(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
@@ -259,19 +259,28 @@ class _Builder:
         # norm r2 w1 and r2 for its weights; sum of both gradients r2 w1; dropout r1 w1; bias r1
         backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
-        size = tokens * part.width * e
-        scattered = layout.sequence_parallel
+        size, apart = tokens * part.width * e, layout.etp < layout.tp
+        if part.routing is None or not apart.any():
+            self._gathered(unit, size, "tensor")
+            return
+        # Of experts that fewer ranks share than layers, each gathers the tokens of its own; a shared expert those of all.
+        self._gathered(unit, np.where(apart, size * float(part.shared > 0), size), "tensor")
+        self._gathered(unit, np.where(apart, size * layout.etp / layout.tp, 0.0), "expert_tensor")
+
+    def _gathered(self, unit: str, size: Array, group: str) -> None:
+        """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it."""
+        scattered = self.layout.sequence_parallel
         whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
         add = self.messages.append
-        add(Message(part=unit, phase="forward", collective="all_reduce", size=whole, group="tensor"))
-        add(Message(part=unit, phase="forward", collective="all_gather", size=split, group="tensor"))
-        add(Message(part=unit, phase="forward", collective="reduce_scatter", size=split, group="tensor"))
+        add(Message(part=unit, phase="forward", collective="all_reduce", size=whole, group=group))
+        add(Message(part=unit, phase="forward", collective="all_gather", size=split, group=group))
+        add(Message(part=unit, phase="forward", collective="reduce_scatter", size=split, group=group))
         hides = self.stack.overlap.tensor == "backward"
-        add(Message(part=unit, phase="input", collective="all_reduce", size=whole, group="tensor", hides=hides))
-        add(Message(part=unit, phase="input", collective="all_gather", size=split, group="tensor"))
-        add(Message(part=unit, phase="input", collective="reduce_scatter", size=split, group="tensor", hides=hides))
+        add(Message(part=unit, phase="input", collective="all_reduce", size=whole, group=group, hides=hides))
+        add(Message(part=unit, phase="input", collective="all_gather", size=split, group=group))
+        add(Message(part=unit, phase="input", collective="reduce_scatter", size=split, group=group, hides=hides))
         # The part's input was kept divided; the weight gradient needs it whole again.
-        add(Message(part=unit, phase="input", collective="all_gather", size=split, group="tensor", hides=hides))
+        add(Message(part=unit, phase="input", collective="all_gather", size=split, group=group, hides=hides))
 
     # ---------------------------------------------------------------------------------- ends
 
@@ -318,11 +327,12 @@ class _Builder:
     def _product(
         self, unit: str, matrix: Matrix, tokens: Array, *, batch: Array | float = 1.0, first: bool = False, end: bool = False
     ) -> None:
-        """A matrix product, forward and both gradients (no input's for the `first`), cut over the tensor group.
+        """A matrix product, forward and both gradients (no input's for the `first`), cut over the ranks that share it.
 
         Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says.
         """
-        tp, layout = self.layout.tp, self.layout
+        layout = self.layout
+        tp = layout.etp if matrix.experts > 1 else layout.tp
         if matrix.over == "memory" and self.cached:
             return  # they lie in the cache
         if matrix.over == "sample":

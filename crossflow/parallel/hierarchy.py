@@ -245,7 +245,7 @@ def as_plan(hierarchy: Hierarchy, said: Collection[Kind], batch: int, node: int,
     if "embedding" in said:
         _check_table(hierarchy, kind, levels, sizes)
     tp = _degree(levels, "tp", sizes)
-    ep = _expert_degree(hierarchy, kind, sizes) if experts and "experts" in said else 1
+    degrees = _expert_degrees(hierarchy, kind, sizes) if experts and "experts" in said else {}
     if "experts" in said and not experts:
         raise StrategyError(f"strategy: experts {_written(hierarchy.experts)}, but the model has no experts")
     dp = node * nodes // tp
@@ -253,7 +253,7 @@ def as_plan(hierarchy: Hierarchy, said: Collection[Kind], batch: int, node: int,
     hybrid = node if sharded and between == "ddp" and nodes > 1 else 0
     placement = ("dp", "tp", "pp") if between == "tp" and inside != "tp" else BLOCKS
     given = {"zero": 3 if sharded else 0, "shard_group": hybrid, "micro_batch": max(batch // dp, 1), "placement": placement}
-    return Plan(tp=tp, ep=ep, dp=dp, **{**given, **options})
+    return Plan(tp=tp, dp=dp, **{**degrees, **given, **options})
 
 
 def _check_table(hierarchy: Hierarchy, kind: Kind, levels: Levels, sizes: tuple[int, int]) -> None:
@@ -266,19 +266,30 @@ def _check_table(hierarchy: Hierarchy, kind: Kind, levels: Levels, sizes: tuple[
             )
 
 
-def _expert_degree(hierarchy: Hierarchy, kind: Kind, sizes: tuple[int, int]) -> int:
-    """Ranks that share out experts: the nearest of those that do not cut layers; StrategyError where a plan has none such."""
-    levels, degree, beyond = getattr(hierarchy, kind), 1, False
-    for role, layers, size in zip(hierarchy.experts, levels, sizes, strict=True):
-        alike = role == layers if layers == "tp" else role in (layers, "ep")
-        if size > 1 and (not alike or (role == "ep" and beyond)):
+def _expert_degrees(hierarchy: Hierarchy, kind: Kind, sizes: tuple[int, int]) -> dict[str, Any]:
+    """Degrees of a plan's experts: cut over the nearest of the ranks that cut layers, shared out over those that follow.
+
+    Raises
+    ------
+    StrategyError
+        Where a plan has none such.
+    """
+    levels, ep, etp = getattr(hierarchy, kind), 1, 1
+    written = [(role, layers, size) for role, layers, size in zip(hierarchy.experts, levels, sizes, strict=True) if size > 1]
+    apart = any((role, layers) == ("ep", "tp") for role, layers, _ in written)
+    beyond = False  # among ranks that hold the same experts
+    for i, (role, layers, size) in enumerate(written):
+        after = any(before == "ep" for before, *_ in written[:i])
+        outside = layers == "tp" and i and written[0][1] != "tp"
+        if role not in (layers, "ep") or (role == "ep" and (beyond or (apart and outside))) or (role == "tp" and after and not outside):
             raise StrategyError(
-                f"strategy: experts {_written(hierarchy.experts)} beside {kind} {_written(levels)} has no plan: experts are cut (tp) where"
-                " layers are, and shared out (ep) over the nearest of the other ranks"
+                f"strategy: experts {_written(hierarchy.experts)} beside {kind} {_written(levels)} has no plan: experts are cut (tp) over"
+                " the nearest ranks that cut layers, and shared out (ep) over those that follow"
             )
-        degree *= size if role == "ep" else 1
-        beyond = beyond or (size > 1 and role not in ("ep", "tp"))
-    return degree
+        ep, etp = ep * (size if role == "ep" else 1), etp * (size if role == "tp" else 1)
+        beyond = beyond or role not in ("ep", "tp")
+    # Ranks that cut layers and hold different experts have tokens of their own.
+    return {"ep": ep, "etp": etp, "sequence_parallel": True} if apart else {"ep": ep}
 
 
 # -------------------------------------------------------------------------------------------- arrays

@@ -65,7 +65,7 @@ class Layout:
 
     Attributes
     ----------
-    tp, cp, ep, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
+    tp, cp, ep, etp, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
     zero, shard_group : as in `Plan`.
     sequence_parallel, full, selective : options as masks.
     schedule : index of each point's schedule in `schedules`.
@@ -77,6 +77,7 @@ class Layout:
     tp: Array
     cp: Array
     ep: Array
+    etp: Array
     dp: Array
     pp: Array
     chunks: Array
@@ -104,7 +105,8 @@ class Layout:
         schedules, placements = (tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement"))
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
         return cls(
-            tp=column("tp"), cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
+            tp=column("tp"), cp=column("cp"), ep=column("ep"), etp=column("expert_tensor"), dp=dp, pp=column("pp"),
+            chunks=column("virtual_stages"),
             micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
             sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
             selective=np.array([r == "selective" for r in recompute]),
@@ -188,14 +190,24 @@ class Layout:
         return self.group(self.strides["dp"] * self.shards.size, self.dp * self.cp / self.shards.size)
 
     @functools.cached_property
+    def expert_tensor(self) -> Group:
+        """Ranks that share each expert, where they are fewer than those that share a layer; one alone elsewhere."""
+        return self.group(self.strides["tp"], np.where(self.etp < self.tp, self.etp, 1.0))
+
+    @functools.cached_property
+    def _apart(self) -> Array:
+        """Devices between ranks that hold different experts. [1]"""
+        return np.where(self.etp < self.tp, self.strides["tp"] * self.etp, self.strides["dp"])
+
+    @functools.cached_property
     def expert(self) -> Group:
         """Ranks that share out the experts."""
-        return self.group(self.strides["dp"], self.ep)
+        return self.group(self._apart, self.ep)
 
     @functools.cached_property
     def expert_data(self) -> Group:
         """Ranks that hold the same experts."""
-        return self._mirrored(self.group(self.strides["dp"] * self.ep, self.dp * self.cp / self.ep))
+        return self._mirrored(self.group(self._apart * self.ep, self.tp / self.etp * self.dp * self.cp / self.ep))
 
     @functools.cached_property
     def stages(self) -> Group:

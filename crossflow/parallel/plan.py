@@ -19,7 +19,7 @@ Offload = Literal["optimizer", "weights", "activations"]
 Block = Literal["tp", "dp", "pp"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
-DEGREES = ("tp", "cp", "ep", "dp", "pp")
+DEGREES = ("tp", "cp", "ep", "etp", "dp", "pp")
 BLOCKS: tuple[Block, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
 
 
@@ -31,6 +31,8 @@ class Plan:
     ----------
     tp, cp, dp, pp : tensor, context, data and pipeline degrees; their product is the number of devices.
     ep : expert degree; groups of experts lie along the data and context ranks, which it divides.
+    etp : tensor degree of routed experts; that of the layers where 0. Where it is less, experts lie along the other tensor
+        ranks too, each of which then has tokens of its own.
     zero : what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP).
     shard_group : ranks over which weights are sharded with zero 3, replicas of which hold the rest (hybrid sharding); 0 for all.
     sequence_parallel : norms and residuals divided over the tensor group.
@@ -46,6 +48,7 @@ class Plan:
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     dp: int = 1
     pp: int = 1
     zero: int = 0
@@ -64,6 +67,11 @@ class Plan:
     def devices(self) -> int:
         """Devices in use."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def expert_tensor(self) -> int:
+        """Ranks that share each routed expert."""
+        return self.etp or self.tp
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -86,7 +94,7 @@ class Plan:
 
 # A plan as text: numbers with the word before them, options as words of their own.
 NUMBERS: Mapping[str, str] = {
-    "tp": "tp", "cp": "cp", "ep": "ep", "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
+    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
     "g": "shard_group", "first": "first_stage", "last": "last_stage",
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
@@ -232,8 +240,9 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     for found in routing:
         if found.experts % plan.ep:
             return f"{found.experts} experts do not divide by ep = {plan.ep}"
-    if (plan.dp * plan.cp) % plan.ep:
-        return f"dp x cp = {plan.dp} x {plan.cp} ranks do not divide by ep = {plan.ep}"
+    problem = _no_experts(plan, bool(routing))
+    if problem is not None:
+        return problem
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
     if "weights" in plan.offload and (plan.zero != 3 or (training and "optimizer" not in plan.offload)):
@@ -251,6 +260,23 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
             return problem
     if plan.zero == 3 and plan.pp > 1:
         return "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1"
+    return None
+
+
+def _no_experts(plan: Plan, experts: bool) -> str | None:
+    """Why experts cannot lie on the ranks of a plan."""
+    if plan.etp and not experts:
+        return f"etp = {plan.etp}, but the model has no experts"
+    if plan.tp % plan.expert_tensor:
+        return f"tp = {plan.tp} does not divide by etp = {plan.etp}"
+    apart = plan.tp // plan.expert_tensor
+    if (apart * plan.dp * plan.cp) % plan.ep:
+        beside = f"tp / etp x dp x cp = {apart} x {plan.dp} x {plan.cp}" if apart > 1 else f"dp x cp = {plan.dp} x {plan.cp}"
+        return f"{beside} ranks do not divide by ep = {plan.ep}"
+    if apart > 1 and not plan.sequence_parallel:
+        return f"etp = {plan.etp} below tp = {plan.tp} needs sequence_parallel: true, which gives every tensor rank tokens of its own"
+    if apart > 1 and plan.placement.index("dp") != plan.placement.index("tp") + 1:
+        return f"etp = {plan.etp} below tp = {plan.tp} needs dp right after tp in placement, for experts lie along both"
     return None
 
 

@@ -214,7 +214,7 @@ def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1)
     cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
     whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
-    return cut / layout.tp + whole, expert / (layout.tp * layout.ep)
+    return cut / layout.tp + whole, expert / (layout.etp * layout.ep)
 
 
 def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
@@ -227,7 +227,8 @@ def _largest(part: Part, layout: Layout) -> Array:
     """Parameters of the largest matrix on one device, all its experts together, or of the table. [1]"""
     sizes = [part.table / layout.tp]
     for matrix in part.matrices:
-        share = (layout.ep if matrix.experts > 1 else 1.0) * (layout.tp if matrix.cut != "none" else 1.0)
+        ranks, experts = (layout.etp, layout.ep) if matrix.experts > 1 else (layout.tp, 1.0)
+        share = experts * (ranks if matrix.cut != "none" else 1.0)
         sizes.append(matrix.parameters / (share * np.ones(len(layout))))
     return np.asarray(np.max(sizes, axis=0))
 
@@ -294,14 +295,15 @@ class _Kept:
         if part.inner or part.routing:
             plain = plain + e * _activation(job, part, tokens, layout, stack)
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
-            plain = plain + e * _routed(part, tokens) * part.width * own / tokens + ROUTING * own * part.routing.experts
+            returned = own * part.routing.active * part.routing.kept
+            plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
 
 
-def _routed(part: Part, tokens: Array) -> Array:
+def _routed(part: Part, tokens: Array, layout: Layout) -> Array:
     """Rows of all experts of a rank, where they are evenly used. [1]"""
     assert part.routing is not None
-    return np.asarray(tokens * part.routing.active * part.routing.kept)
+    return np.asarray(tokens * layout.etp / layout.tp * part.routing.active * part.routing.kept)
 
 
 def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -> tuple[Array, Array]:
@@ -309,13 +311,13 @@ def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -
     rows = {"tokens": tokens, "sample": layout.micro_batch, "memory": layout.micro_batch * job.model.memory_tokens / layout.cp}
     inputs, inside, shared = np.zeros(len(layout)), np.zeros(len(layout)), False
     for matrix in part.matrices:
-        many = _routed(part, tokens) if matrix.experts > 1 else rows[matrix.over]
+        many, ranks = (_routed(part, tokens, layout), layout.etp) if matrix.experts > 1 else (rows[matrix.over], layout.tp)
         if matrix.cut == "row":
-            inputs, inside = inputs + many * matrix.k / layout.tp, inside + many * matrix.k / layout.tp
+            inputs, inside = inputs + many * matrix.k / ranks, inside + many * matrix.k / ranks
             continue
-        inside = inside + many * matrix.n / np.where(matrix.cut == "column", layout.tp, 1.0)
+        inside = inside + many * matrix.n / np.where(matrix.cut == "column", ranks, 1.0)
         if matrix.experts > 1:
-            inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank of the tensor group
+            inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
         elif matrix.k != part.width:
             inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
         elif matrix.over != "memory":  # the encoder's output is kept by the encoder
@@ -338,9 +340,9 @@ def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, st
 def _activation(job: Job, part: Part, tokens: Array, layout: Layout, stack: SoftwareStack) -> Array:
     """Inputs of the activation between the products of an MLP; unfused and gated also its output before the gate. [1]"""
     each = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
-    rows = _routed(part, tokens) * part.inner if part.routing else tokens * part.inner
-    common = sum(matrix.k for matrix in part.matrices if matrix.name == "shared_down")
-    return np.asarray(each * (rows + tokens * common) / layout.tp)
+    if part.routing is None:
+        return np.asarray(each * tokens * part.inner / layout.tp)
+    return np.asarray(each * (_routed(part, tokens, layout) * part.inner / layout.etp + tokens * part.shared / layout.tp))
 
 
 def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:

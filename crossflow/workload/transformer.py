@@ -120,6 +120,11 @@ class Part:
         return sum(matrix.parameters for matrix in self.matrices) + self.table + self.vectors
 
     @property
+    def shared(self) -> int:
+        """Elements a token has between the matrices of the expert that all tokens pass, 0 where there is none. [1]"""
+        return next((matrix.k for matrix in self.matrices if matrix.name == "shared_down"), 0)
+
+    @property
     def active_parameters(self) -> float:
         """Parameters that one token passes."""
         idle = sum(matrix.parameters * (1.0 - self._share(matrix)) for matrix in self.matrices)
