@@ -18,7 +18,7 @@ from crossflow.parallel import Plan
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
-from crossflow.step.memory import remedies
+from crossflow.step.remedies import remedies
 from crossflow.technology.library import library_document
 from crossflow.workload.spec import TransformerSpec
 

@@ -13,8 +13,10 @@ from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import load_stack
-from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, activations, in_flight, memory, parameters, remedies
+from crossflow.step.activations import activations
+from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory, parameters
 from crossflow.step.outcome import Machine
+from crossflow.step.remedies import remedies
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
 

@@ -1,4 +1,4 @@
-"""Memory of a transformer's step: what the fullest device holds at its fullest moment, and what would make a plan fit.
+"""Memory of a transformer's step: what the fullest device holds at its fullest moment.
 
 What a device holds all the time are weights, gradients, the optimizer's states [1]_ and the software's buffers. What comes
 and goes with a microbatch are activations [2]_. Three moments can be the fullest, and each is worked out:
@@ -22,30 +22,27 @@ References
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.blocks import MASK, units
+from crossflow.parallel.blocks import units
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import OFFLOADS, RECOMPUTE, Plan, divisors, plan_problem
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import SoftwareStack
+from crossflow.step.activations import activations
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.workload.job import Job
-from crossflow.workload.transformer import Attention, Layer, Part
+from crossflow.workload.transformer import Part
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "buffers", "framework")
 MOMENTS = ("backward", "finished", "update")
 BACKWARD, FINISHED, UPDATE = range(len(MOMENTS))
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, CACHE, BUFFERS, FRAMEWORK = range(len(KINDS))
-LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
-ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,134 +237,6 @@ def _sharded(dense: Array, expert: Array, layout: Layout, level: int) -> Array:
     return np.asarray(dense / np.where(shared, ranks, 1.0) + expert / np.where(shared, layout.expert_data.size, 1.0))
 
 
-# -------------------------------------------------------------------------------------------- activations
-
-
-def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Bytes of one microbatch, by unit: those kept for the backward pass, and those that it adds while it runs. [B]
-
-    What is kept is every input of a matrix product, norm and activation, attention's queries, keys, values and its
-    log-sum-exp (fused) or its probabilities, and dropout's masks. Of a decoder with dropout and unfused attention that is
-    s b h (10 + 24 / t + 5 a s / (h t)) per layer, and s b h (34 + 5 a s / h) / t with sequence parallelism [2]_ (Eq. 2 and 4).
-    Selective recomputation leaves out the probabilities and what follows them (Eq. 6), full recomputation all but the
-    layer's input (Sec. 5); what is left out is there again while its layer's backward pass runs.
-    """
-    kept, working = {}, {}
-    for i, layer in enumerate(job.model.layers):
-        tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
-        found = [_Kept.of(part, tokens, job, layout, stack) for part in layer.parts]
-        whole = sum(one.plain + one.scores for one in found)
-        entry = _entry(layer, tokens, job, layout)
-        for j, (part, one) in enumerate(zip(layer.parts, found, strict=True)):
-            name = f"{i}.{j}.{part.type}"
-            left = np.where(layout.selective, one.plain, one.plain + one.scores)
-            kept[name] = np.where(layout.full, entry if j == 0 else 0.0, left)
-            again = np.where(layout.full, whole, np.where(layout.selective, one.scores, 0.0))
-            working[name] = one.passing + again if job.training else one.plain + one.scores
-    ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
-    for name, part in (("embedding", job.model.embedding), ("head", job.model.head)):
-        kept[name] = _end(part, ends, job, layout)
-        working[name] = _logits(job, layout, stack, ends) if name == "head" else np.zeros(len(layout))
-    if not job.training:
-        kept = {name: np.zeros(len(layout)) for name in kept}
-    return kept, working
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kept:
-    """Activations of one part: kept ones, those of them that follow attention's scores, gradients that pass back. [B]"""
-
-    plain: Array
-    scores: Array
-    passing: Array
-
-    @classmethod
-    def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
-        e, p = float(job.element), float(job.operand)
-        own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
-        inputs, outputs = _products(part, tokens, own, job, layout)
-        plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
-        passing = e * (2.0 * own * part.width + outputs)
-        scores = np.zeros(len(layout))
-        if part.attention is not None:
-            vectors, scores = _attention(part.attention, tokens, job, layout, stack)
-            plain = plain + vectors
-        if part.inner or part.routing:
-            plain = plain + e * _activation(job, part, tokens, layout, stack)
-        if part.routing is not None:  # what experts give back, to be weighed, and the weights
-            returned = own * part.routing.active * part.routing.kept
-            plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
-        return cls(plain=plain, scores=scores, passing=passing + scores)
-
-
-def _routed(part: Part, tokens: Array, layout: Layout) -> Array:
-    """Rows of all experts of a rank, where they are evenly used. [1]"""
-    assert part.routing is not None
-    return np.asarray(tokens * layout.etp / layout.tp * part.routing.active * part.routing.kept)
-
-
-def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -> tuple[Array, Array]:
-    """Elements of a part's inputs of matrix products, each once, and of the inputs and outputs that lie inside the part. [1]"""
-    rows = {"tokens": tokens, "sample": layout.micro_batch, "memory": layout.micro_batch * job.model.memory_tokens / layout.cp}
-    inputs, inside, shared = np.zeros(len(layout)), np.zeros(len(layout)), False
-    for matrix in part.matrices:
-        many, ranks = (_routed(part, tokens, layout), layout.etp) if matrix.experts > 1 else (rows[matrix.over], layout.tp)
-        if matrix.cut == "row":
-            inputs, inside = inputs + many * matrix.k / ranks, inside + many * matrix.k / ranks
-            continue
-        inside = inside + many * matrix.n / np.where(matrix.cut == "column", ranks, 1.0)
-        if matrix.experts > 1:
-            inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
-        elif matrix.k != part.width:
-            inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
-        elif matrix.over != "memory":  # the encoder's output is kept by the encoder
-            inputs, shared = inputs + (0.0 if shared else own * matrix.k), True
-    return inputs, inside
-
-
-def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
-    """Queries, keys and values with the log-sum-exp of fused attention, and all that follows scores that go through memory. [B]"""
-    heads, kv = attention.heads / layout.tp, np.maximum(attention.kv_heads / layout.tp, 1.0)
-    memory_tokens = layout.micro_batch * job.model.memory_tokens / layout.cp
-    vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
-    if stack.attention.kernel == "flash":
-        return job.element * vectors + LOG_SUM * tokens * heads, np.zeros(len(layout))
-    seen = job.model.memory_tokens if attention.cross else tokens / layout.micro_batch * layout.cp
-    each = job.element + ((MASK + job.element) if job.dropout else 0.0)  # softmax; mask and what dropout leaves
-    return job.element * vectors, each * tokens * heads * seen
-
-
-def _activation(job: Job, part: Part, tokens: Array, layout: Layout, stack: SoftwareStack) -> Array:
-    """Inputs of the activation between the products of an MLP; unfused and gated also its output before the gate. [1]"""
-    each = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
-    if part.routing is None:
-        return np.asarray(each * tokens * part.inner / layout.tp)
-    return np.asarray(each * (_routed(part, tokens, layout) * part.inner / layout.etp + tokens * part.shared / layout.tp))
-
-
-def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:
-    """A layer's input. [B]"""
-    return np.asarray(job.element * tokens * layer.parts[0].width / np.where(layout.sequence_parallel, layout.tp, 1.0))
-
-
-def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
-    """Embedding: a dropout mask, and patches; head: inputs of its norm and products ([2]_, Sec. 4.3, without the logits). [B]"""
-    own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
-    if part.type == "embedding":
-        patches = sum(matrix.k for matrix in part.matrices) * tokens * job.element
-        return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + patches)
-    products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")
-    return np.asarray(job.element * own * (part.width + products))
-
-
-def _logits(job: Job, layout: Layout, stack: SoftwareStack, tokens: Array) -> Array:
-    """Logits while the loss is computed, in all their copies; without a loss those that the product gives. [B]"""
-    words = sum(matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
-    if job.task in ("prefill", "decode"):
-        tokens = layout.micro_batch
-    return np.asarray(tokens * words / layout.tp * (stack.memory.logit if job.training else job.element))
-
-
 # -------------------------------------------------------------------------------------------- pipelines
 
 
@@ -547,96 +416,3 @@ def _layers(job: Job) -> Array:
     """Which units make up a layer of each kind, shape (layers, units)."""
     names = [name for name, _ in units(job.model)]
     return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.layers))], dtype=float)
-
-
-# -------------------------------------------------------------------------------------------- what would make it fit
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Change:
-    """A plan that needs less memory than another: which keys differ, and how a sentence says so."""
-
-    keys: tuple[str, ...]
-    text: str
-    plan: Plan
-
-
-def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
-    """What would make a plan fit that does not, on as many devices: of each kind of change the mildest that is enough.
-
-    A smaller microbatch, recomputation, a higher ZeRO stage, more tensor or pipeline parallelism in place of data
-    parallelism. Where no change alone is enough, the three mildest pairs; where no pair is either, how much is lacking.
-
-    Returns
-    -------
-    tuple of str
-        Sentences such as ``recompute: full frees 21.3 GiB and fits with 4.1 GiB to spare``.
-    """
-    balanced = machine.stack.stages == "balanced"
-
-    def possible(changes: Iterable[_Change]) -> list[_Change]:
-        return [
-            change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced, training=job.training) is None
-        ]
-
-    hosted = machine.host is not None
-    singles = possible(_changes(plan, hosted=hosted))
-    pairs = (
-        _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
-        for one in singles
-        for two in _changes(one.plan, hosted=hosted)
-        if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
-    )
-    best = None
-    for changes in (singles, possible(pairs)):
-        tried = [plan, *(change.plan for change in changes)]
-        found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
-        # What lacks is the devices' memory or the host's; what a change frees and spares is told of that.
-        on_host = bool(found.spare[0] >= 0)
-        needed, room = (found.host, found.host_capacity) if on_host else (found.total, found.capacity)
-        spare, saved, fits, of = (room - needed)[1:], (needed[0] - needed)[1:], found.fits[1:], " of the host's memory" if on_host else ""
-        mildest: dict[tuple[str, ...], int] = {}
-        for i in map(int, np.flatnonzero(fits)):
-            mildest.setdefault(changes[i].keys, i)
-        if mildest:
-            chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
-            return tuple(f"{changes[i].text} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare" for i in chosen)
-        if len(spare) and saved.max() > 0:
-            most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
-            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
-    return (best or f"no change frees memory: {_gib(found.lacking[0])} are lacking",)
-
-
-CHANGES = ("micro_batch", "recompute", "zero", "offload", "tp", "pp")  # from those that cost little to those that lay the plan out anew
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"
-
-
-def _changes(plan: Plan, *, hosted: bool) -> Iterator[_Change]:
-    """Single changes of a plan that need less memory, of each kind the mildest first; `hosted` where the host's memory is known."""
-
-    def change(key: str, value: Any, **others: Any) -> _Change:
-        aside = "".join(f" ({name}: {other})" for name, other in others.items() if name == "dp")
-        said = ("+".join(value) or "none") if key == "offload" else value
-        return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
-
-    for micro in range(plan.micro_batch - 1, 0, -1):
-        if plan.micro_batch % micro == 0:
-            yield change("micro_batch", micro)
-    for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
-        yield change("recompute", recompute)
-    for zero in range(plan.zero + 1, 4):
-        yield change("zero", zero)
-    if hosted:
-        for what in OFFLOADS:
-            if what not in plan.offload:
-                yield change("offload", tuple(kept for kept in OFFLOADS if kept in (*plan.offload, what)))
-        if plan.offload:
-            yield change("offload", ())
-    factors = [factor for factor in divisors(plan.dp) if factor > 1]
-    for factor in factors:
-        yield change("tp", plan.tp * factor, dp=plan.dp // factor, sequence_parallel=plan.sequence_parallel or plan.tp == 1)
-    for factor in factors:
-        yield change("pp", plan.pp * factor, dp=plan.dp // factor)

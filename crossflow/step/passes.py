@@ -13,7 +13,8 @@ from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
 from crossflow.parallel.layout import Layout
 from crossflow.software import SoftwareStack
-from crossflow.step.memory import activations, weight_sizes
+from crossflow.step.activations import activations
+from crossflow.step.memory import weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host
 from crossflow.step.outcome import Job, Machine
 from crossflow.step.weights import Weights, rounds, weights_of

@@ -19,12 +19,13 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
+from crossflow.parallel.schedules import BACKWARD, FORWARD, WEIGHT
 from crossflow.step.memory import ledger
 from crossflow.step.outcome import Job, Machine
-from crossflow.step.passes import COLLECTIVES, Steps, steps_of, task_of
-from crossflow.step.slots import Closing, Slots, closing_of, slots_of
-from crossflow.step.stages import Occurrence, alike, sequence
+from crossflow.step.passes import COLLECTIVES, steps_of, task_of
+from crossflow.step.slot_events import Laid, StepPasses, lone_pass
+from crossflow.step.slots import Closing, closing_of, slots_of
+from crossflow.step.stages import alike, sequence
 from crossflow.step.uneven import EVEN, Uneven, World, in_step
 from crossflow.timeline.pipeline import Walk, uneven_times, walk_of
 from crossflow.timeline.record import (
@@ -35,7 +36,6 @@ from crossflow.timeline.record import (
     FROM_HOST,
     HOST,
     PIPELINE,
-    TENSOR,
     TO_HOST,
     WAIT,
     WORK,
@@ -44,264 +44,6 @@ from crossflow.timeline.record import (
     Timeline,
 )
 from crossflow.timeline.record import Slots as Filled
-
-# Collectives that bring what a unit's kernels read; the others carry what they have made.
-BEFORE = ("all_gather",)
-AFTER = tuple(name for name in COLLECTIVES if name not in BEFORE)
-
-
-@dataclass
-class _Layout:
-    """Lays the events of one pass out on a device's streams, in the order of its program."""
-
-    names: dict[str, int]
-    units: float = 0.0  # time at which the units are free [s]
-    data: float = 0.0  # the same of the stream of gathers and reductions [s]
-    rows: list[tuple[int, int, int, float, float, int]] = field(default_factory=list)
-
-    def add(self, name: str, stream: int, kind: int, start: float, time: float, layer: int) -> float:
-        """Add an event where it takes any time; its end. [s]"""
-        if time > 0:
-            self.rows.append((self.names.setdefault(name, len(self.names)), stream, kind, start, start + time, layer))
-        return start + time
-
-    def work(self, name: str, time: float, layer: int, speed: float, slowest: float, after: float = 0.0) -> float:
-        """Kernels on a rank of some speed, and its wait for the slowest of its group; the start. [s]"""
-        start = max(self.units, after)
-        end = self.add(name, COMPUTE, WORK, start, time / speed, layer)
-        self.units = self.add(f"{name}, waiting for the slowest rank", COMPUTE, WAIT, end, time / slowest - time / speed, layer)
-        return start
-
-    def send(self, name: str, stream: int, time: float, layer: int) -> None:
-        """A collective or transfer that the units wait for."""
-        self.units = self.add(name, stream, COMMUNICATION, self.units, time, layer)
-
-    def sends(self, collectives: Sends, layer: int) -> None:
-        """Collectives of a tensor group, one after the other."""
-        for name, time in collectives:
-            self.send(name, TENSOR, time, layer)
-
-    def beside(self, collectives: Sends, start: float, layer: int) -> None:
-        """Collectives that run while kernels do, from their start. [s]"""
-        for name, time in collectives:
-            start = self.add(name, TENSOR, COMMUNICATION, start, time, layer)
-
-    def made(self, label: str) -> Pass:
-        """The pass."""
-        columns = list(zip(*self.rows, strict=True)) if self.rows else [()] * 6
-        name, stream, kind, layer = (np.array(columns[i], dtype=np.intp) for i in (0, 1, 2, 5))
-        start, end = (np.array(columns[i], dtype=float) for i in (3, 4))
-        time = max(self.units, self.data)
-        return Pass(label=label, time=time, name=name, stream=stream, kind=kind, start=start, end=end, layer=layer)
-
-
-Sends = tuple[tuple[str, float], ...]  # collectives by name with their times [s]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """What one unit takes in a pass, at full speed. [s]
-
-    Attributes
-    ----------
-    name : its part of a layer.
-    forward, backward, weight : its kernels; backward without the weight's gradient; zero where there is none.
-    gather : of its sharded weights.
-    before, after, beside : collectives forward that its kernels wait for, that wait for them, and that run while they do.
-    before_back, after_back, beside_back : the same backward.
-    beside_weight, reduced : collectives beside the weight's gradient, and of sharded gradients after it.
-    """
-
-    name: str
-    forward: float
-    backward: float
-    weight: float
-    gather: float
-    before: Sends
-    after: Sends
-    beside: Sends
-    before_back: Sends
-    after_back: Sends
-    beside_back: Sends
-    beside_weight: Sends
-    reduced: Sends
-
-    @classmethod
-    def of(cls, one: Occurrence, steps: Steps, *, split: bool, sharded: bool) -> _Part:
-        """Part of an occurrence; `split` where weight gradients are slots of their own, `sharded` where data ranks share weights out."""
-        passes, unit = steps.passes, one.unit
-        sent, blocking, hidden = passes.sent[:, :, unit, 0], passes.blocking[:, :, unit, 0], passes.hides[:, unit, 0]
-        weight = float(passes.weight[:, unit, 0].sum()) if one.weight else 0.0
-        # Share of the collectives beside a weight's gradient that it is too short to hide.
-        spilled = 1.0 if split or not hidden.any() else max(1.0 - weight / float(hidden.sum()), 0.0)
-        back = (blocking[:, 1] + spilled * hidden) * one.input
-        return cls(
-            name=steps.times.units[unit].split(".")[-1],
-            forward=float(passes.device[:, 0, unit, 0].sum()),
-            backward=float(passes.device[:, 1, unit, 0].sum()) * one.input,
-            weight=weight,
-            gather=float(steps.state.gather[unit, 0]),
-            before=_sends(blocking[:, 0], of=BEFORE),
-            after=_sends(blocking[:, 0], of=AFTER),
-            beside=_sends(sent[:, 0] - blocking[:, 0]),
-            before_back=_sends(back, of=BEFORE),
-            after_back=_sends(back, of=AFTER),
-            beside_back=_sends((sent[:, 1] - blocking[:, 1] - hidden) * one.input),
-            beside_weight=_sends((1.0 - spilled) * hidden * one.input),
-            reduced=_sends(steps.state.reduce[:, unit, 0] * (one.weight and sharded)),
-        )
-
-
-def _sends(times: Array, of: Sequence[str] = COLLECTIVES) -> Sends:
-    """Collectives that take any time, of those named."""
-    return tuple((COLLECTIVES[i], float(times[i])) for i in np.flatnonzero(times > 0) if COLLECTIVES[i] in of)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Step:
-    """One plan's step: what `transformer_step` works out, at its only point."""
-
-    job: Job
-    layout: Layout
-    machine: Machine
-    steps: Steps
-    slots: Slots
-    order: PipelineOrder
-    closing: Closing
-    rows: tuple[tuple[Occurrence, ...], ...]
-    names: dict[str, int]
-    link: World | None = None
-
-    @functools.cached_property
-    def parts(self) -> tuple[tuple[tuple[int, _Part], ...], ...]:
-        """Layers and parts of every row in the order of the model; parts that are alike are worked out once."""
-        found: dict[tuple[int, bool, bool], _Part] = {}
-        options = {"split": self.order.split, "sharded": bool(self.layout.zero[0] >= 3)}
-        for one in {one for row in self.rows for one in row}:
-            key = (one.unit, one.input, one.weight)
-            if key not in found:
-                found[key] = _Part.of(one, self.steps, **options)
-        return tuple(
-            tuple((-1 if one.layer is None else one.layer, found[one.unit, one.input, one.weight]) for one in row) for row in self.rows
-        )
-
-    # ---------------------------------------------------------------------------------- passes
-
-    def passed(self, kind: int, row: int, speed: float = 1.0, slowest: float = 1.0) -> Pass:
-        """Events of a slot on a rank of some speed, whose tensor group's slowest rank has another."""
-        made, parts = _Layout(self.names), self.parts[row]
-        if kind == FORWARD:
-            self._forward(made, parts, speed, slowest)
-        elif kind == BACKWARD:
-            self._backward(made, parts[::-1], speed, slowest)
-        else:
-            for layer, part in reversed(parts):
-                made.work(f"{part.name} weight gradient", part.weight, layer, speed, slowest)
-        if kind == BACKWARD and not self.order.flush:
-            self._at_once(made, row)
-        self._copied(made, kind, row)
-        made.units = max(made.units, made.data)
-        for name, time in self.transfer(self.handed(kind, row)):
-            made.send(name, PIPELINE, time, -1)
-        # What the host takes beyond is what is left of the slot.
-        left = float(self.times(kind, row, 1.0 / slowest)) - made.units
-        if left > 1e-12:
-            made.units = made.add("waiting for the host", HOST, WORK, made.units, left, -1)
-        made.data = 0.0
-        return made.made(LETTERS[kind])
-
-    def times(self, kind: int, row: int, slower: Array | float) -> Array:
-        """Time of a slot whose kernels take `slower` times as long: the device's or the host's, with what comes beside. [s]"""
-        at = kind * len(self.rows) + row
-        busy, gpu, host = (float(part[at, 0]) for part in (self.slots.busy, self.slots.gpu, self.slots.host))
-        extra = self.compute(kind, row) * (np.asarray(slower) - 1.0)
-        return np.asarray(busy + self.handed(kind, row) - self._held(kind, row) + np.maximum(gpu + extra, host) - max(gpu, host))
-
-    def _held(self, kind: int, row: int) -> float:
-        """Time that a slot's stage would be held up by what it hands over on even links. [s]"""
-        return 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
-
-    def handed(self, kind: int, row: int) -> float:
-        """Time that a slot's stage is held up by what it hands over. [s]"""
-        held = self._held(kind, row)
-        if not held or self.link is None:
-            return held
-        chain = next(chain for chain in self.order.chains if row in chain)
-        other = chain[chain.index(row) + (1 if kind == FORWARD else -1)]
-        return held / float(self.link.rate(np.asarray(row % self.order.stages), np.asarray(other % self.order.stages)))
-
-    def transfer(self, time: float) -> Sends:
-        """Parts of what takes `time` [s] to hand over: the transfer itself, and parts put together where receivers do not keep them."""
-        each = [float(part[0]) for part in (self.steps.between.transfer, self.steps.between.whole)]
-        return tuple((name, time * part / sum(each)) for name, part in zip(("send_recv", "all_gather"), each, strict=True) if time)
-
-    def _copied(self, made: _Layout, kind: int, row: int) -> None:
-        """Activations, and shards of weights with their gradients, between the device and its host while the pass runs."""
-        copies = self.steps.state.copies
-        if copies is None or kind == WEIGHT:
-            return
-        ways = (copies.activations, copies.fetched) if kind == FORWARD else (copies.stored, copies.activations + copies.fetched)
-        for stream, each in zip((TO_HOST, FROM_HOST), ways, strict=True):
-            time = sum(float(each[one.unit, 0]) for one in self.rows[row])
-            made.data = max(made.data, made.add("host_copy", stream, COMMUNICATION, 0.0, time, -1))
-
-    def _at_once(self, made: _Layout, row: int) -> None:
-        """Where weights are updated after each pass (PipeDream): gradients are reduced, or those of the pass before beside it."""
-        stage = row % self.order.stages
-        reductions = _sends(self.closing.reductions[:, stage, 0])
-        if self.machine.stack.overlap.data:
-            for name, time in reductions:
-                made.data = made.add(name, DATA, COMMUNICATION, made.data, time, -1)
-            made.units = max(made.units, made.data)
-        else:
-            for name, time in reductions:
-                made.send(name, DATA, time, -1)
-        made.units = made.add("optimizer", COMPUTE, WORK, made.units, float(self.closing.update[stage, 0]), -1)
-        made.send("all_gather", DATA, float(self.closing.regather[stage, 0]), -1)
-
-    def compute(self, kind: int, row: int) -> float:
-        """Time of a slot's kernels at full speed. [s]"""
-        if kind == FORWARD:
-            return sum(part.forward for _, part in self.parts[row])
-        weight = sum(part.weight for _, part in self.parts[row])
-        if kind == WEIGHT:
-            return weight
-        return sum(part.backward for _, part in self.parts[row]) + (0.0 if self.order.split else weight)
-
-    def _gather(self, made: _Layout, layer: int, part: _Part) -> float:
-        """A unit's sharded weights arrive, ahead of it on a stream of their own or while it waits; when they are there. [s]"""
-        if not part.gather:
-            return 0.0
-        begin = made.data if self.machine.stack.overlap.gather else max(made.data, made.units)
-        made.data = made.add("all_gather", DATA, COMMUNICATION, begin, part.gather, layer)
-        return made.data
-
-    def _forward(self, made: _Layout, parts: Sequence[tuple[int, _Part]], speed: float, slowest: float) -> None:
-        for layer, part in parts:
-            there = self._gather(made, layer, part)
-            made.sends(part.before, layer)
-            start = made.work(part.name, part.forward, layer, speed, slowest, there)
-            made.beside(part.beside, start, layer)
-            made.sends(part.after, layer)
-
-    def _backward(self, made: _Layout, parts: Sequence[tuple[int, _Part]], speed: float, slowest: float) -> None:
-        """Parts from the last to the first."""
-        there = self._gather(made, *parts[0]) if parts and parts[0][1].backward else 0.0
-        for i, (layer, part) in enumerate(parts):
-            if part.backward:
-                made.sends(part.before_back, layer)
-                start = made.work(f"{part.name} backward", part.backward, layer, speed, slowest, there)
-                made.beside(part.beside_back, start, layer)
-                made.sends(part.after_back, layer)
-            # The next unit's weights are on their way before this one's gradients.
-            there = self._gather(made, *parts[i + 1]) if i + 1 < len(parts) and parts[i + 1][1].backward else 0.0
-            if part.weight and not self.order.split:
-                start = made.work(f"{part.name} weight gradient", part.weight, layer, speed, slowest)
-                made.beside(part.beside_weight, start, layer)
-            for name, time in part.reduced:
-                made.data = made.add(name, DATA, COMMUNICATION, max(made.data, made.units), time, layer)
-                if not self.machine.stack.overlap.gather:
-                    made.units = made.data
 
 
 def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str, uneven: Uneven = EVEN) -> Timeline:
@@ -320,7 +62,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
         closing = closing_of(layout, machine, steps, slots, shape)
     in_order = sequence(job, shape.stages, shape.chunks, *shape.ends, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
-    step = _Step(
+    step = StepPasses(
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
         closing=closing, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
@@ -336,7 +78,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
 class _Filler:
     """Runs the slots of every class of devices, then what comes after the last microbatch, and keeps all of it."""
 
-    step: _Step
+    step: StepPasses
     world: World
     walk: Walk
     title: str
@@ -441,7 +183,7 @@ class _Filler:
 
     def _transfer(self, lag: float, stream: int) -> Pass:
         """Activations, or their gradients, on their way, and their parts put together where receivers do not keep them divided."""
-        made, end = _Layout(self.step.names), 0.0
+        made, end = Laid(self.step.names), 0.0
         for name, time in self.step.transfer(lag):
             end = made.add(name, stream, COMMUNICATION, end, time, -1)
         return made.made("transfer")
@@ -490,7 +232,7 @@ class _Filler:
             own = float(ends[one.stage, one.kind])
             begin = float(there[one.stage]) if replicas else own
             if begin > own:
-                self.add(device, self.passed(_unit_pass(step.names, "waiting for the last replica", COMPUTE, WAIT)), own, begin)
+                self.add(device, self.passed(lone_pass(step.names, "waiting for the last replica", COMPUTE, WAIT)), own, begin)
             reduced[device] = self.add(device, reduces[one.stage], begin, begin + float(closing.exposed[one.stage, 0]))
             if begin > own:
                 self.joins.append((int(last[slowest[one.stage]]), int(reduced[device])))
@@ -506,7 +248,7 @@ class _Filler:
         time = float(self.step.steps.between.tied[0])
         if not time:
             return begin, latest
-        passed = self.passed(_unit_pass(self.step.names, "all_reduce", PIPELINE, COMMUNICATION))
+        passed = self.passed(lone_pass(self.step.names, "all_reduce", PIPELINE, COMMUNICATION))
         before = int(last[latest])
         for device, one in enumerate(self.classes):
             if one.stage in (0, self.step.order.stages - 1):
@@ -516,7 +258,7 @@ class _Filler:
 
     def _reduce_pass(self, closing: Closing, stage: int) -> Pass:
         """Reductions of a stage's gradients, which may have begun beside the last pass: what is exposed is the time of the pass."""
-        made = _Layout(self.step.names)
+        made = Laid(self.step.names)
         exposed, volume = float(closing.exposed[stage, 0]), float(closing.reductions[:, stage].sum() + closing.lowered[stage, 0])
         at = exposed - volume
         for which in np.flatnonzero(closing.reductions[:, stage, 0]):
@@ -529,7 +271,7 @@ class _Filler:
         """The optimizer's step of every class, once all gradients are there: `reduced` is when, `latest` the last of them."""
         ends, slots = np.zeros(len(self.classes)), np.full(len(self.classes), -1, dtype=np.intp)
         for device, one in enumerate(self.classes):
-            made = _Layout(self.step.names)
+            made = Laid(self.step.names)
             gathers = float(closing.regather[one.stage, 0])
             slowest = float(self.world.speed[one.stage].min()) if gathers else one.speed
             made.work("optimizer", float(closing.update[one.stage, 0]), -1, one.speed, slowest)
@@ -550,7 +292,7 @@ class _Filler:
         """What the host does between steps."""
         begin = float(ends.max())
         if host:
-            made = self.passed(_unit_pass(self.step.names, "the host, between steps", HOST, WORK))
+            made = self.passed(lone_pass(self.step.names, "the host, between steps", HOST, WORK))
             for device in range(len(self.classes)):
                 number = self.add(device, made, begin, begin + host)
                 if slots[ends.argmax()] >= 0:
@@ -635,10 +377,3 @@ def _classes(world: World, stages: int) -> list[_Class]:
             for group, speed in enumerate(np.unique(speeds)):
                 found.append(_Class(stage, kind, group, np.flatnonzero(speeds == speed), float(speed)))
     return found
-
-
-def _unit_pass(names: dict[str, int], name: str, stream: int, kind: int) -> Pass:
-    """A pass of a single event, stretched to the time of each slot."""
-    made = _Layout(names)
-    made.units = made.add(name, stream, kind, 0.0, 1.0, -1)
-    return made.made(name)

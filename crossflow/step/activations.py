@@ -1,0 +1,147 @@
+"""Activations of a transformer's parts: what one microbatch leaves for its backward pass, and what that adds while it runs [1]_.
+
+References
+----------
+.. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, arXiv:2205.05198, Eq. 1-6 and Sec. 4-5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array
+from crossflow.parallel.blocks import MASK
+from crossflow.parallel.layout import Layout
+from crossflow.software import SoftwareStack
+from crossflow.workload.job import Job
+from crossflow.workload.transformer import Attention, Layer, Part
+
+LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
+ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
+
+
+def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Bytes of one microbatch, by unit: those kept for the backward pass, and those that it adds while it runs. [B]
+
+    What is kept is every input of a matrix product, norm and activation, attention's queries, keys, values and its
+    log-sum-exp (fused) or its probabilities, and dropout's masks. Of a decoder with dropout and unfused attention that is
+    s b h (10 + 24 / t + 5 a s / (h t)) per layer, and s b h (34 + 5 a s / h) / t with sequence parallelism [1]_ (Eq. 2 and 4).
+    Selective recomputation leaves out the probabilities and what follows them (Eq. 6), full recomputation all but the
+    layer's input (Sec. 5); what is left out is there again while its layer's backward pass runs.
+    """
+    kept, working = {}, {}
+    for i, layer in enumerate(job.model.layers):
+        tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
+        found = [_Kept.of(part, tokens, job, layout, stack) for part in layer.parts]
+        whole = sum(one.plain + one.scores for one in found)
+        entry = _entry(layer, tokens, job, layout)
+        for j, (part, one) in enumerate(zip(layer.parts, found, strict=True)):
+            name = f"{i}.{j}.{part.type}"
+            left = np.where(layout.selective, one.plain, one.plain + one.scores)
+            kept[name] = np.where(layout.full, entry if j == 0 else 0.0, left)
+            again = np.where(layout.full, whole, np.where(layout.selective, one.scores, 0.0))
+            working[name] = one.passing + again if job.training else one.plain + one.scores
+    ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
+    for name, part in (("embedding", job.model.embedding), ("head", job.model.head)):
+        kept[name] = _end(part, ends, job, layout)
+        working[name] = _logits(job, layout, stack, ends) if name == "head" else np.zeros(len(layout))
+    if not job.training:
+        kept = {name: np.zeros(len(layout)) for name in kept}
+    return kept, working
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """Activations of one part: kept ones, those of them that follow attention's scores, gradients that pass back. [B]"""
+
+    plain: Array
+    scores: Array
+    passing: Array
+
+    @classmethod
+    def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
+        e, p = float(job.element), float(job.operand)
+        own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
+        inputs, outputs = _products(part, tokens, own, job, layout)
+        plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
+        passing = e * (2.0 * own * part.width + outputs)
+        scores = np.zeros(len(layout))
+        if part.attention is not None:
+            vectors, scores = _attention(part.attention, tokens, job, layout, stack)
+            plain = plain + vectors
+        if part.inner or part.routing:
+            plain = plain + e * _activation(job, part, tokens, layout, stack)
+        if part.routing is not None:  # what experts give back, to be weighed, and the weights
+            returned = own * part.routing.active * part.routing.kept
+            plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
+        return cls(plain=plain, scores=scores, passing=passing + scores)
+
+
+def _routed(part: Part, tokens: Array, layout: Layout) -> Array:
+    """Rows of all experts of a rank, where they are evenly used. [1]"""
+    assert part.routing is not None
+    return np.asarray(tokens * layout.etp / layout.tp * part.routing.active * part.routing.kept)
+
+
+def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -> tuple[Array, Array]:
+    """Elements of a part's inputs of matrix products, each once, and of the inputs and outputs that lie inside the part. [1]"""
+    rows = {"tokens": tokens, "sample": layout.micro_batch, "memory": layout.micro_batch * job.model.memory_tokens / layout.cp}
+    inputs, inside, shared = np.zeros(len(layout)), np.zeros(len(layout)), False
+    for matrix in part.matrices:
+        many, ranks = (_routed(part, tokens, layout), layout.etp) if matrix.experts > 1 else (rows[matrix.over], layout.tp)
+        if matrix.cut == "row":
+            inputs, inside = inputs + many * matrix.k / ranks, inside + many * matrix.k / ranks
+            continue
+        inside = inside + many * matrix.n / np.where(matrix.cut == "column", ranks, 1.0)
+        if matrix.experts > 1:
+            inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
+        elif matrix.k != part.width:
+            inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
+        elif matrix.over != "memory":  # the encoder's output is kept by the encoder
+            inputs, shared = inputs + (0.0 if shared else own * matrix.k), True
+    return inputs, inside
+
+
+def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
+    """Queries, keys and values with the log-sum-exp of fused attention, and all that follows scores that go through memory. [B]"""
+    heads, kv = attention.heads / layout.tp, np.maximum(attention.kv_heads / layout.tp, 1.0)
+    memory_tokens = layout.micro_batch * job.model.memory_tokens / layout.cp
+    vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
+    if stack.attention.kernel == "flash":
+        return job.element * vectors + LOG_SUM * tokens * heads, np.zeros(len(layout))
+    seen = job.model.memory_tokens if attention.cross else tokens / layout.micro_batch * layout.cp
+    each = job.element + ((MASK + job.element) if job.dropout else 0.0)  # softmax; mask and what dropout leaves
+    return job.element * vectors, each * tokens * heads * seen
+
+
+def _activation(job: Job, part: Part, tokens: Array, layout: Layout, stack: SoftwareStack) -> Array:
+    """Inputs of the activation between the products of an MLP; unfused and gated also its output before the gate. [1]"""
+    each = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
+    if part.routing is None:
+        return np.asarray(each * tokens * part.inner / layout.tp)
+    return np.asarray(each * (_routed(part, tokens, layout) * part.inner / layout.etp + tokens * part.shared / layout.tp))
+
+
+def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:
+    """A layer's input. [B]"""
+    return np.asarray(job.element * tokens * layer.parts[0].width / np.where(layout.sequence_parallel, layout.tp, 1.0))
+
+
+def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
+    """Embedding: a dropout mask, and patches; head: inputs of its norm and products ([1]_, Sec. 4.3, without the logits). [B]"""
+    own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
+    if part.type == "embedding":
+        patches = sum(matrix.k for matrix in part.matrices) * tokens * job.element
+        return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + patches)
+    products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")
+    return np.asarray(job.element * own * (part.width + products))
+
+
+def _logits(job: Job, layout: Layout, stack: SoftwareStack, tokens: Array) -> Array:
+    """Logits while the loss is computed, in all their copies; without a loss those that the product gives. [B]"""
+    words = sum(matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
+    if job.task in ("prefill", "decode"):
+        tokens = layout.micro_batch
+    return np.asarray(tokens * words / layout.tp * (stack.memory.logit if job.training else job.element))

@@ -1,0 +1,104 @@
+"""What would make a plan fit that does not: the mildest changes of it that need less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import OFFLOADS, RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.step.memory import memory
+from crossflow.step.outcome import Machine
+from crossflow.workload.job import Job
+
+CHANGES = ("micro_batch", "recompute", "zero", "offload", "tp", "pp")  # from those that cost little to those that lay the plan out anew
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """A plan that needs less memory than another: which keys differ, and how a sentence says so."""
+
+    keys: tuple[str, ...]
+    text: str
+    plan: Plan
+
+
+def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+    """What would make a plan fit that does not, on as many devices: of each kind of change the mildest that is enough.
+
+    A smaller microbatch, recomputation, a higher ZeRO stage, more tensor or pipeline parallelism in place of data
+    parallelism. Where no change alone is enough, the three mildest pairs; where no pair is either, how much is lacking.
+
+    Returns
+    -------
+    tuple of str
+        Sentences such as ``recompute: full frees 21.3 GiB and fits with 4.1 GiB to spare``.
+    """
+    balanced = machine.stack.stages == "balanced"
+
+    def possible(changes: Iterable[_Change]) -> list[_Change]:
+        return [
+            change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced, training=job.training) is None
+        ]
+
+    hosted = machine.host is not None
+    singles = possible(_changes(plan, hosted=hosted))
+    pairs = (
+        _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
+        for one in singles
+        for two in _changes(one.plan, hosted=hosted)
+        if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
+    )
+    best = None
+    for changes in (singles, possible(pairs)):
+        tried = [plan, *(change.plan for change in changes)]
+        found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
+        # What lacks is the devices' memory or the host's; what a change frees and spares is told of that.
+        on_host = bool(found.spare[0] >= 0)
+        needed, room = (found.host, found.host_capacity) if on_host else (found.total, found.capacity)
+        spare, saved, fits, of = (room - needed)[1:], (needed[0] - needed)[1:], found.fits[1:], " of the host's memory" if on_host else ""
+        mildest: dict[tuple[str, ...], int] = {}
+        for i in map(int, np.flatnonzero(fits)):
+            mildest.setdefault(changes[i].keys, i)
+        if mildest:
+            chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
+            return tuple(f"{changes[i].text} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare" for i in chosen)
+        if len(spare) and saved.max() > 0:
+            most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
+            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
+    return (best or f"no change frees memory: {_gib(found.lacking[0])} are lacking",)
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _changes(plan: Plan, *, hosted: bool) -> Iterator[_Change]:
+    """Single changes of a plan that need less memory, of each kind the mildest first; `hosted` where the host's memory is known."""
+
+    def change(key: str, value: Any, **others: Any) -> _Change:
+        aside = "".join(f" ({name}: {other})" for name, other in others.items() if name == "dp")
+        said = ("+".join(value) or "none") if key == "offload" else value
+        return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
+
+    for micro in range(plan.micro_batch - 1, 0, -1):
+        if plan.micro_batch % micro == 0:
+            yield change("micro_batch", micro)
+    for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
+        yield change("recompute", recompute)
+    for zero in range(plan.zero + 1, 4):
+        yield change("zero", zero)
+    if hosted:
+        for what in OFFLOADS:
+            if what not in plan.offload:
+                yield change("offload", tuple(kept for kept in OFFLOADS if kept in (*plan.offload, what)))
+        if plan.offload:
+            yield change("offload", ())
+    factors = [factor for factor in divisors(plan.dp) if factor > 1]
+    for factor in factors:
+        yield change("tp", plan.tp * factor, dp=plan.dp // factor, sequence_parallel=plan.sequence_parallel or plan.tp == 1)
+    for factor in factors:
+        yield change("pp", plan.pp * factor, dp=plan.dp // factor)
