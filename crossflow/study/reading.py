@@ -16,7 +16,7 @@ from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
 from crossflow.strategies import ANY
 from crossflow.study import searches, sweeps
-from crossflow.study.plots.canvas import label
+from crossflow.study.plots.words import label
 from crossflow.study.spaces import check_names, check_path, plot_columns
 from crossflow.study.spec import StudyFile, grid, sweep_values
 

@@ -20,7 +20,7 @@ from crossflow.search.driver import check
 from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import Found, Task, solve
 from crossflow.study import records
-from crossflow.study.plots.canvas import label
+from crossflow.study.plots.words import label
 from crossflow.study.spaces import read_problem, read_space
 from crossflow.study.spec import StudyFile
 from crossflow.study.workers import Workers, in_order

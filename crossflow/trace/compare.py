@@ -12,7 +12,8 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.study.plots.axes import prefixed, quantity
-from crossflow.study.plots.canvas import GREY, new_figure, number, tidy
+from crossflow.study.plots.canvas import GREY, new_figure, tidy
+from crossflow.study.plots.words import number
 from crossflow.timeline.record import ACTIVITIES, Timeline
 from crossflow.trace.gantt import WIDTH, draw_rows, gantt_of, legend, mean, rows_height, save_as, time_axis
 from crossflow.units import show

@@ -19,7 +19,8 @@ import numpy as np
 from crossflow.arrays import Array, Index, Mask
 from crossflow.step.passes import COLLECTIVES
 from crossflow.study.plots.axes import prefixed, quantity
-from crossflow.study.plots.canvas import GREY, PALE, new_figure, number, save, short, tidy
+from crossflow.study.plots.canvas import GREY, PALE, new_figure, save, tidy
+from crossflow.study.plots.words import number, short
 from crossflow.timeline.record import COMPUTE, HOST, WAIT, WORK, Pass, Timeline
 from crossflow.units import show
 

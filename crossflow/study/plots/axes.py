@@ -11,9 +11,9 @@ import numpy as np
 
 from crossflow import score
 from crossflow.arrays import Array
-from crossflow.study.plots.canvas import label, number
 from crossflow.study.plots.columns import PARTS, SEARCH, Columns, column, distinct, places_of, values_of
 from crossflow.study.plots.view import View
+from crossflow.study.plots.words import label, number
 from crossflow.units import parse, show
 
 SPREAD = 30.0  # largest over smallest value, beyond which an axis is logarithmic

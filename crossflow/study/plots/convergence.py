@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from crossflow.study.plots.axes import Scale, quantity, scale, unit_of
-from crossflow.study.plots.canvas import colour_of, nothing, number_axis, panels, short, tidy
+from crossflow.study.plots.canvas import colour_of, nothing, number_axis, panels, tidy
 from crossflow.study.plots.columns import maximised
 from crossflow.study.plots.spec import ConvergencePlot
 from crossflow.study.plots.view import Convergence, View
+from crossflow.study.plots.words import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,19 +14,18 @@ from crossflow.study.plots.canvas import (
     colour_of,
     coloured_lines,
     grey_mark,
-    label,
     legend_below,
     new_figure,
     nothing,
     number_axis,
     panels,
-    short,
     tick_axis,
     tidy,
 )
 from crossflow.study.plots.columns import SEARCH, fixed, values_of
 from crossflow.study.plots.spec import ImportancePlot, IntervalPlot
 from crossflow.study.plots.view import Drawn, View
+from crossflow.study.plots.words import label, short
 from crossflow.uncertainty import Interval
 
 if TYPE_CHECKING:
