@@ -186,7 +186,7 @@ def test_experts_exchange_every_row_there_and_back():
 @pytest.mark.parametrize("etp", [1, 2, 4])
 @pytest.mark.parametrize("shared", [None, 512])
 def test_experts_cut_over_fewer_ranks_do_as_much_and_send_less(etp, shared):
-    """The same operations and rows exchanged a rank; tokens are gathered over the ranks that share an expert alone."""
+    """The same operations and rows exchanged a rank; rows are gathered over the ranks that share an expert alone."""
     job = job_of(experts={"count": 8, "active": 2, **({"shared": shared} if shared else {})})
     plan = {"tp": 4, "dp": 8, "ep": 8, "sequence_parallel": True, "micro_batch": 2}
     whole, cut = kernels_of(job, Plan(**plan)), kernels_of(job, Plan(**plan, etp=etp))
@@ -198,8 +198,20 @@ def test_experts_cut_over_fewer_ranks_do_as_much_and_send_less(etp, shared):
     for m in cut.messages:
         if (m.collective, m.phase) == ("all_gather", "forward") and "experts" in m.part:
             gathered[m.group] += float(np.max(m.size))
-    assert gathered["tensor"] == (everyone if etp == 4 or shared else 0.0)
-    assert gathered["expert_tensor"] == (everyone * etp / 4 if etp < 4 else 0.0)
+    routed, common = 2 * everyone, everyone if shared else 0.0  # each token has two experts
+    assert gathered["tensor"] == common + (routed if etp == 4 else 0.0)
+    assert gathered["expert_tensor"] == (routed * etp / 4 if etp == 2 else 0.0)
+
+
+@pytest.mark.parametrize(("etp", "rows"), [(0, 1), (1, 1), (4, 2)])
+def test_a_single_token_meets_its_experts_whole(etp, rows):
+    """In decode with fewer tokens than tensor ranks the busiest rank has one; cut over all ranks each has a part of every row."""
+    job = job_of(task="decode", context=100, **MOE)
+    kernels = kernels_of(job, Plan(tp=8, etp=etp, micro_batch=1 if etp != 4 else 4, sequence_parallel=True), stack=FLASH)
+    products = [
+        (m, batch) for unit, phase, m, n, _, batch, *_ in kernels.products if "experts" in unit and phase == "forward" and n.max() > 8
+    ]
+    assert [float(np.max(m * batch)) for m, batch in products] == [pytest.approx(2.0 * rows)] * 2
 
 
 @pytest.mark.parametrize("ep", [1, 2, 8])

@@ -215,6 +215,26 @@ def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
         as_plan(parse_hierarchy(roles), list(roles), 2048, 8, 256, experts=True)
 
 
+@pytest.mark.parametrize(
+    ("roles", "options", "said"),
+    [
+        ({"transformer": ["ddp", "tp"]}, {"placement": ("tp", "dp", "pp")}, "placement = ('tp', 'dp', 'pp')"),
+        ({"transformer": ["fsdp"]}, {"zero": 1}, "zero = 1"),
+        ({"transformer": ["ddp"]}, {"zero": 3}, "zero = 3"),
+        ({"transformer": ["fsdp", "ddp"]}, {"shard_group": 4}, "shard_group = 4"),
+        ({"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]}, {"sequence_parallel": False}, "sequence_parallel = False"),
+    ],
+)
+def test_options_that_say_otherwise_are_refused(roles, options, said, exactly):
+    with pytest.raises(StrategyError, match=exactly(f"strategy: {said} is not what the roles of layer types mean; leave it out")):
+        as_plan(parse_hierarchy(roles), list(roles), 2048, 8, 256, experts=True, **options)
+
+
+def test_options_that_roles_leave_open_count():
+    plan = as_plan(parse_hierarchy({"transformer": ["tp", "ddp"]}), ["transformer"], 2048, 8, 256, experts=False, zero=1, recompute="full")
+    assert (plan.tp, plan.zero, plan.recompute) == (8, 1, "full")
+
+
 def test_experts_that_are_not_there_are_not_shared_out(exactly):
     with pytest.raises(StrategyError, match=exactly("strategy: experts ep, but the model has no experts")):
         as_plan(parse_hierarchy({"experts": ["ep"]}), ["experts"], 2048, 8, 256, experts=False)

@@ -184,6 +184,35 @@ def test_expert_ranks_share_experts_alone():
     assert expert[0] == 4 * expert[1] == 8 * 3 * 1024 * 2816
 
 
+@pytest.mark.parametrize("etp", [1, 2, 4])
+def test_experts_have_a_tensor_degree_of_their_own(etp):
+    model = job_of(LLAMA, experts={"count": 8, "active": 2}).model
+    part = next(part for layer in model.layers for part in layer.parts if part.routing)
+    plan = Plan(tp=4, dp=8, ep=4, etp=etp, sequence_parallel=True)
+    whole, one = (parameters(part, layout_of(p)) for p in (plan, Plan()))
+    assert whole[1][0] == one[1][0] / (4 * etp)
+    assert whole[0][0] == parameters(part, layout_of(Plan(tp=4)))[0][0]
+
+
+def test_hybrid_sharding_keeps_experts_within_a_group_too(machine):
+    """As many copies of the experts' states as of the others'; with experts shared out over the group, none of them is sharded."""
+    job = job_of(LLAMA, experts={"count": 16, "active": 2})
+    kinds = KINDS.index("optimizer"), KINDS.index("weights")
+    for ep, copies in ((1, 2.0), (2, 2.0), (8, 2.0)):
+        held = memory(job, layout_of(Plan(dp=16, ep=ep, zero=3), Plan(dp=16, ep=ep, zero=3, shard_group=8)), machine())
+        for kind in kinds:
+            whole, hybrid = held.stages[kind, 0]
+            assert hybrid == pytest.approx(copies * whole, rel=1e-9)
+
+
+def test_buffers_of_gradients_count_what_others_hold_too(machine):
+    job = job_of(LLAMA, experts={"count": 8, "active": 2})
+    buffers = KINDS.index("buffers")
+    plans = [Plan(tp=8, etp=1, ep=ep, sequence_parallel=True, zero=2) for ep in (1, 8)]
+    several, alone = memory(job, layout_of(*plans), machine()).stages[buffers, 0]
+    assert several > alone  # with ep = 8 every device has experts, and data, of its own
+
+
 def test_what_does_not_train_has_weights_alone(machine):
     frozen = job_of(frozen=Frozen(types=frozenset(("embedding", "head")), layers=frozenset(range(6))))
     trained = 2 * frozen.model.layers[0].parameters

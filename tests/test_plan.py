@@ -116,7 +116,7 @@ def test_text_that_is_no_plan_is_told(text, part, why, exactly):
 PLACEMENTS = list(itertools.permutations(BLOCKS))
 
 
-@pytest.mark.parametrize("given", ["dp", ["dp", "tp"], ["dp", "dp", "pp"], ["dp", "tp", "cp"], 3])
+@pytest.mark.parametrize("given", ["dp", ["dp", ["tp"], "pp"], ["dp", "tp"], ["dp", "dp", "pp"], ["dp", "tp", "cp"], 3])
 def test_a_placement_is_an_order_of_all_blocks(given, exactly):
     sentence = f"strategy: placement must be tp, dp, pp in some order, the nearest ranks first, got {given!r}"
     with pytest.raises(StrategyError, match=exactly(sentence)):
@@ -207,6 +207,14 @@ def test_why_a_plan_is_impossible(plan, sentence):
 )
 def test_why_experts_cannot_be_shared_out(plan, sentence):
     assert plan_problem(plan, EXPERTS, 6 * 64) == sentence
+
+
+def test_an_expert_divides_by_its_own_degree_and_a_shared_one_by_that_of_the_layers():
+    narrow = model_of(experts={"count": 8, "active": 2, "ffn": 4104})
+    assert plan_problem(Plan(tp=16), narrow, 64) == "4104 inner elements of an expert do not divide by tp = 16"
+    assert plan_problem(Plan(tp=16, etp=8, sequence_parallel=True), narrow, 64) is None
+    shared = model_of(experts={"count": 8, "active": 2, "shared": 1001})
+    assert plan_problem(Plan(tp=2), shared, 64) == "1001 inner elements of the MLP do not divide by tp = 2"
 
 
 def test_only_a_models_experts_have_a_degree_of_their_own():

@@ -44,6 +44,11 @@ def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, 
     return {"rent": wide(rent, n), "normalised_devices": wide(worth, n)}
 
 
+def within_limit(energy: Array, device: Architecture, devices: Array | int, elapsed: Array) -> Array:
+    """Energy of devices, no more than their power limit allows: memory that is busy beside long products shares it with them. [J]"""
+    return np.asarray(np.minimum(energy, devices * device.maximum_power * elapsed))
+
+
 def derived(device: Architecture) -> dict[str, Array]:
     """Figures of one device that people ask for, flat, in SI units; keys name the level or port."""
     figures: dict[str, Array] = {f"throughput.{dtype}": rate for dtype, rate in device.throughput.items()}

@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.architecture import Architecture, SystemSpec
 from crossflow.arrays import Array, Index, Mask, tally
 from crossflow.cost import Costs, cost
-from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
+from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide, within_limit
 from crossflow.mapping import Network, Placement, best_placement, place
 from crossflow.parallel import Strategy, SuperGraph, transform
 from crossflow.scenario import Scenario
@@ -65,11 +65,13 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
     communication, exposed = _by_collective(supergraph, plan, costs, makespan, total, silent, stage)
     memory, capacity = _memory(supergraph, device, n)
     replicas = scenario.devices / supergraph.stages
-    energy = replicas * (plan.busy.sum(axis=0) @ costs.work_energy + plan.sent.sum(axis=0) @ costs.message_energy)
     static = scenario.devices * device.static_power
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
-    energy = np.where(timed | (total == 0), wide(energy + static * elapsed, n), np.inf)
+    links = replicas * (plan.sent.sum(axis=0) @ costs.message_energy)
+    work = replicas * (plan.busy.sum(axis=0) @ costs.work_energy)
+    drawn = within_limit(work + static * elapsed, device, scenario.devices, elapsed)
+    energy = np.where(timed | (total == 0), wide(drawn + links, n), np.inf)
     flops = wide(replicas * (plan.busy.sum(axis=0) @ costs.work_flops), n)
     traffic = wide(replicas * (plan.busy.sum(axis=0) @ costs.memory_traffic), n)
     feasible, reason, reasons = _feasibility(device, costs, plan, total, sum(memory.values(), np.zeros(n)), capacity, n)

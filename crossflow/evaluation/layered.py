@@ -12,7 +12,7 @@ import numpy as np
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, Index, divide
 from crossflow.errors import StrategyError
-from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide
+from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide, within_limit
 from crossflow.parallel import Layout, Plan
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
 from crossflow.scenario import Scenario
@@ -211,10 +211,10 @@ def layered_score(
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
     intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
-    dynamic = outcome.energy + outcome.traffic * device.memory.energy
-    dynamic = dynamic + devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
-    static = devices * device.static_power
-    energy = wide(np.where(timed, dynamic + static * elapsed, np.inf), n)
+    links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
+    static = devices * device.static_power * elapsed
+    drawn = within_limit(outcome.energy + outcome.traffic * device.memory.energy + static, device, devices, elapsed)
+    energy = wide(np.where(timed, drawn + links, np.inf), n)
     peak = device.throughput[dtype] * devices
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))

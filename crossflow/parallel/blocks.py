@@ -224,7 +224,7 @@ class _Builder:
         """Router, shared expert and routed experts; tokens travel to the ranks that hold their experts and back."""
         layout, e, routing = self.layout, self.element, part.routing
         assert routing is not None
-        own = tokens * layout.etp / layout.tp  # of the ranks that share an expert
+        own = self._own(tokens)
         routed = own * routing.active * routing.kept  # rows of all experts of a rank, in the mean
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
         reached = 1.0 - (1.0 - routing.active / routing.experts) ** (own * layout.ep)
@@ -259,16 +259,31 @@ class _Builder:
         # norm r2 w1 and r2 for its weights; sum of both gradients r2 w1; dropout r1 w1; bias r1
         backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
-        size, apart = tokens * part.width * e, layout.etp < layout.tp
-        if part.routing is None or not apart.any():
-            self._gathered(unit, size, "tensor")
+        size = tokens * part.width * e
+        if part.routing is None:
+            self._gathered(unit, size, size, "tensor")
             return
-        # Of experts that fewer ranks share than layers, each gathers the tokens of its own; a shared expert those of all.
-        self._gathered(unit, np.where(apart, size * float(part.shared > 0), size), "tensor")
-        self._gathered(unit, np.where(apart, size * layout.etp / layout.tp, 0.0), "expert_tensor")
+        # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
+        # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
+        apart, routed = layout.etp < layout.tp, part.routing.active * part.routing.kept
+        rows = self._own(tokens) * part.width * e * np.where(layout.ep > 1, routed, 1.0)
+        common = size * float(part.shared > 0)
+        beside = common * ((layout.ep > 1) | apart)
+        sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)
+        self._gathered(unit, sums, common, "tensor")
+        if apart.any():
+            self._gathered(unit, np.where(apart & (layout.etp > 1), rows, 0.0), np.zeros(1), "expert_tensor")
 
-    def _gathered(self, unit: str, size: Array, group: str) -> None:
-        """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it."""
+    def _own(self, tokens: Array) -> Array:
+        """Tokens of the ranks that share an expert: all of a tensor group, or, where fewer share one, at least one. [1]"""
+        layout = self.layout
+        return np.where(layout.etp < layout.tp, np.ceil(tokens * layout.etp / layout.tp), tokens)
+
+    def _gathered(self, unit: str, size: Array, again: Array, group: str) -> None:
+        """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it.
+
+        `again` is what was kept divided and must be whole once more for the weight gradient. [B]
+        """
         scattered = self.layout.sequence_parallel
         whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
         add = self.messages.append
@@ -279,8 +294,7 @@ class _Builder:
         add(Message(part=unit, phase="input", collective="all_reduce", size=whole, group=group, hides=hides))
         add(Message(part=unit, phase="input", collective="all_gather", size=split, group=group))
         add(Message(part=unit, phase="input", collective="reduce_scatter", size=split, group=group, hides=hides))
-        # The part's input was kept divided; the weight gradient needs it whole again.
-        add(Message(part=unit, phase="input", collective="all_gather", size=split, group=group, hides=hides))
+        add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, again, 0.0), group=group, hides=hides))
 
     # ---------------------------------------------------------------------------------- ends
 

@@ -252,8 +252,11 @@ def as_plan(hierarchy: Hierarchy, said: Collection[Kind], batch: int, node: int,
     sharded = "fsdp" in levels
     hybrid = node if sharded and between == "ddp" and nodes > 1 else 0
     placement = ("dp", "tp", "pp") if between == "tp" and inside != "tp" else BLOCKS
-    given = {"zero": 3 if sharded else 0, "shard_group": hybrid, "micro_batch": max(batch // dp, 1), "placement": placement}
-    return Plan(tp=tp, dp=dp, **{**degrees, **given, **options})
+    meant = {**degrees, "shard_group": hybrid, "placement": placement}
+    for key, value in options.items():
+        if value != meant.get(key, value) or (key == "zero" and (value == 3) != sharded):
+            raise StrategyError(f"strategy: {key} = {value} is not what the roles of layer types mean; leave it out")
+    return Plan(tp=tp, dp=dp, **{"zero": 3 if sharded else 0, "micro_batch": max(batch // dp, 1), **meant, **options})
 
 
 def _check_table(hierarchy: Hierarchy, kind: Kind, levels: Levels, sizes: tuple[int, int]) -> None:

@@ -210,6 +210,20 @@ class Layout:
         return self._mirrored(self.group(self._apart * self.ep, self.tp / self.etp * self.dp * self.cp / self.ep))
 
     @functools.cached_property
+    def expert_shards(self) -> Group:
+        """Ranks over which experts are sharded where they are: of the ranks that hold the same, those within a `shard_group`."""
+        same = self.tp / self.etp * self.dp * self.cp / self.ep
+        within = np.floor(self.shard_group * self.tp / (self.etp * self.ep))
+        size = np.gcd(np.maximum(within, 1.0).astype(int), same.astype(int)).astype(float)
+        return self.group(self._apart * self.ep, np.where(self.shard_group > 0, size, same))
+
+    @functools.cached_property
+    def expert_copies(self) -> Group:
+        """Ranks that hold the same shard of the experts (hybrid sharding)."""
+        same = self.tp / self.etp * self.dp * self.cp / self.ep
+        return self.group(self._apart * self.ep * self.expert_shards.size, same / self.expert_shards.size)
+
+    @functools.cached_property
     def stages(self) -> Group:
         """Neighbouring stages of a pipeline, as a pair."""
         stride = self.strides["pp"]

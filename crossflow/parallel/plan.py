@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -137,7 +137,7 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
         elif key == "placement":
             problems += _not_placed(value)
         elif key in _NAMES and key not in _CHOICES and key != "sequence_parallel":
-            least = 0 if key in ("first_stage", "last_stage", "shard_group") else 1
+            least = 0 if key in ("etp", "first_stage", "last_stage", "shard_group") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
@@ -160,7 +160,7 @@ def _not_offloaded(given: Any) -> list[str]:
 
 def _not_placed(given: Any) -> list[str]:
     """What is wrong with an order of blocks of ranks."""
-    if isinstance(given, (list, tuple)) and len(given) == len(BLOCKS) and set(given) == set(BLOCKS):
+    if isinstance(given, (list, tuple)) and len(given) == len(BLOCKS) and all(block in given for block in BLOCKS):
         return []
     return [f"placement must be {', '.join(BLOCKS)} in some order, the nearest ranks first, got {given!r}"]
 
@@ -176,10 +176,10 @@ def _no_schedule(given: Any) -> list[str]:
 def _written(text: str) -> dict[str, Any]:
     """Values of a plan written as ``tp8-pp4-dp16-mb2-z1-sp-full``; ``d16`` stands for ``dp16``."""
     found: dict[str, Any] = {}
-    text, _, file = text.strip().partition(f"-{ORDER}")
+    degrees, _, file = f"-{text.strip()}".partition(f"-{ORDER}")
     if file:
         found["schedule"] = file
-    for part in text.split("-"):
+    for part in degrees[1:].split("-") if degrees or not file else ():
         if part.startswith(OFFLOAD) and "offload" not in found:
             found["offload"] = part.removeprefix(OFFLOAD).split("+")
             continue
@@ -205,7 +205,8 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     With `balanced` stages, of which the last may hold the head alone, there may be more stages than layers.
     """
     attention = [part.attention for layer in model.layers for part in layer.parts if part.attention]
-    inner = [part.inner for layer in model.layers for part in layer.parts if part.inner]
+    inner = [part.inner for layer in model.layers for part in layer.parts if part.inner and not part.routing]
+    inner += [part.shared for layer in model.layers for part in layer.parts]
     routing = [part.routing for layer in model.layers for part in layer.parts if part.routing]
     for heads in {a.heads for a in attention}:
         if heads % plan.tp:
@@ -240,7 +241,7 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     for found in routing:
         if found.experts % plan.ep:
             return f"{found.experts} experts do not divide by ep = {plan.ep}"
-    problem = _no_experts(plan, bool(routing))
+    problem = _no_experts(plan, [part.inner for layer in model.layers for part in layer.parts if part.routing])
     if problem is not None:
         return problem
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
@@ -263,12 +264,15 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     return None
 
 
-def _no_experts(plan: Plan, experts: bool) -> str | None:
-    """Why experts cannot lie on the ranks of a plan."""
-    if plan.etp and not experts:
+def _no_experts(plan: Plan, inner: Sequence[int]) -> str | None:
+    """Why experts of so many `inner` elements cannot lie on the ranks of a plan."""
+    if plan.etp and not inner:
         return f"etp = {plan.etp}, but the model has no experts"
     if plan.tp % plan.expert_tensor:
         return f"tp = {plan.tp} does not divide by etp = {plan.etp}"
+    for width in inner:
+        if width % plan.expert_tensor:
+            return f"{width} inner elements of an expert do not divide by {'etp' if plan.etp else 'tp'} = {plan.expert_tensor}"
     apart = plan.tp // plan.expert_tensor
     if (apart * plan.dp * plan.cp) % plan.ep:
         beside = f"tp / etp x dp x cp = {apart} x {plan.dp} x {plan.cp}" if apart > 1 else f"dp x cp = {plan.dp} x {plan.cp}"

@@ -117,6 +117,7 @@ class Holdings:
     ----------
     weights, gradients, optimizer : of one, after sharding.
     whole : its weights in the precision that products read, before sharding over data ranks.
+    reduced : of it, what other ranks hold too, so that its gradients are reduced.
     owned : the share of `whole` that a rank with a sharded optimizer updates.
     kept : activations that one microbatch leaves for the backward pass.
     working : activations and their gradients that a backward pass through it adds while it runs.
@@ -129,6 +130,7 @@ class Holdings:
     gradients: Array
     optimizer: Array
     whole: Array
+    reduced: Array
     owned: Array
     kept: Array
     working: Array
@@ -196,6 +198,7 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
             "host_weights": shared[0] * fetched * weight,
             "host_states": shared[0] * there * (STATE * job.optimizer_states + MASTER + gradient),
             "whole": (dense + expert) * weight,
+            "reduced": (dense * (layout.data.size > 1) + expert * (layout.expert_data.size > 1)) * weight,
             "owned": shared[0] * weight,
             "kept": kept[name],
             "working": working[name],
@@ -232,9 +235,10 @@ def _largest(part: Part, layout: Layout) -> Array:
 
 def _sharded(dense: Array, expert: Array, layout: Layout, level: int) -> Array:
     """Parameters left on a device once data ranks share out what a ZeRO `level` shares: 1 states, 2 gradients, 3 weights. [1]"""
-    ranks = np.where(layout.zero >= 3, layout.shards.size, layout.data.size)
-    shared = layout.zero >= level
-    return np.asarray(dense / np.where(shared, ranks, 1.0) + expert / np.where(shared, layout.expert_data.size, 1.0))
+    weights, shared = layout.zero >= 3, layout.zero >= level
+    ranks = np.where(weights, layout.shards.size, layout.data.size)
+    holders = np.where(weights, layout.expert_shards.size, layout.expert_data.size)
+    return np.asarray(dense / np.where(shared, ranks, 1.0) + expert / np.where(shared, holders, 1.0))
 
 
 # -------------------------------------------------------------------------------------------- pipelines
@@ -308,7 +312,8 @@ def _pipeline(
     # The chunk whose backward pass is the last of a microbatch is the stage's first.
     moments[FINISHED, ACTIVATIONS] = np.maximum(ahead - kept.reshape(chunks, stages, -1)[0], 0.0)
     moments[FINISHED, BUFFERS] = trained @ here.whole * stack.memory.late_gradients
-    copied = (zero >= 1) & (zero < 3) & (layout.data.size[at] > 1) & stack.memory.gathered_copy
+    several = np.maximum(layout.data.size, layout.expert_data.size)[at] > 1
+    copied = (zero >= 1) & (zero < 3) & several & stack.memory.gathered_copy
     moments[UPDATE, BUFFERS] = np.where(copied, trained @ (here.whole + here.owned), 0.0)
     return state, moments, host.max(axis=0)
 
@@ -370,7 +375,7 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     return np.stack(rows)
 
 
-_OF_WEIGHTS = ("weights", "gradients", "optimizer", "whole", "owned", "host_weights", "host_states")
+_OF_WEIGHTS = ("weights", "gradients", "optimizer", "whole", "reduced", "owned", "host_weights", "host_states")
 
 
 def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:
@@ -393,14 +398,15 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     """
     habits, layers = stack.memory, _layers(job)
     sharded = layout.zero[at] >= 3
-    buckets = np.where((layout.data.size[at] > 1) & ~sharded, trained @ here.whole, 0.0) * habits.buckets
+    buckets = np.where(sharded, 0.0, trained @ here.reduced) * habits.buckets
     each = layers @ here.whole
     largest = each.max(axis=0)
     ends = present[:, [0, -1]] @ here.whole[[0, -1]]
     weight = stack.weight_size(job.element)
     grads = job.training * stack.gradient_size(job.element) / weight * largest
     gathered = np.where(sharded, (2.0 if stack.overlap.gather else 1.0) * largest + grads + ends, 0.0)
-    gathered = gathered + np.where((layout.zero[at] == 2) & (layout.data.size[at] > 1), grads, 0.0)
+    several = np.maximum(layout.data.size, layout.expert_data.size)[at] > 1
+    gathered = gathered + np.where((layout.zero[at] == 2) & several, grads, 0.0)
     low = np.zeros(len(at))
     if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
         low = low + 2.0 * job.operand / weight * np.where(sharded, largest, present[:, 1:-1] @ here.whole[1:-1])

@@ -56,7 +56,7 @@ def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
     if job.model.tied:  # a tied table that embedding and head hold on one device is one
         dense[-1] -= np.where(layout.pp == 1, job.model.head.width * job.model.vocabulary / layout.tp, 0.0)
     owned = np.zeros(dense.shape)
-    for amount, group, shards in ((dense, layout.data, layout.shards), (expert, layout.expert_data, layout.expert_data)):
+    for amount, group, shards in ((dense, layout.data, layout.shards), (expert, layout.expert_data, layout.expert_shards)):
         owned += amount / np.where(layout.zero >= 1, np.where(layout.zero >= 3, shards.size, group.size), 1.0)
     messages = tuple(_messages(job, layout, stack, dense, expert))
     moved = np.zeros((2, *dense.shape))
@@ -83,7 +83,7 @@ def _messages(job: Job, layout: Layout, stack: SoftwareStack, dense: Array, expe
 
     for amount, group, shards, copies in (
         (dense, layout.data, layout.shards, layout.copies),
-        (expert, layout.expert_data, layout.expert_data, None),
+        (expert, layout.expert_data, layout.expert_shards, layout.expert_copies),
     ):
         if not amount.any():
             continue
@@ -95,6 +95,5 @@ def _messages(job: Job, layout: Layout, stack: SoftwareStack, dense: Array, expe
         if sharded.any():
             add("reduce_scatter", np.where(sharded, size, 0.0), shards, "reduce")
             add("all_gather", np.where(sharded, amount * weight, 0.0), shards, "gather")
-            if copies is not None:
-                add("all_reduce", np.where(sharded, size / shards.size, 0.0), copies, "reduce")
+            add("all_reduce", np.where(sharded, size / shards.size, 0.0), copies, "reduce")
     return found
