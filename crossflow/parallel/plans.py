@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from crossflow.parallel.plan import RECOMPUTE, Plan, divisors, plan_problem
 from crossflow.workload.transformer import Transformer
@@ -34,34 +35,35 @@ def legal_plans(
     Notes
     -----
     Sequence parallelism goes with tensor parallelism, both ways are listed. Weights are sharded (zero 3) without a pipeline
-    only. Context parallelism is left out: it pays for long sequences alone, and such plans can be given.
+    only. Experts that are shared out are cut as layers are, or not at all. Context parallelism is left out: it pays for long
+    sequences alone, and such plans can be given, as other degrees of experts and placements.
     """
     recompute = RECOMPUTE if training else ("none",)
     shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
     found: list[Plan] = []
-    for pp, tp, ep in _degrees(model, devices, node):
+    for pp, tp, ep, etp in _degrees(model, devices, node):
         dp = devices // (pp * tp)
-        if batch % dp or (dp % ep):
+        if batch % dp or (dp * (tp if etp else 1)) % ep:
             continue
         # A service takes as many requests at once as it likes.
         for micro in micro_batches if training else divisors(batch // dp):
             if (batch // dp) % micro:
                 continue
-            first = Plan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batch=micro)
+            first = Plan(tp=tp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=micro, sequence_parallel=etp > 0)
             if plan_problem(first, model, batch) is not None:
                 continue
             chunks = [v for v in (virtual_stages if training else (1,)) if v == 1 or _interleaves(model, pp, v, batch // dp // micro)]
-            options = itertools.product(chunks, shardings, (False, True) if tp > 1 else (False,), recompute)
+            options = itertools.product(chunks, shardings, (True,) if etp else (False, True) if tp > 1 else (False,), recompute)
             found += [
-                Plan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batch=micro, virtual_stages=v, zero=zero, sequence_parallel=sp, recompute=again)
+                replace(first, virtual_stages=v, zero=zero, sequence_parallel=sp, recompute=again)
                 for v, zero, sp, again in options
                 if not (zero and dp == 1) and not (zero == 3 and pp > 1) and not (sp and any(layer.tokens % tp for layer in model.layers))
             ]
     return tuple(found)
 
 
-def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int, int, int]]:
-    """Pipeline, tensor and expert degrees to try."""
+def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int, int, int, int]]:
+    """Pipeline, tensor and expert degrees to try, and 1 where experts are not cut over the tensor ranks."""
     experts = [part.routing.experts for layer in model.layers for part in layer.parts if part.routing]
     spread = divisors(experts[0]) if experts else [1]
     for pp in divisors(devices):
@@ -69,7 +71,7 @@ def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int,
             break
         for tp in divisors(devices // pp):
             if tp <= node:
-                yield from ((pp, tp, ep) for ep in spread)
+                yield from ((pp, tp, ep, etp) for ep in spread for etp in ((0, 1) if ep > 1 and tp > 1 else (0,)))
 
 
 def _interleaves(model: Transformer, pp: int, chunks: int, microbatches: int) -> bool:
