@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +11,13 @@ from crossflow.architecture import SystemSpec
 from crossflow.errors import StrategyError
 from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, parse_plan, parse_strategy, plan_problem
 from crossflow.parallel.hierarchy import (
-    KINDS,
     Hierarchy,
-    as_plan,
     hierarchy_problem,
     is_hierarchy,
     legal_hierarchies,
     parse_hierarchy,
-    roles_of,
 )
+from crossflow.parallel.layer_types import plan_of_roles, roles_and_options
 from crossflow.parallel.plan import DEGREES
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
@@ -56,12 +54,9 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
         return parse_strategy(written)
     if is_hierarchy(written) and system is not None:
         node = min(system.devices_per_node, system.device_count)
-        given = roles_of(written)
-        options = {key: value for key, value in given.items() if key not in KINDS}
-        said = [kind for kind in KINDS if kind in given]
-        hierarchy = parse_hierarchy({kind: given[kind] for kind in said})
+        roles, options = roles_and_options(written)
         nodes, experts = system.device_count // node, workload.experts is not None
-        return as_plan(hierarchy, said, workload.global_batch, node, nodes, experts=experts, **_options(options))
+        return plan_of_roles(roles, workload.global_batch, node, nodes, experts=experts, options=_options(options))
     return read_plan(written, workload)
 
 
@@ -69,15 +64,18 @@ def _check_of_any_workload(written: str | Mapping[str, Any]) -> None:
     """Without a workload, which has its own problems by then, a strategy is wrong that none could have."""
     if written in (ANY, DATA_PARALLEL):
         return
+    forms: tuple[Callable[[Any], object], ...] = (
+        (parse_hierarchy, roles_and_options) if is_hierarchy(written) else (parse_strategy, parse_plan)
+    )
     problems = []
-    for parse in (parse_strategy, parse_hierarchy if is_hierarchy(written) else parse_plan):
+    for parse in forms:
         try:
             parse(written)
         except StrategyError as error:
             problems.append(error)
         else:
             return
-    raise problems[-1 if is_hierarchy(written) else 0]
+    raise problems[0]
 
 
 def read_plan(written: str | Mapping[str, Any], workload: TransformerSpec) -> Plan:

@@ -194,13 +194,13 @@ def test_experts_cut_over_fewer_ranks_do_as_much_and_send_less(etp, shared):
         assert product_flops(cut, *phases, of="experts") == pytest.approx(product_flops(whole, *phases, of="experts"), rel=1e-12)
     assert sizes(cut, "all_to_all", "forward", "experts") == pytest.approx(sizes(whole, "all_to_all", "forward", "experts"))
     everyone = 2 * GPT["sequence"] * GPT["hidden"] * 2.0
-    gathered = dict.fromkeys(("tensor", "expert_tensor"), 0.0)
+    gathered = dict.fromkeys(("tensor", "experts_tensor"), 0.0)
     for m in cut.messages:
         if (m.collective, m.phase) == ("all_gather", "forward") and "experts" in m.part:
             gathered[m.group] += float(np.max(m.size))
     routed, common = 2 * everyone, everyone if shared else 0.0  # each token has two experts
     assert gathered["tensor"] == common + (routed if etp == 4 else 0.0)
-    assert gathered["expert_tensor"] == (routed * etp / 4 if etp == 2 else 0.0)
+    assert gathered["experts_tensor"] == (routed * etp / 4 if etp == 2 else 0.0)
 
 
 @pytest.mark.parametrize(("etp", "rows"), [(0, 1), (1, 1), (4, 2)])

@@ -10,7 +10,6 @@ from crossflow.parallel.hierarchy import (
     KINDS,
     Hierarchies,
     Hierarchy,
-    as_plan,
     hierarchy_problem,
     is_hierarchy,
     kinds_of,
@@ -148,93 +147,3 @@ PROBLEMS = [
 @pytest.mark.parametrize(("name", "given", "batch", "sentence"), PROBLEMS)
 def test_what_does_not_fit_is_told_in_a_sentence(name, given, batch, sentence):
     assert hierarchy_problem(parse_hierarchy(given), model(name), batch, 8, 16) == sentence
-
-
-# ------------------------------------------------------------------------------------------ plans of transformers
-
-
-@pytest.mark.parametrize(
-    ("levels", "expected"),
-    [
-        (["ddp"], {"tp": 1, "dp": 2048, "zero": 0, "shard_group": 0}),
-        (["fsdp"], {"tp": 1, "dp": 2048, "zero": 3, "shard_group": 0}),
-        (["fsdp", "ddp"], {"tp": 1, "dp": 2048, "zero": 3, "shard_group": 8}),
-        (["tp", "ddp"], {"tp": 8, "dp": 256, "zero": 0, "shard_group": 0}),
-        (["tp", "fsdp"], {"tp": 8, "dp": 256, "zero": 3, "shard_group": 0}),
-        (["tp"], {"tp": 2048, "dp": 1, "zero": 0, "shard_group": 0}),
-        (["ddp", "tp"], {"tp": 256, "dp": 8, "zero": 0, "placement": ("dp", "tp", "pp")}),
-        (["fsdp", "tp"], {"tp": 256, "dp": 8, "zero": 3, "shard_group": 0, "placement": ("dp", "tp", "pp")}),
-    ],
-)
-def test_a_transformers_roles_are_a_plan(levels, expected):
-    plan = as_plan(parse_hierarchy({"transformer": levels}), ["transformer"], 2048, 8, 256, experts=False)
-    assert {name: getattr(plan, name) for name in expected} == expected
-    assert (plan.devices, plan.micro_batch) == (2048, 2048 // plan.dp)
-
-
-@pytest.mark.parametrize(
-    ("roles", "expected"),
-    [
-        ({"transformer": ["ddp"], "experts": ["ep", "ddp"]}, {"tp": 1, "ep": 8, "zero": 0}),
-        ({"transformer": ["tp", "ddp"], "experts": ["tp", "ep"]}, {"tp": 8, "ep": 256, "zero": 0}),
-        ({"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]}, {"tp": 8, "ep": 8, "etp": 1, "sequence_parallel": True}),
-        ({"transformer": ["tp", "ddp"], "experts": ["ep"]}, {"tp": 8, "ep": 2048, "etp": 1}),
-        ({"transformer": ["tp"], "experts": ["tp", "ep"]}, {"tp": 2048, "ep": 256, "etp": 8}),
-        ({"transformer": ["tp", "ddp"], "embedding": ["mp-rows", "ddp"]}, {"tp": 8, "ep": 1}),
-        ({"transformer": ["fsdp"], "experts": ["ep", "fsdp"]}, {"tp": 1, "ep": 8, "zero": 3}),
-        ({"transformer": ["ddp", "tp"], "experts": ["ep", "tp"]}, {"tp": 256, "ep": 8, "placement": ("dp", "tp", "pp")}),
-        ({"experts": ["ep"]}, {"tp": 1, "ep": 2048}),
-        ({"dense": ["tp", "ddp"]}, {"tp": 8, "ep": 1}),
-    ],
-)
-def test_roles_of_all_layer_types_make_one_plan(roles, expected):
-    plan = as_plan(parse_hierarchy(roles), list(roles), 2048, 8, 256, experts=True)
-    assert {name: getattr(plan, name) for name in expected} == expected
-    assert plan.devices == 2048
-
-
-NEAREST = "experts are cut (tp) over the nearest ranks that cut layers, and shared out (ep) over those that follow"
-TABLE = "the table of words is cut by rows (mp-rows) where layers are cut (tp), is a replica (ddp) where they are, and is sharded with them (fsdp)"
-
-
-@pytest.mark.parametrize(
-    ("roles", "sentence"),
-    [
-        ({"transformer": ["ddp", "fsdp"]}, "transformer (ddp, fsdp) has no plan: in a plan shards lie nearer than replicas"),
-        ({"transformer": ["tp"], "experts": ["ep", "tp"]}, f"experts (ep, tp) beside transformer tp has no plan: {NEAREST}"),
-        ({"transformer": ["ddp", "tp"], "experts": ["ep"]}, f"experts ep beside transformer (ddp, tp) has no plan: {NEAREST}"),
-        ({"transformer": ["ddp"], "experts": ["ddp", "ep"]}, f"experts (ddp, ep) beside transformer ddp has no plan: {NEAREST}"),
-        ({"transformer": ["ddp"], "experts": ["fsdp"]}, f"experts fsdp beside transformer ddp has no plan: {NEAREST}"),
-        ({"transformer": ["tp", "ddp"], "embedding": ["ddp"]}, f"embedding ddp beside transformer (tp, ddp) has no plan: {TABLE}"),
-        ({"transformer": ["fsdp"], "embedding": ["ddp"]}, f"embedding ddp beside transformer fsdp has no plan: {TABLE}"),
-        ({"transformer": ["ddp"], "dense": ["tp"]}, "a transformer's layers are of type transformer; leave dense out"),
-    ],
-)
-def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
-    with pytest.raises(StrategyError, match=exactly(f"strategy: {sentence}")):
-        as_plan(parse_hierarchy(roles), list(roles), 2048, 8, 256, experts=True)
-
-
-@pytest.mark.parametrize(
-    ("roles", "options", "said"),
-    [
-        ({"transformer": ["ddp", "tp"]}, {"placement": ("tp", "dp", "pp")}, "placement = ('tp', 'dp', 'pp')"),
-        ({"transformer": ["fsdp"]}, {"zero": 1}, "zero = 1"),
-        ({"transformer": ["ddp"]}, {"zero": 3}, "zero = 3"),
-        ({"transformer": ["fsdp", "ddp"]}, {"shard_group": 4}, "shard_group = 4"),
-        ({"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]}, {"sequence_parallel": False}, "sequence_parallel = False"),
-    ],
-)
-def test_options_that_say_otherwise_are_refused(roles, options, said, exactly):
-    with pytest.raises(StrategyError, match=exactly(f"strategy: {said} is not what the roles of layer types mean; leave it out")):
-        as_plan(parse_hierarchy(roles), list(roles), 2048, 8, 256, experts=True, **options)
-
-
-def test_options_that_roles_leave_open_count():
-    plan = as_plan(parse_hierarchy({"transformer": ["tp", "ddp"]}), ["transformer"], 2048, 8, 256, experts=False, zero=1, recompute="full")
-    assert (plan.tp, plan.zero, plan.recompute) == (8, 1, "full")
-
-
-def test_experts_that_are_not_there_are_not_shared_out(exactly):
-    with pytest.raises(StrategyError, match=exactly("strategy: experts ep, but the model has no experts")):
-        as_plan(parse_hierarchy({"experts": ["ep"]}), ["experts"], 2048, 8, 256, experts=False)

@@ -3,6 +3,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,14 +13,14 @@ from hypothesis import given
 from crossflow.errors import StrategyError
 from crossflow.mapping import Network, Topology, place
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import BLOCKS, Plan, divisors, parse_plan, plan_problem
+from crossflow.parallel.plan import BLOCKS, TYPES, Plan, divisors, parse_plan, plan_problem
 from crossflow.parallel.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "cp, dp, ep, etp, first_stage, last_stage, micro_batch, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, virtual_stages, zero"
+KNOWN = "apart, attention_tp, cp, dp, embedding_tp, ep, etp, first_stage, last_stage, micro_batch, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, unsharded, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -108,7 +109,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, dp, pp, v, mb, z, g, first, last; words: sp, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
 
@@ -128,8 +129,13 @@ def plans(draw):
     number = st.integers(1, 64)
     return Plan(
         **{name: draw(number) for name in ("tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch")},
-        **{name: draw(st.integers(0, 9)) for name in ("etp", "first_stage", "last_stage", "shard_group")},
+        **{
+            name: draw(st.integers(0, 9))
+            for name in ("etp", "attention_tp", "mlp_tp", "embedding_tp", "first_stage", "last_stage", "shard_group")
+        },
         zero=draw(st.integers(0, 3)),
+        apart=draw(st.booleans()),
+        unsharded=tuple(kind for kind in TYPES if draw(st.booleans())),
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "my-own/order.yaml"])),
@@ -177,6 +183,28 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
         (Plan(ep=2, dp=2), "ep = 2, but the model has no experts"),
         (Plan(zero=3, dp=8, shard_group=3), "shard_group = 3 needs zero: 3 and must divide dp = 8"),
         (Plan(zero=1, dp=8, shard_group=4), "shard_group = 4 needs zero: 3 and must divide dp = 8"),
+        (Plan(tp=8, attention_tp=3), "16 attention heads do not divide by attention_tp = 3"),
+        (Plan(tp=8, mlp_tp=4, attention_tp=16), "tp = 8 does not divide by attention_tp = 16"),
+        (
+            Plan(tp=8, embedding_tp=1),
+            "embedding_tp = 1 below tp = 8 needs sequence_parallel: true, which gives every tensor rank tokens of its own",
+        ),
+        (
+            Plan(tp=8, attention_tp=2, micro_batch=2, sequence_parallel=True),
+            "attention_tp = 2 below tp = 8 needs micro_batch to divide by 4, for each group attends to samples of its own",
+        ),
+        (
+            Plan(tp=8, attention_tp=1, micro_batch=4, sequence_parallel=True),
+            "attention_tp = 1 below tp = 8 needs micro_batch to divide by 8, for each rank attends to samples of its own",
+        ),
+        (Plan(dp=8, unsharded=("mlp",)), "unsharded says how weights are sharded, which zero: 3 does"),
+        (Plan(dp=8, zero=3, unsharded=("experts",)), "unsharded: experts, but the model has no experts"),
+        (Plan(dp=8, zero=2, apart=True), "apart says how weights are sharded, which zero: 3 does"),
+        (Plan(dp=8, zero=3, apart=True), "apart says how ranks of a shard group lie; give shard_group too"),
+        (
+            Plan(dp=8, zero=3, unsharded=("mlp",), offload=("optimizer", "weights")),
+            "offload: weights needs all weights sharded; leave unsharded out",
+        ),
         (
             Plan(zero=3, dp=8, pp=2),
             "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1",
@@ -193,14 +221,14 @@ def test_why_a_plan_is_impossible(plan, sentence):
         (Plan(ep=3, dp=3, micro_batch=1), "8 experts do not divide by ep = 3"),
         (Plan(ep=4, dp=2), "dp x cp = 2 x 1 ranks do not divide by ep = 4"),
         (Plan(tp=4, etp=3), "tp = 4 does not divide by etp = 3"),
-        (Plan(tp=4, ep=8, etp=2, dp=2), "tp / etp x dp x cp = 2 x 2 x 1 ranks do not divide by ep = 8"),
+        (Plan(tp=4, ep=8, etp=2, dp=2, sequence_parallel=True), "tp / etp x dp x cp = 2 x 2 x 1 ranks do not divide by ep = 8"),
         (
             Plan(tp=4, ep=2, etp=2, dp=2),
             "etp = 2 below tp = 4 needs sequence_parallel: true, which gives every tensor rank tokens of its own",
         ),
         (
             Plan(tp=4, ep=2, etp=2, dp=2, sequence_parallel=True, placement=("dp", "tp", "pp")),
-            "etp = 2 below tp = 4 needs dp right after tp in placement, for experts lie along both",
+            "etp = 2 below tp = 4 needs dp right after tp in placement, for ranks that hold the same lie along both",
         ),
         (Plan(tp=4, ep=4, etp=2, dp=2, sequence_parallel=True), None),
     ],
@@ -299,27 +327,39 @@ MIXED = [
     Plan(pp=4, virtual_stages=2, micro_batch=2, recompute="selective", schedule="gpipe"),
     Plan(tp=2, ep=4, dp=8, pp=3, first_stage=2, last_stage=3, placement=("dp", "tp", "pp")),
     Plan(tp=8, ep=8, etp=2, dp=4, sequence_parallel=True),
+    Plan(tp=8, attention_tp=2, mlp_tp=4, embedding_tp=1, dp=4, zero=3, unsharded=("mlp",), micro_batch=4, sequence_parallel=True),
+    Plan(dp=16, zero=3, shard_group=2, apart=True),
 ]
 INDEXED = ("schedule", "schedules", "placement", "placements")
-GROUPS = ("tensor", "context", "data", "shards", "copies", "expert", "expert_data", "stages")
+TABLES = ("offload", "own_tensor", "unsharded")
+
+
+def groups(layout):
+    """Groups of ranks by name, with those of every layer type's weights."""
+    names = ("tensor", "context", "expert", "stages", *(f"{kind}_tensor" for kind in TYPES))
+    found = {name: getattr(layout, name) for name in names}
+    for kind in TYPES:
+        spread = layout.spread(kind)
+        found |= {f"{kind} data": spread.data, f"{kind} shards": spread.shards, f"{kind} copies": spread.copies}
+    return found
 
 
 @pytest.mark.parametrize("i", range(len(MIXED)))
 def test_a_layout_of_many_is_each_alone(i):
-    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0])
+    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0, 64.0, 64.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
-    for name in (field for field in one.__dataclass_fields__ if field not in ("node", "offload", *INDEXED)):
+    for name in (field for field in one.__dataclass_fields__ if field not in ("node", *TABLES, *INDEXED)):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
-    for name in GROUPS:
-        assert (getattr(many, name).size[i], getattr(many, name).per_node[i]) == (
-            getattr(one, name).size[0],
-            getattr(one, name).per_node[0],
-        )
+    for mine, other in zip(groups(many).values(), groups(one).values(), strict=True):
+        assert (mine.size[i], mine.per_node[i], mine.stride[i]) == (other.size[0], other.per_node[0], other.stride[0])
+    for kind in TYPES:
+        assert many.spread(kind).zero[i] == one.spread(kind).zero[0]
+        assert many.tensor_of(kind)[i] == one.tensor_of(kind)[0]
 
 
 def test_kinds_of_a_group_hold_every_point_once():
-    group = Layout.of(MIXED, np.full(6, 64.0), 8).data
-    assert sorted(int(i) for *_, members in group.kinds for i in members) == list(range(6))
+    group = Layout.of(MIXED, np.full(8, 64.0), 8).spread("mlp").data
+    assert sorted(int(i) for *_, members in group.kinds for i in members) == list(range(8))
     for ranks, per_node, members in group.kinds:
         assert (group.size[members] == ranks).all()
         assert (group.per_node[members] == per_node).all()
@@ -328,10 +368,12 @@ def test_kinds_of_a_group_hold_every_point_once():
 @pytest.mark.parametrize("plan", MIXED, ids=str)
 def test_groups_multiply_to_the_devices(plan):
     layout = Layout.of([plan], np.array([96.0]), 8)
-    sizes = {name: getattr(layout, name).size[0] for name in GROUPS}
-    assert sizes["tensor"] * sizes["data"] * plan.pp == plan.devices
-    assert sizes["shards"] * sizes["copies"] == sizes["data"]
-    assert sizes["expert"] * sizes["expert_data"] * plan.expert_tensor == sizes["tensor"] * sizes["data"]
+    sizes = {name: group.size[0] for name, group in groups(layout).items()}
+    for kind in TYPES:
+        several = sizes["expert"] if kind == "experts" else 1
+        assert plan.tensor_of(kind) * several * sizes[f"{kind} data"] * plan.pp == plan.devices
+        assert sizes[f"{kind} shards"] * sizes[f"{kind} copies"] == sizes[f"{kind} data"]
+        assert sizes[f"{kind}_tensor"] == plan.tensor_of(kind)
     assert layout.microbatches[0] * plan.micro_batch * plan.dp == 96
 
 
@@ -360,7 +402,7 @@ def test_ranks_of_a_node_are_those_of_the_placement(seed, placement):
     assert layout.context.per_node[0] == apart.route("cp").package_size
     assert (layout.stages.per_node[0] == 2) == (apart.route("pp").package_size > 1)
     sizes = {"tp": tp, "dp": dp * cp, "pp": pp}
-    assert layout.data.per_node[0] == place({block: sizes[block] for block in placement}, network).route("dp").package_size
+    assert layout.spread("mlp").data.per_node[0] == place({block: sizes[block] for block in placement}, network).route("dp").package_size
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -371,10 +413,10 @@ def test_experts_along_tensor_ranks_are_those_of_the_placement(seed):
     placed = place({"etp": etp, "ep": ep, "same": same, "pp": pp}, Network(package=switches[0], cluster=switches[1]))
     plan = Plan(tp=etp * ep, ep=ep, etp=etp, dp=same, pp=pp, sequence_parallel=True)
     layout = Layout.of([plan], np.array([float(plan.dp)]), node)
-    for group, axis, size in ((layout.expert, "ep", ep), (layout.expert_data, "same", same)):
+    for group, axis, size in ((layout.expert, "ep", ep), (layout.spread("experts").data, "same", same)):
         assert (group.size[0], group.per_node[0]) == (size, placed.route(axis).package_size)
     if ep > 1:
-        assert (layout.expert_tensor.size[0], layout.expert_tensor.per_node[0]) == (etp, placed.route("etp").package_size)
+        assert (layout.experts_tensor.size[0], layout.experts_tensor.per_node[0]) == (etp, placed.route("etp").package_size)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -388,6 +430,12 @@ def test_experts_and_shards_of_a_node_are_those_of_the_placement(seed):
     placed = place(ordered, Network(package=switches[0], cluster=switches[1]))
     plan = Plan(tp=tp, ep=near, dp=near * far, pp=pp, shard_group=near, placement=placement)
     layout = Layout.of([plan], np.array([float(plan.dp)]), node)
-    for nearest, beyond in ((layout.expert, layout.expert_data), (layout.shards, layout.copies)):
+    weights = layout.spread("mlp")
+    swapped = Layout.of([replace(plan, shard_group=far, apart=True)], np.array([float(plan.dp)]), node).spread("mlp")
+    for nearest, beyond in (
+        (layout.expert, layout.spread("experts").data),
+        (weights.shards, weights.copies),
+        (swapped.copies, swapped.shards),
+    ):
         assert (nearest.size[0], nearest.per_node[0]) == (near, placed.route("near").package_size)
         assert (beyond.size[0], beyond.per_node[0]) == (far, placed.route("far").package_size)

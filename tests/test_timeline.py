@@ -20,8 +20,9 @@ GPT = {
     "positions": "learned", "norm": "layernorm", "biases": True, "tied_embeddings": True, "global_batch": 32, "dtype": "bf16",
 }  # fmt: skip
 PLANS = [
-    "dp1", "tp8", "tp2-sp-cp2-dp4-z1", "dp16-z2-mb2", "dp16-z3-full", "dp16-z3-g8", "pp4-dp4", "tp2-pp4-dp2-v2-full", "tp2-pp4-dp2-gpipe",
-    "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera", "pp2-dp2-z1-offload:optimizer+activations", "dp8-z3-offload:optimizer+weights",
+    "dp1", "tp8", "tp2-sp-cp2-dp4-z1", "dp16-z2-mb2", "dp16-z3-full", "dp16-z3-g8", "pp4-dp4", "tp2-pp4-dp2-v2-full",
+    "tp2-pp4-dp2-gpipe", "tp4-atp1-mlptp2-dp4-mb4-sp", "dp16-z3-unsharded:mlp+embedding-full", "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera",
+    "pp2-dp2-z1-offload:optimizer+activations", "dp8-z3-offload:optimizer+weights",
 ]  # fmt: skip
 STACKS = ["megatron-lm-2022", "megatron-core", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal"]
 OTHERS = [
@@ -257,7 +258,7 @@ def test_a_collective_ends_together_on_all_its_ranks(strategy, software, workloa
     given = scenario(strategy, software, **workload)
     found, plan = timeline(given, uneven), given.strategy
     replicas, tp = plan.dp * plan.cp, plan.tp
-    together = replicas if plan.zero == 3 or plan.schedule == "pipedream" else max(plan.cp, plan.ep * plan.expert_tensor // plan.tp)
+    together = replicas if plan.zero == 3 or plan.schedule == "pipedream" else max(plan.cp, plan.ep * plan.tensor_of("experts") // plan.tp)
     ends = {}
     for i, device in enumerate(found.devices):
         events = found.events(i)

@@ -45,6 +45,10 @@ PLANS = [
     Plan(tp=2, pp=2, dp=4, zero=1, offload=("optimizer", "activations")),
     Plan(dp=8, zero=3, offload=("optimizer",)),
     Plan(dp=16, zero=3, offload=("optimizer", "weights", "activations")),
+    Plan(tp=4, attention_tp=1, embedding_tp=2, dp=4, micro_batch=4, zero=1, sequence_parallel=True),
+    Plan(tp=8, mlp_tp=1, dp=2, pp=2, micro_batch=2, sequence_parallel=True, recompute="full"),
+    Plan(dp=16, zero=3, unsharded=("attention", "embedding")),
+    Plan(dp=16, zero=3, shard_group=2, apart=True),
 ]
 HOST = {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.7}
 

@@ -224,9 +224,10 @@ def _messages(case: _Case) -> Iterator[Found]:
         yield from _message(runs_on, message.collective, size, getattr(layout, message.group), phases[message.phase][names[message.part]])
     # Sharded weights come with every pass, and their gradients go with every microbatch; the rest comes with every update.
     updates = float(layout.updates[0]) * occurs.once
-    often = {"gather": occurs.forward + occurs.backward, "reduce": occurs.weight if plan.zero >= 3 else updates, "regather": updates}
     for shared in of_state.messages:
-        for size, count in zip(shared.size[:, 0].tolist(), often[shared.role].tolist(), strict=True):
+        passes = occurs.forward + occurs.backward if shared.role == "gather" else occurs.weight
+        often = passes if shared.sharded else updates
+        for size, count in zip(shared.size[:, 0].tolist(), often.tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)
     across, microbatches = plan.tp * plan.cp * plan.dp, int(layout.microbatches[0])
     ways = handovers(plan.schedule, plan.pp, plan.virtual_stages, microbatches)[: 1 + job.training]

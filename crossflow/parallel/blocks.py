@@ -15,6 +15,7 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import Type
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import HALF, Fusion, SoftwareStack
 from crossflow.workload.job import Job
@@ -129,21 +130,22 @@ class _Builder:
 
     def part(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         """Add one part of a layer, the last one or not, on `tokens` tokens of a microbatch. [1]"""
+        mine = self._own(tokens, type_of(part))
         if part.attention is not None:
-            self._attention(unit, part, part.attention, tokens)
+            self._attention(unit, part, part.attention, mine)
         elif part.routing is not None:
-            self._experts(unit, part, tokens)
+            self._experts(unit, part, tokens, mine)
         else:
-            self._mlp(unit, part, tokens, last=last)
-        self._around(unit, part, tokens, last=last)
+            self._mlp(unit, part, mine, last=last)
+        self._around(unit, part, tokens, mine, last=last)
 
     def _attention(self, unit: str, part: Part, attention: Attention, tokens: Array) -> None:
         layout, e = self.layout, self.element
         for matrix in part.matrices:
-            self._product(unit, matrix, tokens)
-        heads = attention.heads / layout.tp
-        kv = np.maximum(attention.kv_heads / layout.tp, 1.0)
-        samples = layout.micro_batch
+            self._product(unit, matrix, tokens, "attention")
+        ranks = layout.tensor_of("attention")
+        heads, kv = attention.heads / ranks, np.maximum(attention.kv_heads / ranks, 1.0)
+        samples = layout.micro_batch * layout.tensor_share("attention")
         length = tokens / samples
         seen = np.asarray(float(self.model.memory_tokens)) if attention.cross else self.cached + length * layout.cp
         moved = tokens * heads * attention.query
@@ -204,8 +206,8 @@ class _Builder:
 
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:
-            self._product(unit, matrix, tokens, end=last and matrix is part.matrices[-1])
-        self._activation(unit, part, tokens * part.inner / self.layout.tp, biased=part.matrices[0].bias)
+            self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1])
+        self._activation(unit, part, tokens * part.inner / self.layout.tensor_of("mlp"), biased=part.matrices[0].bias)
 
     def _activation(self, unit: str, part: Part, elements: Array, *, biased: bool) -> None:
         """GELU: r1 w1, backward r2 w1; gated: r2 w1, backward r3 w2; unfused also the bias, and silu apart from the product."""
@@ -220,30 +222,30 @@ class _Builder:
         self._pass(unit, "forward", forward * e * elements, flops=8.0 * elements, launches=launches)
         self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=launches + biased)
 
-    def _experts(self, unit: str, part: Part, tokens: Array) -> None:
-        """Router, shared expert and routed experts; tokens travel to the ranks that hold their experts and back."""
+    def _experts(self, unit: str, part: Part, tokens: Array, mine: Array) -> None:
+        """Router and shared expert, of `mine` tokens, and routed experts; tokens travel to the ranks that hold their experts and back."""
         layout, e, routing = self.layout, self.element, part.routing
         assert routing is not None
-        own = self._own(tokens)
+        own, ranks = self._own(tokens, "experts"), layout.tensor_of("experts")
         routed = own * routing.active * routing.kept  # rows of all experts of a rank, in the mean
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
         reached = 1.0 - (1.0 - routing.active / routing.experts) ** (own * layout.ep)
         touched = routing.experts / layout.ep * reached
         for matrix in part.matrices:
             if matrix.experts > 1:
-                self._product(unit, matrix, routed / touched, batch=touched)
+                self._product(unit, matrix, routed / touched, "experts", batch=touched)
             else:
-                self._product(unit, matrix, tokens)
-        self._activation(unit, part, routed * part.inner / layout.etp + tokens * part.shared / layout.tp, biased=False)
+                self._product(unit, matrix, mine, "mlp")
+        self._activation(unit, part, routed * part.inner / ranks + mine * part.shared / layout.tensor_of("mlp"), biased=False)
         moved = routed * part.width
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
         for phase in ("forward", "input"):
-            self._pass(unit, phase, (4.0 * moved + 6.0 * tokens * routing.experts) * e, launches=8)
-            size = moved * e / np.where(layout.sequence_parallel, layout.etp, 1.0)
+            self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
+            size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             self.messages += [Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert")] * 2
 
-    def _around(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
-        """Norm, residual and dropout around a part, and the collectives of its tensor group."""
+    def _around(self, unit: str, part: Part, tokens: Array, mine: Array, *, last: bool) -> None:
+        """Norm, residual and dropout around a part, and collectives of the ranks that share it, which have `mine` of a group's tokens."""
         layout, e = self.layout, self.element
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
         biased = any(matrix.bias for matrix in part.matrices)
@@ -259,25 +261,31 @@ class _Builder:
         # norm r2 w1 and r2 for its weights; sum of both gradients r2 w1; dropout r1 w1; bias r1
         backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
-        size = tokens * part.width * e
+        size = mine * part.width * e
         if part.routing is None:
-            self._gathered(unit, size, size, "tensor")
+            self._gathered(unit, size, size, self._group(type_of(part)))
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
-        apart, routed = layout.etp < layout.tp, part.routing.active * part.routing.kept
-        rows = self._own(tokens) * part.width * e * np.where(layout.ep > 1, routed, 1.0)
-        common = size * float(part.shared > 0)
-        beside = common * ((layout.ep > 1) | apart)
+        apart, routed = layout.tensor_of("experts") < layout.tp, part.routing.active * part.routing.kept
+        rows = self._own(tokens, "experts") * part.width * e * np.where(layout.ep > 1, routed, 1.0)
+        common, alone = size * float(part.shared > 0), layout.tensor_of("mlp") < layout.tp
+        beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)
-        self._gathered(unit, sums, common, "tensor")
+        self._gathered(unit, sums, common * ~alone, "tensor")
+        if alone.any():
+            self._gathered(unit, common * alone, common * alone, "mlp_tensor")
         if apart.any():
-            self._gathered(unit, np.where(apart & (layout.etp > 1), rows, 0.0), np.zeros(1), "expert_tensor")
+            self._gathered(unit, np.where(apart & (layout.tensor_of("experts") > 1), rows, 0.0), np.zeros(1), "experts_tensor")
 
-    def _own(self, tokens: Array) -> Array:
-        """Tokens of the ranks that share an expert: all of a tensor group, or, where fewer share one, at least one. [1]"""
-        layout = self.layout
-        return np.where(layout.etp < layout.tp, np.ceil(tokens * layout.etp / layout.tp), tokens)
+    def _own(self, tokens: Array, kind: Type) -> Array:
+        """Tokens of the ranks that share a layer of some type: all of a tensor group, or, where fewer share one, at least one. [1]"""
+        own, tp = self.layout.own_tensor.get(kind), self.layout.tp
+        return tokens if own is None else np.where(own < tp, np.ceil(tokens * own / tp), tokens)
+
+    def _group(self, kind: Type) -> str:
+        """Name of the group that shares a layer of some type."""
+        return f"{kind}_tensor" if kind in self.layout.own_tensor else "tensor"
 
     def _gathered(self, unit: str, size: Array, again: Array, group: str) -> None:
         """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it.
@@ -301,27 +309,30 @@ class _Builder:
     def embedding(self, unit: str, part: Part, tokens: Array) -> None:
         """Lookup of rows, or projection of patches; its gradient is a scatter into a table."""
         layout, e, h = self.layout, self.element, part.width
+        tokens, group = self._own(tokens, "embedding"), self._group("embedding")
         for matrix in part.matrices:  # patches need no gradient of their own
-            self._product(unit, matrix, tokens, first=True)
+            self._product(unit, matrix, tokens, "embedding", first=True)
         rows = tokens * h * e
         self._pass(unit, "forward", 2.0 * rows + 3.0 * rows + (2.0 * rows if self.dropout else 0.0), launches=4)
-        self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tp, launches=3)
+        self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tensor_of("embedding"), launches=3)
         if part.table:
             scattered = layout.sequence_parallel
             add = self.messages.append
-            add(Message(part=unit, phase="forward", collective="all_reduce", size=np.where(scattered, 0.0, rows), group="tensor"))
-            add(Message(part=unit, phase="forward", collective="reduce_scatter", size=np.where(scattered, rows, 0.0), group="tensor"))
-            add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, rows, 0.0), group="tensor"))
+            add(Message(part=unit, phase="forward", collective="all_reduce", size=np.where(scattered, 0.0, rows), group=group))
+            add(Message(part=unit, phase="forward", collective="reduce_scatter", size=np.where(scattered, rows, 0.0), group=group))
+            add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, rows, 0.0), group=group))
 
     def head(self, unit: str, part: Part, tokens: Array) -> None:
         """Last norm, product with the vocabulary, softmax and loss."""
         layout, e = self.layout, self.element
+        ranks, group = layout.tensor_of("embedding"), self._group("embedding")
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
         self._pass(unit, "forward", 2.0 * own * e, launches=1)
         self._pass(unit, "input", 5.0 * own * e, launches=2)
+        tokens = self._own(tokens, "embedding")
         for matrix in part.matrices:
-            self._product(unit, matrix, tokens)
-            logits = tokens * matrix.n / layout.tp
+            self._product(unit, matrix, tokens, "embedding")
+            logits = tokens * matrix.n / ranks
             if self.training and matrix.name == "vocabulary":
                 # in fp32: conversion r1 w2, maximum r2, difference r2 w2, exponential and sum r2 w2, quotient r2 w2
                 forward, backward, launches = (2.0, 2.0, (1, 1)) if self.fused("loss") else (15.0, 7.0, (6, 3))
@@ -330,29 +341,29 @@ class _Builder:
         size = tokens * part.width * e
         scattered = layout.sequence_parallel
         add = self.messages.append
-        add(Message(part=unit, phase="forward", collective="all_gather", size=np.where(scattered, size, 0.0), group="tensor"))
-        add(Message(part=unit, phase="input", collective="reduce_scatter", size=np.where(scattered, size, 0.0), group="tensor"))
-        add(Message(part=unit, phase="input", collective="all_reduce", size=np.where(scattered, 0.0, size), group="tensor"))
+        add(Message(part=unit, phase="forward", collective="all_gather", size=np.where(scattered, size, 0.0), group=group))
+        add(Message(part=unit, phase="input", collective="reduce_scatter", size=np.where(scattered, size, 0.0), group=group))
+        add(Message(part=unit, phase="input", collective="all_reduce", size=np.where(scattered, 0.0, size), group=group))
         if self.training:
-            add(Message(part=unit, phase="forward", collective="all_reduce", size=12.0 * tokens, group="tensor"))
+            add(Message(part=unit, phase="forward", collective="all_reduce", size=12.0 * tokens, group=group))
 
     # ---------------------------------------------------------------------------------- kernels
 
     def _product(
-        self, unit: str, matrix: Matrix, tokens: Array, *, batch: Array | float = 1.0, first: bool = False, end: bool = False
+        self, unit: str, matrix: Matrix, tokens: Array, kind: Type, *, batch: Array | float = 1.0, first: bool = False, end: bool = False
     ) -> None:
-        """A matrix product, forward and both gradients (no input's for the `first`), cut over the ranks that share it.
+        """A matrix product, forward and both gradients (no input's for the `first`), cut over the ranks that share layers of its type.
 
         Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says.
         """
         layout = self.layout
-        tp = layout.etp if matrix.experts > 1 else layout.tp
+        tp = layout.tensor_of(kind)
         if matrix.over == "memory" and self.cached:
             return  # they lie in the cache
         if matrix.over == "sample":
-            tokens = layout.micro_batch
+            tokens = layout.micro_batch * layout.tensor_share(kind)
         elif matrix.over == "memory":
-            tokens = layout.micro_batch * self.model.memory_tokens / layout.cp
+            tokens = layout.micro_batch * layout.tensor_share(kind) * self.model.memory_tokens / layout.cp
         n = matrix.n / tp if matrix.cut == "column" else np.asarray(float(matrix.n))
         k = matrix.k / tp if matrix.cut == "row" else np.asarray(float(matrix.k))
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
@@ -386,6 +397,11 @@ class _Builder:
 
     def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: float = 1) -> None:
         self.passes.append((unit, phase, moved, np.asarray(flops), float(launches)))
+
+
+def type_of(part: Part) -> Type:
+    """Layer type whose tensor degree a part has, its routed experts apart."""
+    return "attention" if part.attention is not None else "embedding" if part.type in ("embedding", "head") else "mlp"
 
 
 def units(model: Transformer) -> Sequence[tuple[str, Part]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,6 @@ import numpy as np
 from crossflow.arrays import Array, Mask
 from crossflow.errors import StrategyError, did_you_mean
 from crossflow.parallel.layout import Group
-from crossflow.parallel.plan import BLOCKS, Plan
 from crossflow.parallel.strategy import Axis
 from crossflow.workload.dlrm import Dlrm
 
@@ -35,7 +34,8 @@ Kind = Literal["dense", "embedding", "transformer", "experts"]
 Levels = tuple[Level, Level]
 
 KINDS: tuple[Kind, ...] = ("dense", "embedding", "transformer", "experts")
-ROLES: Mapping[Kind, tuple[Level, ...]] = {
+ADDRESSED = (*KINDS, "attention", "mlp")  # layer types that strategies of any model address
+ROLES: Mapping[str, tuple[Level, ...]] = {
     "dense": ("ddp", "fsdp", "tp"),
     "embedding": ("mp", "mp-rows", "mp-columns", "ddp"),
     "transformer": ("ddp", "fsdp", "tp"),
@@ -71,18 +71,23 @@ class Hierarchy:
 
     def __str__(self) -> str:
         others = [kind for kind in ("transformer", "experts") if getattr(self, kind) != self.dense]
-        return ", ".join(f"{kind} {_written(getattr(self, kind))}" for kind in ("dense", "embedding", *others))
+        return ", ".join(f"{kind} {written(getattr(self, kind))}" for kind in ("dense", "embedding", *others))
 
 
-def _written(levels: Levels) -> str:
+def written(levels: Levels) -> str:
+    """Roles of both levels as text.
+
+    >>> written(("tp", "ddp"))
+    '(tp, ddp)'
+    """
     return levels[0] if levels[0] == levels[1] else f"({levels[0]}, {levels[1]})"
 
 
 def is_hierarchy(given: object) -> bool:
     """Whether a strategy is written by layer types rather than by degrees, as a mapping or as text."""
     if isinstance(given, str):
-        return re.match(rf"\s*({'|'.join(KINDS)})\b", given) is not None
-    return isinstance(given, Mapping) and bool(given) and any(key in KINDS for key in given)
+        return re.match(rf"\s*({'|'.join(ADDRESSED)})\b", given) is not None
+    return isinstance(given, Mapping) and bool(given) and any(key in ADDRESSED for key in given)
 
 
 def roles_of(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,17 +108,28 @@ def parse_hierarchy(given: str | Mapping[str, Any]) -> Hierarchy:
     >>> str(parse_hierarchy({"dense": ["tp", "ddp"], "embedding": ["mp"]}))
     'dense (tp, ddp), embedding mp'
     """
-    given = roles_of(given)
-    problems = [f"unknown layer type '{key}'{did_you_mean(key, KINDS)}; known: {', '.join(KINDS)}" for key in given if key not in KINDS]
-    levels: dict[str, Levels] = {}
-    for kind in KINDS:
-        if kind in given:
-            found = _levels(kind, given[kind], problems)
-            levels |= {kind: found} if found else {}
-    if problems:
-        raise StrategyError("strategy: " + "; ".join(problems))
+    levels = read_roles(roles_of(given), ROLES)
     dense = levels.get("dense", ("ddp", "ddp"))
     return Hierarchy(**{"transformer": dense, "experts": dense, **levels})
+
+
+def read_roles(given: Mapping[str, Any], known: Mapping[str, Sequence[Level]]) -> dict[str, Levels]:
+    """Roles of both levels by layer type, of those `known` with the roles that each can have.
+
+    Raises
+    ------
+    StrategyError
+        With every layer type that is unknown, and every role that its type cannot have.
+    """
+    problems = [f"unknown layer type '{key}'{did_you_mean(key, known)}; known: {', '.join(known)}" for key in given if key not in known]
+    found: dict[str, Levels] = {}
+    for kind, roles in known.items():
+        if kind in given:
+            levels = _levels(kind, given[kind], roles, problems)
+            found |= {kind: levels} if levels else {}
+    if problems:
+        raise StrategyError("strategy: " + "; ".join(problems))
+    return found
 
 
 def _from_text(text: str) -> dict[str, list[str]]:
@@ -136,22 +152,23 @@ def _roles(text: str) -> list[str]:
     return [role.strip() for role in text.strip().removeprefix("(").removesuffix(")").split(",")]
 
 
-def _levels(kind: Kind, given: Any, problems: list[str]) -> Levels | None:
-    """Roles of one layer type; what is wrong with them is added to `problems`."""
+def _levels(kind: str, given: Any, known: Sequence[Level], problems: list[str]) -> Levels | None:
+    """Roles of one layer type, of those `known`; what is wrong with them is added to `problems`."""
     roles: Sequence[Any] = _roles(given) if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
     if not 1 <= len(roles) <= 2:
         problems.append(f"{kind}: expected one role for all devices, or two [inside a node, between nodes], got {given!r}")
         return None
-    wrong = [role for role in roles if role not in ROLES[kind]]
+    wrong = [role for role in roles if role not in known]
     for role in wrong:
-        problems.append(f"{kind}: {_why_not(kind, role)}; it can be {', '.join(ROLES[kind])}")
+        problems.append(f"{kind}: {_why_not(kind, role, known)}; it can be {', '.join(known)}")
     return None if wrong else (roles[0], roles[-1])
 
 
-def _why_not(kind: Kind, role: Any) -> str:
-    known = sorted({role for roles in ROLES.values() for role in roles})
-    if role not in known:
-        return f"unknown role {role!r}{did_you_mean(str(role), ROLES[kind])}"
+def _why_not(kind: str, role: Any, known: Sequence[Level]) -> str:
+    if role not in ALL_ROLES:
+        return f"unknown role {role!r}{did_you_mean(str(role), known)}"
+    if role == "mp-columns" and "mp" in known:
+        return "mp-columns would cut every word's vector, which a product with the vocabulary needs whole"
     if str(role).startswith("mp"):
         return f"{role} shares out embedding tables, of which {kind} layers have none"
     if kind == "embedding":
@@ -179,11 +196,11 @@ def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, 
         heads = model.encoder.attention.attention
         cut = _degree(hierarchy.transformer, "tp", sizes)
         if heads is not None and heads.heads % cut:
-            return f"{heads.heads} attention heads do not divide by the {cut} ranks of transformer {_written(hierarchy.transformer)}"
+            return f"{heads.heads} attention heads do not divide by the {cut} ranks of transformer {written(hierarchy.transformer)}"
     if model.routing is not None:
         groups = _degree(hierarchy.experts, "ep", sizes)
         if model.routing.experts % groups:
-            return f"{model.routing.experts} experts do not divide by the {groups} ranks of experts {_written(hierarchy.experts)}"
+            return f"{model.routing.experts} experts do not divide by the {groups} ranks of experts {written(hierarchy.experts)}"
     columns = _degree(hierarchy.embedding, "mp-columns", sizes)
     narrow = min(group.width for group in model.tables)
     if columns > narrow:
@@ -220,79 +237,6 @@ def _of(levels: Mapping[Kind, Levels]) -> Hierarchy:
     return Hierarchy(
         dense=dense, embedding=levels["embedding"], transformer=levels.get("transformer", dense), experts=levels.get("experts", dense)
     )
-
-
-def as_plan(hierarchy: Hierarchy, said: Collection[Kind], batch: int, node: int, nodes: int, *, experts: bool, **options: Any) -> Plan:
-    """The plan of a transformer that roles by layer type mean, with further `options` of a plan.
-
-    Parameters
-    ----------
-    hierarchy, said : roles, and the layer types that were given any; the others follow.
-    experts : whether the model has experts.
-
-    Raises
-    ------
-    StrategyError
-        Where no plan does that: shards or experts farther apart than replicas, or layer types that part where a plan does not.
-    """
-    kind: Kind = "transformer" if "transformer" in said else "dense"
-    levels, sizes = getattr(hierarchy, kind), (node, nodes)
-    if {"transformer", "dense"} <= set(said) and hierarchy.dense != levels:
-        raise StrategyError("strategy: a transformer's layers are of type transformer; leave dense out")
-    inside, between = levels
-    if node > 1 and nodes > 1 and between not in ("ddp", inside, "tp") and not (inside == "tp" and between == "fsdp"):
-        raise StrategyError(f"strategy: {kind} {_written(levels)} has no plan: in a plan shards lie nearer than replicas")
-    if "embedding" in said:
-        _check_table(hierarchy, kind, levels, sizes)
-    tp = _degree(levels, "tp", sizes)
-    degrees = _expert_degrees(hierarchy, kind, sizes) if experts and "experts" in said else {}
-    if "experts" in said and not experts:
-        raise StrategyError(f"strategy: experts {_written(hierarchy.experts)}, but the model has no experts")
-    dp = node * nodes // tp
-    sharded = "fsdp" in levels
-    hybrid = node if sharded and between == "ddp" and nodes > 1 else 0
-    placement = ("dp", "tp", "pp") if between == "tp" and inside != "tp" else BLOCKS
-    meant = {**degrees, "shard_group": hybrid, "placement": placement}
-    for key, value in options.items():
-        if value != meant.get(key, value) or (key == "zero" and (value == 3) != sharded):
-            raise StrategyError(f"strategy: {key} = {value} is not what the roles of layer types mean; leave it out")
-    return Plan(tp=tp, dp=dp, **{"zero": 3 if sharded else 0, "micro_batch": max(batch // dp, 1), **meant, **options})
-
-
-def _check_table(hierarchy: Hierarchy, kind: Kind, levels: Levels, sizes: tuple[int, int]) -> None:
-    """StrategyError where the vocabulary's table is not divided as layers are."""
-    for role, layers, size in zip(hierarchy.embedding, levels, sizes, strict=True):
-        if size > 1 and (role == "ddp") != (layers == "ddp") and not (layers == "tp" and role in ("mp", "mp-rows")):
-            raise StrategyError(
-                f"strategy: embedding {_written(hierarchy.embedding)} beside {kind} {_written(levels)} has no plan: the table of words"
-                " is cut by rows (mp-rows) where layers are cut (tp), is a replica (ddp) where they are, and is sharded with them (fsdp)"
-            )
-
-
-def _expert_degrees(hierarchy: Hierarchy, kind: Kind, sizes: tuple[int, int]) -> dict[str, Any]:
-    """Degrees of a plan's experts: cut over the nearest of the ranks that cut layers, shared out over those that follow.
-
-    Raises
-    ------
-    StrategyError
-        Where a plan has none such.
-    """
-    levels, ep, etp = getattr(hierarchy, kind), 1, 1
-    written = [(role, layers, size) for role, layers, size in zip(hierarchy.experts, levels, sizes, strict=True) if size > 1]
-    apart = any((role, layers) == ("ep", "tp") for role, layers, _ in written)
-    beyond = False  # among ranks that hold the same experts
-    for i, (role, layers, size) in enumerate(written):
-        after = any(before == "ep" for before, *_ in written[:i])
-        outside = layers == "tp" and i and written[0][1] != "tp"
-        if role not in (layers, "ep") or (role == "ep" and (beyond or (apart and outside))) or (role == "tp" and after and not outside):
-            raise StrategyError(
-                f"strategy: experts {_written(hierarchy.experts)} beside {kind} {_written(levels)} has no plan: experts are cut (tp) over"
-                " the nearest ranks that cut layers, and shared out (ep) over those that follow"
-            )
-        ep, etp = ep * (size if role == "ep" else 1), etp * (size if role == "tp" else 1)
-        beyond = beyond or role not in ("ep", "tp")
-    # Ranks that cut layers and hold different experts have tokens of their own.
-    return {"ep": ep, "etp": etp, "sequence_parallel": True} if apart else {"ep": ep}
 
 
 # -------------------------------------------------------------------------------------------- arrays

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.plan import BLOCKS, OFFLOADS, Block, Offload, Plan
+from crossflow.parallel.plan import BLOCKS, OFFLOADS, TYPES, Block, Offload, Plan, Type
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,14 +61,34 @@ def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Spread:
+    """How ranks share and repeat the weights of some layers, shape (n,).
+
+    Attributes
+    ----------
+    data : ranks that hold the same: data and context ranks together, those of a tensor group that holds copies, and those of
+        the mirrored stage (Chimera).
+    shards, copies : ranks over which weights are sharded where they are (FSDP), and that hold the same shard (hybrid sharding).
+    zero : what they share out, as in `Plan`.
+    """
+
+    data: Group
+    shards: Group
+    copies: Group
+    zero: Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
     """Plans as arrays over design points, shape (n,); degrees as floats, options as masks.
 
     Attributes
     ----------
-    tp, cp, ep, etp, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
+    tp, cp, ep, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
     zero, shard_group : as in `Plan`.
-    sequence_parallel, full, selective : options as masks.
+    apart, sequence_parallel, full, selective : options as masks.
+    own_tensor : tensor degrees by layer type, of those that any plan gives one of its own. [1]
+    unsharded : points that keep a layer type's weights whole, by type; what none keeps is not there.
     schedule : index of each point's schedule in `schedules`.
     offload : points that keep something on the host, by what they keep; what none keeps is not there.
     placement : index of each point's placement in `placements`.
@@ -77,7 +98,6 @@ class Layout:
     tp: Array
     cp: Array
     ep: Array
-    etp: Array
     dp: Array
     pp: Array
     chunks: Array
@@ -85,6 +105,9 @@ class Layout:
     microbatches: Array
     zero: Array
     shard_group: Array
+    apart: Mask
+    own_tensor: Mapping[Type, Array]
+    unsharded: Mapping[Type, Mask]
     sequence_parallel: Mask
     full: Mask
     selective: Mask
@@ -104,10 +127,14 @@ class Layout:
         dp, micro = column("dp"), column("micro_batch")
         schedules, placements = (tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement"))
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
+        whole = {kind for plan in plans for kind in plan.unsharded}
+        own = {kind: np.array([float(plan.tensor_of(kind)) for plan in plans]) for kind in TYPES}
+        tp = column("tp")
         return cls(
-            tp=column("tp"), cp=column("cp"), ep=column("ep"), etp=column("expert_tensor"), dp=dp, pp=column("pp"),
-            chunks=column("virtual_stages"),
+            tp=tp, cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
             micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
+            apart=column("apart") > 0, own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
+            unsharded={kind: np.array([kind in plan.unsharded for plan in plans]) for kind in TYPES if kind in whole},
             sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
             selective=np.array([r == "selective" for r in recompute]),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
@@ -121,9 +148,10 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        shared = ("node", "offload", "schedules", "placements")
-        arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in shared}
-        return replace(self, **arrays, offload={what: points[members] for what, points in self.offload.items()})
+        kept, tables = ("node", "schedules", "placements"), ("offload", "own_tensor", "unsharded")
+        arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
+        chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}
+        return replace(self, **arrays, **chosen)
 
     def group(self, stride: Array, size: Array) -> Group:
         """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (`crossflow.mapping.place`)."""
@@ -170,58 +198,79 @@ class Layout:
         both = "chimera" in self.schedules
         return np.where(self.schedule == self.schedules.index("chimera"), 2.0, 1.0) if both else np.ones_like(self.tp)
 
-    @functools.cached_property
-    def data(self) -> Group:
-        """Ranks that hold the same weights: data and context ranks together, and those of the mirrored stage (Chimera)."""
-        return self._mirrored(self.group(self.strides["dp"], self.dp * self.cp))
-
     def _mirrored(self, group: Group) -> Group:
         """A group with the ranks of the stage that holds the same layers for the other direction, which are far away."""
         return replace(group, size=group.size * self.directions) if "chimera" in self.schedules else group
 
-    @functools.cached_property
-    def shards(self) -> Group:
-        """Ranks over which weights are sharded where they are (FSDP)."""
-        return self.group(self.strides["dp"], np.where(self.shard_group > 0, self.shard_group, self.dp * self.cp))
+    def tensor_of(self, kind: Type) -> Array:
+        """Ranks that share each layer of a type. [1]"""
+        return self.own_tensor.get(kind, self.tp)
+
+    def tensor_share(self, kind: Type) -> Array | float:
+        """Of the tokens and samples of a tensor group, those of the ranks that share each layer of a type. [1]"""
+        return self.own_tensor[kind] / self.tp if kind in self.own_tensor else 1.0
 
     @functools.cached_property
-    def copies(self) -> Group:
-        """Ranks that hold the same shard of the weights (hybrid sharding)."""
-        return self.group(self.strides["dp"] * self.shards.size, self.dp * self.cp / self.shards.size)
+    def gathers(self) -> Mask:
+        """Whether any layers are shared by several ranks."""
+        return np.asarray(np.logical_or.reduce([self.tensor_of(kind) > 1 for kind in TYPES]) & (self.tp > 1))
 
     @functools.cached_property
-    def expert_tensor(self) -> Group:
-        """Ranks that share each expert, where they are fewer than those that share a layer; one alone elsewhere."""
-        return self.group(self.strides["tp"], np.where(self.etp < self.tp, self.etp, 1.0))
+    def attention_tensor(self) -> Group:
+        """Ranks that share each attention."""
+        return self.group(self.strides["tp"], self.tensor_of("attention"))
 
     @functools.cached_property
-    def _apart(self) -> Array:
-        """Devices between ranks that hold different experts. [1]"""
-        return np.where(self.etp < self.tp, self.strides["tp"] * self.etp, self.strides["dp"])
+    def mlp_tensor(self) -> Group:
+        """Ranks that share each dense MLP."""
+        return self.group(self.strides["tp"], self.tensor_of("mlp"))
+
+    @functools.cached_property
+    def embedding_tensor(self) -> Group:
+        """Ranks that share the embedding's table and the head."""
+        return self.group(self.strides["tp"], self.tensor_of("embedding"))
+
+    @functools.cached_property
+    def experts_tensor(self) -> Group:
+        """Ranks that share each expert."""
+        return self.group(self.strides["tp"], self.tensor_of("experts"))
 
     @functools.cached_property
     def expert(self) -> Group:
         """Ranks that share out the experts."""
-        return self.group(self._apart, self.ep)
+        return self.group(self._beyond("experts"), self.ep)
+
+    def _beyond(self, kind: Type) -> Array:
+        """Devices between ranks that hold different or repeated layers of a type: the first after those that share each. [1]"""
+        if kind not in self.own_tensor:
+            return self.strides["dp"]
+        own = self.own_tensor[kind]
+        return np.where(own < self.tp, self.strides["tp"] * own, self.strides["dp"])
 
     @functools.cached_property
-    def expert_data(self) -> Group:
-        """Ranks that hold the same experts."""
-        return self._mirrored(self.group(self._apart * self.ep, self.tp / self.etp * self.dp * self.cp / self.ep))
+    def _spreads(self) -> dict[tuple[Type | None, bool], Spread]:
+        return {}
 
-    @functools.cached_property
-    def expert_shards(self) -> Group:
-        """Ranks over which experts are sharded where they are: of the ranks that hold the same, those within a `shard_group`."""
-        same = self.tp / self.etp * self.dp * self.cp / self.ep
-        within = np.floor(self.shard_group * self.tp / (self.etp * self.ep))
-        size = np.gcd(np.maximum(within, 1.0).astype(int), same.astype(int)).astype(float)
-        return self.group(self._apart * self.ep, np.where(self.shard_group > 0, size, same))
+    def spread(self, kind: Type) -> Spread:
+        """How weights of a layer type are shared and repeated; the same object for all types that no plan treats apart."""
+        key = (kind if kind in self.own_tensor or kind in self.unsharded else None, kind == "experts")
+        if key not in self._spreads:
+            self._spreads[key] = self._spread(kind)
+        return self._spreads[key]
 
-    @functools.cached_property
-    def expert_copies(self) -> Group:
-        """Ranks that hold the same shard of the experts (hybrid sharding)."""
-        same = self.tp / self.etp * self.dp * self.cp / self.ep
-        return self.group(self._apart * self.ep * self.expert_shards.size, same / self.expert_shards.size)
+    def _spread(self, kind: Type) -> Spread:
+        """The same, worked out: replicas lie beyond the ranks that share a layer or share out the experts."""
+        groups: Array | float = self.ep if kind == "experts" else 1.0
+        split = self.tensor_of(kind) * groups
+        stride, same = self._beyond(kind) * groups, self.tp * self.dp * self.cp / split
+        within = np.maximum(np.floor(self.shard_group * self.tp / split), 1.0)  # of a shard group those that hold the same layers
+        size = np.where(self.shard_group > 0, np.gcd(within.astype(int), same.astype(int)), same)
+        return Spread(
+            data=self._mirrored(self.group(stride, same)),
+            shards=self.group(np.where(self.apart, stride * same / size, stride), size),
+            copies=self.group(np.where(self.apart, stride, stride * size), same / size),
+            zero=np.where((self.zero >= 3) & self.unsharded[kind], 0.0, self.zero) if kind in self.unsharded else self.zero,
+        )
 
     @functools.cached_property
     def stages(self) -> Group:

@@ -17,9 +17,11 @@ from crossflow.workload.transformer import Transformer
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["optimizer", "weights", "activations"]
 Block = Literal["tp", "dp", "pp"]
+Type = Literal["attention", "mlp", "experts", "embedding"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
-DEGREES = ("tp", "cp", "ep", "etp", "dp", "pp")
+DEGREES = ("tp", "cp", "ep", "etp", "attention_tp", "mlp_tp", "embedding_tp", "dp", "pp")
+TYPES: tuple[Type, ...] = ("attention", "mlp", "experts", "embedding")  # of layers; the head goes with the embedding
 BLOCKS: tuple[Block, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
 
 
@@ -33,8 +35,12 @@ class Plan:
     ep : expert degree; groups of experts lie along the data and context ranks, which it divides.
     etp : tensor degree of routed experts; that of the layers where 0. Where it is less, experts lie along the other tensor
         ranks too, each of which then has tokens of its own.
+    attention_tp, mlp_tp, embedding_tp : tensor degree of a layer type (of the embedding's table and the head); that of the plan
+        where 0. Where it is less, the other tensor ranks hold copies, for tokens of their own (data-parallel attention).
     zero : what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP).
     shard_group : ranks over which weights are sharded with zero 3, replicas of which hold the rest (hybrid sharding); 0 for all.
+    apart : whether ranks of a shard group lie as far apart as they can, and copies nearest; the other way round elsewhere.
+    unsharded : layer types whose weights stay whole on every rank with zero 3.
     sequence_parallel : norms and residuals divided over the tensor group.
     virtual_stages : model chunks a stage (interleaved schedule).
     micro_batch : samples of one microbatch and replica.
@@ -49,10 +55,15 @@ class Plan:
     cp: int = 1
     ep: int = 1
     etp: int = 0
+    attention_tp: int = 0
+    mlp_tp: int = 0
+    embedding_tp: int = 0
     dp: int = 1
     pp: int = 1
     zero: int = 0
     shard_group: int = 0
+    apart: bool = False
+    unsharded: tuple[Type, ...] = ()
     sequence_parallel: bool = False
     virtual_stages: int = 1
     micro_batch: int = 1
@@ -68,10 +79,9 @@ class Plan:
         """Devices in use."""
         return self.tp * self.cp * self.dp * self.pp
 
-    @property
-    def expert_tensor(self) -> int:
-        """Ranks that share each routed expert."""
-        return self.etp or self.tp
+    def tensor_of(self, kind: Type) -> int:
+        """Ranks that share each layer of a type."""
+        return int(getattr(self, OWN_TENSOR[kind])) or self.tp
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -86,27 +96,31 @@ class Plan:
     def __str__(self) -> str:
         numbers = [f"{word}{getattr(self, name)}" for word, name in NUMBERS.items() if getattr(self, name) != _DEFAULTS[name]]
         words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
-        kept = [OFFLOAD + "+".join(self.offload)] if self.offload else []
-        placed = [] if self.placement == BLOCKS else [PLACED + "+".join(self.placement)]
+        lists = [prefix + "+".join(getattr(self, name)) for prefix, name in LISTS.items() if getattr(self, name) != _DEFAULTS[name]]
         file = [] if self.schedule in RULES else [ORDER + self.schedule]
-        return "-".join([*numbers, *words, *kept, *placed, *file]) or "dp1"
+        return "-".join([*numbers, *words, *lists, *file]) or "dp1"
 
 
 # A plan as text: numbers with the word before them, options as words of their own.
 NUMBERS: Mapping[str, str] = {
-    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
+    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "atp": "attention_tp", "mlptp": "mlp_tp", "embtp": "embedding_tp",
+    "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
     "g": "shard_group", "first": "first_stage", "last": "last_stage",
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
-    "sp": ("sequence_parallel", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
+    "sp": ("sequence_parallel", True), "apart": ("apart", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
     **{rule.replace("-", ""): ("schedule", rule) for rule in RULES if rule != "1f1b"},
 }  # fmt: skip
-OFFLOAD = "offload:"  # before what a plan as text keeps on the host, joined by plus signs
-PLACED = "placed:"  # before the blocks of a plan as text that are not placed as usual, joined by plus signs
+# Before several words of a plan as text, which plus signs join.
+LISTS: Mapping[str, str] = {"offload:": "offload", "unsharded:": "unsharded", "placed:": "placement"}
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 _NAMES = {field.name for field in fields(Plan)}
+# The key of a plan that has the tensor degree of a layer type, 0 where it is that of the plan.
+OWN_TENSOR: Mapping[Type, str] = {"attention": "attention_tp", "mlp": "mlp_tp", "experts": "etp", "embedding": "embedding_tp"}
+_FLAGS = ("sequence_parallel", "apart")
+_CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPES}
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "recompute": RECOMPUTE, "zero": (0, 1, 2, 3),
 }  # fmt: skip
@@ -128,33 +142,29 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
     for key, value in given.items():
         if key in _CHOICES and (value not in _CHOICES[key] or isinstance(value, (bool, float))):
             problems.append(f"{key} must be one of {', '.join(map(str, _CHOICES[key]))}, got {value!r}")
-        elif key == "sequence_parallel" and not isinstance(value, bool):
-            problems.append(f"sequence_parallel must be true or false, got {value!r}")
-        elif key == "offload":
-            problems += _not_offloaded(value)
+        elif key in _FLAGS and not isinstance(value, bool):
+            problems.append(f"{key} must be true or false, got {value!r}")
+        elif key in _CHOSEN:
+            problems += _not_chosen(key, value)
         elif key == "schedule":
             problems += _no_schedule(value)
         elif key == "placement":
             problems += _not_placed(value)
-        elif key in _NAMES and key not in _CHOICES and key != "sequence_parallel":
-            least = 0 if key in ("etp", "first_stage", "last_stage", "shard_group") else 1
+        elif key in _NAMES and key not in (*_CHOICES, *_FLAGS):
+            least = 0 if _DEFAULTS[key] == 0 else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
-    return Plan(**{**given, "offload": _offloaded(given.get("offload", ())), "placement": tuple(given.get("placement", BLOCKS))})
+    chosen = {key: tuple(what for what in known if what == given.get(key) or what in given.get(key, ())) for key, known in _CHOSEN.items()}
+    return Plan(**{**given, **chosen, "placement": tuple(given.get("placement", BLOCKS))})
 
 
-def _offloaded(given: Any) -> tuple[Any, ...]:
-    """What is kept on the host, one or several, in the order of `OFFLOADS`."""
-    return tuple(what for what in OFFLOADS if what == given or what in given)
-
-
-def _not_offloaded(given: Any) -> list[str]:
-    """What is wrong with a list of what is to be kept on the host."""
-    several = [given] if isinstance(given, str) else given
-    if not isinstance(several, (list, tuple)) or any(what not in OFFLOADS for what in several) or len(set(several)) < len(several):
-        return [f"offload must be one or several of {', '.join(OFFLOADS)}, each once, got {given!r}"]
+def _not_chosen(key: str, given: Any) -> list[str]:
+    """What is wrong with a choice of one or several words."""
+    several, known = [given] if isinstance(given, str) else given, _CHOSEN[key]
+    if not isinstance(several, (list, tuple)) or any(what not in known for what in several) or len(set(several)) < len(several):
+        return [f"{key} must be one or several of {', '.join(known)}, each once, got {given!r}"]
     return []
 
 
@@ -180,11 +190,9 @@ def _written(text: str) -> dict[str, Any]:
     if file:
         found["schedule"] = file
     for part in degrees[1:].split("-") if degrees or not file else ():
-        if part.startswith(OFFLOAD) and "offload" not in found:
-            found["offload"] = part.removeprefix(OFFLOAD).split("+")
-            continue
-        if part.startswith(PLACED) and "placement" not in found:
-            found["placement"] = part.removeprefix(PLACED).split("+")
+        prefix = part[: part.find(":") + 1]
+        if prefix in LISTS and LISTS[prefix] not in found:
+            found[LISTS[prefix]] = part.removeprefix(prefix).split("+")
             continue
         match = None if part in WORDS else re.fullmatch(r"([a-z]+)(\d+)", part)
         word = _SHORT.get(match[1], match[1]) if match else part
@@ -193,7 +201,8 @@ def _written(text: str) -> dict[str, Any]:
             raise StrategyError(
                 f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
                 f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
-                f" words: {', '.join(WORDS)}, {OFFLOAD}{'+'.join(OFFLOADS)}, {PLACED}dp+tp+pp, {ORDER}FILE.yaml), or a mapping"
+                f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, unsharded:embedding, placed:dp+tp+pp, {ORDER}FILE.yaml),"
+                f" or a mapping"
             )
         found[name] = value
     return found
@@ -209,11 +218,11 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     inner += [part.shared for layer in model.layers for part in layer.parts]
     routing = [part.routing for layer in model.layers for part in layer.parts if part.routing]
     for heads in {a.heads for a in attention}:
-        if heads % plan.tp:
-            return f"{heads} attention heads do not divide by tp = {plan.tp}"
+        if heads % plan.tensor_of("attention"):
+            return f"{heads} attention heads do not divide by {_named(plan, 'attention')}"
     for width in set(inner):
-        if width % plan.tp:
-            return f"{width} inner elements of the MLP do not divide by tp = {plan.tp}"
+        if width % plan.tensor_of("mlp"):
+            return f"{width} inner elements of the MLP do not divide by {_named(plan, 'mlp')}"
     if plan.pp * plan.virtual_stages > model.depth * (2 if balanced else 1):
         return f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages} chunks, but the model has {model.depth} layers"
     if plan.virtual_stages > 1 and model.depth % (plan.pp * plan.virtual_stages):
@@ -241,9 +250,17 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     for found in routing:
         if found.experts % plan.ep:
             return f"{found.experts} experts do not divide by ep = {plan.ep}"
-    problem = _no_experts(plan, [part.inner for layer in model.layers for part in layer.parts if part.routing])
+    if (plan.etp or "experts" in plan.unsharded) and not routing:
+        return f"{f'etp = {plan.etp}' if plan.etp else 'unsharded: experts'}, but the model has no experts"
+    problem = _no_own_tensor(plan) or _no_experts(plan, [part.inner for layer in model.layers for part in layer.parts if part.routing])
     if problem is not None:
         return problem
+    if (plan.apart or plan.unsharded) and plan.zero != 3:
+        return f"{'apart' if plan.apart else 'unsharded'} says how weights are sharded, which zero: 3 does"
+    if plan.apart and not plan.shard_group:
+        return "apart says how ranks of a shard group lie; give shard_group too"
+    if plan.unsharded and "weights" in plan.offload:
+        return "offload: weights needs all weights sharded; leave unsharded out"
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
     if "weights" in plan.offload and (plan.zero != 3 or (training and "optimizer" not in plan.offload)):
@@ -266,21 +283,38 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
 
 def _no_experts(plan: Plan, inner: Sequence[int]) -> str | None:
     """Why experts of so many `inner` elements cannot lie on the ranks of a plan."""
-    if plan.etp and not inner:
-        return f"etp = {plan.etp}, but the model has no experts"
-    if plan.tp % plan.expert_tensor:
-        return f"tp = {plan.tp} does not divide by etp = {plan.etp}"
+    ranks = plan.tensor_of("experts")
     for width in inner:
-        if width % plan.expert_tensor:
-            return f"{width} inner elements of an expert do not divide by {'etp' if plan.etp else 'tp'} = {plan.expert_tensor}"
-    apart = plan.tp // plan.expert_tensor
-    if (apart * plan.dp * plan.cp) % plan.ep:
-        beside = f"tp / etp x dp x cp = {apart} x {plan.dp} x {plan.cp}" if apart > 1 else f"dp x cp = {plan.dp} x {plan.cp}"
+        if width % ranks:
+            return f"{width} inner elements of an expert do not divide by {_named(plan, 'experts')}"
+    copies = plan.tp // ranks
+    if (copies * plan.dp * plan.cp) % plan.ep:
+        beside = f"tp / etp x dp x cp = {copies} x {plan.dp} x {plan.cp}" if copies > 1 else f"dp x cp = {plan.dp} x {plan.cp}"
         return f"{beside} ranks do not divide by ep = {plan.ep}"
-    if apart > 1 and not plan.sequence_parallel:
-        return f"etp = {plan.etp} below tp = {plan.tp} needs sequence_parallel: true, which gives every tensor rank tokens of its own"
-    if apart > 1 and plan.placement.index("dp") != plan.placement.index("tp") + 1:
-        return f"etp = {plan.etp} below tp = {plan.tp} needs dp right after tp in placement, for experts lie along both"
+    return None
+
+
+def _named(plan: Plan, kind: Type) -> str:
+    """Tensor degree of a layer type, as the plan says it."""
+    return f"{OWN_TENSOR[kind] if getattr(plan, OWN_TENSOR[kind]) else 'tp'} = {plan.tensor_of(kind)}"
+
+
+def _no_own_tensor(plan: Plan) -> str | None:
+    """Why layer types cannot have tensor degrees of their own."""
+    for kind, key in OWN_TENSOR.items():
+        ranks = plan.tensor_of(kind)
+        if plan.tp % ranks:
+            return f"tp = {plan.tp} does not divide by {key} = {ranks}"
+        if ranks == plan.tp:
+            continue
+        below = f"{key} = {ranks} below tp = {plan.tp} needs"
+        if not plan.sequence_parallel:
+            return f"{below} sequence_parallel: true, which gives every tensor rank tokens of its own"
+        if plan.placement.index("dp") != plan.placement.index("tp") + 1:
+            return f"{below} dp right after tp in placement, for ranks that hold the same lie along both"
+        if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
+            who = "each rank" if ranks == 1 else "each group"
+            return f"{below} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import MASK
+from crossflow.parallel.blocks import MASK, type_of
 from crossflow.parallel.layout import Layout
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
@@ -64,7 +64,9 @@ class _Kept:
     def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
         e, p = float(job.element), float(job.operand)
         own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
-        inputs, outputs = _products(part, tokens, own, job, layout)
+        routed = 0.0 if part.routing is None else tokens * layout.tensor_share("experts") * part.routing.active * part.routing.kept
+        tokens = tokens * layout.tensor_share(type_of(part))
+        inputs, outputs = _products(part, tokens, own, routed, job, layout)
         plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
         passing = e * (2.0 * own * part.width + outputs)
         scores = np.zeros(len(layout))
@@ -72,25 +74,24 @@ class _Kept:
             vectors, scores = _attention(part.attention, tokens, job, layout, stack)
             plain = plain + vectors
         if part.inner or part.routing:
-            plain = plain + e * _activation(job, part, tokens, layout, stack)
+            plain = plain + e * _activation(job, part, tokens, routed, layout, stack)
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
             returned = own * part.routing.active * part.routing.kept
             plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
 
 
-def _routed(part: Part, tokens: Array, layout: Layout) -> Array:
-    """Rows of all experts of a rank, where they are evenly used. [1]"""
-    assert part.routing is not None
-    return np.asarray(tokens * layout.etp / layout.tp * part.routing.active * part.routing.kept)
+def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job: Job, layout: Layout) -> tuple[Array, Array]:
+    """Elements of a part's inputs of matrix products, each once, and of the inputs and outputs that lie inside the part. [1]
 
-
-def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -> tuple[Array, Array]:
-    """Elements of a part's inputs of matrix products, each once, and of the inputs and outputs that lie inside the part. [1]"""
-    rows = {"tokens": tokens, "sample": layout.micro_batch, "memory": layout.micro_batch * job.model.memory_tokens / layout.cp}
+    Of the tokens of the ranks that share it, a rank's `own` of them, and the rows `routed` to all experts of a rank, evenly used.
+    """
+    samples = layout.micro_batch * layout.tensor_share(type_of(part))
+    rows = {"tokens": tokens, "sample": samples, "memory": samples * job.model.memory_tokens / layout.cp}
     inputs, inside, shared = np.zeros(len(layout)), np.zeros(len(layout)), False
     for matrix in part.matrices:
-        many, ranks = (_routed(part, tokens, layout), layout.etp) if matrix.experts > 1 else (rows[matrix.over], layout.tp)
+        many = routed if matrix.experts > 1 else rows[matrix.over]
+        ranks = layout.tensor_of("experts" if matrix.experts > 1 else type_of(part))
         if matrix.cut == "row":
             inputs, inside = inputs + many * matrix.k / ranks, inside + many * matrix.k / ranks
             continue
@@ -106,22 +107,24 @@ def _products(part: Part, tokens: Array, own: Array, job: Job, layout: Layout) -
 
 def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
     """Queries, keys and values with the log-sum-exp of fused attention, and all that follows scores that go through memory. [B]"""
-    heads, kv = attention.heads / layout.tp, np.maximum(attention.kv_heads / layout.tp, 1.0)
-    memory_tokens = layout.micro_batch * job.model.memory_tokens / layout.cp
+    ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
+    heads, kv = attention.heads / ranks, np.maximum(attention.kv_heads / ranks, 1.0)
+    memory_tokens = samples * job.model.memory_tokens / layout.cp
     vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
     if stack.attention.kernel == "flash":
         return job.element * vectors + LOG_SUM * tokens * heads, np.zeros(len(layout))
-    seen = job.model.memory_tokens if attention.cross else tokens / layout.micro_batch * layout.cp
+    seen = job.model.memory_tokens if attention.cross else tokens / samples * layout.cp
     each = job.element + ((MASK + job.element) if job.dropout else 0.0)  # softmax; mask and what dropout leaves
     return job.element * vectors, each * tokens * heads * seen
 
 
-def _activation(job: Job, part: Part, tokens: Array, layout: Layout, stack: SoftwareStack) -> Array:
+def _activation(job: Job, part: Part, tokens: Array, routed: Array | float, layout: Layout, stack: SoftwareStack) -> Array:
     """Inputs of the activation between the products of an MLP; unfused and gated also its output before the gate. [1]"""
     each = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
+    ranks = layout.tensor_of("mlp")
     if part.routing is None:
-        return np.asarray(each * tokens * part.inner / layout.tp)
-    return np.asarray(each * (_routed(part, tokens, layout) * part.inner / layout.etp + tokens * part.shared / layout.tp))
+        return np.asarray(each * tokens * part.inner / ranks)
+    return np.asarray(each * (routed * part.inner / layout.tensor_of("experts") + tokens * part.shared / ranks))
 
 
 def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:
@@ -133,7 +136,7 @@ def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
     """Embedding: a dropout mask, and patches; head: inputs of its norm and products ([1]_, Sec. 4.3, without the logits). [B]"""
     own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
     if part.type == "embedding":
-        patches = sum(matrix.k for matrix in part.matrices) * tokens * job.element
+        patches = sum(matrix.k for matrix in part.matrices) * tokens * layout.tensor_share("embedding") * job.element
         return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + patches)
     products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")
     return np.asarray(job.element * own * (part.width + products))
@@ -144,4 +147,5 @@ def _logits(job: Job, layout: Layout, stack: SoftwareStack, tokens: Array) -> Ar
     words = sum(matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
     if job.task in ("prefill", "decode"):
         tokens = layout.micro_batch
-    return np.asarray(tokens * words / layout.tp * (stack.memory.logit if job.training else job.element))
+    tokens = tokens * layout.tensor_share("embedding")
+    return np.asarray(tokens * words / layout.tensor_of("embedding") * (stack.memory.logit if job.training else job.element))

@@ -28,8 +28,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.blocks import units
-from crossflow.parallel.layout import Layout
+from crossflow.parallel.blocks import type_of, units
+from crossflow.parallel.layout import Layout, Spread
+from crossflow.parallel.plan import Type
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import SoftwareStack
 from crossflow.step.activations import activations
@@ -117,11 +118,12 @@ class Holdings:
     ----------
     weights, gradients, optimizer : of one, after sharding.
     whole : its weights in the precision that products read, before sharding over data ranks.
-    reduced : of it, what other ranks hold too, so that its gradients are reduced.
+    sharded : of it, what data ranks share out, so that it is gathered.
+    reduced : of it, what other ranks hold whole too, so that its gradients are reduced.
     owned : the share of `whole` that a rank with a sharded optimizer updates.
     kept : activations that one microbatch leaves for the backward pass.
     working : activations and their gradients that a backward pass through it adds while it runs.
-    largest : gradient of its largest matrix, in the precision of the weights.
+    largest : gradient of its largest matrix, in the precision of the weights, where it is not shared out at once.
     cache : keys and values of all requests of a replica.
     host_weights, host_states : weights, and optimizer's states with its fp32 weights and gradients, that the host keeps.
     """
@@ -130,6 +132,7 @@ class Holdings:
     gradients: Array
     optimizer: Array
     whole: Array
+    sharded: Array
     reduced: Array
     owned: Array
     kept: Array
@@ -190,7 +193,8 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     leave = np.maximum(there * (layout.zero >= 2), fetched)  # gradients that ranks share out are summed where the optimizer is
     for (name, part), weight in zip(units(job.model), sizes, strict=True):
         dense, expert = parameters(part, layout)
-        shared = [_sharded(dense, expert, layout, level) for level in (1, 2, 3)]
+        shares = [(dense, layout.spread(type_of(part))), *([(expert, layout.spread("experts"))] if expert.any() else [])]
+        shared = [sum(_shared(amount, spread, level) for amount, spread in shares) for level in (1, 2, 3)]
         found = {
             "weights": shared[2] * weight * (1.0 - fetched),
             "gradients": shared[1] * gradient * (1.0 - leave),
@@ -198,7 +202,8 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
             "host_weights": shared[0] * fetched * weight,
             "host_states": shared[0] * there * (STATE * job.optimizer_states + MASTER + gradient),
             "whole": (dense + expert) * weight,
-            "reduced": (dense * (layout.data.size > 1) + expert * (layout.expert_data.size > 1)) * weight,
+            "sharded": sum(amount * (spread.zero >= 3) for amount, spread in shares) * weight,
+            "reduced": sum(amount * ((spread.data.size > 1) & (spread.zero < 3)) for amount, spread in shares) * weight,
             "owned": shared[0] * weight,
             "kept": kept[name],
             "working": working[name],
@@ -214,7 +219,7 @@ def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1)
     cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
     whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
-    return cut / layout.tp + whole, expert / (layout.etp * layout.ep)
+    return cut / layout.tensor_of(type_of(part)) + whole, expert / (layout.tensor_of("experts") * layout.ep)
 
 
 def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
@@ -224,21 +229,21 @@ def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
 
 
 def _largest(part: Part, layout: Layout) -> Array:
-    """Parameters of the largest matrix on one device, all its experts together, or of the table. [1]"""
-    sizes = [part.table / layout.tp]
+    """Parameters of the largest matrix on one device, all its experts together, or of the table, if its gradient is there whole. [1]"""
+    own = type_of(part)
+    kept = layout.spread(own).zero < 2
+    sizes = [np.asarray(part.table / layout.tensor_of(own) * kept)]
     for matrix in part.matrices:
-        ranks, experts = (layout.etp, layout.ep) if matrix.experts > 1 else (layout.tp, 1.0)
-        share = experts * (ranks if matrix.cut != "none" else 1.0)
-        sizes.append(matrix.parameters / (share * np.ones(len(layout))))
-    return np.asarray(np.max(sizes, axis=0))
+        kind: Type = "experts" if matrix.experts > 1 else own
+        share = (layout.ep if kind == "experts" else 1.0) * (layout.tensor_of(kind) if matrix.cut != "none" else 1.0)
+        sizes.append(np.asarray(matrix.parameters / share * (layout.spread(kind).zero < 2)))
+    return np.asarray(np.max(np.broadcast_arrays(*sizes), axis=0))
 
 
-def _sharded(dense: Array, expert: Array, layout: Layout, level: int) -> Array:
-    """Parameters left on a device once data ranks share out what a ZeRO `level` shares: 1 states, 2 gradients, 3 weights. [1]"""
-    weights, shared = layout.zero >= 3, layout.zero >= level
-    ranks = np.where(weights, layout.shards.size, layout.data.size)
-    holders = np.where(weights, layout.expert_shards.size, layout.expert_data.size)
-    return np.asarray(dense / np.where(shared, ranks, 1.0) + expert / np.where(shared, holders, 1.0))
+def _shared(amount: Array, spread: Spread, level: int) -> Array:
+    """Parameters left on a device once ranks share out what a ZeRO `level` shares: 1 states, 2 gradients, 3 weights. [1]"""
+    ranks = np.where(spread.zero >= 3, spread.shards.size, spread.data.size)
+    return np.asarray(amount / np.where(spread.zero >= level, ranks, 1.0))
 
 
 # -------------------------------------------------------------------------------------------- pipelines
@@ -308,12 +313,11 @@ def _pipeline(
     zero = layout.zero[at]
     moments = np.zeros((len(MOMENTS), *state.shape))
     moments[BACKWARD, ACTIVATIONS] = ahead + most(here.working, passed)
-    moments[BACKWARD, BUFFERS] = np.where(zero < 2, most(here.largest, weights), 0.0)
+    moments[BACKWARD, BUFFERS] = most(here.largest, weights)
     # The chunk whose backward pass is the last of a microbatch is the stage's first.
     moments[FINISHED, ACTIVATIONS] = np.maximum(ahead - kept.reshape(chunks, stages, -1)[0], 0.0)
     moments[FINISHED, BUFFERS] = trained @ here.whole * stack.memory.late_gradients
-    several = np.maximum(layout.data.size, layout.expert_data.size)[at] > 1
-    copied = (zero >= 1) & (zero < 3) & several & stack.memory.gathered_copy
+    copied = (zero >= 1) & (zero < 3) & _repeated(job, layout)[at] & stack.memory.gathered_copy
     moments[UPDATE, BUFFERS] = np.where(copied, trained @ (here.whole + here.owned), 0.0)
     return state, moments, host.max(axis=0)
 
@@ -369,19 +373,20 @@ def kv_cache(job: Job, layout: Layout) -> Array:
             rows.append(np.zeros(len(layout)))
             continue
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
-        share = 1.0 if latent else np.maximum(1.0 / layout.tp, 1.0 / attention.kv_heads)
+        share = 1.0 if latent else np.maximum(1.0 / layout.tensor_of("attention"), 1.0 / attention.kv_heads)
+        share = share * layout.tensor_share("attention")
         kept = job.model.memory_tokens / layout.cp * (job.cached > 0) if attention.cross else tokens
         rows.append(requests * kept * attention.cached * job.element * share)
     return np.stack(rows)
 
 
-_OF_WEIGHTS = ("weights", "gradients", "optimizer", "whole", "reduced", "owned", "host_weights", "host_states")
+_OF_WEIGHTS = ("weights", "gradients", "optimizer", "whole", "sharded", "reduced", "owned", "host_weights", "host_states")
 
 
 def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:
     """Holdings of a device that has the embedding too: the table is not held again by a tied head."""
     table = sum(matrix.k * matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
-    own = (table / layout.tp / np.maximum(sum(parameters(job.model.head, layout)), 1.0))[at]
+    own = (table / layout.tensor_of("embedding") / np.maximum(sum(parameters(job.model.head, layout)), 1.0))[at]
 
     def without(values: Array) -> Array:
         return np.concatenate([values[:-1], values[-1:] * (1.0 - own)])
@@ -397,24 +402,29 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     microbatch that collectives of a tensor group gather into; work space of libraries.
     """
     habits, layers = stack.memory, _layers(job)
-    sharded = layout.zero[at] >= 3
-    buckets = np.where(sharded, 0.0, trained @ here.reduced) * habits.buckets
-    each = layers @ here.whole
-    largest = each.max(axis=0)
-    ends = present[:, [0, -1]] @ here.whole[[0, -1]]
+    buckets = trained @ here.reduced * habits.buckets
+    largest = (layers @ here.sharded).max(axis=0)
+    ends = present[:, [0, -1]] @ here.sharded[[0, -1]]
     weight = stack.weight_size(job.element)
-    grads = job.training * stack.gradient_size(job.element) / weight * largest
-    gathered = np.where(sharded, (2.0 if stack.overlap.gather else 1.0) * largest + grads + ends, 0.0)
-    several = np.maximum(layout.data.size, layout.expert_data.size)[at] > 1
-    gathered = gathered + np.where((layout.zero[at] == 2) & several, grads, 0.0)
-    low = np.zeros(len(at))
+    grads = job.training * stack.gradient_size(job.element) / weight
+    gathered = ((2.0 if stack.overlap.gather else 1.0) + grads) * largest + ends
+    apart = (layout.zero[at] == 2) & _repeated(job, layout)[at]
+    gathered = gathered + np.where(apart, grads * (layers @ here.whole).max(axis=0), 0.0)
+    low, whole = np.zeros(len(at)), here.whole - here.sharded
     if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
-        low = low + 2.0 * job.operand / weight * np.where(sharded, largest, present[:, 1:-1] @ here.whole[1:-1])
+        low = low + 2.0 * job.operand / weight * (largest + present[:, 1:-1] @ whole[1:-1])
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
-        low = low + np.where(sharded, largest, present @ here.whole) * (job.element / weight)
+        low = low + (largest + present @ whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
     space = habits.workspaces * job.element * (layout.micro_batch / layout.cp)[at] * width
-    return np.asarray(buckets + gathered + low + np.where(layout.tp[at] > 1, space, 0.0) + habits.library)
+    return np.asarray(buckets + gathered + low + np.where(layout.gathers[at], space, 0.0) + habits.library)
+
+
+def _repeated(job: Job, layout: Layout) -> Mask:
+    """Whether any weights lie on several ranks, shape (n,)."""
+    parts = [part for _, part in units(job.model)]
+    kinds: set[Type] = {type_of(part) for part in parts} | {"experts" for part in parts if part.routing}
+    return np.asarray(np.logical_or.reduce([layout.spread(kind).data.size > 1 for kind in kinds]))
 
 
 @functools.lru_cache(maxsize=256)

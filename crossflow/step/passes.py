@@ -17,7 +17,7 @@ from crossflow.step.activations import activations
 from crossflow.step.memory import weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host
 from crossflow.step.outcome import Job, Machine
-from crossflow.step.weights import Weights, rounds, weights_of
+from crossflow.step.weights import Weights, weights_of
 
 FORWARD, INPUT, WEIGHT = (PHASES.index(phase) for phase in ("forward", "input", "weight"))
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
@@ -59,7 +59,8 @@ class State:
     Attributes
     ----------
     weights : what they are.
-    reduce : time to reduce its gradients over the ranks that hold the same, shape (collectives, units, n). [s]
+    reduce, scatter : time to reduce its gradients over the ranks that hold the same, with every update, and of sharded weights with
+        every microbatch, shape (collectives, units, n). [s]
     gather : time to gather its weights, where they are sharded. [s]
     regather : time to gather updated weights after a sharded optimizer's step. [s]
     update : time of the optimizer on the parameters whose states the device holds. [s]
@@ -68,6 +69,7 @@ class State:
 
     weights: Weights
     reduce: Array
+    scatter: Array
     gather: Array
     regather: Array
     update: Array
@@ -147,8 +149,9 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     np.add.at(hides, (of[hiding], unit[hiding]), took[hiding])
     ringed = np.flatnonzero([message.group == "context" for message in messages])
     np.add.at(around, (of[ringed], phase[ringed], unit[ringed]), took[ringed])
-    shared = np.flatnonzero([message.group == "tensor" for message in messages])
-    np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, layout.tp, 0.0))
+    shared = np.flatnonzero([message.group.endswith("tensor") for message in messages])
+    ranks = np.array([getattr(layout, messages[i].group).size for i in shared]).reshape(len(shared), n)
+    np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, ranks, 0.0))
     parts = np.stack([times.compute - times.memory_bound - times.launch, times.memory_bound, times.launch])
     ahead, back = (recurrences(names, layout, stack, **{way: 1.0}) for way in ("forward", "backward"))
     backward = (parts * back).sum(axis=2)
@@ -219,13 +222,15 @@ def recurrences(
 def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> State:
     """Time of the collectives that sharded or replicated weights need, and of the optimizer."""
     shape = weights.parameters.shape
-    reduce, gather, regather = np.zeros((len(COLLECTIVES), *shape)), np.zeros(shape), np.zeros(shape)
+    reduce, scatter = np.zeros((2, len(COLLECTIVES), *shape))
+    gather, regather = np.zeros((2, *shape))
     for message in weights.messages:
         time = machine.wires.time(message.collective, message.size, message.group)
-        into = {"reduce": reduce[OF[message.collective]], "gather": gather, "regather": regather}[message.role]
+        reductions = (scatter if message.sharded else reduce)[OF[message.collective]]
+        into = {"reduce": reductions, "gather": gather, "regather": regather}[message.role]
         into += time
     return State(
-        weights=weights, reduce=reduce, gather=gather, regather=regather,
+        weights=weights, reduce=reduce, scatter=scatter, gather=gather, regather=regather,
         update=optimizer_time(job, weights.owned, machine) * (1.0 - kept_on_host(layout, "optimizer")),
         copies=_copies(job, layout, machine, weights.owned),
     )  # fmt: skip
@@ -293,7 +298,7 @@ def weights_measured(layout: Layout, machine: Machine, state: State, profile: Pr
     onto = (1.0 - kept_on_host(layout, "optimizer")) * layout.updates
     whole, known = state.update * layout.updates, np.nan_to_num(measured_optimizer(state.weights.owned, profile)) * onto
     for message in state.weights.messages:
-        often = rounds(layout, message.role)
+        often = message.rounds(layout)
         whole = whole + often * machine.wires.time(message.collective, message.size, message.group)
         known = known + often * np.nan_to_num(machine.wires.measured(message.collective, message.size, message.group))
     return whole, known

@@ -117,8 +117,8 @@ class _Part:
     reduced: Sends
 
     @classmethod
-    def of(cls, one: Occurrence, steps: Steps, *, split: bool, sharded: bool) -> _Part:
-        """Part of an occurrence; `split` where weight gradients are slots of their own, `sharded` where data ranks share weights out."""
+    def of(cls, one: Occurrence, steps: Steps, *, split: bool) -> _Part:
+        """Part of an occurrence; `split` where weight gradients are slots of their own."""
         passes, unit = steps.passes, one.unit
         sent, blocking, hidden = passes.sent[:, :, unit, 0], passes.blocking[:, :, unit, 0], passes.hides[:, unit, 0]
         weight = float(passes.weight[:, unit, 0].sum()) if one.weight else 0.0
@@ -138,7 +138,7 @@ class _Part:
             after_back=_sends(back, of=AFTER),
             beside_back=_sends((sent[:, 1] - blocking[:, 1] - hidden) * one.input),
             beside_weight=_sends((1.0 - spilled) * hidden * one.input),
-            reduced=_sends(steps.state.reduce[:, unit, 0] * (one.weight and sharded)),
+            reduced=_sends(steps.state.scatter[:, unit, 0] * one.weight),
         )
 
 
@@ -166,11 +166,10 @@ class StepPasses:
     def parts(self) -> tuple[tuple[tuple[int, _Part], ...], ...]:
         """Layers and parts of every row in the order of the model; parts that are alike are worked out once."""
         found: dict[tuple[int, bool, bool], _Part] = {}
-        options = {"split": self.order.split, "sharded": bool(self.layout.zero[0] >= 3)}
         for one in {one for row in self.rows for one in row}:
             key = (one.unit, one.input, one.weight)
             if key not in found:
-                found[key] = _Part.of(one, self.steps, **options)
+                found[key] = _Part.of(one, self.steps, split=self.order.split)
         return tuple(
             tuple((-1 if one.layer is None else one.layer, found[one.unit, one.input, one.weight]) for one in row) for row in self.rows
         )

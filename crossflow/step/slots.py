@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL, pipeline_order
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Job, Machine
@@ -64,7 +63,7 @@ class Slots:
     flight: Array
 
 
-def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> Slots:
+def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
     """Slots of points whose pipelines have one shape."""
     at, schedule = shape.at, shape.schedule
     stack, training = machine.stack, job.training
@@ -90,17 +89,16 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     plain_w = np.maximum(gpu_w, host_w)
     waits = np.stack([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
     # Weights sharded over data ranks are gathered layer by layer, forward and backward, and their gradients reduced.
-    sharded = layout.zero[at] >= 3
-    gather, reduce = state.gather[:, at], state.reduce[..., at].sum(axis=0)
+    gather, reduce = state.gather[:, at], state.scatter[..., at].sum(axis=0)
     depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
     ahead, copied = stack.overlap.gather, None if state.copies is None else state.copies.at(at)
     arrive, leave, first, last = gather, reduce, gather.max(axis=0), reduce.max(axis=0)
     if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
         arrive, first = fetched(gather, copied.fetched, ahead=ahead), first + copied.fetched.max(axis=0)
         leave, last = fetched(reduce, copied.stored, ahead=ahead), last + copied.stored.max(axis=0)
-    forward = np.where(sharded, gathered(plain_f, forward_of @ arrive, first, depth, ahead=ahead), plain_f)
+    forward = gathered(plain_f, forward_of @ arrive, first, depth, ahead=ahead)
     back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first, last, depth, ahead=ahead)
-    backward = np.where(sharded & training, back, plain_b)
+    backward = back if training else plain_b
     if copied is not None:  # each direction of the bus is a stream: activations and gradients go down, fetched weights and activations up
         forward = np.maximum(forward, np.maximum(forward_of @ copied.activations, forward_of @ copied.fetched))
         upwards = input_of @ (copied.activations + copied.fetched)
@@ -112,7 +110,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held * hands[0][:, None]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
-        volume, update = weight_of @ reduce, weight_of @ state.update[:, at]
+        volume, update = weight_of @ state.reduce[..., at].sum(axis=0), weight_of @ state.update[:, at]
         gathers = weight_of @ state.regather[:, at]
         renewing = np.maximum(gathers - forward, 0.0) if stack.overlap.optimizer else gathers  # the next pass forward hides them
         grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
@@ -157,7 +155,7 @@ class Closing:
     ----------
     reductions : of gradients that are not reduced in the passes, by collective, shape (collectives, stages, n).
     lowered : copies of gradients to the host.
-    exposed : of both, what comes after the last pass: they may run in buckets beside it.
+    exposed : of both, what comes after the last pass: they may run in buckets beside it, if no weights are sharded.
     update, on_host, renewed, regather : the optimizer on the device; on the host, and what copies of updated weights take beyond;
         and gathers of updated weights that the next step waits for.
     """
@@ -171,21 +169,24 @@ class Closing:
     regather: Array
 
 
-def closing_of(layout: Layout, machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Closing:
+def closing_of(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Closing:
     """End of a step of points whose pipelines have one shape."""
     stack, state, at, stages = machine.stack, steps.state, shape.at, shape.stages
     trained, copied = by_stage(slots.weight_of, stages), None if state.copies is None else state.copies.at(at)
     none = np.zeros((stages, len(at)))
-    reductions = np.where(layout.zero[at] >= 3, 0.0, trained @ state.reduce[..., at])
+    reductions = np.asarray(trained @ state.reduce[..., at])
     layers = np.maximum(by_stage(slots.forward_of, stages)[:, 1:-1].sum(axis=1), 1.0)[:, None]
     lowered = none if copied is None else trained @ copied.gradients
     final, volume = by_stage(slots.final, stages), reductions.sum(axis=0)
+    beside = flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered
+    # Behind gathers and reductions of sharded weights they have to wait on the same stream.
+    taken = by_stage(slots.input_of, stages) @ state.gather[:, at] + trained @ state.scatter[..., at].sum(axis=0) > 0
     # On the host, updated weights go to the device while the next ones are updated.
     on_host = none if copied is None else trained @ copied.update
     return Closing(
         reductions=reductions,
         lowered=lowered,
-        exposed=flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered,
+        exposed=np.where(taken, volume + lowered, beside),
         update=trained @ state.update[:, at],
         on_host=on_host,
         renewed=none if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host,

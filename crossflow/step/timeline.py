@@ -58,8 +58,8 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
         steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
-        slots, order = slots_of(job, layout, machine, steps, shape), shape.order if job.training else shape.order.forward_only
-        closing = closing_of(layout, machine, steps, slots, shape)
+        slots, order = slots_of(job, machine, steps, shape), shape.order if job.training else shape.order.forward_only
+        closing = closing_of(machine, steps, slots, shape)
     in_order = sequence(job, shape.stages, shape.chunks, *shape.ends, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
     step = StepPasses(

@@ -75,11 +75,10 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     """Step of points whose pipelines have one shape: its time, and its parts on the stage that ends last."""
     at, stages, schedule = shape.at, shape.stages, shape.schedule
     stack, passes, state, between = machine.stack, steps.passes, steps.state, steps.between
-    slots = slots_of(job, layout, machine, steps, shape)
+    slots = slots_of(job, machine, steps, shape)
     forward_of, input_of, weight_of = slots.forward_of, slots.input_of, slots.weight_of
     microbatch = layout.microbatches[at]
     rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
-    sharded = layout.zero[at] >= 3
     gather, copied = state.gather[:, at], None if state.copies is None else state.copies.at(at)
     transfer, whole, tied = between.transfer[at], between.whole[at], between.tied[at]
     hop, extra = slots.hop, float(stack.host.microbatch[0])
@@ -87,7 +86,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     def staged(values: Array) -> Array:
         return by_stage(values, stages)
 
-    closing, trained = closing_of(layout, machine, steps, slots, shape), staged(weight_of)
+    closing, trained = closing_of(machine, steps, slots, shape), staged(weight_of)
     reductions, lowered, exposed, regather = closing.reductions, closing.lowered, closing.exposed, closing.regather
     update, on_host, renewed = closing.update, closing.on_host, closing.renewed
     ends = _stage_ends(slots, rounds, shape)
@@ -133,7 +132,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     # Behind the passes of sharded weights run their gathers, reductions and copies; behind the last pass, reductions and copies.
     inner, final_ = np.zeros_like(sent), of(reductions)
     inner[OF["all_gather"]] = gathers
-    inner += np.where(sharded, rounds * of(staged(weight_of @ state.reduce[..., at])), 0.0)
+    inner += rounds * of(staged(weight_of @ state.scatter[..., at]))
     if copied is not None:
         through = copied.activations + copied.fetched
         inner[OF["host_copy"]] = rounds * of(staged(forward_of @ through + input_of @ through + weight_of @ copied.stored))

@@ -128,7 +128,7 @@ def in_step(layout: Layout, *, flush: bool) -> int:
     gradients are reduced after each pass.
     """
     replicas = int(layout.dp[0] * layout.cp[0])
-    ep, apart = int(layout.ep[0]), int(layout.tp[0] / layout.etp[0])
+    ep, apart = int(layout.ep[0]), int(layout.tp[0] / layout.tensor_of("experts")[0])
     experts = ep // math.gcd(ep, apart)  # replicas over which a group of experts lies, beside tensor ranks
     return replicas if layout.zero[0] >= 3 or not flush else math.lcm(int(layout.cp[0]), experts)
 

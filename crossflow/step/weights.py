@@ -9,8 +9,8 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.cost.parts import sent_bytes
-from crossflow.parallel.blocks import units
-from crossflow.parallel.layout import Group, Layout
+from crossflow.parallel.blocks import type_of, units
+from crossflow.parallel.layout import Group, Layout, Spread
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import parameters, weight_sizes
@@ -23,13 +23,19 @@ Role = Literal["reduce", "gather", "regather"]
 class WeightMessage:
     """A collective among ranks that hold the same weights, of `size` bytes for every unit, shape (units, n). [B]
 
-    Its `role` is to reduce gradients, to gather sharded weights for a pass, or to gather updated weights.
+    Its `role` is to reduce gradients, to gather sharded weights for a pass, or to gather updated weights. One of `sharded`
+    weights comes with every microbatch, others with every update.
     """
 
     collective: Collective
     size: Array
     group: Group
     role: Role
+    sharded: bool
+
+    def rounds(self, layout: Layout) -> Array:
+        """How often a step takes it: sharded weights are gathered twice a microbatch, forward and backward. [1]"""
+        return layout.microbatches * (2.0 if self.role == "gather" else 1.0) if self.sharded else layout.updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,48 +58,44 @@ class Weights:
 
 def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
     """Weights of all plans."""
-    dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for _, part in units(job.model)), strict=True))
+    parts = [part for _, part in units(job.model)]
+    dense, expert = (np.stack(values) for values in zip(*(parameters(part, layout) for part in parts), strict=True))
     if job.model.tied:  # a tied table that embedding and head hold on one device is one
-        dense[-1] -= np.where(layout.pp == 1, job.model.head.width * job.model.vocabulary / layout.tp, 0.0)
-    owned = np.zeros(dense.shape)
-    for amount, group, shards in ((dense, layout.data, layout.shards), (expert, layout.expert_data, layout.expert_shards)):
-        owned += amount / np.where(layout.zero >= 1, np.where(layout.zero >= 3, shards.size, group.size), 1.0)
-    messages = tuple(_messages(job, layout, stack, dense, expert))
-    moved = np.zeros((2, *dense.shape))
+        table = job.model.head.width * job.model.vocabulary / layout.tensor_of("embedding")
+        dense[-1] -= np.where(layout.pp == 1, table, 0.0)
+    spreads: dict[Spread, Array] = {}
+    for kind in {type_of(part): None for part in parts}:
+        mine = np.array([[type_of(part) == kind] for part in parts])
+        spread = layout.spread(kind)
+        spreads[spread] = spreads.get(spread, 0.0) + dense * mine
+    if expert.any():
+        spreads[layout.spread("experts")] = expert
+    owned, moved, messages = np.zeros(dense.shape), np.zeros((2, *dense.shape)), list[WeightMessage]()
+    for spread, amount in spreads.items():
+        zero = spread.zero
+        owned += amount / np.where(zero >= 1, np.where(zero >= 3, spread.shards.size, spread.data.size), 1.0)
+        messages += _messages(job, stack, spread, amount)
     for message in messages:
-        moved += sent_bytes(message.collective, message.size * rounds(layout, message.role), message.group)
-    return Weights(parameters=dense + expert, owned=owned, messages=messages, moved=moved)
+        moved += sent_bytes(message.collective, message.size * message.rounds(layout), message.group)
+    return Weights(parameters=dense + expert, owned=owned, messages=tuple(messages), moved=moved)
 
 
-def rounds(layout: Layout, role: Role) -> Array:
-    """How often a step takes a collective of weights: sharded weights are gathered twice, and their gradients reduced, with every
-    microbatch; the rest comes with every update. [1]
-    """
-    return np.where(layout.zero >= 3, layout.microbatches * (2.0 if role == "gather" else 1.0), layout.updates)
-
-
-def _messages(job: Job, layout: Layout, stack: SoftwareStack, dense: Array, expert: Array) -> list[WeightMessage]:
-    """All collectives that keep weights in step, as far as any plan has them."""
+def _messages(job: Job, stack: SoftwareStack, spread: Spread, amount: Array) -> list[WeightMessage]:
+    """All collectives that keep `amount` parameters of every unit in step, shape (units, n), as far as any plan has them."""
     weight, gradient = weight_sizes(job, stack), stack.gradient_size(job.element)
-    sharded, shared = layout.zero >= 3, (layout.zero >= 1) & (layout.zero < 3)
+    sharded, shared = spread.zero >= 3, (spread.zero >= 1) & (spread.zero < 3)
     found: list[WeightMessage] = []
 
-    def add(collective: Collective, size: Array, group: Group, role: Role) -> None:
-        found.append(WeightMessage(collective=collective, size=size, group=group, role=role))
+    def add(collective: Collective, size: Array, group: Group, role: Role, *, sharded: bool = False) -> None:
+        found.append(WeightMessage(collective=collective, size=size, group=group, role=role, sharded=sharded))
 
-    for amount, group, shards, copies in (
-        (dense, layout.data, layout.shards, layout.copies),
-        (expert, layout.expert_data, layout.expert_shards, layout.expert_copies),
-    ):
-        if not amount.any():
-            continue
-        size = amount * gradient
-        add("all_reduce", np.where(layout.zero >= 1, 0.0, size), group, "reduce")
-        if shared.any():  # optimizer states shared out: gradients are reduced to shards, and the updated weights gathered
-            add("reduce_scatter", np.where(shared, size, 0.0), group, "reduce")
-            add("all_gather", np.where(shared, amount * weight, 0.0), group, "regather")
-        if sharded.any():
-            add("reduce_scatter", np.where(sharded, size, 0.0), shards, "reduce")
-            add("all_gather", np.where(sharded, amount * weight, 0.0), shards, "gather")
-            add("all_reduce", np.where(sharded, size / shards.size, 0.0), copies, "reduce")
+    size = amount * gradient
+    add("all_reduce", np.where(spread.zero >= 1, 0.0, size), spread.data, "reduce")
+    if shared.any():  # optimizer states shared out: gradients are reduced to shards, and the updated weights gathered
+        add("reduce_scatter", np.where(shared, size, 0.0), spread.data, "reduce")
+        add("all_gather", np.where(shared, amount * weight, 0.0), spread.data, "regather")
+    if sharded.any():
+        add("reduce_scatter", np.where(sharded, size, 0.0), spread.shards, "reduce", sharded=True)
+        add("all_gather", np.where(sharded, amount * weight, 0.0), spread.shards, "gather", sharded=True)
+        add("all_reduce", np.where(sharded, size / spread.shards.size, 0.0), spread.copies, "reduce", sharded=True)
     return found

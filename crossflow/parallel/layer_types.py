@@ -1,0 +1,175 @@
+"""Plans of transformers from roles by layer type, inside a node and between nodes (`crossflow.parallel.hierarchy`).
+
+``{attention: [ddp], mlp: [tp, ddp], embedding: [ddp]}`` reads: MLPs are cut among the devices of a node, which attend to samples of
+their own and hold all of the vocabulary's table. A plan has one order of its ranks, so that what it cannot say is refused: ranks that
+cut a layer must lie nearer than those that repeat it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crossflow.errors import StrategyError
+from crossflow.parallel.hierarchy import ADDRESSED, Level, Levels, read_roles, roles_of, written
+from crossflow.parallel.plan import BLOCKS, OWN_TENSOR, TYPES, Block, Plan, Type, divisors
+
+# Layer types that strategies of transformers address; transformer and dense stand for attention and MLPs.
+ROLES: Mapping[str, tuple[Level, ...]] = {
+    "transformer": ("ddp", "fsdp", "tp"),
+    "dense": ("ddp", "fsdp", "tp"),
+    "attention": ("ddp", "fsdp", "tp"),
+    "mlp": ("ddp", "fsdp", "tp"),
+    "experts": ("ddp", "fsdp", "tp", "ep"),
+    "embedding": ("ddp", "fsdp", "tp", "mp", "mp-rows"),
+}
+INSIDE, BETWEEN = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Share:
+    """How one layer type lies on the mesh.
+
+    Attributes
+    ----------
+    roles : of both levels.
+    cut, experts, sharded : levels of more than one device over which each layer is cut, experts are shared out, and weights sharded.
+    rest : all levels that neither cut nor share out, which hold copies or shards.
+    """
+
+    roles: Levels
+    cut: tuple[int, ...]
+    experts: tuple[int, ...]
+    sharded: tuple[int, ...]
+    rest: tuple[int, ...]
+
+    @classmethod
+    def of(cls, roles: Levels, sizes: Sequence[int]) -> _Share:
+        """Of roles on a mesh of so many devices a level."""
+        found = {role: tuple(i for i in (INSIDE, BETWEEN) if sizes[i] > 1 and roles[i] == role) for role in ("tp", "ep", "fsdp", "ddp")}
+        rest = tuple(sorted(found["fsdp"] + found["ddp"]))
+        return cls(roles=roles, cut=found["tp"], experts=found["ep"], sharded=found["fsdp"], rest=rest)
+
+
+def roles_and_options(given: str | Mapping[str, Any]) -> tuple[dict[str, Levels], dict[str, Any]]:
+    """Roles by layer type of a transformer's strategy, and what else it says.
+
+    Raises
+    ------
+    StrategyError
+        With every role that its layer type cannot have.
+    """
+    said = roles_of(given)
+    return read_roles({kind: said[kind] for kind in said if kind in ADDRESSED}, ROLES), {
+        key: value for key, value in said.items() if key not in ADDRESSED
+    }
+
+
+def plan_of_roles(given: Mapping[str, Levels], batch: int, node: int, nodes: int, *, experts: bool, options: Mapping[str, Any]) -> Plan:
+    """The plan that roles by layer type mean, on so many nodes, with further options of a plan.
+
+    Parameters
+    ----------
+    given : roles by layer type; attention and MLPs follow transformer, embedding and experts the MLPs, where absent.
+    experts : whether the model has experts.
+
+    Raises
+    ------
+    StrategyError
+        Where no plan does that.
+    """
+    sizes = (node, nodes)
+    roles = _all_roles(given)
+    if "experts" in given and not experts:
+        raise StrategyError(f"strategy: experts {written(roles['experts'])}, but the model has no experts")
+    shares = {kind: _Share.of(roles[kind], sizes) for kind in TYPES if experts or kind != "experts"}
+    cut = max((share.cut for share in shares.values()), key=len)
+    tp = _size(cut, sizes)
+    dp = node * nodes // tp
+    placement: tuple[Block, ...] = ("dp", "tp", "pp") if cut == (BETWEEN,) and node > 1 else BLOCKS
+    for kind, share in shares.items():
+        _check_order(kind, share, cut, placement)
+    degrees = {OWN_TENSOR[kind]: _size(share.cut, sizes) for kind, share in shares.items() if share.cut != cut}
+    meant: dict[str, Any] = {"placement": placement, **degrees, **_sharding(shares, sizes, tp, dp)}
+    if "experts" in shares:
+        meant["ep"] = _size(shares["experts"].experts, sizes)
+    if degrees:
+        meant["sequence_parallel"] = True
+    sharded = meant["zero"] == 3
+    for key, value in options.items():
+        if value != (value if key == "zero" and not sharded and value != 3 else meant.get(key, value)):
+            raise StrategyError(f"strategy: {key} = {value} is not what the roles of layer types mean; leave it out")
+    return Plan(tp=tp, dp=dp, **{"micro_batch": max(batch // dp, 1), **meant, **options})
+
+
+def _all_roles(given: Mapping[str, Levels]) -> dict[Type, Levels]:
+    """Roles of every layer type, those that were not given from those that were."""
+    both = given.get("transformer", given.get("dense"))
+    if given.get("dense", both) != both:
+        raise StrategyError("strategy: a transformer's layers are of type transformer; leave dense out")
+    alone = [kind for kind in ("attention", "mlp") if kind in given]
+    if both is None and len(alone) == 1:
+        other = "mlp" if alone == ["attention"] else "attention"
+        raise StrategyError(f"strategy: {alone[0]} has roles and {other} has none; give {other} too, or transformer, which stands for both")
+    plain: Levels = both or ("ddp", "ddp")
+    layers = given.get("mlp", plain)
+    table = given.get("embedding", layers)
+    return {
+        "attention": given.get("attention", plain),
+        "mlp": layers,
+        "experts": given.get("experts", layers),
+        "embedding": (_of_table(table[INSIDE], layers[INSIDE]), _of_table(table[BETWEEN], layers[BETWEEN])),
+    }
+
+
+def _of_table(role: Level, layers: Level) -> Level:
+    """A table of words that is shared out (mp) is sharded where layers are, and cut by rows elsewhere."""
+    return role if not role.startswith("mp") else "fsdp" if layers == "fsdp" else "tp"
+
+
+def _size(levels: Sequence[int], sizes: Sequence[int]) -> int:
+    return math.prod(sizes[level] for level in levels)
+
+
+def _check_order(kind: Type, share: _Share, cut: tuple[int, ...], placement: Sequence[Block]) -> None:
+    """StrategyError where ranks of a layer type do not lie as those of a plan: cut, then shared out, then repeated."""
+    said = f"strategy: {kind} {written(share.roles)} has no plan"
+    if share.cut not in (cut, cut[: len(share.cut)]):
+        raise StrategyError(f"{said}: other layers are cut (tp) inside nodes too, and what is cut over fewer ranks is cut over the nearest")
+    if share.cut != cut and placement != BLOCKS:
+        raise StrategyError(f"{said}: other layers are cut (tp) between nodes, where it repeats what lies apart in each node")
+    order = [*share.cut, *share.experts, *share.rest]
+    nearest = sorted(order, key=lambda level: (level not in share.cut) if placement != BLOCKS else level)
+    if order != nearest:
+        raise StrategyError(
+            f"{said}: experts are cut (tp) over the nearest ranks, shared out (ep) over those that follow, and repeated beyond"
+        )
+
+
+def _sharding(shares: Mapping[Type, _Share], sizes: Sequence[int], tp: int, dp: int) -> dict[str, Any]:
+    """Options of a plan that shard the layer types' weights as their roles say: the ZeRO stage, the group, and what is left whole.
+
+    Raises
+    ------
+    StrategyError
+        Where they are sharded over different groups of ranks that no one shard group makes.
+    """
+    sharded = {kind: share for kind, share in shares.items() if share.sharded}
+    if not sharded:
+        return {"zero": 0}
+    whole = tuple(kind for kind, share in shares.items() if share.rest and not share.sharded)
+    for group, apart in [(0, False), *((group, apart) for apart in (False, True) for group in divisors(dp))]:
+        if all(_sharded_so(share, sizes, tp, group, apart=apart) for share in sharded.values()):
+            return {"zero": 3, "shard_group": group, "apart": apart, "unsharded": whole}
+    each = ", ".join(f"{kind} {written(share.roles)}" for kind, share in sharded.items())
+    raise StrategyError(f"strategy: {each} has no plan: weights that are sharded (fsdp) are so over ranks of one shard group")
+
+
+def _sharded_so(share: _Share, sizes: Sequence[int], tp: int, group: int, *, apart: bool) -> bool:
+    """Whether a shard group of a plan, its ranks near or `apart`, is what a layer type's roles say (`Layout.spread`)."""
+    same, wanted = _size(share.rest, sizes), _size(share.sharded, sizes)
+    split = _size((*share.cut, *share.experts), sizes)
+    size = math.gcd(max(group * tp // split, 1), same) if group else same
+    return size == wanted and (size == same or apart == (share.sharded[0] != share.rest[0]))

@@ -1,0 +1,230 @@
+# ruff: noqa: E501  (exact sentences)
+"""Plans of transformers from roles by layer type."""
+
+import pytest
+
+from crossflow import from_dict, predict
+from crossflow.errors import SpecError, StrategyError
+from crossflow.evaluation import evaluate
+from crossflow.parallel.layer_types import plan_of_roles, roles_and_options
+
+
+def plan_of(given, *, node=8, nodes=256, experts=True):
+    roles, options = roles_and_options(given)
+    return plan_of_roles(roles, 2048, node, nodes, experts=experts, options=options)
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        (["ddp"], {"tp": 1, "dp": 2048, "zero": 0, "shard_group": 0}),
+        (["fsdp"], {"tp": 1, "dp": 2048, "zero": 3, "shard_group": 0}),
+        (["fsdp", "ddp"], {"tp": 1, "dp": 2048, "zero": 3, "shard_group": 8}),
+        (["tp", "ddp"], {"tp": 8, "dp": 256, "zero": 0, "shard_group": 0}),
+        (["tp", "fsdp"], {"tp": 8, "dp": 256, "zero": 3, "shard_group": 0}),
+        (["tp"], {"tp": 2048, "dp": 1, "zero": 0, "shard_group": 0}),
+        (["ddp", "tp"], {"tp": 256, "dp": 8, "zero": 0, "placement": ("dp", "tp", "pp")}),
+        (["fsdp", "tp"], {"tp": 256, "dp": 8, "zero": 3, "shard_group": 0, "placement": ("dp", "tp", "pp")}),
+    ],
+)
+def test_a_transformers_roles_are_a_plan(levels, expected):
+    plan = plan_of({"transformer": levels}, experts=False)
+    assert {name: getattr(plan, name) for name in expected} == expected
+    assert (plan.devices, plan.micro_batch) == (2048, 2048 // plan.dp)
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ({"transformer": ["ddp"], "experts": ["ep", "ddp"]}, {"tp": 1, "ep": 8, "zero": 0}),
+        ({"transformer": ["tp", "ddp"], "experts": ["tp", "ep"]}, {"tp": 8, "ep": 256, "zero": 0}),
+        ({"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]}, {"tp": 8, "ep": 8, "etp": 1, "sequence_parallel": True}),
+        ({"transformer": ["tp", "ddp"], "experts": ["ep"]}, {"tp": 8, "ep": 2048, "etp": 1}),
+        ({"transformer": ["tp"], "experts": ["tp", "ep"]}, {"tp": 2048, "ep": 256, "etp": 8}),
+        ({"transformer": ["tp", "ddp"], "embedding": ["mp-rows", "ddp"]}, {"tp": 8, "ep": 1}),
+        ({"transformer": ["fsdp"], "experts": ["ep", "fsdp"]}, {"tp": 1, "ep": 8, "zero": 3}),
+        ({"transformer": ["ddp", "tp"], "experts": ["ep", "tp"]}, {"tp": 256, "ep": 8, "placement": ("dp", "tp", "pp")}),
+        ({"experts": ["ep"]}, {"tp": 1, "ep": 2048}),
+        ({"dense": ["tp", "ddp"]}, {"tp": 8, "ep": 1}),
+    ],
+)
+def test_roles_of_all_layer_types_make_one_plan(roles, expected):
+    plan = plan_of(roles)
+    assert {name: getattr(plan, name) for name in expected} == expected
+    assert plan.devices == 2048
+
+
+OWN = "attention_tp", "mlp_tp", "etp", "embedding_tp"
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ({"attention": ["ddp"], "mlp": ["tp", "ddp"]}, {"tp": 8, "attention_tp": 1, "mlp_tp": 0, "etp": 0, "embedding_tp": 0}),
+        ({"transformer": ["tp", "ddp"], "embedding": ["ddp"]}, {"tp": 8, "embedding_tp": 1, "attention_tp": 0, "mlp_tp": 0}),
+        ({"transformer": ["ddp"], "embedding": ["mp", "ddp"]}, {"tp": 8, "embedding_tp": 0, "attention_tp": 1, "mlp_tp": 1, "etp": 1}),
+        ({"transformer": ["ddp"], "experts": ["tp", "ep"]}, {"tp": 8, "ep": 256, "attention_tp": 1, "mlp_tp": 1, "embedding_tp": 1}),
+        ({"attention": ["tp", "ddp"], "mlp": ["tp"]}, {"tp": 2048, "attention_tp": 8, "mlp_tp": 0}),
+        ({"attention": ["fsdp", "ddp"], "mlp": ["tp", "ddp"]}, {"attention_tp": 1, "zero": 3, "shard_group": 1, "unsharded": ("mlp", "experts", "embedding")}),
+        ({"attention": ["fsdp"], "mlp": ["tp", "fsdp"]}, {"attention_tp": 1, "zero": 3, "shard_group": 0, "unsharded": ()}),
+        ({"transformer": ["fsdp"], "embedding": ["ddp"]}, {"tp": 1, "zero": 3, "unsharded": ("embedding",)}),
+        ({"transformer": ["fsdp"], "embedding": ["mp"]}, {"tp": 1, "zero": 3, "unsharded": ()}),
+        ({"transformer": ["ddp"], "experts": ["fsdp"]}, {"tp": 1, "zero": 3, "unsharded": ("attention", "mlp", "embedding")}),
+        ({"transformer": ["ddp", "fsdp"]}, {"tp": 1, "zero": 3, "shard_group": 256, "apart": True, "unsharded": ()}),
+        ({"transformer": ["ddp", "fsdp"], "embedding": ["fsdp", "ddp"], "attention": ["ddp"]}, None),
+    ],
+)  # fmt: skip
+def test_layer_types_have_roles_of_their_own(roles, expected):
+    if expected is None:
+        with pytest.raises(StrategyError, match=r"sharded \(fsdp\) are so over ranks of one shard group"):
+            plan_of(roles)
+        return
+    plan = plan_of(roles)
+    assert {name: getattr(plan, name) for name in expected} == expected
+    assert plan.devices == 2048
+    assert plan.sequence_parallel == any(getattr(plan, name) for name in OWN)
+
+
+ORDER = "experts are cut (tp) over the nearest ranks, shared out (ep) over those that follow, and repeated beyond"
+INSIDE = "other layers are cut (tp) inside nodes too, and what is cut over fewer ranks is cut over the nearest"
+ABOVE = "other layers are cut (tp) between nodes, where it repeats what lies apart in each node"
+
+
+@pytest.mark.parametrize(
+    ("roles", "sentence"),
+    [
+        ({"transformer": ["tp"], "experts": ["ep", "tp"]}, f"experts (ep, tp) has no plan: {INSIDE}"),
+        ({"transformer": ["ddp", "tp"], "experts": ["ep"]}, f"experts ep has no plan: {ABOVE}"),
+        ({"attention": ["ddp"], "mlp": ["ddp", "tp"]}, f"attention ddp has no plan: {ABOVE}"),
+        ({"transformer": ["ddp"], "experts": ["ddp", "ep"]}, f"experts (ddp, ep) has no plan: {ORDER}"),
+        (
+            {"transformer": ["fsdp", "ddp"], "experts": ["fsdp"]},
+            "attention (fsdp, ddp), mlp (fsdp, ddp), experts fsdp, embedding (fsdp, ddp) has no plan: weights that are sharded (fsdp) are so"
+            " over ranks of one shard group",
+        ),
+        ({"transformer": ["ddp"], "dense": ["tp"]}, "a transformer's layers are of type transformer; leave dense out"),
+        (
+            {"attention": ["ddp"]},
+            "attention has roles and mlp has none; give mlp too, or transformer, which stands for both",
+        ),
+        ({"mlp": "dp", "head": "tp"}, "mlp: unknown role 'dp'; did you mean 'ddp'?; it can be ddp, fsdp, tp"),
+        (
+            {"embedding": "mp-columns"},
+            "embedding: mp-columns would cut every word's vector, which a product with the vocabulary needs whole; it can be ddp, fsdp, tp, mp, mp-rows",
+        ),
+    ],
+)
+def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
+    with pytest.raises(StrategyError, match=exactly(f"strategy: {sentence}")):
+        plan_of(roles)
+
+
+@pytest.mark.parametrize(
+    ("roles", "options", "said"),
+    [
+        ({"transformer": ["ddp", "tp"]}, {"placement": ("tp", "dp", "pp")}, "placement = ('tp', 'dp', 'pp')"),
+        ({"transformer": ["fsdp"]}, {"zero": 1}, "zero = 1"),
+        ({"transformer": ["ddp"]}, {"zero": 3}, "zero = 3"),
+        ({"transformer": ["fsdp", "ddp"]}, {"shard_group": 4}, "shard_group = 4"),
+        ({"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]}, {"sequence_parallel": False}, "sequence_parallel = False"),
+    ],
+)
+def test_options_that_say_otherwise_are_refused(roles, options, said, exactly):
+    with pytest.raises(StrategyError, match=exactly(f"strategy: {said} is not what the roles of layer types mean; leave it out")):
+        plan_of({**roles, **options})
+
+
+def test_options_that_roles_leave_open_count():
+    plan = plan_of({"transformer": ["tp", "ddp"], "zero": 1, "recompute": "full"}, experts=False)
+    assert (plan.tp, plan.zero, plan.recompute) == (8, 1, "full")
+
+
+def test_experts_that_are_not_there_are_not_shared_out(exactly):
+    with pytest.raises(StrategyError, match=exactly("strategy: experts ep, but the model has no experts")):
+        plan_of({"experts": ["ep"]}, experts=False)
+
+
+# ------------------------------------------------------------------------------------------ what they do
+
+SYSTEM = {"template": "dgx-h100", "nodes": 2}
+LLAMA = {"model": "llama2-7b", "global_batch": 64}
+
+
+def predicted(strategy, **workload):
+    return predict(from_dict({"system": SYSTEM, "workload": {**LLAMA, **workload}, "strategy": strategy, "software": "megatron-core"}))
+
+
+def same(one, other):
+    assert one.step_time == pytest.approx(other.step_time, rel=1e-9)
+    assert one.score.memory_needed[0] == pytest.approx(other.score.memory_needed[0], rel=1e-9)
+    for name in ("flops", "energy", "communication", "breakdown"):
+        there, here = getattr(one.score, name), getattr(other.score, name)
+        if isinstance(there, dict):
+            for key in {*there, *here}:
+                assert there.get(key, [0.0])[0] == pytest.approx(here.get(key, [0.0])[0], rel=1e-9, abs=1e-12), (name, key)
+        else:
+            assert there[0] == pytest.approx(here[0], rel=1e-9)
+
+
+def test_degrees_that_are_those_of_the_plan_change_nothing():
+    same(predicted("tp8-atp8-mlptp8-embtp8-dp2-mb4-sp"), predicted("tp8-dp2-mb4-sp"))
+
+
+@pytest.mark.parametrize("rest", ["", "-z1", "-z3", "-full"])
+def test_a_tensor_group_that_shares_no_layer_is_data_parallel(rest):
+    """Every rank of it has whole layers and samples of its own, which is what data parallelism is."""
+    same(predicted(f"tp8-atp1-mlptp1-embtp1-dp2-mb8-sp{rest}"), predicted(f"dp16-mb1{rest}"))
+
+
+def test_experts_and_all_else_uncut_is_expert_parallel():
+    same(
+        predicted("tp8-atp1-mlptp1-embtp1-etp1-ep8-dp2-mb8-sp", model="mixtral-8x7b"),
+        predicted("ep8-dp16-mb1", model="mixtral-8x7b"),
+    )
+
+
+def test_attention_apart_sends_nothing_and_keeps_its_weights_whole():
+    apart, together = predicted("tp8-atp1-dp2-mb8-sp"), predicted("tp8-dp2-mb8-sp")
+    assert apart.score.by_layer["attention.communication"][0] == 0
+    assert together.score.by_layer["attention.communication"][0] > 0
+    assert apart.score.by_layer["mlp.communication"][0] == pytest.approx(together.score.by_layer["mlp.communication"][0])
+    whole = 4 * 4096 * 4096 * 32 * 7 / 8 * 2  # query, key, value and output of all layers, but for a rank's eighth, in bf16
+    assert apart.score.memory["weights"][0] - together.score.memory["weights"][0] == pytest.approx(whole, rel=1e-3)
+
+
+def test_a_service_whose_ranks_attend_to_requests_of_their_own_keeps_less_of_a_latent():
+    """Latents are held whole by every rank of a tensor group; with requests of its own each rank has only theirs."""
+    workload = {"model": "deepseek-v2", "task": "decode", "prompt": 4096, "output": 512, "global_batch": 64}
+    apart, together = (predicted(f"tp8-{own}etp1-ep16-dp2-mb32-sp", **workload) for own in ("atp1-", ""))
+    assert apart.score.memory["kv_cache"][0] == pytest.approx(together.score.memory["kv_cache"][0] / 8)
+
+
+@pytest.mark.parametrize("tail", ["", "-full"])
+def test_nothing_sharded_is_data_parallel(tail):
+    sharded = predicted(f"dp16-mb1-z3-unsharded:attention+mlp+embedding{tail}")
+    same(sharded, predicted(f"dp16-mb1{tail}"))
+
+
+def test_what_is_not_sharded_is_not_gathered():
+    bare, full = predicted("dp16-mb1-z3-unsharded:embedding"), predicted("dp16-mb1-z3")
+    assert bare.score.communication["all_gather"][0] < full.score.communication["all_gather"][0]
+    assert bare.score.communication["all_reduce"][0] > 0
+    assert full.score.communication["all_reduce"][0] == 0
+    assert bare.score.memory["weights"][0] > full.score.memory["weights"][0]
+    assert bare.score.memory["weights"][0] - full.score.memory["weights"][0] == pytest.approx(2 * 2 * 32000 * 4096 * 15 / 16, rel=1e-3)
+
+
+def test_shards_apart_are_gathered_over_the_network():
+    gathers = {}
+    for strategy in ("dp16-mb1-z3-g2", "dp16-mb1-z3-g2-apart"):
+        given = from_dict({"system": SYSTEM, "workload": LLAMA, "strategy": strategy, "software": "megatron-core"})
+        slow, fast = evaluate(given, {"system.network.inter.bandwidth": [25e9, 50e9]}).communication["all_gather"]
+        gathers[strategy] = slow / fast
+    assert gathers["dp16-mb1-z3-g2"] == 1
+    assert gathers["dp16-mb1-z3-g2-apart"] > 1.5
+    assert predicted({"transformer": ["ddp", "fsdp"]}).step_time == predicted("dp16-mb4-z3-g2-apart").step_time
+
+
+def test_layer_types_of_a_recommendation_model_are_its_own():
+    with pytest.raises(SpecError, match="unknown layer type 'attention'"):
+        from_dict({"system": "zionex", "workload": "dlrm-a", "strategy": {"attention": "ddp", "embedding": "mp"}})
