@@ -264,7 +264,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     try:
         strategy = read_strategy(_found_schedule(top.strategy, base), workload, system)
     except StrategyError as error:
-        problems.append(document.problem(("strategy",), str(error)))
+        problems.append(document.problem(("strategy",), str(error).removeprefix("strategy: ")))
     try:
         stack = _stack(top.software, workload, document, base)
     except SpecError as error:

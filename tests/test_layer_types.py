@@ -122,7 +122,7 @@ def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
 @pytest.mark.parametrize(
     ("roles", "options", "said"),
     [
-        ({"transformer": ["ddp", "tp"]}, {"placement": ("tp", "dp", "pp")}, "placement = ('tp', 'dp', 'pp')"),
+        ({"transformer": ["ddp", "tp"]}, {"placement": ("tp", "dp", "pp")}, "placement = tp+dp+pp"),
         ({"transformer": ["fsdp"]}, {"zero": 1}, "zero = 1"),
         ({"transformer": ["ddp"]}, {"zero": 3}, "zero = 3"),
         ({"transformer": ["fsdp", "ddp"]}, {"shard_group": 4}, "shard_group = 4"),

@@ -336,6 +336,23 @@ def test_a_remedy_fits_on_as_many_devices(machine, plan):
         assert memory(job, layout_of(new), machine()).fits[0]
 
 
+@pytest.mark.parametrize(
+    ("plan", "remedy"),
+    [
+        (Plan(tp=8, etp=1, dp=2, sequence_parallel=True), "ep: 2"),
+        (Plan(tp=8, etp=1, dp=2, sequence_parallel=True), "etp: 2"),
+        (Plan(tp=8, attention_tp=1, dp=2, micro_batch=8, sequence_parallel=True), "attention_tp: 2"),
+        (Plan(dp=16, zero=3, unsharded=("experts",)), "unsharded: none"),
+    ],
+)
+def test_experts_and_layer_types_on_more_ranks_are_remedies(machine, plan, remedy):
+    experts = {"layers": 16, "experts": {"count": 16, "active": 2, "ffn": 8192}}
+    job = job_of(LLAMA, **({"hidden": 8192, "heads": 64, "layers": 24} if plan.attention_tp else experts))
+    assert not memory(job, layout_of(plan), machine()).fits[0]
+    found = remedies(job, plan, 64, machine())
+    assert any(sentence.startswith(f"{remedy} frees ") for sentence in found), found
+
+
 def test_a_model_too_large_for_its_devices_is_told(machine):
     job = job_of(layers=96, hidden=12288, heads=96, ffn=49152, sequence=2048)
     (sentence,) = remedies(job, Plan(dp=2), 64, machine())

@@ -123,7 +123,7 @@ def test_unknown_names_are_told_with_their_lines_and_with_the_rest(write):
     ("old", "new", "line"),
     [
         ("name: small", "nam: small", "s.yaml:1: nam: unknown key 'nam'; did you mean 'name'?"),
-        ("strategy: RC-2-2-d2", "strategy: {dp: 8, tp: x}", "s.yaml:11: strategy: strategy: unknown degree 'tp'; known: kernel, kp1, kp2, dp, pp, lp"),
+        ("strategy: RC-2-2-d2", "strategy: {dp: 8, tp: x}", "s.yaml:11: strategy: unknown degree 'tp'; known: kernel, kp1, kp2, dp, pp, lp"),
         ("  model: lstm\n", "", "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, transformer, dlrm, or a preset"),
         ("  hidden: 512", "  hidden: 512.5", "s.yaml:7: workload.hidden: input should be a valid integer, got a number with a fractional part, got 512.5"),
         ("  hidden: 512", "  hidden: 512\n  dtype: fp4", "s.yaml:8: workload.dtype: expected one of fp64, fp32, tf32, fp16, bf16, int8, fp8, got 'fp4'; did you mean 'fp64'?"),

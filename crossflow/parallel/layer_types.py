@@ -100,7 +100,8 @@ def plan_of_roles(given: Mapping[str, Levels], batch: int, node: int, nodes: int
     sharded = meant["zero"] == 3
     for key, value in options.items():
         if value != (value if key == "zero" and not sharded and value != 3 else meant.get(key, value)):
-            raise StrategyError(f"strategy: {key} = {value} is not what the roles of layer types mean; leave it out")
+            said = "+".join(value) if isinstance(value, tuple) else value
+            raise StrategyError(f"strategy: {key} = {said} is not what the roles of layer types mean; leave it out")
     return Plan(tp=tp, dp=dp, **{"micro_batch": max(batch // dp, 1), **meant, **options})
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import OFFLOADS, RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.parallel.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors, plan_problem
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.workload.job import Job
 
-CHANGES = ("micro_batch", "recompute", "zero", "offload", "tp", "pp")  # from those that cost little to those that lay the plan out anew
+# From those that cost little to those that lay the plan out anew.
+CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "ep", *OWN_TENSOR.values(), "tp", "pp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +30,9 @@ class _Change:
 def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
     """What would make a plan fit that does not, on as many devices: of each kind of change the mildest that is enough.
 
-    A smaller microbatch, recomputation, a higher ZeRO stage, more tensor or pipeline parallelism in place of data
-    parallelism. Where no change alone is enough, the three mildest pairs; where no pair is either, how much is lacking.
+    A smaller microbatch, recomputation, a higher ZeRO stage, the host's memory, experts on more ranks, layer types cut over more
+    ranks of a tensor group, more tensor or pipeline parallelism in place of data parallelism. Where no change alone is enough,
+    the three mildest pairs; where no pair is either, how much is lacking.
 
     Returns
     -------
@@ -45,11 +47,12 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, .
         ]
 
     hosted = machine.host is not None
-    singles = possible(_changes(plan, hosted=hosted))
+    routed = any(part.routing for layer in job.model.layers for part in layer.parts)
+    singles = possible(_changes(plan, hosted=hosted, experts=routed))
     pairs = (
         _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
         for one in singles
-        for two in _changes(one.plan, hosted=hosted)
+        for two in _changes(one.plan, hosted=hosted, experts=routed)
         if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
     )
     best = None
@@ -76,12 +79,15 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def _changes(plan: Plan, *, hosted: bool) -> Iterator[_Change]:
-    """Single changes of a plan that need less memory, of each kind the mildest first; `hosted` where the host's memory is known."""
+def _changes(plan: Plan, *, hosted: bool, experts: bool) -> Iterator[_Change]:
+    """Single changes of a plan that need less memory, of each kind the mildest first.
+
+    With the host's memory where it is known (`hosted`), and with other degrees of experts where the model has any.
+    """
 
     def change(key: str, value: Any, **others: Any) -> _Change:
         aside = "".join(f" ({name}: {other})" for name, other in others.items() if name == "dp")
-        said = ("+".join(value) or "none") if key == "offload" else value
+        said = ("+".join(value) or "none") if isinstance(value, tuple) else value
         return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
 
     for micro in range(plan.micro_batch - 1, 0, -1):
@@ -91,12 +97,20 @@ def _changes(plan: Plan, *, hosted: bool) -> Iterator[_Change]:
         yield change("recompute", recompute)
     for zero in range(plan.zero + 1, 4):
         yield change("zero", zero)
+    if plan.unsharded:
+        yield change("unsharded", ())
     if hosted:
         for what in OFFLOADS:
             if what not in plan.offload:
                 yield change("offload", tuple(kept for kept in OFFLOADS if kept in (*plan.offload, what)))
         if plan.offload:
             yield change("offload", ())
+    copies = plan.tp // plan.tensor_of("experts") * plan.dp * plan.cp // plan.ep
+    for factor in divisors(copies)[1:] if experts else ():
+        yield change("ep", plan.ep * factor)
+    for kind, key in OWN_TENSOR.items():
+        for factor in divisors(plan.tp // plan.tensor_of(kind))[1:]:
+            yield change(key, plan.tensor_of(kind) * factor)
     factors = [factor for factor in divisors(plan.dp) if factor > 1]
     for factor in factors:
         yield change("tp", plan.tp * factor, dp=plan.dp // factor, sequence_parallel=plan.sequence_parallel or plan.tp == 1)
