@@ -112,6 +112,32 @@ def test_empty_messages_take_the_launch_and_the_steps(collective, ranks):
     assert time(fabric("pcie"), collective, ranks, size=nothing)[0, 0] == pytest.approx(36.2e-6 + steps * 2.63e-6, rel=1e-9)
 
 
+@pytest.mark.parametrize("network", RDMA)
+def test_two_nodes_add_up_in_rings_until_a_tree_is_rated_higher(network):
+    """Over verbs a ring sends 2 (p - 1) / p bytes of each through a node's cards below the threshold, a tree one; others take trees."""
+    rate = 8 * (P.efa_efficiency if network == "efa" else P.rdma_efficiency) * 12.5e9
+
+    def passed(ranks, size):
+        """Bytes through the cards of a node for one more byte."""
+        sizes = np.array([[size], [1.001 * size]])
+        return (
+            float(np.diff(time(fabric(network=network, nic=12.5e9), "all_reduce", ranks, 8, size=sizes), axis=0)[0, 0])
+            / (1e-3 * size)
+            * rate
+        )
+
+    ring = 2 * 15 / 16 if network in ("infiniband", "roce", "efa") else 1.0
+    assert network == "gpudirect-tcpxo" or passed(16, 2.0**26) == pytest.approx(ring, rel=0.2)  # whose steps take too long for a slope
+    assert passed(16, 2.0**33) == pytest.approx(1.0, rel=0.1)
+    assert network.endswith("-sharp") or passed(32, 2.0**33) == pytest.approx(2 * 31 / 32, rel=0.1)
+
+
+@pytest.mark.parametrize("network", RDMA)
+def test_more_bytes_never_take_less_time_between_two_nodes(network):
+    made = time(fabric(network=network), "all_reduce", 16, 8, size=np.geomspace(1, 1e11, 2000)[:, None])
+    assert_no_faster(made[1:], made[:-1])
+
+
 def test_one_rank_moves_nothing():
     assert (time(fabric(), "all_reduce", 1) == 0).all()
 

@@ -49,6 +49,7 @@ class FabricParameters(FileModel):
     staged_step: Time = Field(description="ring step through host memory and NIC")
     flow_efficiency: Ratio = Field(description="one GPU's flow over NIC line rate with GPUDirect (PCIe 5, part of a node)")
     default_nic: Bandwidth = Field(description="network of a node for which none is given: 25 Gb/s Ethernet")
+    tree_threshold: Information = Field(description="all-reduce between two nodes: smaller messages take rings, verbs")
     send_buffer_rate: Bandwidth = Field(description="rate into send buffers, sockets")
     send_buffer_size: Information = Field(description="send buffers: larger messages run at the wire's rate")
 

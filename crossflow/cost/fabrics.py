@@ -24,6 +24,7 @@ ZERO, INFINITE = np.zeros(1), np.array([np.inf])
 BONDED = ("nvswitch", "nvswitch-sharp", "nvl72", "ideal")  # ideal links reach all others of a node, beside a real network
 SOCKETS = ("ethernet", "none")
 SOFTWARE = (*SOCKETS, "gpudirect-tcpxo")
+VERBS = ("infiniband", "roce", "efa")
 CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
 
 
@@ -73,7 +74,7 @@ class Path:
     per_byte : time per byte of a long message: volume on the tightest link over its rate. [s/B]
     base, fill : fixed time, and time to fill the chain of steps. [s]
     small_per_byte, small_base : the low-latency protocol of small messages, which pays in bandwidth. [s/B], [s]
-    buffered_per_byte, buffer : rate into send buffers, and their size; larger messages run at the wire's rate. [s/B], [B]
+    below_per_byte, threshold : time per byte of messages below a size: rate into send buffers, another algorithm. [s/B], [B]
     floor : time of the host to issue the call. [s]
     """
 
@@ -82,8 +83,8 @@ class Path:
     fill: Array = field(default_factory=lambda: ZERO)
     small_per_byte: Array = field(default_factory=lambda: ZERO)
     small_base: Array = field(default_factory=lambda: INFINITE)
-    buffered_per_byte: Array = field(default_factory=lambda: ZERO)
-    buffer: Array = field(default_factory=lambda: ZERO)
+    below_per_byte: Array = field(default_factory=lambda: ZERO)
+    threshold: Array = field(default_factory=lambda: ZERO)
     floor: Array = field(default_factory=lambda: ZERO)
 
 
@@ -135,8 +136,8 @@ def direct_time(collective: str, size: Array, route: AxisRoute, network: Network
 
 def path_time(size: Array, path: Path) -> Array:
     """Time of messages of `size` bytes, shape (e, 1) or (n,). [s]"""
-    on_wire = np.where(path.buffer > 0, 1.0 / (1.0 + (path.buffer / np.maximum(size, 1.0)) ** 4), 1.0)
-    full = pipelined(size, on_wire * path.per_byte + (1.0 - on_wire) * path.buffered_per_byte, path.base, path.fill)
+    above = np.where(path.threshold > 0, 1.0 / (1.0 + (path.threshold / np.maximum(size, 1.0)) ** 4), 1.0)
+    full = pipelined(size, above * path.per_byte + (1.0 - above) * path.below_per_byte, path.base, path.fill)
     return np.asarray(np.maximum(np.minimum(full, path.small_base + size * path.small_per_byte), path.floor))
 
 
@@ -272,8 +273,8 @@ def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
     return Path(
         per_byte=per_byte,
         base=p.launch_transfer if transfer else p.launch * fabric.age,
-        buffered_per_byte=np.minimum(volume / p.send_buffer_rate, per_byte),
-        buffer=p.send_buffer_size,
+        below_per_byte=np.minimum(volume / p.send_buffer_rate, per_byte),
+        threshold=p.send_buffer_size,
     )
 
 
@@ -303,11 +304,15 @@ def _transfer_between(fabric: Fabric) -> Path:
 
 
 def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
-    """Every device has its share of the network: rings or a tree between nodes while the node's own links run along."""
+    """Every device has its share of the network: rings or a tree between nodes while the node's own links run along.
+
+    All-reduce between two nodes: a tree, which sends each byte once each way; over verbs below a size a ring all the same, because
+    NCCL rates trees lower there (`treeCorrectionFactor` of its src/graph/tuning.cc, for messages below 512 MiB).
+    """
     p = fabric.parameters
     nodes = -(-ranks // in_node)
     in_network = fabric.network.endswith("-sharp")
-    volume = ring_volume(collective, ranks)
+    around = volume = ring_volume(collective, ranks)
     if collective == "all_reduce" and (nodes == 2 or in_network):
         volume = 1.0
     if collective == "all_to_all":
@@ -321,12 +326,15 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> P
     steps = (2 if collective == "all_reduce" else 1) * (1 if in_network else math.ceil(math.log2(nodes)))
     hop = p.switch_step * fabric.age if _bonded(fabric, in_node) else p.direct_step
     per_byte = np.maximum(outside, inside)
+    rated = collective == "all_reduce" and nodes == 2 and fabric.network in VERBS
     return Path(
         per_byte=per_byte,
         base=p.launch * fabric.age,
         fill=ring_steps(collective, in_node) * hop + steps * (p.software_fill if software else p.rdma_fill),
         small_per_byte=per_byte / p.low_latency_share,
         small_base=p.launch + steps * (p.software_step if software else p.rdma_step),
+        below_per_byte=np.maximum(outside * around / volume, inside),
+        threshold=p.tree_threshold if rated else ZERO,
     )
 
 

@@ -57,7 +57,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "in_switch_efficiency_nvlink5": _share(0.989), "switch_transfer_efficiency": _share(0.9),
     "bridge_transfer_efficiency": Parameter(0.9),  # timed to the last hand-over, may exceed 1
     "direct_efficiency": _share(0.9), "direct_step": _time(3), "pcie_efficiency": _share(0.8),
-    "ethernet_efficiency": _share(0.8), "rdma_fill": _time(10), "rdma_step": _time(5), "software_step": _time(50),
+    "ethernet_efficiency": _share(0.8), "rdma_step": _time(5), "software_step": _time(50),
     "low_latency_share": Parameter(0.25, bound=1.0), "software_fill": _time(50), "staged_efficiency": _share(0.3),
     "staged_duplex": Parameter(0.9), "staged_step": _time(15), "flow_efficiency": _share(0.9),
     "send_buffer_rate": Parameter(10, "GB/s", 1e9), "send_buffer_size": Parameter(4, "MiB", MIB),
