@@ -183,6 +183,17 @@ def test_experts_exchange_every_row_there_and_back():
 # -------------------------------------------------------------------------------------------- experts, services
 
 
+@pytest.mark.parametrize(("ep", "uneven", "load"), [(4, 1.0, 1.0), (4, 1.5, 1.5), (2, 3.0, 2.0), (8, 9.0, 4.0), (1, 1.5, 1.0)])
+def test_the_fullest_rank_has_more_rows_up_to_all_that_can_go_there(ep, uneven, load):
+    """Of 8 experts a token goes to two different ones: a rank with one gets half of all rows at most, four times the mean of eight."""
+    plan = Plan(dp=8, ep=ep, micro_batch=2)
+    even, full = (kernels_of(job_of(experts={"count": 8, "active": 2, "uneven": factor}), plan) for factor in (1.0, uneven))
+    assert sizes(full, "all_to_all", "forward", "experts") == pytest.approx(load * sizes(even, "all_to_all", "forward", "experts"))
+    for some, more in zip(even.products, full.products, strict=True):
+        ratio = load if "experts" in some.unit and some.n.max() > 8 and some.k.max() > 8 and some.m.max() > 8 else 1.0
+        assert more.m * more.n * more.k * more.batch == pytest.approx(ratio * some.m * some.n * some.k * some.batch, rel=1e-12)
+
+
 @pytest.mark.parametrize("etp", [1, 2, 4])
 @pytest.mark.parametrize("shared", [None, 512])
 def test_experts_cut_over_fewer_ranks_do_as_much_and_send_less(etp, shared):

@@ -237,6 +237,7 @@ WRONG = [
     ({"positions": "learned", "max_positions": 5}, "max_positions", "6 tokens need as many learned positions, there are 5"),
     ({"positions": "learned", "max_positions": 9, "prompt": 8, "output": 4}, "max_positions", "12 tokens need as many learned positions, there are 9"),
     ({"experts": {**EXPERTS, "active": 5}}, "experts", "a token cannot pass 5 of 4 experts"),
+    ({"experts": {**EXPERTS, "capacity": 1.25, "uneven": 1.5}}, "experts", "a capacity fills all experts up alike; leave out `uneven` or `capacity`"),
     ({"experts": {**EXPERTS, "dense_layers": 4}}, "experts", "dense_layers = 4 and every = 1 leave no layer with experts"),
     ({"experts": {"count": 4}}, "experts", "the key 'active' is missing"),
     ({"hiden": 8}, "hiden", "unknown key 'hiden'; did you mean 'hidden'?"),

@@ -322,6 +322,18 @@ def test_a_token_that_is_written_costs_less_than_a_prompt_and_more_with_its_cont
     assert long < step(Plan(micro_batch=64), job=job_of("prefill"), machine=machine).total[0]
 
 
+def test_all_wait_for_the_fullest_rank_and_do_no_more_for_it():
+    plan = Plan(dp=8, ep=8, micro_batch=2)
+    even, uneven = (step(plan, job=job_of(experts={"count": 16, "active": 2, "uneven": factor})) for factor in (1.0, 1.5))
+    assert uneven.total > even.total
+    assert uneven.by_layer["experts.compute"] > 1.2 * even.by_layer["experts.compute"]
+    assert uneven.by_layer["attention.compute"] == even.by_layer["attention.compute"]
+    assert uneven.memory["activations"] > even.memory["activations"]
+    assert uneven.memory["weights"] == even.memory["weights"]
+    for amount in ("flops", "energy", "traffic", "sent"):
+        assert np.array_equal(getattr(uneven, amount), getattr(even, amount)), amount
+
+
 def test_a_written_token_reads_only_the_experts_it_is_sent_to():
     """One request of a sparse model costs about the memory traffic of its active weights, thousands that of all."""
     machine = machine_of(stack_of(host=False))

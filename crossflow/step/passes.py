@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,15 +92,25 @@ class Between:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What plans compute and send, whatever device and network they run on."""
+    """What plans compute and send, whatever device and network they run on.
+
+    Attributes
+    ----------
+    kernels : of the fullest rank, for which others wait.
+    mean : of ranks in the mean, where experts load them unevenly.
+    weights : what each holds.
+    """
 
     kernels: Kernels
+    mean: Kernels | None
     weights: Weights
 
 
 def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
     """What plans compute and send."""
-    return Task(kernels=block_kernels(job, layout, stack), weights=weights_of(job, layout, stack))
+    even = job.model.even
+    mean = None if even is job.model else block_kernels(dataclasses.replace(job, model=even), layout, stack)
+    return Task(kernels=block_kernels(job, layout, stack), mean=mean, weights=weights_of(job, layout, stack))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +125,24 @@ class Steps:
 
 def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     """What the steps of all design points consist of."""
-    names, kernels = [name for name, _ in units(job.model)], task.kernels
-    times = part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, len(layout), machine.profile)
-    state = _state(job, layout, machine, task.weights)
+    names = [name for name, _ in units(job.model)]
+
+    def times_of(kernels: Kernels) -> PartTimes:
+        return part_times(kernels, names, machine.architecture, machine.stack, job.dtype, job.element, len(layout), machine.profile)
+
+    times, state = times_of(task.kernels), _state(job, layout, machine, task.weights)
+    if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
+        mean = times_of(task.mean)
+        times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
     return Steps(
         times=times,
-        passes=_passes(kernels, times, layout, machine.wires, machine),
+        passes=_passes(task, times, layout, machine.wires, machine),
         state=state,
         between=_between(job, layout, machine, machine.wires, state),
     )
 
 
-def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, machine: Machine) -> Passes:
+def _passes(task: Task, times: PartTimes, layout: Layout, wires: Wires, machine: Machine) -> Passes:
     """Passes of every unit, with what is computed and sent again."""
     stack, names, n = machine.stack, list(times.units), len(layout)
     place = {name: i for i, name in enumerate(names)}
@@ -134,8 +151,10 @@ def _passes(kernels: Kernels, times: PartTimes, layout: Layout, wires: Wires, ma
     hides, around = np.zeros((len(COLLECTIVES), len(names), n)), np.zeros((len(COLLECTIVES), 2, len(names), n))
     calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
     moved = np.zeros((2, 2, len(names), n))
-    messages = kernels.messages
+    messages = task.kernels.messages
     took, known, volumes = wires.times(messages, layout)
+    if task.mean is not None:
+        *_, volumes = wires.times(task.mean.messages, layout)
     measured = np.zeros((2, len(names), n))
     of = np.array([OF[message.collective] for message in messages], dtype=np.intp)
     phase = np.array([message.phase != "forward" for message in messages], dtype=np.intp)

@@ -163,12 +163,15 @@ class ExpertsSpec(FileModel):
     dense_layers: NonNegativeInt = Field(0, description="first layers that keep their MLP")
     every: PositiveInt = Field(1, description="of the layers after those, each `every`-th of the model has experts")
     capacity: PositiveFloat | None = Field(None, description="largest share of an expert, in even shares; no token is dropped where absent")
+    uneven: float = Field(1.0, ge=1, description="rows of the fullest rank over the mean, where experts are shared out over ranks")
     router_bias: bool = Field(False, description="whether the router has a bias")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.active > self.count:
             raise ValueError(f"a token cannot pass {self.active} of {self.count} experts")
+        if self.capacity is not None and self.uneven > 1:
+            raise ValueError("a capacity fills all experts up alike; leave out `uneven` or `capacity`")
         return self
 
     def at(self, layer: int) -> bool:
@@ -432,7 +435,7 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
         width=spec.hidden,
         inner=mixture.ffn or spec.ffn,
         gated=spec.gated,
-        routing=Routing(experts=mixture.count, active=mixture.active, capacity=mixture.capacity),
+        routing=Routing(experts=mixture.count, active=mixture.active, capacity=mixture.capacity, uneven=mixture.uneven),
         shared=mixture.shared,
         router_bias=mixture.router_bias,
         bias=bias,

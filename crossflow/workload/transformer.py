@@ -7,8 +7,12 @@ program order, how tensor parallelism cuts each, and its attention, if it has on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
+
+from crossflow.arrays import Array
 
 # column: the outputs are divided among the ranks of a tensor group; row: the inputs, the sums are then reduced;
 # none: every rank has the whole matrix.
@@ -75,17 +79,23 @@ class Attention:
 class Routing:
     """How a mixture of experts routes: a token goes to `active` of `experts`, each at most `capacity` times its even share.
 
-    `capacity` is None where no token is dropped.
+    `capacity` is None where no token is dropped. `uneven` is how many rows the fullest of the ranks that share experts out has, over
+    the mean; a layer waits for it.
     """
 
     experts: int
     active: int
     capacity: float | None = None
+    uneven: float = 1.0
 
     @property
     def kept(self) -> float:
         """Rows that experts compute over those that are sent to them; a capacity is filled up. [1]"""
         return 1.0 if self.capacity is None else self.capacity
+
+    def load(self, ranks: Array) -> Array:
+        """Rows of the fullest of `ranks` ranks over the mean: at most all tokens, each with as many of its experts as lie there. [1]"""
+        return np.minimum(self.uneven, np.minimum(ranks, self.experts / self.active))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +139,11 @@ class Part:
         """Parameters that one token passes."""
         idle = sum(matrix.parameters * (1.0 - self._share(matrix)) for matrix in self.matrices)
         return self.parameters - idle
+
+    @property
+    def even(self) -> Part:
+        """The part with experts that all ranks use alike."""
+        return self if self.routing is None else replace(self, routing=replace(self.routing, uneven=1.0))
 
     def _share(self, matrix: Matrix) -> float:
         return self.routing.active / matrix.experts if self.routing and matrix.experts > 1 else 1.0
@@ -193,6 +208,14 @@ class Transformer:
         """Parameters that one token passes, the experts it is not sent to left out."""
         own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
         return own + sum(layer.count * part.active_parameters for layer in self.layers for part in layer.parts)
+
+    @property
+    def even(self) -> Transformer:
+        """The model with experts that all ranks use alike, itself where they do."""
+        routings = (part.routing for layer in self.layers for part in layer.parts)
+        if all(routing is None or routing.uneven == 1 for routing in routings):
+            return self
+        return replace(self, layers=tuple(replace(layer, parts=tuple(part.even for part in layer.parts)) for layer in self.layers))
 
     @property
     def _table(self) -> int:
