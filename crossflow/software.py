@@ -38,8 +38,10 @@ class AttentionKernel(FileModel):
 class Overlap(FileModel):
     """What runs beside computing, each on a stream of its own."""
 
-    tensor: Literal["none", "backward"] = Field(
-        default="none", description="backward: collectives of input gradients run beside the weight gradient's product"
+    tensor: Literal["none", "backward", "pipelined"] = Field(
+        default="none",
+        description="backward: collectives of input gradients run beside the weight gradient's product; pipelined: with sequence "
+        "parallelism gathers and scatters also go in pieces, a rank's at a time, beside the products that take or make them",
     )
     data: bool = Field(default=False, description="gradients are reduced in buckets while the last backward pass runs")
     gather: bool = Field(default=False, description="weights of the next layer are gathered while this one computes (FSDP prefetch)")

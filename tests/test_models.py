@@ -38,7 +38,7 @@ COUNTED = {
     "llama3.1-405b": 405_853_388_800, "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_630_071_296, "deepseek-v2": 235_741_434_880,
     "bloom-176b": 176_247_271_424, "mpt-125m": 125_311_488, "mpt-760m": 760_470_528, "mpt-1b": 1_315_950_592, "bert-base": 110_106_428,
     "bert-large": 336_226_108, "t5-large": 737_668_096, "t5-11b": 11_307_321_344, "gpt2-345m": 354_823_168, "gpt2-xl": 1_557_611_200,
-    "vit-l": 304_326_632,
+    "vit-l": 304_326_632, "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
     "bert-exlarge": 336_226_108 + 24 * (12 * 1024**2 + 13 * 1024),  # BERT-large with as many layers again
 }  # fmt: skip
 # As printed in papers, within half a unit of the last digit printed where no tolerance is given.
@@ -49,6 +49,8 @@ PRINTED = [
     ("megatron-310b", 310.1e9, 0.05e9), ("megatron-530b", 529.6e9, 0.05e9), ("megatron-1t", 1008.0e9, 0.05e9), ("mpt-7b", 6.65e9, 0.02e9),
     ("mpt-3b", 2.65e9, 0.005e9), ("mpt-30b", 29.96e9, 0.02e9), ("vit-h", 632e6, 0.5e6), ("vit-10b", 10.07e9, 0.01e9), ("vit-25b", 25.49e9, 0.01e9),
     ("vit-60b", 60.41e9, 0.02e9), ("vit-120b", 120.8e9, 0.05e9), ("gpt4-1.8t", 1815.5e9, 0.5e9),
+    ("gpt3-5b", 5e9, 0.5e9), ("gpt3-20b", 20e9, 0.6e9), ("nemotron3-8b", 8e9, 0.6e9), ("nemotron3-22b", 22e9, 0.8e9),
+    ("nemotron4-340b", 331.6e9 + 9.4e9, 0.1e9),
 ]  # fmt: skip
 
 
@@ -67,7 +69,15 @@ def test_every_preset_is_checked_against_a_published_count():
 
 
 @pytest.mark.parametrize(
-    ("name", "active"), [("mixtral-8x7b", 12.9e9), ("mixtral-8x22b", 39e9), ("deepseek-v2", 21e9), ("deepseek-v3", 37e9)]
+    ("name", "active"),
+    [
+        ("mixtral-8x7b", 12.9e9),
+        ("mixtral-8x22b", 39e9),
+        ("deepseek-v2", 21e9),
+        ("deepseek-v3", 37e9),
+        ("qwen3-30b-a3b", 3.3e9),
+        ("qwen3-235b-a22b", 22e9),
+    ],
 )
 def test_parameters_that_a_token_passes(name, active):
     """As the papers print them: to the last digit for Mixtral, the embedding in or out for DeepSeek (2%)."""

@@ -21,10 +21,11 @@ GPT = {
 }  # fmt: skip
 PLANS = [
     "dp1", "tp8", "tp2-sp-cp2-dp4-z1", "dp16-z2-mb2", "dp16-z3-full", "dp16-z3-g8", "pp4-dp4", "tp2-pp4-dp2-v2-full",
-    "tp2-pp4-dp2-gpipe", "tp4-atp1-mlptp2-dp4-mb4-sp", "dp16-z3-unsharded:mlp+embedding-full", "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera",
+    "tp2-pp4-dp2-gpipe", "tp2-pp2-dp4-v2-first1-last3-sp", "tp4-atp1-mlptp2-dp4-mb4-sp", "dp16-z3-unsharded:mlp+embedding-full",
+    "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera",
     "pp2-dp2-z1-offload:optimizer+activations", "dp8-z3-offload:optimizer+weights",
 ]  # fmt: skip
-STACKS = ["megatron-lm-2022", "megatron-core", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal"]
+STACKS = ["megatron-lm-2022", "megatron-core", "nemo", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal"]
 OTHERS = [
     {"system": {"template": "pathfinder", "devices": 32}, "workload": "lstm-16k", "strategy": "RC-2-2-d8"},
     {"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d4-p2"},
@@ -43,7 +44,7 @@ def scenario(strategy, software="megatron-lm-2022", **workload):
     return crossflow.from_dict({**devices, "workload": {**GPT, **workload}, "strategy": strategy, "software": software})
 
 
-@pytest.fixture(scope="module", params=list(itertools.product(PLANS, STACKS[:4])), ids="-".join)
+@pytest.fixture(scope="module", params=list(itertools.product(PLANS, STACKS[:5])), ids="-".join)
 def made(request):
     strategy, software = request.param
     given = scenario(strategy, software)

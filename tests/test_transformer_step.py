@@ -16,6 +16,7 @@ from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan, plan_problem
 from crossflow.software import load_stack
 from crossflow.step import Machine
+from crossflow.step.passes import hidden_in_pieces
 from crossflow.step.slots import gathered, reduced
 from crossflow.step.stages import counts
 from crossflow.step.transformer import transformer_step
@@ -42,6 +43,7 @@ PLANS = [
     Plan(tp=2, pp=4, dp=2, virtual_stages=2, recompute="full"),
     Plan(tp=2, pp=2, dp=4, schedule="gpipe", micro_batch=2),
     Plan(pp=3, first_stage=2, dp=8),
+    Plan(pp=2, virtual_stages=2, first_stage=3, last_stage=1, dp=8),
     Plan(tp=2, pp=2, dp=4, zero=1, offload=("optimizer", "activations")),
     Plan(dp=8, zero=3, offload=("optimizer",)),
     Plan(dp=16, zero=3, offload=("optimizer", "weights", "activations")),
@@ -470,6 +472,27 @@ def test_reducing_behind_is_two_streams(case):
     ends_of = {"layers": np.array([float(layers)]), "first": np.array([g]), "last": np.array([r])}
     assert reduced(*whole, **ends_of, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-9)
     assert reduced(*whole, **ends_of, ahead=False)[0] == pytest.approx(layers * (c + g + r), rel=1e-12)
+
+
+@given(st.integers(2, 16), *[st.floats(1e-6, 1e2)] * 2)
+def test_a_gather_in_pieces_is_two_streams(ranks, piece, hop):
+    """Pieces come one after the other while those that are there are multiplied; a scatter is the same backward in time."""
+    sends, products = [("hop", i) for i in range(1, ranks)], [("product", i) for i in range(ranks)]
+    number = {task: i for i, task in enumerate(sends + products)}
+    after = [() for _ in sends] + [() if i == 0 else (number["hop", i],) for _, i in products]
+    durations = [hop] * len(sends) + [piece] * len(products)
+    _, ends = run_tasks(durations, after, ["network"] * len(sends) + ["device"] * len(products))
+    sent, product = (np.array([value]) for value in ((ranks - 1) * hop, ranks * piece))
+    hidden = hidden_in_pieces(sent, product, np.array([float(ranks)]))
+    assert (product + sent - hidden)[0] == pytest.approx(ends.max(), rel=1e-9)
+
+
+def test_pieces_travel_beside_products_with_sequence_parallelism_alone():
+    for apart, together in ((Plan(tp=8, dp=2), False), (Plan(tp=8, dp=2, sequence_parallel=True), True)):
+        backward, pipelined = (step(apart, machine=machine_of(stack_of(host=False, tensor=value))) for value in ("backward", "pipelined"))
+        assert (pipelined.total < backward.total) == together
+        assert pipelined.communication.keys() == backward.communication.keys()
+        assert sum(pipelined.exposed.values()) <= sum(backward.exposed.values())
 
 
 @pytest.mark.parametrize("what", ["data", "gather", "pipeline", "context", "optimizer", "tensor"])

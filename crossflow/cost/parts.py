@@ -38,6 +38,7 @@ class PartTimes:
     kernels : kernels launched. [1]
     flops, energy, traffic : operations, their energy, and bytes of main memory. [flop], [J], [B]
     measured : of the time of kernels, what was measured. [s]
+    products : time of every matrix product, in the order of `Kernels.products`, shape (products, n). [s]
     """
 
     units: tuple[str, ...]
@@ -49,6 +50,7 @@ class PartTimes:
     energy: Array
     traffic: Array
     measured: Array
+    products: Array
 
 
 def part_times(
@@ -71,7 +73,7 @@ def part_times(
     def total(name: str) -> Array:
         return np.asarray(members @ np.concatenate([part[name] for part in parts])).reshape(len(units), len(PHASES), n)
 
-    return PartTimes(units=tuple(units), **{name: total(name) for name in parts[0]})
+    return PartTimes(units=tuple(units), products=parts[0]["compute"], **{name: total(name) for name in parts[0]})
 
 
 def kernel_times(

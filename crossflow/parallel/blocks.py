@@ -19,7 +19,7 @@ from crossflow.parallel.plan import Type
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import HALF, Fusion, SoftwareStack
 from crossflow.workload.job import Job
-from crossflow.workload.transformer import Attention, Matrix, Part, Transformer
+from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Transformer
 
 # forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
@@ -30,7 +30,11 @@ MASK = 1.0  # a dropout mask is a byte an element [B]
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A collective of a part: `size` [B] of shape (n,), among a group, in a phase; `hides` where it may run beside the weight gradient."""
+    """A collective of a part: `size` [B] of shape (n,), among a group, in a phase.
+
+    It may run beside the weight gradient where it `hides`, and in pieces beside the products of the indices `along`, which take or
+    make what it carries.
+    """
 
     part: str
     phase: Phase
@@ -38,6 +42,7 @@ class Message:
     size: Array
     group: str
     hides: bool = False
+    along: tuple[int, ...] = ()
 
 
 class Product(NamedTuple):
@@ -111,6 +116,7 @@ class _Builder:
     passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    divided: dict[tuple[str, Cut, Phase], tuple[int, ...]] = field(default_factory=dict)  # products of a unit, by how they are cut
 
     def __post_init__(self) -> None:
         self.model, self.element, self.dropout = self.job.model, self.job.element, self.job.dropout
@@ -263,7 +269,7 @@ class _Builder:
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
         size = mine * part.width * e
         if part.routing is None:
-            self._gathered(unit, size, size, self._group(type_of(part)))
+            self._gathered(unit, size, size, self._group(type_of(part)), pieces=self.stack.overlap.tensor == "pipelined")
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
@@ -287,20 +293,25 @@ class _Builder:
         """Name of the group that shares a layer of some type."""
         return f"{kind}_tensor" if kind in self.layout.own_tensor else "tensor"
 
-    def _gathered(self, unit: str, size: Array, again: Array, group: str) -> None:
+    def _gathered(self, unit: str, size: Array, again: Array, group: str, *, pieces: bool = False) -> None:
         """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it.
 
-        `again` is what was kept divided and must be whole once more for the weight gradient. [B]
+        `again` is what was kept divided and must be whole once more for the weight gradient. [B] With `pieces` the halves go along
+        with the products that take what is gathered (cut by columns; backward by rows), and make what is scattered.
         """
         scattered = self.layout.sequence_parallel
         whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
         add = self.messages.append
         add(Message(part=unit, phase="forward", collective="all_reduce", size=whole, group=group))
-        add(Message(part=unit, phase="forward", collective="all_gather", size=split, group=group))
-        add(Message(part=unit, phase="forward", collective="reduce_scatter", size=split, group=group))
-        hides = self.stack.overlap.tensor == "backward"
+        found: dict[tuple[str, Cut, Phase], tuple[int, ...]] = self.divided if pieces else {}
+        columns, rows = found.get((unit, "column", "forward"), ()), found.get((unit, "row", "forward"), ())
+        add(Message(part=unit, phase="forward", collective="all_gather", size=split, group=group, along=columns))
+        add(Message(part=unit, phase="forward", collective="reduce_scatter", size=split, group=group, along=rows))
+        hides = self.stack.overlap.tensor != "none"
         add(Message(part=unit, phase="input", collective="all_reduce", size=whole, group=group, hides=hides))
-        add(Message(part=unit, phase="input", collective="all_gather", size=split, group=group))
+        add(
+            Message(part=unit, phase="input", collective="all_gather", size=split, group=group, along=found.get((unit, "row", "input"), ()))
+        )
         add(Message(part=unit, phase="input", collective="reduce_scatter", size=split, group=group, hides=hides))
         add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, again, 0.0), group=group, hides=hides))
 
@@ -372,14 +383,22 @@ class _Builder:
         forward: Phase = "end" if end else "forward"
         wide, add = unit in ("embedding", "head") or matrix.name == "router", self.products.append
         add(Product(unit, forward, tokens, n, k, copies, wide=wide))
+        self._divided(unit, matrix, "forward")
         if not first:
             add(Product(unit, "input", tokens, k, n, copies, wide=wide))
+            self._divided(unit, matrix, "input")
         add(Product(unit, "weight", k, n, tokens, copies, self.fused("accumulation"), wide=wide))
         if self.narrow and not wide:
             self._narrow(unit, forward, tokens * copies, n, k, copies)
         if self.cast:
             self._pass(unit, forward, n * k * copies * self.cast)
             self._pass(unit, "weight", n * k * copies * self.cast)
+
+    def _divided(self, unit: str, matrix: Matrix, phase: Phase) -> None:
+        """Note that the last product is one of a unit's that a tensor group divides."""
+        if matrix.over == "tokens":
+            key = (unit, matrix.cut, phase)
+            self.divided[key] = (*self.divided.get(key, ()), len(self.products) - 1)
 
     def _narrow(self, unit: str, forward: Phase, rows: Array, n: Array, k: Array, copies: Array) -> None:
         """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.

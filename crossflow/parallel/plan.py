@@ -46,7 +46,7 @@ class Plan:
     micro_batch : samples of one microbatch and replica.
     recompute : what the backward pass computes again: nothing, attention's scores, or whole layers.
     schedule : order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file.
-    first_stage, last_stage : layers of the first and the last stage where they differ from the others; 0 for even stages.
+    first_stage, last_stage : layers of the first and the last stage, or chunk, where they differ from the others; 0 for even ones.
     offload : what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations.
     placement : how ranks lie on consecutive devices, nearest first; context ranks lie nearest among those of dp.
     """
@@ -225,8 +225,10 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
             return f"{width} inner elements of the MLP do not divide by {_named(plan, 'mlp')}"
     if plan.pp * plan.virtual_stages > model.depth * (2 if balanced else 1):
         return f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages} chunks, but the model has {model.depth} layers"
-    if plan.virtual_stages > 1 and model.depth % (plan.pp * plan.virtual_stages):
-        return f"{model.depth} layers do not divide by pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
+    if plan.virtual_stages > 1 and not (plan.first_stage or plan.last_stage):
+        chunks = plan.pp * plan.virtual_stages
+        if model.depth % chunks and (model.depth + 2) % chunks:
+            return f"{model.depth} layers do not divide by pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
     if plan.virtual_stages > 1 and plan.pp == 1:
         return "virtual_stages > 1 needs a pipeline, but pp = 1"
     if plan.first_stage or plan.last_stage or not balanced:

@@ -269,7 +269,7 @@ class _Step:
                 exchanged = self._send(self.embedding.backward, "embedding", (through,))
             last = self._send(unit.after_input, unit.layer, (through,)) if back else through
             if job.trains(unit.layer):
-                waits = through if self.machine.stack.overlap.tensor == "backward" else last
+                waits = last if self.machine.stack.overlap.tensor == "none" else through
                 self._reduce(i, self._compute(i, [WEIGHT], (waits,)), final=not self._more(i))
         if job.trains("embedding"):
             last = self._update_tables(exchanged or last)

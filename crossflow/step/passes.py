@@ -179,9 +179,15 @@ def _passes(task: Task, times: PartTimes, layout: Layout, wires: Wires, machine:
     backward[2] += np.where(full & first, stack.host.stall, 0.0)
     blocking = sent.copy()
     blocking[:, 1] -= hides
+    covered = np.zeros((2, len(names), n))
+    for i in (i for i, message in enumerate(messages) if message.along):
+        product = times.products[list(messages[i].along)].sum(axis=0)
+        hidden = hidden_in_pieces(took[i], product, getattr(layout, messages[i].group).size)
+        blocking[of[i], phase[i], unit[i]] -= hidden
+        covered[phase[i], unit[i]] += hidden
     if stack.overlap.context:  # around the ring while attention computes
         core, ring = np.stack([times.compute[:, FORWARD], times.compute[:, INPUT]]), around.sum(axis=0)
-        beside = np.minimum(ring, core)
+        beside = np.minimum(ring, core - covered)
         share = share_of(beside, ring)
         blocking -= share * around
     resent = np.where(full, sent[:, 0], 0.0)
@@ -204,6 +210,15 @@ def _passes(task: Task, times: PartTimes, layout: Layout, wires: Wires, machine:
         host=issued * host.kernel + listed * host.rank + host.layer,
         host_weight=launched[:, WEIGHT] * host.kernel,
     )
+
+
+def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:
+    """Part of the time of a gather or scatter that a product hides which takes or makes its pieces one by one. [s]
+
+    There is a piece a rank. Its own is there at once, or is made last, and does not travel: nothing moves beside the product of
+    one piece in so many (Wang et al., "Overlap Communication with Dependent Computation via Decomposition", ASPLOS 2023).
+    """
+    return np.minimum(sent, product * (ranks - 1.0) / ranks)
 
 
 def ends_of(names: Sequence[str]) -> Mask:

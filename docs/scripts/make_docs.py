@@ -384,8 +384,39 @@ def validation_page(report: Report, *, full: bool) -> str:
     for table in report.tables:
         text += f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
     text += f"## Where it is weak\n\n{prose()['weak']}\n\n"
+    text += f"## Runs that NVIDIA publishes\n\n{prose()['published']}\n\n{_published()}\n"
     text += f"## Points that MAD-Max prints\n\n{prose()['points']}\n\n{_points()}\n"
     return text + f"## Generated devices against datasheets\n\n{_anchors()}"
+
+
+# Training rates that NVIDIA prints of its own code, with their layouts.
+PUBLISHED = ROOT / "tests" / "data" / "nvidia_runs.csv"
+
+
+def _published() -> str:
+    """Rates that NVIDIA publishes, and ours."""
+    rows, errors = [], dict[str, list[float]]()
+    with PUBLISHED.open(encoding="utf-8") as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("#")):
+            gpus, domain = int(row["gpus"]), int(row["domain"])
+            workload = {"model": row["model"], "dtype": row["dtype"], **{name: int(row[name]) for name in ("global_batch", "sequence")}}
+            system = {"template": row["system"], "devices_per_node": domain, "nodes": gpus // domain}
+            given = {"system": system, "workload": workload, "strategy": row["strategy"], "software": "nemo"}
+            ours = float(crossflow.predict(crossflow.from_dict(given)).score.tokens_per_second[0]) / gpus
+            measured = float(row["tokens_per_second_per_gpu"])
+            errors.setdefault(row["kind"], []).append(ours / measured - 1)
+            device = next(iter(re.findall(r"g?[bh]\d+", row["system"]))).upper()
+            told = (row["release"], row["model"], f"{gpus} {device}", row["dtype"], row["strategy"])
+            rows.append((*told, f"{measured:,.0f}", f"{ours:,.0f}", _percent(errors[row["kind"]][-1])))
+    titles = {"dense": "dense models", "experts": "mixtures of experts"}
+    whole = [(titles[kind], str(len(found)), *(_percent(value) for value in _sizes(found))) for kind, found in errors.items()]
+    table = markdown(("release", "model", "GPUs", "type", "strategy", "tokens/s a GPU", "crossflow", "error"), rows, right=(5, 6, 7))
+    return markdown(("", "runs", "median", "mean", "bias"), whole, right=range(1, 5)) + "\n" + table
+
+
+def _sizes(found: Sequence[float]) -> tuple[float, float, float]:
+    """Median and mean of the errors' sizes, and their mean."""
+    return float(np.median(np.abs(found))), float(np.mean(np.abs(found))), float(np.mean(found))
 
 
 # Vision transformers that MAD-Max measured (ISCA 2024, Fig. 8; artifact sheet B), and what it predicted.
