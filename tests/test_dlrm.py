@@ -390,8 +390,8 @@ def test_a_dot_interaction_and_a_device_without_known_tiles():
 def test_measured_points_of_mad_max():
     """Table I on 128 A100 of ZionEX, 64K samples: 67.4 ms one after the other, 1.2 and 3.4 million samples a second.
 
-    The measured 82.37 % of exposed communication cannot be met beside the other two: they leave 67.4 - 54.6 ms hidden, which
-    would be 17.63 % of 72.6 ms of communication, more than the whole. What follows from our step is 71 %.
+    Exposed is in its code what of a step is neither matrix product nor lookup, over all communication: 82.37 %. Communication that
+    no kernel hides it cannot be: the other two leave 67.4 - 54.6 ms hidden, 17.63 % of 72.6 ms, more than the whole.
     """
     a, b = (step(preset(name, global_batch=65536)) for name in ("dlrm-a", "dlrm-b"))
     sent = sum(a.communication.values())[0]
@@ -399,4 +399,6 @@ def test_measured_points_of_mad_max():
     assert 1e3 * (busy + sent) == pytest.approx(67.40, rel=0.03)
     assert 65536 / a.total[0] == pytest.approx(1.2e6, rel=0.03)
     assert 65536 / b.total[0] == pytest.approx(3.4e6, rel=0.08)
-    assert a.breakdown["exposed_communication"][0] / sent == pytest.approx(0.8237, abs=0.13)
+    rest = a.total[0] - a.bound["compute"][0] - a.by_layer["embedding.compute"][0]
+    assert rest / sent == pytest.approx(0.8237, rel=0.03)
+    assert a.breakdown["exposed_communication"][0] < rest
