@@ -15,6 +15,7 @@ from crossflow.arrays import plain
 from crossflow.evaluation import evaluate, machine
 from crossflow.operating import operation_of, reference_peak, run_cost
 from crossflow.parallel import Plan
+from crossflow.parallel.hierarchy import is_hierarchy
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
@@ -94,7 +95,7 @@ class Prediction:
                     for use in self.device.usage
                 ],
             },
-            "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": str(self.scenario.strategy)},
+            "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": self.scenario.strategy_text},
             "provenance": _provenance(self.scenario),
         }
 
@@ -104,7 +105,8 @@ class Prediction:
         scenario = self.scenario
         if not isinstance(scenario.strategy, Plan) or self.reason is None or not self.score.buildable[0]:
             return ()
-        return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device))
+        by_types = is_hierarchy(scenario.document.data.get("strategy"))  # whose keys a plan's are not
+        return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=by_types)
 
     @functools.cached_property
     def serving(self) -> Mapping[str, float | None]:
@@ -118,7 +120,7 @@ class Prediction:
             return {}
         if workload.task == "prefill":
             return {"ttft_s": _number(self.score.step_time), "input_throughput_tokens_per_s": _number(self.score.tokens_per_second)}
-        reading = evaluate(variant(self.scenario, {"workload.task": "prefill", "workload.sequence": workload.prompt or workload.sequence}))
+        reading = evaluate(variant(self.scenario, {"workload.task": "prefill"}))
         first, each = float(reading.step_time[0]), float(self.score.step_time[0])
         output = workload.output or 1
         return {

@@ -22,7 +22,7 @@ from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.parallel.plan import ORDER
 from crossflow.paths import with_quantity
 from crossflow.software import SoftwareStack, load_stack
-from crossflow.strategies import AnyStrategy, Workload, fitting, read_strategy, strategy_problem
+from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
 from crossflow.workload.huggingface import huggingface_document
@@ -142,6 +142,11 @@ class Scenario:
         return self.stack is not None and self.stack.stages == "balanced"
 
     @property
+    def strategy_text(self) -> str:
+        """The strategy as text that reads back as itself."""
+        return as_text(self.strategy, self.workload)
+
+    @property
     def tokens_per_sample(self) -> int:
         """Tokens that one sample counts in a step, 0 where the word has no meaning."""
         if isinstance(self.workload, TransformerSpec):
@@ -164,7 +169,7 @@ class Scenario:
         return _restored, (json.dumps(self.document.data), self.base, self.name)
 
     def __repr__(self) -> str:
-        return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy})"
+        return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy_text})"
 
 
 @functools.lru_cache(maxsize=64)
@@ -180,7 +185,7 @@ def _graph(workload: LstmSpec | GemmSpec) -> Graph:
 @functools.lru_cache(maxsize=64)
 def _job(workload: TransformerSpec) -> Job:
     model = workload.transformer()
-    prompt, output = workload.prompt or model.tokens, workload.output or 0
+    prompt, output = workload.tokens, workload.output or 0
     return Job(
         model=model,
         task=workload.task,
@@ -219,7 +224,7 @@ def check_strategy(scenario: Scenario) -> None:
     hosted = scenario.system.host is not None
     problem = strategy_problem(scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted)
     if problem is not None:
-        raise StrategyError(f"strategy {scenario.strategy}: {problem}")
+        raise StrategyError(f"strategy {scenario.strategy_text}: {problem}")
 
 
 def spelled_out(document: Document) -> Document:

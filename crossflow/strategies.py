@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from crossflow.architecture import SystemSpec
-from crossflow.errors import StrategyError
+from crossflow.errors import StrategyError, did_you_mean
 from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, parse_plan, parse_strategy, plan_problem
 from crossflow.parallel.hierarchy import (
     Hierarchy,
@@ -17,7 +17,7 @@ from crossflow.parallel.hierarchy import (
     legal_hierarchies,
     parse_hierarchy,
 )
-from crossflow.parallel.layer_types import plan_of_roles, roles_and_options
+from crossflow.parallel.layer_types import ROLES, plan_of_roles, roles_and_options
 from crossflow.parallel.plan import DEGREES
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
@@ -52,9 +52,11 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
         return parse_hierarchy(written)
     if not isinstance(workload, TransformerSpec):
         return parse_strategy(written)
-    if is_hierarchy(written) and system is not None:
-        node = min(system.devices_per_node, system.device_count)
+    if is_hierarchy(written):
         roles, options = roles_and_options(written)
+        if system is None:
+            return None
+        node = min(system.devices_per_node, system.device_count)
         nodes, experts = system.device_count // node, workload.experts is not None
         return plan_of_roles(roles, workload.global_batch, node, nodes, experts=experts, options=_options(options))
     return read_plan(written, workload)
@@ -88,8 +90,18 @@ def read_plan(written: str | Mapping[str, Any], workload: TransformerSpec) -> Pl
     return replace(plan, micro_batch=max(requests // plan.pp, 1) if requests % plan.pp == 0 else requests)
 
 
+def as_text(strategy: AnyStrategy, workload: Workload) -> str:
+    """A strategy as text that reads back as itself: of a service with its microbatch, for what its plans mean by default is another."""
+    service = isinstance(workload, TransformerSpec) and workload.task != "training"
+    return strategy.text(always=("micro_batch",)) if service and isinstance(strategy, Plan) else str(strategy)
+
+
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Further options beside layer types, as a plan has them; its degrees follow from the layer types."""
+    known = sorted(field.name for field in fields(Plan) if field.name not in DEGREES)
+    strange = [f"unknown key '{key}'{did_you_mean(str(key).lower(), [*ROLES, *known])}" for key in given if key not in (*known, *DEGREES)]
+    if strange:
+        raise StrategyError(f"strategy: {'; '.join(strange)}; layer types: {', '.join(ROLES)}; options beside them: {', '.join(known)}")
     plan = parse_plan(given)
     wrong = [key for key in given if key in DEGREES]
     if wrong:
@@ -152,5 +164,5 @@ def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...
     if isinstance(workload, TransformerSpec):
         training = workload.task == "training"
         plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, training=training)
-        return tuple(str(plan) for plan in plans)
+        return tuple(as_text(plan, workload) for plan in plans)
     return legal_strategies(workload.graph(), node * count)

@@ -177,6 +177,13 @@ def test_switches_of_nvlink_4_on_reduce_and_older_ones_do_not():
     assert made[-1, 0] / made[-1, 1] == pytest.approx((2 * 7 / 8 + 0.439) / (1 + 1 / 8 + 0.439) * 400 / 399, rel=1e-3)
 
 
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("intra", ["nvswitch", "nvswitch-sharp", "nvl72"])
+def test_faster_links_of_a_switch_are_never_slower(intra, collective):
+    rates = np.linspace(400e9, 1.2e12, 81)
+    assert_no_faster(*(time(fabric(intra, link=some), collective, 8) for some in (rates[:-1], rates[1:])))
+
+
 @pytest.mark.parametrize("rate", ["link", "host", "nic"])
 @pytest.mark.parametrize(("ranks", "per_node"), [(2, 2), (5, 5), (8, 8), (2, 1), (16, 2), (64, 8)])
 def test_faster_links_never_slow(rate, ranks, per_node):

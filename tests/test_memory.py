@@ -1,16 +1,18 @@
 """Memory of a step: published closed forms, what sharing out adds up to, laws, what frees memory, and measured peaks."""
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from crossflow.architecture import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
+from crossflow.parallel.plan import Plan, parse_plan
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import load_stack
 from crossflow.step.activations import activations
@@ -321,7 +323,7 @@ def test_remedies_tell_what_each_change_frees(machine):
     assert remedies(job, plan, 64, machine()) == (
         "micro_batch: 4 frees 46.5 GiB and fits with 10.8 GiB to spare",
         "recompute: selective frees 60.4 GiB and fits with 24.7 GiB to spare",
-        "tp: 2 (dp: 4) frees 57.1 GiB and fits with 21.3 GiB to spare",
+        "tp: 2 (dp: 4, sequence_parallel: true) frees 57.1 GiB and fits with 21.3 GiB to spare",
     )
 
 
@@ -329,9 +331,8 @@ def test_remedies_tell_what_each_change_frees(machine):
 def test_a_remedy_fits_on_as_many_devices(machine, plan):
     job = job_of(layers=40, hidden=5120, heads=40, ffn=20480, sequence=2048)
     for sentence in remedies(job, plan, 64, machine()):
-        changes = dict(part.split(": ") for part in sentence.split(" frees ")[0].replace(" (", " and ").replace(")", "").split(" and "))
-        values = {key: value if key == "recompute" else int(value) for key, value in changes.items()}
-        new = replace(plan, **values, sequence_parallel=plan.sequence_parallel or (values.get("tp", 0) > plan.tp == 1))
+        told = re.split(" and |, ", sentence.split(" frees ")[0].replace(" (", ", ").replace(")", ""))
+        new = replace(plan, **yaml.safe_load("\n".join(told)))  # what the sentence says, and nothing else
         assert new.devices == plan.devices
         assert memory(job, layout_of(new), machine()).fits[0]
 
@@ -351,6 +352,24 @@ def test_experts_and_layer_types_on_more_ranks_are_remedies(machine, plan, remed
     assert not memory(job, layout_of(plan), machine()).fits[0]
     found = remedies(job, plan, 64, machine())
     assert any(sentence.startswith(f"{remedy} frees ") for sentence in found), found
+
+
+def test_a_remedy_of_a_strategy_by_layer_type_says_the_plan_too(machine):
+    job, plan = job_of(layers=24, hidden=2048, heads=16, ffn=8192, sequence=2048, dropout=True), Plan(dp=8, micro_batch=8)
+    for sentence, whole in zip(remedies(job, plan, 64, machine()), remedies(job, plan, 64, machine(), whole=True), strict=True):
+        text = re.search(r" \(([^()]*)\) frees", whole)[1]
+        assert whole.replace(f" ({text}) frees", " frees") == sentence
+        assert memory(job, layout_of(parse_plan(text)), machine()).fits[0]
+
+
+def test_a_tensor_group_that_gathers_nothing_keeps_no_space_for_it(machine):
+    """nanotron keeps work spaces of collectives of tensor groups."""
+    alone, copies = (
+        Plan(dp=16, zero=1),
+        Plan(tp=8, attention_tp=1, mlp_tp=1, embedding_tp=1, dp=2, micro_batch=8, zero=1, sequence_parallel=True),
+    )
+    found = memory(job_of(LLAMA), layout_of(alone, copies), machine("nanotron"))
+    assert found.total[0] == pytest.approx(found.total[1], rel=1e-12)
 
 
 def test_a_model_too_large_for_its_devices_is_told(machine):

@@ -7,7 +7,9 @@ import pytest
 from crossflow.errors import CrossflowError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.parallel import legal_strategies, parse_strategy, transform
-from crossflow.scenario import from_dict
+from crossflow.prediction import predict
+from crossflow.scenario import check_strategy, from_dict
+from crossflow.strategies import every_strategy
 
 
 def brute(graph, devices):
@@ -41,6 +43,7 @@ def test_legal_strategies_are_those_that_transform(lstm, devices, hidden):
 
 CLUSTER = {"template": "a100-ib-cluster", "nodes": 2}
 SMALL = {"model": "megatron-7.5b", "global_batch": 64}
+LLAMA = {"model": "llama2-7b", "global_batch": 64}
 
 
 def scenario_of(**parts):
@@ -59,6 +62,47 @@ def test_a_service_takes_all_requests_of_a_replica_at_once():
     assert scenario_of(workload=decode, strategy="tp8-dp2").strategy.micro_batch == 32
     assert scenario_of(workload=decode, strategy="tp8-dp2-mb4").strategy.micro_batch == 4
     assert scenario_of(workload=SMALL, strategy="tp8-dp2").strategy.micro_batch == 1
+
+
+def test_strategies_of_services_read_back_as_themselves():
+    """Text without a microbatch means all requests at once, so that one request at a time is written out."""
+    decode = {**LLAMA, "task": "decode", "prompt": 2048, "output": 128}
+    one = scenario_of(workload=decode, strategy={"tp": 8, "dp": 2, "micro_batch": 1})
+    assert one.strategy_text == "tp8-dp2-mb1"
+    score = evaluate(one, {"strategy": [one.strategy_text, "tp8-dp2"]})
+    assert score.step_time[0] == predict(one).score.step_time[0] > 5 * score.step_time[1]
+    texts = every_strategy(one.workload, one.nodes)
+    assert "tp8-dp2-mb1" in texts
+    assert all(scenario_of(workload=decode, strategy=text).strategy_text == text for text in texts)
+
+
+def test_a_service_reads_its_prompts_whatever_the_models_sequence():
+    def reading(**changes):
+        return predict(scenario_of(workload={**LLAMA, "task": "prefill", "output": 8, **changes}, strategy="tp8-dp2"))
+
+    short, long, plain = reading(prompt=256), reading(prompt=1024), reading(sequence=1024)
+    assert 3.5 < long.step_time / short.step_time < 5.0
+    assert long.step_time == plain.step_time == reading(prompt=1024, sequence=512).step_time
+    assert long.serving["input_throughput_tokens_per_s"] == pytest.approx(64 * 1024 / long.step_time)
+    writing = predict(scenario_of(workload={**LLAMA, "task": "decode", "prompt": 1024, "output": 8}, strategy="tp8-dp2"))
+    assert writing.serving["ttft_s"] == long.step_time
+
+
+@pytest.mark.parametrize("task", ["prefill", "decode"])
+def test_prompts_that_ranks_do_not_divide_are_told_with_their_place(task):
+    workload = {**LLAMA, "task": task, "prompt": 1023, "output": 8}
+    with pytest.raises(CrossflowError, match="the 1023 tokens of a sample do not divide by cp x tp = 8"):
+        check_strategy(scenario_of(workload=workload, strategy="tp8-dp2-sp"))
+    assert predict(scenario_of(workload={**workload, "prompt": 1024, "sequence": 1023}, strategy="tp8-dp2-sp")).serving["ttft_s"] > 0
+
+
+def test_what_is_wrong_beside_layer_types():
+    with pytest.raises(CrossflowError, match=r"'MLP'; did you mean 'mlp'\?; layer types: transformer, dense, attention, mlp") as told:
+        scenario_of(strategy={"attention": ["ddp"], "MLP": ["tp", "ddp"]})
+    assert "attention_tp" not in str(told.value)
+    with pytest.raises(CrossflowError) as told:
+        scenario_of(system={**CLUSTER, "nodes": None, "devices": 12}, strategy={"attention": ["ddp"], "mlp": ["tp", "ddp"]})
+    assert "strategy" not in str(told.value)
 
 
 def test_models_that_write_no_tokens_do_not_decode():

@@ -324,6 +324,17 @@ def test_a_token_that_is_written_costs_less_than_a_prompt_and_more_with_its_cont
     assert long < step(Plan(micro_batch=64), job=job_of("prefill"), machine=machine).total[0]
 
 
+def test_latent_attention_reads_its_cache_as_it_is():
+    """A written token of DeepSeek's attention reads weights and latents once, on every rank of a tensor group."""
+    latent = {"layers": 4, "latent": {"query_rank": 384, "kv_rank": 512, "nope": 128, "rope": 64, "value": 128}, "vocabulary": 1024}
+    for plan in (Plan(micro_batch=64), Plan(tp=4, micro_batch=64)):
+        machine = machine_of(stack_of("megatron-core", host=False))
+        found = step(plan, job=job_of("decode", context=4096, positions="rotary", **latent), machine=machine)
+        cache = 64 * 4 * 4096 * (512 + 64) * 2
+        held = plan.tp * (found.memory["weights"][0] + cache)
+        assert held < found.traffic[0] < 1.25 * held
+
+
 def test_all_wait_for_the_fullest_rank_and_do_no_more_for_it():
     plan = Plan(dp=8, ep=8, micro_batch=2)
     even, uneven = (step(plan, job=job_of(experts={"count": 16, "active": 2, "uneven": factor})) for factor in (1.0, 1.5))

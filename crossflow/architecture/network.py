@@ -27,7 +27,8 @@ class FabricParameters(FileModel):
     switch_step: Time = Field(description="pipeline step of a ring over NVSwitch / bonded NVLink")
     in_switch_fill: Time = Field(description="in-switch reduction: fill time per rank")
     in_switch_efficiency_nvlink5: Ratio = Field(
-        description="in-switch reduction on NVLink 5 (>= 800 GB/s a GPU: Blackwell, NVL72), over eff_switch"
+        description="in-switch reduction on NVLink 5 (900 GB/s a GPU: Blackwell, NVL72), over switch_efficiency; 1 on NVLink 4,"
+        " in between in proportion"
     )
     switch_transfer_efficiency: Ratio = Field(description="send/recv over NVSwitch")
     bridge_transfer_efficiency: Ratio = Field(description="send/recv over a bridged pair (timed to the last hand-over, so > 1)")

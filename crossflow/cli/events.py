@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
 def headline(scenario: Scenario, found: EventList) -> Group:
     """How many events there are, how often they recur, and what measuring them would cost."""
     title = Text.assemble(
-        (scenario.name, "bold"), f"  {page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy}"
+        (scenario.name, "bold"), f"  {page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy_text}"
     )
     rows: dict[str, RenderableType] = {
         "events": f"{len(found.events)} different, {page.count(found.recurrences)} in a step of all devices",

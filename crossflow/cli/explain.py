@@ -48,7 +48,7 @@ def sections(explanation: Explanation, top: int) -> list[RenderableType]:
 def headline(explanation: Explanation) -> Group:
     """Scenario, objective, what bounds it now and what limits it most."""
     scenario = explanation.scenario
-    fleet = f"{page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy}"
+    fleet = f"{page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy_text}"
     title = Text.assemble((scenario.name, "bold"), f"  {scenario.workload.model} on {fleet}")
     rows: dict[str, RenderableType] = {in_words(explanation.objective): Text(_figure(explanation.value, explanation), "bold")}
     if explanation.reason is not None:

@@ -61,7 +61,7 @@ def sections(prediction: Prediction) -> list[RenderableType]:
 def headline(prediction: Prediction) -> Group:
     """Scenario, verdict and the figures asked for first."""
     scenario = prediction.scenario
-    what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy}"
+    what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy_text}"
     title = Text.assemble((scenario.name, "bold"), "  ", what)
     return Group(title, Text(), page.indented(page.pairs(_answers(prediction))))
 

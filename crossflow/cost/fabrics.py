@@ -25,6 +25,7 @@ BONDED = ("nvswitch", "nvswitch-sharp", "nvl72", "ideal")  # ideal links reach a
 SOCKETS = ("ethernet", "none")
 SOFTWARE = (*SOCKETS, "gpudirect-tcpxo")
 VERBS = ("infiniband", "roce", "efa")
+NVLINK4, NVLINK5 = 450e9, 900e9  # links of one GPU on which reduction in the switch was measured [B/s]
 CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
 
 
@@ -205,7 +206,9 @@ def _switched(fabric: Fabric, collective: str, ranks: int) -> Path:
     if collective != "all_reduce" or ranks <= 4 or fabric.intra == "pairwise-nvlink":
         return around
     reduces = np.asarray((fabric.intra != "nvswitch") | (fabric.link >= 400e9))
-    slower = np.where(fabric.link >= 800e9, p.in_switch_efficiency_nvlink5, 1.0)
+    # As measured on links of both generations, in between in proportion, so that a faster link never is slower.
+    generation = np.clip((fabric.link - NVLINK4) / (NVLINK5 - NVLINK4), 0.0, 1.0)
+    slower = 1.0 - generation * (1.0 - p.in_switch_efficiency_nvlink5)
     in_switch = Path(per_byte=(1.0 + 1.0 / ranks + p.reduction_copy) / (rate * slower), base=launch, fill=ranks * p.in_switch_fill)
     return _where(reduces, in_switch, around)
 

@@ -39,7 +39,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
         workload that has none.
     """
     check_strategy(scenario)
-    title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy}"
+    title = f"{scenario.name}: {scenario.workload.model} on {scenario.devices} x {scenario.system.name}, {scenario.strategy_text}"
     if isinstance(scenario.strategy, Plan):
         runs_on = machine(scenario, scenario.architecture)
         layout = Layout.of([scenario.strategy], np.array([float(scenario.workload_batch)]), runs_on.node)

@@ -8,7 +8,7 @@ leaves unfused. Comments such as "r2 w1" read: two elements read and one written
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -159,25 +159,36 @@ class _Builder:
             each, launches = (2.0, 1) if self.fused("rotary") else (8.0, 8)
             for phase in ("forward", "input"):
                 self._pass(unit, phase, each * (moved + tokens * kv * attention.query) * e, launches=launches)
+        kept = kv * (attention.query + attention.value)
+        if self.cached and attention.latent:
+            # Queries are taken into the latent instead of keys out of it, and values come out after the sum: all heads attend to
+            # the cache as it is, with as many operations in the matrices as one token's keys and values take (DeepSeek-V2, Sec. 2.1.2).
+            kept = np.asarray(float(attention.cached))
+            attention = replace(attention, query=attention.cached, value=attention.latent)
         if self.stack.attention.kernel == "flash":
-            self._flash(unit, attention, samples, heads, kv, length, seen)
+            self._flash(unit, attention, samples, heads, kept, length, seen)
         else:
-            self._unfused(unit, attention, samples * heads, length, seen)
+            rows = heads if self.cached and attention.latent else 1.0  # of all heads that share what they attend to
+            self._unfused(unit, attention, samples * heads / rows, rows * length, seen)
         if layout.cp.max() > 1:
-            size = samples * seen * kv * (attention.query + attention.value) * e
+            size = samples * seen * kept * e
             self.messages += [
                 Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
                 Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
                 Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
             ]
 
-    def _flash(self, unit: str, attention: Attention, samples: Array, heads: Array, kv: Array, length: Array, seen: Array) -> None:
-        """Fused attention: two products forward and five backward; a causal mask leaves half of them."""
+    def _flash(self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, seen: Array) -> None:
+        """Fused attention: two products forward and five backward; a causal mask leaves half of them.
+
+        `kept` is what the keys and values of a token have on one rank. [1]
+        """
         masked = 0.5 if attention.causal and not self.cached else 1.0
         flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value) * masked
-        ends = samples * (heads * length + kv * seen) * (attention.query + attention.value) * self.element  # q, o, k, v
+        ends = samples * (heads * length * (attention.query + attention.value) + kept * seen) * self.element  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
-        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * kv * np.ceil(seen / 256.0)
+        groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
+        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(seen / 256.0)
         shape = (samples * heads, length, seen, np.asarray(float(attention.query)))
         self.scores.append(Scores(unit, "forward", flops, ends, blocks, *shape))
         self.scores.append(Scores(unit, "input", 2.5 * flops, 2.0 * ends, blocks, *shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -210,10 +210,9 @@ class Layout:
         """Of the tokens and samples of a tensor group, those of the ranks that share each layer of a type. [1]"""
         return self.own_tensor[kind] / self.tp if kind in self.own_tensor else 1.0
 
-    @functools.cached_property
-    def gathers(self) -> Mask:
-        """Whether any layers are shared by several ranks."""
-        return np.asarray(np.logical_or.reduce([self.tensor_of(kind) > 1 for kind in TYPES]) & (self.tp > 1))
+    def gathers(self, kinds: Iterable[Type]) -> Mask:
+        """Whether layers of any of some types are shared by several ranks."""
+        return np.asarray(np.logical_or.reduce([self.tensor_of(kind) > 1 for kind in kinds]))
 
     @functools.cached_property
     def attention_tensor(self) -> Group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -94,7 +94,12 @@ class Plan:
         return tuple(axis for block in self.placement for axis in found[block])
 
     def __str__(self) -> str:
-        numbers = [f"{word}{getattr(self, name)}" for word, name in NUMBERS.items() if getattr(self, name) != _DEFAULTS[name]]
+        return self.text()
+
+    def text(self, always: Collection[str] = ()) -> str:
+        """The plan as text: what differs from the defaults, and the numbers named in `always`."""
+        told = {word: name for word, name in NUMBERS.items() if name in always or getattr(self, name) != _DEFAULTS[name]}
+        numbers = [f"{word}{getattr(self, name)}" for word, name in told.items()]
         words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
         lists = [prefix + "+".join(getattr(self, name)) for prefix, name in LISTS.items() if getattr(self, name) != _DEFAULTS[name]]
         file = [] if self.schedule in RULES else [ORDER + self.schedule]
@@ -156,16 +161,21 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
                 problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
-    chosen = {key: tuple(what for what in known if what == given.get(key) or what in given.get(key, ())) for key, known in _CHOSEN.items()}
+    chosen = {key: tuple(what for what in known if what in _several(given.get(key, "none"))) for key, known in _CHOSEN.items()}
     return Plan(**{**given, **chosen, "placement": tuple(given.get("placement", BLOCKS))})
 
 
 def _not_chosen(key: str, given: Any) -> list[str]:
     """What is wrong with a choice of one or several words."""
-    several, known = [given] if isinstance(given, str) else given, _CHOSEN[key]
+    several, known = _several(given), _CHOSEN[key]
     if not isinstance(several, (list, tuple)) or any(what not in known for what in several) or len(set(several)) < len(several):
-        return [f"{key} must be one or several of {', '.join(known)}, each once, got {given!r}"]
+        return [f"{key} must be none, or one or several of {', '.join(known)}, each once, got {given!r}"]
     return []
+
+
+def _several(given: Any) -> Any:
+    """A choice of words as a list: as it is, or from text that plus signs join; none is an empty one."""
+    return given if not isinstance(given, str) else [] if given == "none" else given.split("+")
 
 
 def _not_placed(given: Any) -> list[str]:
@@ -240,8 +250,9 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         if (len(sizes), sum(sizes)) != (stages, model.depth):
             return f"{ends} do not add up to {model.depth} layers in {stages} stages"
     cuts = plan.cp * (plan.tp if plan.sequence_parallel else 1)
-    if model.vocabulary and any(layer.tokens % cuts for layer in model.layers):
-        return f"the sequence does not divide by cp{' x tp' if plan.sequence_parallel else ''} = {cuts}"
+    uneven = [layer.tokens for layer in model.layers if model.vocabulary and layer.tokens % cuts]
+    if uneven:
+        return f"the {uneven[0]} tokens of a sample do not divide by cp{' x tp' if plan.sequence_parallel else ''} = {cuts}"
     if batch % (plan.dp * plan.micro_batch):
         return f"global_batch = {batch} does not divide by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
     interleaved = plan.virtual_stages > 1 and plan.schedule in RULES

@@ -417,14 +417,19 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
         low = low + (largest + present @ whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
     space = habits.workspaces * job.element * (layout.micro_batch / layout.cp)[at] * width
-    return np.asarray(buckets + gathered + low + np.where(layout.gathers[at], space, 0.0) + habits.library)
+    return np.asarray(buckets + gathered + low + np.where(layout.gathers(_kinds(job))[at], space, 0.0) + habits.library)
 
 
 def _repeated(job: Job, layout: Layout) -> Mask:
     """Whether any weights lie on several ranks, shape (n,)."""
+    return np.asarray(np.logical_or.reduce([layout.spread(kind).data.size > 1 for kind in _kinds(job)]))
+
+
+@functools.lru_cache(maxsize=256)
+def _kinds(job: Job) -> frozenset[Type]:
+    """Layer types of which a model has any."""
     parts = [part for _, part in units(job.model)]
-    kinds: set[Type] = {type_of(part) for part in parts} | {"experts" for part in parts if part.routing}
-    return np.asarray(np.logical_or.reduce([layout.spread(kind).data.size > 1 for kind in kinds]))
+    return frozenset(type_of(part) for part in parts) | {"experts" for part in parts if part.routing}
 
 
 @functools.lru_cache(maxsize=256)

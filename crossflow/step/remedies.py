@@ -27,12 +27,13 @@ class _Change:
     plan: Plan
 
 
-def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool = False) -> tuple[str, ...]:
     """What would make a plan fit that does not, on as many devices: of each kind of change the mildest that is enough.
 
     A smaller microbatch, recomputation, a higher ZeRO stage, the host's memory, experts on more ranks, layer types cut over more
     ranks of a tensor group, more tensor or pipeline parallelism in place of data parallelism. Where no change alone is enough,
-    the three mildest pairs; where no pair is either, how much is lacking.
+    the three mildest pairs; where no pair is either, how much is lacking. With `whole` each says the whole plan too, as text, for
+    strategies that were not written as plans.
 
     Returns
     -------
@@ -68,7 +69,11 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, .
             mildest.setdefault(changes[i].keys, i)
         if mildest:
             chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
-            return tuple(f"{changes[i].text} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare" for i in chosen)
+            plans = [f" ({changes[i].plan})" if whole else "" for i in chosen]
+            return tuple(
+                f"{changes[i].text}{told} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare"
+                for i, told in zip(chosen, plans, strict=True)
+            )
         if len(spare) and saved.max() > 0:
             most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
             best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
@@ -86,7 +91,8 @@ def _changes(plan: Plan, *, hosted: bool, experts: bool) -> Iterator[_Change]:
     """
 
     def change(key: str, value: Any, **others: Any) -> _Change:
-        aside = "".join(f" ({name}: {other})" for name, other in others.items() if name == "dp")
+        asides = [f"{name}: {str(other).lower()}" for name, other in others.items() if other != getattr(plan, name)]
+        aside = f" ({', '.join(asides)})" if asides else ""
         said = ("+".join(value) or "none") if isinstance(value, tuple) else value
         return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
 

@@ -105,7 +105,7 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
 def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Space:
     """The part of the space that a search may change; the scenario's own strategy alone where nothing is searched."""
     if isinstance(settings, GivenSettings):
-        return Space(options=(Options(path="strategy", values=(str(scenario.strategy),)),))
+        return Space(options=(Options(path="strategy", values=(scenario.strategy_text,)),))
     return space if settings.over is None else space.only(settings.over)
 
 

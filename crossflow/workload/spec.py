@@ -258,7 +258,9 @@ class TransformerSpec(FileModel):
     frozen: tuple[Annotated[str, AfterValidator(_frozen_entry)], ...] = Field(
         (), description="what fine-tuning leaves as it is: layer types, or ranges such as layers:0-30"
     )
-    prompt: PositiveInt | None = Field(None, description="tokens of a request before the first that is written")
+    prompt: PositiveInt | None = Field(
+        None, description="tokens of a service's request before the first that is written; `sequence` where absent"
+    )
     output: PositiveInt | None = Field(None, description="tokens written for a request")
 
     @model_validator(mode="before")
@@ -286,6 +288,12 @@ class TransformerSpec(FileModel):
     def __hash__(self) -> int:
         """A hash that leaves out the sources, a mapping, which change nothing."""
         return hash(tuple(value for name, value in self if name != "sources"))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sample that pass the layers (the decoder's of two): of a service the prompt's, where it says them."""
+        service = self.task in ("prefill", "decode") and self.image is None
+        return self.prompt if service and self.prompt else self.sequence
 
     def transformer(self) -> Transformer:
         """The model as layers of weight matrices."""
@@ -339,7 +347,7 @@ def _contradictions_of_length(spec: TransformerSpec) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def _transformer(spec: TransformerSpec) -> Transformer:
-    layers = _stack(spec, "layers" if spec.encoder is None else "decoder", spec.layers, spec.sequence, causal=spec.causal)
+    layers = _stack(spec, "layers" if spec.encoder is None else "decoder", spec.layers, spec.tokens, causal=spec.causal)
     encoder = spec.encoder
     before = _stack(spec, "encoder", encoder.layers, encoder.sequence, causal=False) if encoder else ()
     return Transformer(

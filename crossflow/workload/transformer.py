@@ -60,6 +60,7 @@ class Attention:
     heads, kv_heads : query heads, and heads of keys and values (fewer in grouped-query attention).
     query, value : elements of one head's query or key, and of its value. [1]
     cached : elements that one token keeps for later ones, all heads together. [1]
+    latent : of them, those from which keys and values of all heads are made (latent attention), 0 where heads have their own. [1]
     causal : whether a token sees only those before it.
     cross : whether keys and values come from the encoder.
     rotary : whether queries and keys are rotated by their positions.
@@ -70,6 +71,7 @@ class Attention:
     query: int
     value: int
     cached: int
+    latent: int = 0
     causal: bool = True
     cross: bool = False
     rotary: bool = False
@@ -306,7 +308,9 @@ def latent_attention(
             Matrix(name="output", k=heads * value, n=width, cut="row"),
         ),
         vectors=norm_vectors * width + (query_rank or 0) + kv_rank,
-        attention=Attention(heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, rotary=True),
+        attention=Attention(
+            heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=True
+        ),
     )
 
 

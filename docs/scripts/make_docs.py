@@ -11,6 +11,7 @@ import argparse
 import collections.abc
 import contextlib
 import csv
+import dataclasses
 import difflib
 import doctest
 import functools
@@ -35,7 +36,7 @@ from crossflow import scenario, software
 from crossflow.architecture import execution, host, network, operation, template
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.timelines import simulate
-from crossflow.parallel import schedules
+from crossflow.parallel import hierarchy, layer_types, plan, schedules
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
 from crossflow.step import uneven
@@ -276,7 +277,33 @@ def files_page() -> str:
         text += f"\n## {title}\n\n{prose()['sections'][title]}\n"
         for heading, model, inherited in models:
             text += f"\n### {heading}\n\n" + markdown(("field", "written as", "default", "meaning"), field_rows(model, inherited))
-    return text + _results_section()
+    return text + _strategies_section() + _results_section()
+
+
+def _strategies_section() -> str:
+    """Keys of a transformer's strategy, and the roles of layer types."""
+    meanings, rows = prose()["plan"], []
+    words = {name: word for word, name in plan.NUMBERS.items()}
+    for field in dataclasses.fields(plan.Plan):
+        options = [f"`{word}`" for word, (name, _) in plan.WORDS.items() if name == field.name]
+        lists = [
+            f"`{prefix}{'+'.join(chosen)}`" for prefix, name in plan.LISTS.items() if name == field.name and (chosen := _CHOICES[name])
+        ]
+        text = f"`{words[field.name]}N`" if field.name in words else ", ".join(options + lists)
+        rows.append((f"`{field.name}`", text, _default(field.default), _cell(meanings[field.name])))
+    roles = [(f"`{kind}`", ", ".join(f"`{role}`" for role in known)) for kind, known in layer_types.ROLES.items()]
+    recommended = [(f"`{kind}`", ", ".join(f"`{role}`" for role in known)) for kind, known in hierarchy.ROLES.items()]
+    return (
+        f"\n## Strategies\n\n{prose()['strategies']}\n\n### Of a transformer\n\n"
+        + markdown(("key", "as text", "default", "meaning"), rows)
+        + f"\n### By layer type: of a transformer\n\n{prose()['roles']}\n\n"
+        + markdown(("layer type", "roles"), roles)
+        + "\n### By layer type: of a dlrm\n\n"
+        + markdown(("layer type", "roles"), recommended)
+    )
+
+
+_CHOICES = {"offload": plan.OFFLOADS, "unsharded": plan.TYPES, "placement": plan.BLOCKS}
 
 
 def field_rows(model: type[BaseModel], inherited: type[BaseModel] | None) -> Iterator[tuple[str, str, str, str]]:
