@@ -105,6 +105,10 @@ class SoftwareStack(FileModel):
     stages: Literal["even", "balanced"] = Field(
         default="even", description="layers of a stage: as many in each, or by their parameters, the head's among them"
     )
+    dispatch: Literal["copies", "nodes"] = Field(
+        default="copies",
+        description="what travels to experts on other nodes: every copy of a token, or one to each node that spreads it (DeepEP, HybridEP)",
+    )
     early_stop: bool = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     overlap: Overlap = Overlap()
     host: HostCosts

@@ -88,6 +88,7 @@ def test_a_collective_recurs_once_for_all_of_its_ranks():
         ("tp2-pp2-dp2", "pytorch-fsdp", {}), ("pp2-dp2-v2", "megatron-lm-2022", {}), ("pp4-dp2-zbh1", "ideal", {}),
         ("tp2-pp2-dp2", "megatron-lm-2022", {"tied_embeddings": True}), ("pp2-dp2", "megatron-lm-2022", {"task": "prefill"}),
         ("ep4-dp8", "megatron-lm-2022", {"experts": {"count": 8, "active": 2}}),
+        ("ep16-dp16", {"like": "megatron-core", "dispatch": "nodes"}, {"experts": {"count": 32, "active": 4}}),
         ("tp4-atp1-mlptp2-dp4-mb4-sp-z1", "megatron-lm-2022", {}), ("dp8-z3-unsharded:attention-full", "pytorch-fsdp", {}),
         ("tp4-etp1-mlptp2-ep8-dp4-sp", "megatron-lm-2022", {"experts": {"count": 8, "active": 2, "shared": 2048}}),
     ],

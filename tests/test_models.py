@@ -1,12 +1,16 @@
 # ruff: noqa: E501  (exact sentences and tables of cases)
 """Model files of transformers: parameters and operations against published counts, and wrong files told exactly."""
 
+import itertools
+
+import numpy as np
 import pytest
 
 from crossflow import files
 from crossflow.errors import SpecError
 from crossflow.files import Document
 from crossflow.workload.spec import MODELS, TransformerSpec, frozen_layers, trainable_parameters
+from crossflow.workload.transformer import Routing
 
 PRESETS = {
     name: path
@@ -82,6 +86,14 @@ def test_every_preset_is_checked_against_a_published_count():
 def test_parameters_that_a_token_passes(name, active):
     """As the papers print them: to the last digit for Mixtral, the embedding in or out for DeepSeek (2%)."""
     assert model(name).active_parameters == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize(("experts", "active", "groups"), [(8, 2, 4), (6, 3, 2), (6, 3, 6), (4, 4, 2), (8, 3, 1), (8, 1, 4)])
+def test_groups_of_experts_that_a_token_reaches(experts, active, groups):
+    """Counted over all choices of different experts."""
+    chosen = list(itertools.combinations(range(experts), active))
+    reached = sum(len({one * groups // experts for one in some}) for some in chosen) / len(chosen)
+    assert Routing(experts=experts, active=active).reached(np.array([float(groups)]))[0] == pytest.approx(reached, rel=1e-12)
 
 
 @pytest.mark.parametrize(("changes", "published"), [({}, 110_106_428), ({"pooler": False}, 109_514_298), ({"head": "none"}, 109_482_240)])

@@ -248,6 +248,7 @@ def test_replicas_wait_for_the_slowest_where_gradients_are_reduced():
     [
         ("cp2-dp8", "ideal", {}), ("tp2-sp-cp2-dp4-z1", "megatron-core", {}), ("dp8-z3-g4", "pytorch-fsdp", {}), ("dp8-z1", "ideal", {}),
         ("ep4-dp8", "ideal", {"experts": {"count": 8, "active": 2}, "tied_embeddings": False}),
+        ("ep16-dp16", {"like": "megatron-core", "dispatch": "nodes"}, {"experts": {"count": 32, "active": 4}, "tied_embeddings": False}),
         ("tp4-ep8-etp1-dp4-sp", "megatron-core", {"experts": {"count": 8, "active": 2}, "tied_embeddings": False}),
         ("pp2-dp4-pipedream", "megatron-lm-2022", {}),
         ("tp2-pp2-dp4", "megatron-lm-2022", {}),

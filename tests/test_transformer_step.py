@@ -23,6 +23,7 @@ from crossflow.step.transformer import transformer_step
 from crossflow.timeline import run_tasks
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
+from crossflow.workload.transformer import Routing
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 2048, "heads": 16, "ffn": 8192, "gated": False, "vocabulary": 32000, "sequence": 1024,
@@ -345,6 +346,23 @@ def test_all_wait_for_the_fullest_rank_and_do_no_more_for_it():
     assert uneven.memory["weights"] == even.memory["weights"]
     for amount in ("flops", "energy", "traffic", "sent"):
         assert np.array_equal(getattr(uneven, amount), getattr(even, amount)), amount
+
+
+def test_tokens_that_travel_once_to_a_node():
+    """Inside one node nothing is merged; between nodes a token leaves once for each node that has any of its experts."""
+    experts = {"count": 32, "active": 8, "ffn": 512}
+
+    def both(plan):
+        return (step(plan, job=job_of(experts=experts), machine=machine_of(stack_of(dispatch=way))) for way in ("copies", "nodes"))
+
+    every, once = both(Plan(dp=8, ep=8))
+    assert once.total == every.total
+    every, once = both(Plan(dp=32, ep=32))
+    assert once.total < every.total
+    rows, nodes = 64 * GPT["sequence"] * 2 * 2 * GPT["layers"], 4.0  # tokens that go there and back, forward and backward
+    reached = Routing(experts=32, active=8).reached(np.array([nodes]))[0]
+    saved = (8 - reached) * (1 - 1 / nodes) * rows * GPT["hidden"] * 2
+    assert 32 * (every.sent[1] - once.sent[1]) == pytest.approx(saved, rel=1e-9)
 
 
 def test_a_written_token_reads_only_the_experts_it_is_sent_to():

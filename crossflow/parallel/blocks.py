@@ -19,7 +19,7 @@ from crossflow.parallel.plan import Type
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import HALF, Fusion, SoftwareStack
 from crossflow.workload.job import Job
-from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Transformer
+from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 
 # forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
@@ -259,7 +259,17 @@ class _Builder:
         for phase in ("forward", "input"):
             self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
-            self.messages += [Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert")] * 2
+            self._exchange(unit, routing, phase, size)
+            self._exchange(unit, routing, phase, size)
+
+    def _exchange(self, unit: str, routing: Routing, phase: Phase, size: Array) -> None:
+        """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on."""
+        if self.stack.dispatch == "copies":
+            self.messages.append(Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert"))
+            return
+        merged = size * routing.reached(self.layout.expert_across.size) / routing.active
+        self.messages.append(Message(part=unit, phase=phase, collective="all_to_all", size=merged, group="expert_across"))
+        self.messages.append(Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert_inside"))
 
     def _around(self, unit: str, part: Part, tokens: Array, mine: Array, *, last: bool) -> None:
         """Norm, residual and dropout around a part, and collectives of the ranks that share it, which have `mine` of a group's tokens."""

@@ -239,6 +239,19 @@ class Layout:
         """Ranks that share out the experts."""
         return self.group(self._beyond("experts"), self.ep)
 
+    @functools.cached_property
+    def expert_inside(self) -> Group:
+        """Of the ranks that share out the experts, those of one node."""
+        ranks = self.expert
+        return Group(size=ranks.per_node, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.per_node)
+
+    @functools.cached_property
+    def expert_across(self) -> Group:
+        """Of the ranks that share out the experts, those in the same place of every node."""
+        ranks, alone = self.expert, np.ones_like(self.ep)
+        nodes = ranks.size / ranks.per_node
+        return Group(size=nodes, per_node=alone, stride=ranks.stride * ranks.per_node, devices=ranks.devices, extent=nodes)
+
     def _beyond(self, kind: Type) -> Array:
         """Devices between ranks that hold different or repeated layers of a type: the first after those that share each. [1]"""
         if kind not in self.own_tensor:

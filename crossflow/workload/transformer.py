@@ -95,6 +95,13 @@ class Routing:
         """Rows that experts compute over those that are sent to them; a capacity is filled up. [1]"""
         return 1.0 if self.capacity is None else self.capacity
 
+    def reached(self, groups: Array) -> Array:
+        """Of so many groups that share the experts out, those that have any of a token's, in the mean. [1]"""
+        own, none = self.experts / groups, np.ones_like(groups)
+        for i in range(self.active):  # the experts of a token are different ones
+            none = none * np.maximum(self.experts - own - i, 0.0) / (self.experts - i)
+        return groups * (1.0 - none)
+
     def load(self, ranks: Array) -> Array:
         """Rows of the fullest of `ranks` ranks over the mean: at most all tokens, each with as many of its experts as lie there. [1]"""
         return np.minimum(self.uneven, np.minimum(ranks, self.experts / self.active))
