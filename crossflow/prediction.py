@@ -78,6 +78,7 @@ class Prediction:
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
             **({"serving": dict(self.serving)} if self.serving else {}),
+            **({"reading_problem": self.reading_problem} if self.reading_problem else {}),
             **({} if self.scenario.profile is None else {"measured_share": _number(score.measured_share)}),
             "mfu": _number(score.mfu),
             "hfu": _number(score.hfu),
@@ -113,23 +114,35 @@ class Prediction:
         """Figures of a service, named as serving tools name them: time to first token, time per output token, throughput.
 
         Requests of a batch are read, then written together; ``ttft_s`` is a step of prefill, ``tpot_s`` one of decode, and
-        ``e2el_s`` both for a whole request.
+        ``e2el_s`` both for a whole request; what needs the reading is None where that does not fit (`reading_problem`).
         """
         workload = self.scenario.workload
         if not isinstance(workload, TransformerSpec) or workload.task not in ("prefill", "decode"):
             return {}
         if workload.task == "prefill":
             return {"ttft_s": _number(self.score.step_time), "input_throughput_tokens_per_s": _number(self.score.tokens_per_second)}
-        reading = evaluate(variant(self.scenario, {"workload.task": "prefill"}))
-        first, each = float(reading.step_time[0]), float(self.score.step_time[0])
-        output = workload.output or 1
+        first = float(self._reading.step_time[0]) if self.reading_problem is None else float("nan")
+        each, output = float(self.score.step_time[0]), workload.output or 1
+        whole = first + (output - 1) * each
         return {
             "ttft_s": plain(first),
             "tpot_s": plain(each),
-            "e2el_s": plain(first + (output - 1) * each),
-            "output_throughput_tokens_per_s": _number(self.score.tokens_per_second),
-            "request_throughput_per_s": plain(workload.global_batch / (first + (output - 1) * each)),
+            "e2el_s": plain(whole),
+            "output_throughput_tokens_per_s": plain(workload.global_batch * output / whole),
+            "request_throughput_per_s": plain(workload.global_batch / whole),
         }
+
+    @functools.cached_property
+    def _reading(self) -> Score:
+        """Score of reading the prompts of which a decode step writes."""
+        return evaluate(variant(self.scenario, {"workload.task": "prefill"}))
+
+    @property
+    def reading_problem(self) -> str | None:
+        """Why the prompts of a decode scenario cannot be read by the same plan, in a sentence."""
+        workload = self.scenario.workload
+        writes = isinstance(workload, TransformerSpec) and workload.task == "decode"
+        return self._reading.why(0) if writes and not self._reading.feasible[0] else None
 
     @functools.cached_property
     def run(self) -> Mapping[str, float | None]:

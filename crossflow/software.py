@@ -149,9 +149,9 @@ def _validated(document: Document) -> SoftwareStack:
         raise SpecError([document.problem((), f"expected the name of a software stack or a mapping, got {document.data!r}")])
     kind = document.data.get("kind")
     if kind != "software":
-        raise SpecError(
-            [document.problem(("kind",), f"expected a software stack (kind: software), got kind {kind!r}; see `crossflow list templates`")]
-        )
+        known = "see `crossflow list templates`, and name the one to change with `like`"
+        message = f"expected a software stack (kind: software), got kind {kind!r}; {known}"
+        raise SpecError([document.problem(("kind",), message)])
     spec: Any = files.validate(SoftwareStack, document)
     stack: SoftwareStack = spec
     return stack

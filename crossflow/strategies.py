@@ -152,8 +152,7 @@ def strategy_problem(
     assert isinstance(workload, TransformerSpec)  # only such a model has one
     if strategy.offload and not hosted:
         return NO_HOST
-    training = workload.task == "training"
-    return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced, training=training)
+    return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced, task=workload.task)
 
 
 def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...]:
@@ -162,7 +161,6 @@ def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...
     if isinstance(workload, DlrmSpec):
         return tuple(str(found) for found in legal_hierarchies(workload.dlrm(), workload.global_batch, node, count))
     if isinstance(workload, TransformerSpec):
-        training = workload.task == "training"
-        plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, training=training)
+        plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, task=workload.task)
         return tuple(as_text(plan, workload) for plan in plans)
     return legal_strategies(workload.graph(), node * count)

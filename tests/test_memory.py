@@ -106,7 +106,7 @@ def test_ends_are_those_of_korthikanti():
 def test_the_first_stage_keeps_as_much_however_deep_the_pipeline(machine, pp):
     """p microbatches of L / p layers, Eq. 5."""
     job, plan = job_of(dropout=True), Plan(pp=pp, dp=1)
-    layers = in_flight("1f1b", pp, 1, 64)[0, 0] * 8 / pp * layer_bytes(job, plan, stack_of())
+    layers = in_flight("1f1b", pp, 1, 64)[0, 0, 0] * 8 / pp * layer_bytes(job, plan, stack_of())
     working = max(values[0] for name, values in activations(job, layout_of(plan), stack_of())[1].items() if pp == 1 or name != "head")
     masks = pp * 512 * 1024
     head = 4 * 512 * 1024 if pp == 1 else 0
@@ -178,6 +178,17 @@ def test_tensor_ranks_share_matrices_and_repeat_vectors(machine):
     assert t * found.kinds["weights"][0] == pytest.approx(2 * (model.parameters + (t - 1) * vectors))
 
 
+def test_an_encoder_stays_and_keeps_no_cache(machine):
+    model = {"encoder": {"layers": 8, "sequence": 256}, "layers": 8, "sequence": 512}
+    reading, writing = (job_of(LLAMA, task=task, **model) for task in ("prefill", "decode"))
+    reading, writing = (replace(job, cached=600, context=600) for job in (reading, writing))
+    kinds = [dict(zip(KINDS, memory(job, layout_of(Plan(dp=8)), machine()).stages[:, 0, 0], strict=True)) for job in (reading, writing)]
+    for kind in ("weights", "kv_cache"):
+        assert kinds[0][kind] == kinds[1][kind]
+    attention = next(part.attention for part in reading.model.layers[-1].parts if part.attention is not None)
+    assert kinds[0]["kv_cache"] == 8 * 8 * (600 + 256) * attention.cached * 2  # requests, decoder's layers, own tokens and the encoder's
+
+
 def test_expert_ranks_share_experts_alone():
     model = job_of(LLAMA, experts={"count": 8, "active": 2}).model
     part = model.layers[0].parts[1]
@@ -231,7 +242,7 @@ def test_what_does_not_train_has_weights_alone(machine):
 @pytest.mark.parametrize("stages", [1, 2, 4, 7])
 def test_1f1b_keeps_at_most_the_stages_that_follow(stages):
     for microbatches in (1, 3, 50):
-        found = in_flight("1f1b", stages, 1, microbatches)[0]
+        found = in_flight("1f1b", stages, 1, microbatches)[0, 0]
         assert np.array_equal(found, np.minimum(stages - np.arange(stages), microbatches))
         assert (in_flight("gpipe", stages, 1, microbatches) == microbatches).all()
 
@@ -243,7 +254,7 @@ def test_1f1b_keeps_at_most_the_stages_that_follow(stages):
 def test_flights_are_those_of_the_schedule(schedule, stages, chunks, microbatches):
     """The closed form is what walking the schedule's slots finds."""
     walked = pipeline_order(schedule, stages, chunks, microbatches).kept()
-    assert in_flight(schedule, stages, chunks, microbatches).sum(axis=0).tolist() == walked.sum(axis=0).tolist()
+    assert in_flight(schedule, stages, chunks, microbatches)[0].sum(axis=0).tolist() == walked.sum(axis=0).tolist()
 
 
 def test_the_fullest_moment_follows_the_habits(machine):

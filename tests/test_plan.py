@@ -54,6 +54,16 @@ def test_plans_are_read_from_text_and_mappings(given, plan):
     assert parse_plan(given) == plan
 
 
+@pytest.mark.parametrize("key", ["offload", "unsharded"])
+def test_choices_of_words_may_be_none_or_text(key):
+    words = {"offload": ("optimizer", "activations"), "unsharded": ("mlp", "embedding")}[key]
+    for nothing in ("none", [], ["none"]):
+        assert parse_plan({"dp": 8, key: nothing}) == parse_plan(f"dp8-{key}:none") == Plan(dp=8)
+    assert (
+        parse_plan({"dp": 8, key: "+".join(words)}) == parse_plan({"dp": 8, key: list(words)}) == parse_plan(f"dp8-{key}:{'+'.join(words)}")
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

@@ -1,8 +1,10 @@
 """Legal strategies: each runs, none is missing, none twice."""
 
 import itertools
+import re
 
 import pytest
+import yaml
 
 from crossflow.errors import CrossflowError, StrategyError
 from crossflow.evaluation import evaluate
@@ -86,6 +88,50 @@ def test_a_service_reads_its_prompts_whatever_the_models_sequence():
     assert long.serving["input_throughput_tokens_per_s"] == pytest.approx(64 * 1024 / long.step_time)
     writing = predict(scenario_of(workload={**LLAMA, "task": "decode", "prompt": 1024, "output": 8}, strategy="tp8-dp2"))
     assert writing.serving["ttft_s"] == long.step_time
+
+
+def test_figures_of_a_service_agree():
+    served = predict(scenario_of(workload={**LLAMA, "task": "decode", "prompt": 1024, "output": 32}, strategy="tp8-dp2")).serving
+    assert served["e2el_s"] == pytest.approx(served["ttft_s"] + 31 * served["tpot_s"])
+    assert served["request_throughput_per_s"] == pytest.approx(64 / served["e2el_s"])
+    assert served["output_throughput_tokens_per_s"] == pytest.approx(32 * served["request_throughput_per_s"])
+
+
+def test_prompts_that_do_not_fit_are_told_where_tokens_are_written():
+    writing = {"model": "llama3-8b", "task": "decode", "global_batch": 128, "prompt": 16384, "output": 256}
+    found = predict(from_dict({"system": "dgx-h100", "workload": writing, "strategy": "tp8"}))
+    assert found.feasible
+    assert (
+        found.reading_problem
+        == predict(from_dict({"system": "dgx-h100", "workload": {**writing, "task": "prefill"}, "strategy": "tp8"})).reason
+    )
+    assert found.serving["ttft_s"] is found.serving["request_throughput_per_s"] is None
+    assert found.serving["tpot_s"] == found.step_time
+
+
+def test_remedies_of_services_fit_as_they_are_written():
+    given = {
+        "system": "dgx-h100", "strategy": {"dp": 8},
+        "workload": {"model": "mixtral-8x7b", "task": "prefill", "prompt": 4096, "output": 256, "global_batch": 256},
+    }  # fmt: skip
+    sentences = predict(from_dict(given)).remedies
+    assert sentences
+    for sentence in sentences:
+        assert "recompute" not in sentence
+        changes = re.split(" and |, ", sentence.split(" frees ")[0].replace(" (", ", ").replace(")", ""))
+        spare = re.search("fits with (.*) to spare", sentence)[1]
+        found = predict(from_dict({**given, "strategy": {"dp": 8, **yaml.safe_load("\n".join(changes))}}))
+        assert found.feasible
+        left = found.score.memory_capacity[0] - found.score.memory_needed[0]
+        assert f"{left / 2**30:.1f} GiB" == spare
+
+
+def test_nothing_is_written_across_ranks_that_share_a_sample():
+    writing = {**LLAMA, "task": "decode", "prompt": 1024, "output": 32}
+    with pytest.raises(CrossflowError, match="cp = 2 divides the tokens of a sample, of which one is written at a time"):
+        check_strategy(scenario_of(workload=writing, strategy="tp8-cp2"))
+    with pytest.raises(CrossflowError, match="the 4 tokens that a microbatch writes do not divide by tp = 8"):
+        check_strategy(scenario_of(workload=writing, strategy="tp8-dp2-mb4-sp"))
 
 
 @pytest.mark.parametrize("task", ["prefill", "decode"])

@@ -88,6 +88,23 @@ def test_every_dependency_holds(made):
     assert (slots.start[later] >= slots.end[earlier] - 1e-9 * made[1].total).all()
 
 
+@pytest.mark.parametrize("virtual_stages", [2, 3])
+@pytest.mark.parametrize(("layers", "ends"), [(12, (1, 1)), (12, (4, 0)), (15, (3, 1)), (15, (0, 2)), (10, (1, 0))])
+def test_memory_of_uneven_chunks_is_that_of_the_fullest_moment(layers, ends, virtual_stages):
+    strategy = {"tp": 2, "pp": 2, "dp": 2, "virtual_stages": virtual_stages, "sequence_parallel": True}
+    given = scenario({**strategy, "first_stage": ends[0], "last_stage": ends[1]}, "megatron-core", layers=layers)
+    assert max(held.max() for _, held in timeline(given).memory) == pytest.approx(crossflow.predict(given).score.memory_needed[0], rel=1e-9)
+
+
+def test_a_stage_that_has_nothing_to_do_is_there():
+    """An encoder is done where its decoder writes."""
+    workload = {"model": "t5-large", "task": "decode", "global_batch": 32, "prompt": 128, "output": 64}
+    given = crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "pp4-dp2"})
+    found = timeline(given)
+    assert found.activity()["busy"].min() == 0
+    assert found.total >= crossflow.predict(given).step_time * (1 - 1e-9)  # whose pipeline is full of other requests' tokens
+
+
 def test_slots_of_a_device_follow_each_other(made):
     found = made[1]
     for device in range(len(found.devices)):

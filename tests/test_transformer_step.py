@@ -378,6 +378,18 @@ def test_a_written_token_reads_only_the_experts_it_is_sent_to():
     assert many > 10 * one
 
 
+def test_tokens_written_over_a_pipeline_follow_each_other():
+    """A microbatch comes round after all four stages, or when the slowest of them has passed all others."""
+    job, machine = job_of("decode", context=100), machine_of(stack_of(host=False), free=True)
+    times = {many: step(Plan(pp=4, micro_batch=4), job=job, machine=machine, batch=4 * many).total[0] for many in (1, 2, 8, 16)}
+    slowest = (times[16] - times[8]) / 8
+    assert times[1] == times[2] > 2 * slowest
+    for many, time in times.items():
+        assert time == pytest.approx(max(times[1], many * slowest), rel=1e-9)
+    alone = step(Plan(pp=4, micro_batch=4), job=job, machine=machine, batch=4)
+    assert alone.breakdown["bubble"][0] > 0.5 * alone.total[0]
+
+
 def test_an_encoder_is_done_when_its_decoder_writes():
     job = job_of("decode", context=10, encoder={"layers": 24, "sequence": 512})
     longer = job_of("decode", context=10, encoder={"layers": 48, "sequence": 512})

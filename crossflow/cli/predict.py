@@ -81,6 +81,8 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
         done = f" ({percent(again)} with what is computed again)" if again > mfu * 1.01 else ""
         rows["peak use"] = f"{percent(mfu)} of the {prediction.scenario.workload.dtype} rate of matrix products{done}"
         rows |= {_SERVING[name]: _figure(name, value) for name, value in prediction.serving.items() if value is not None}
+        if prediction.reading_problem:
+            rows["prompts"] = Text.assemble(("cannot be read: ", "bold red"), (prediction.reading_problem, "red"))
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)
         if prediction.scenario.profile is not None:

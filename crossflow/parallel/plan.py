@@ -12,6 +12,7 @@ from crossflow.errors import StrategyError, did_you_mean
 from crossflow.parallel.schedules import RULES, schedule_problem
 from crossflow.parallel.stages import stage_layers
 from crossflow.parallel.strategy import Axis
+from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 
 Recompute = Literal["none", "selective", "full"]
@@ -175,7 +176,8 @@ def _not_chosen(key: str, given: Any) -> list[str]:
 
 def _several(given: Any) -> Any:
     """A choice of words as a list: as it is, or from text that plus signs join; none is an empty one."""
-    return given if not isinstance(given, str) else [] if given == "none" else given.split("+")
+    several = given.split("+") if isinstance(given, str) else given
+    return [] if several in (["none"], ("none",)) else several
 
 
 def _not_placed(given: Any) -> list[str]:
@@ -218,7 +220,7 @@ def _written(text: str) -> dict[str, Any]:
     return found
 
 
-def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, training: bool = True) -> str | None:
+def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, task: Task = "training") -> str | None:
     """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
 
     With `balanced` stages, of which the last may hold the head alone, there may be more stages than layers.
@@ -250,6 +252,11 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         if (len(sizes), sum(sizes)) != (stages, model.depth):
             return f"{ends} do not add up to {model.depth} layers in {stages} stages"
     cuts = plan.cp * (plan.tp if plan.sequence_parallel else 1)
+    if task == "decode":
+        if plan.cp > 1:
+            return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
+        if plan.micro_batch % cuts:
+            return f"the {plan.micro_batch} tokens that a microbatch writes do not divide by tp = {cuts}, as sequence_parallel needs"
     uneven = [layer.tokens for layer in model.layers if model.vocabulary and layer.tokens % cuts]
     if uneven:
         return f"the {uneven[0]} tokens of a sample do not divide by cp{' x tp' if plan.sequence_parallel else ''} = {cuts}"
@@ -276,6 +283,7 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
         return "offload: weights needs all weights sharded; leave unsharded out"
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
+    training = task == "training"
     if "weights" in plan.offload and (plan.zero != 3 or (training and "optimizer" not in plan.offload)):
         also = ", and the optimizer's states on the host too" if training else ""
         return f"offload: weights needs zero: 3, which shares them out{also}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from crossflow.parallel.plan import RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -18,7 +19,7 @@ def legal_plans(
     batch: int,
     *,
     node: int,
-    training: bool = True,
+    task: Task = "training",
     zeros: Sequence[int] = (0, 1, 2, 3),
     micro_batches: Sequence[int] = MICRO_BATCHES,
     virtual_stages: Sequence[int] = (1, 2, 3, 4, 6, 8),
@@ -29,7 +30,7 @@ def legal_plans(
     ----------
     model, devices, batch : what is divided: a model, over how many devices, with how many samples a step.
     node : devices of one node, which a tensor group does not leave.
-    training : whether there is a backward pass; without one there is nothing to recompute, to shard (but weights), to interleave.
+    task : training; any other has nothing to recompute, to shard (but weights), to interleave.
     zeros, micro_batches, virtual_stages : options to try.
 
     Notes
@@ -38,6 +39,7 @@ def legal_plans(
     only. Experts that are shared out are cut as layers are, or not at all. Context parallelism is left out: it pays for long
     sequences alone, and such plans can be given, as other degrees of experts and placements.
     """
+    training = task == "training"
     recompute = RECOMPUTE if training else ("none",)
     shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
     found: list[Plan] = []
@@ -50,14 +52,16 @@ def legal_plans(
             if (batch // dp) % micro:
                 continue
             first = Plan(tp=tp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=micro, sequence_parallel=etp > 0)
-            if plan_problem(first, model, batch) is not None:
+            if plan_problem(first, model, batch, task=task) is not None:
                 continue
             chunks = [v for v in (virtual_stages if training else (1,)) if v == 1 or _interleaves(model, pp, v, batch // dp // micro)]
-            options = itertools.product(chunks, shardings, (True,) if etp else (False, True) if tp > 1 else (False,), recompute)
+            tokens = {micro} if task == "decode" else {layer.tokens for layer in model.layers}
+            divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
+            options = itertools.product(chunks, shardings, divided, recompute)
             found += [
                 replace(first, virtual_stages=v, zero=zero, sequence_parallel=sp, recompute=again)
                 for v, zero, sp, again in options
-                if not (zero and dp == 1) and not (zero == 3 and pp > 1) and not (sp and any(layer.tokens % tp for layer in model.layers))
+                if not (zero and dp == 1) and not (zero == 3 and pp > 1)
             ]
     return tuple(found)
 

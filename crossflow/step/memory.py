@@ -36,7 +36,7 @@ from crossflow.software import SoftwareStack
 from crossflow.step.activations import activations
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
-from crossflow.step.stages import Shape, alike, row_counts
+from crossflow.step.stages import Shape, alike, chunk_layers, row_counts
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
 
@@ -249,26 +249,35 @@ def _shared(amount: Array, spread: Spread, level: int) -> Array:
 # -------------------------------------------------------------------------------------------- pipelines
 
 
-def in_flight(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
-    """Microbatches whose activations each row of each stage keeps when it keeps most, shape (rows of a stage, stages). [1]
+def in_flight(schedule: str, stages: int, chunks: int, microbatches: int, *, every: bool = False) -> Array:
+    """Microbatches whose activations each row of each stage keeps when it keeps most, shape (moments, rows of a stage, stages). [1]
 
     1F1B keeps the p - i of the passes that stage i runs ahead of the first backward pass, and never more than there are;
     interleaved, a stage runs 2 (p - i - 1) + (v - 1) p passes of its v chunks ahead, p microbatches of one after those of
-    the one before [3]_; GPipe keeps all; of other schedules their orders are counted.
+    the one before [3]_; GPipe keeps all; of other schedules their orders are counted. There is one moment, but where chunks are
+    interleaved and `every` one of a round is asked for: as many are kept at each, of other chunks.
 
-    >>> in_flight("1f1b", 4, 1, 8), in_flight("1f1b", 2, 2, 8).sum(axis=0)
-    (array([[4., 3., 2., 1.]]), array([5., 3.]))
+    >>> in_flight("1f1b", 4, 1, 8)[0], in_flight("1f1b", 2, 2, 8).sum(axis=1)
+    (array([[4., 3., 2., 1.]]), array([[5., 3.]]))
     """
     if schedule == "gpipe":
-        return np.full((chunks, stages), float(microbatches))
+        return np.full((1, chunks, stages), float(microbatches))
     if schedule not in ("1f1b", "pipedream"):
-        return pipeline_order(schedule, stages, chunks, microbatches).kept().astype(float)
+        return pipeline_order(schedule, stages, chunks, microbatches).kept().astype(float)[None]
     later = stages - 1.0 - np.arange(stages)
     if chunks == 1:
-        return np.asarray(np.minimum(later + 1.0, microbatches)[None])
-    passes = np.minimum(2.0 * later + (chunks - 1) * stages + 1.0, microbatches * chunks)
-    rounds, rest = np.divmod(passes, stages * chunks)
-    return np.asarray(rounds * stages + np.clip(rest - stages * np.arange(chunks)[:, None], 0, stages))
+        return np.asarray(np.minimum(later + 1.0, microbatches)[None, None])
+    ahead = np.minimum(2.0 * later + (chunks - 1) * stages + 1.0, microbatches * chunks)
+    back = np.arange(float(stages * chunks) if every else 1.0)[:, None]  # backward passes done; each lets one more forward pass begin
+    back = np.minimum(back, microbatches * chunks - ahead)
+    order = np.arange(float(chunks))[:, None]
+
+    def done(passes: Array, place: Array) -> Array:
+        """Of so many passes, those of each chunk, which comes at its place in a round."""
+        rounds, rest = np.divmod(passes, stages * chunks)
+        return np.asarray(rounds[:, None] * stages + np.clip(rest[:, None] - stages * place, 0, stages))
+
+    return np.asarray(done(ahead + back, order) - done(back, order[::-1]))
 
 
 def _pipeline(
@@ -279,8 +288,10 @@ def _pipeline(
     shape: Shape,
 ) -> tuple[Array, Array, Array]:
     """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
-    at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)
-    chunks, stages = flight.shape
+    sizes = chunk_layers(job.model, shape.stages, shape.chunks, *shape.ends, stack.stages == "balanced")
+    every = len(set(sizes)) > 1  # chunks of other layers: which are kept matters
+    at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches, every=every)
+    _, chunks, stages = flight.shape
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
     here = replace(held, **{field.name: getattr(held, field.name)[:, at] for field in fields(Holdings)})
     if job.model.tied and stages == 1:
@@ -295,24 +306,31 @@ def _pipeline(
         return np.asarray(np.where(by_stage(of)[:, :, None] > 0, values, 0.0).max(axis=1))
 
     present, trained = by_stage(forward), by_stage(weights)
+    if job.task == "decode":  # an encoder that read the prompts stays
+        present = by_stage(row_counts(replace(job, task="prefill"), shape, balanced=stack.stages == "balanced")[0])
     state = np.zeros((FRAMEWORK, stages, len(at)))
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
-    versions = flight.max(axis=0)[:, None] if shape.schedule == "pipedream" else 1.0
+    versions = flight.max(axis=(0, 1))[:, None] if shape.schedule == "pipedream" else 1.0
     state[WEIGHTS] = present @ here.weights * versions
     state[GRADIENTS], state[OPTIMIZER] = trained @ here.gradients, trained @ here.optimizer
     state[CACHE] = present @ here.cache
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
     kept = passed @ here.kept
-    ahead = by_stage(flight.reshape(-1, 1) * kept)
+    rounds = np.stack([by_stage(moment.reshape(-1, 1) * kept) for moment in flight])
+    ahead, working = rounds.max(axis=0), most(here.working, passed)
+    running = ahead + working  # a backward pass begins
+    if len(flight) > 1:  # of the last chunk first, a round of microbatches each
+        each = np.where(passed.reshape(chunks, stages, -1)[..., None] > 0, here.working, 0.0).max(axis=2)
+        running = (rounds + each[chunks - 1 - np.arange(len(flight)) // stages % chunks]).max(axis=0)
     host = present @ here.host_weights + trained @ here.host_states
     if "activations" in layout.offload:  # two units stay: one that is copied, and the next
         away = layout.offload["activations"][at]
         host = host + np.where(away, ahead, 0.0)
         stays = np.where(away, 2.0 * most(here.kept, passed), np.inf)
-        ahead = np.minimum(ahead, stays)
+        ahead, running = np.minimum(ahead, stays), np.minimum(running, stays + working)
     zero = layout.zero[at]
     moments = np.zeros((len(MOMENTS), *state.shape))
-    moments[BACKWARD, ACTIVATIONS] = ahead + most(here.working, passed)
+    moments[BACKWARD, ACTIVATIONS] = running
     moments[BACKWARD, BUFFERS] = most(here.largest, weights)
     # The chunk whose backward pass is the last of a microbatch is the stage's first.
     moments[FINISHED, ACTIVATIONS] = np.maximum(ahead - kept.reshape(chunks, stages, -1)[0], 0.0)
@@ -364,12 +382,14 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     """Keys and values, or their latents, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
 
     Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
+    Nothing looks back at what an encoder's attention saw.
     """
     requests, tokens = layout.micro_batch * layout.microbatches, job.cached / layout.cp
+    encoding = {f"{i}" for i, layer in enumerate(job.model.layers) if job.model.encodes(layer)}
     rows = []
-    for _, part in units(job.model):
+    for name, part in units(job.model):
         attention = part.attention
-        if attention is None:
+        if attention is None or name.split(".")[0] in encoding:
             rows.append(np.zeros(len(layout)))
             continue
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)

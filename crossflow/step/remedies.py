@@ -43,17 +43,16 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     balanced = machine.stack.stages == "balanced"
 
     def possible(changes: Iterable[_Change]) -> list[_Change]:
-        return [
-            change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced, training=job.training) is None
-        ]
+        return [change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced, task=job.task) is None]
 
     hosted = machine.host is not None
     routed = any(part.routing for layer in job.model.layers for part in layer.parts)
-    singles = possible(_changes(plan, hosted=hosted, experts=routed))
+    options = {"hosted": hosted, "experts": routed, "training": job.training}
+    singles = possible(_changes(plan, **options))
     pairs = (
         _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
         for one in singles
-        for two in _changes(one.plan, hosted=hosted, experts=routed)
+        for two in _changes(one.plan, **options)
         if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
     )
     best = None
@@ -84,14 +83,17 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-def _changes(plan: Plan, *, hosted: bool, experts: bool) -> Iterator[_Change]:
+def _changes(plan: Plan, *, hosted: bool, experts: bool, training: bool) -> Iterator[_Change]:
     """Single changes of a plan that need less memory, of each kind the mildest first.
 
-    With the host's memory where it is known (`hosted`), and with other degrees of experts where the model has any.
+    With the host's memory where it is known (`hosted`), and with other degrees of experts where the model has any. A service has
+    nothing to compute again, nor gradients; its microbatch is told with its ranks, for without it they would mean another.
     """
 
     def change(key: str, value: Any, **others: Any) -> _Change:
-        asides = [f"{name}: {str(other).lower()}" for name, other in others.items() if other != getattr(plan, name)]
+        told = {name: other for name, other in others.items() if other != getattr(plan, name)}
+        told |= {} if training or "dp" not in others else {"micro_batch": plan.micro_batch}
+        asides = [f"{name}: {str(other).lower()}" for name, other in told.items()]
         aside = f" ({', '.join(asides)})" if asides else ""
         said = ("+".join(value) or "none") if isinstance(value, tuple) else value
         return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
@@ -99,9 +101,9 @@ def _changes(plan: Plan, *, hosted: bool, experts: bool) -> Iterator[_Change]:
     for micro in range(plan.micro_batch - 1, 0, -1):
         if plan.micro_batch % micro == 0:
             yield change("micro_batch", micro)
-    for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :]:
+    for recompute in RECOMPUTE[RECOMPUTE.index(plan.recompute) + 1 :] if training else ():
         yield change("recompute", recompute)
-    for zero in range(plan.zero + 1, 4):
+    for zero in range(plan.zero + 1, 4) if training else (3,) if plan.zero < 3 else ():
         yield change("zero", zero)
     if plan.unsharded:
         yield change("unsharded", ())

@@ -161,9 +161,10 @@ class _Filler:
         return last
 
     def _run(self, one: _Class, starts: Array, ends: Array) -> Index:
-        """Places in the walk of the slots of a class that take any time."""
+        """Places in the walk of the slots of a class that take any time, or of its last one."""
         at = self.walk.stages[one.stage]
-        return np.asarray(at[ends[at, one.kind] > starts[at, one.kind]])
+        taking = at[ends[at, one.kind] > starts[at, one.kind]]
+        return np.asarray(taking if len(taking) else at[-1:])
 
     def _sent(self, ends: Array) -> None:
         """Transfers that travel while stages go on, on the sender's streams, one a direction: slots that take none of its time."""

@@ -55,12 +55,18 @@ def _endless(found: dict[str, Array]) -> None:
         found["total"][endless] = found["exposed_communication"][endless] = np.inf
 
 
-def _stage_ends(slots: Slots, rounds: Array, shape: Shape) -> Array:
-    """Time at which every stage has finished its last slot, shape (stages, n). [s]"""
+def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> Array:
+    """Time at which every stage has finished its last slot, shape (stages, n). [s]
+
+    With `steady` of steps that follow each other: a microbatch begins the next when it leaves the last stage.
+    """
     stages, microbatches = shape.stages, shape.microbatches
     if stages == 1 and shape.schedule in NATURAL:
         return np.asarray((rounds * slots.busy.sum(axis=0))[None])
     rows = len(slots.hands[0])
+    if steady:
+        through = slots.busy.sum(axis=0) + (slots.hands[0] > 0).sum() * slots.flight
+        return np.tile(np.maximum(rounds * by_stage(slots.busy, stages).max(axis=0), through), (stages, 1))
     forward, *back = (slots.busy[i : i + rows] for i in range(0, len(slots.busy), rows))
     backward, weight = [*back, None, None][:2]
     ends = functools.partial(pipeline_ends, forward, backward, slots.flight, weight, stages=stages, chunks=shape.chunks)
@@ -89,7 +95,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     closing, trained = closing_of(machine, steps, slots, shape), staged(weight_of)
     reductions, lowered, exposed, regather = closing.reductions, closing.lowered, closing.exposed, closing.regather
     update, on_host, renewed = closing.update, closing.on_host, closing.renewed
-    ends = _stage_ends(slots, rounds, shape)
+    ends = _stage_ends(slots, rounds, shape, steady=job.task == "decode")
     finish = update + on_host + renewed + regather
     if schedule == "pipedream":  # reductions and updates are in the slots, one after each microbatch
         reductions, update, regather = microbatch * reductions, microbatch * update, microbatch * regather

@@ -62,8 +62,7 @@ class Job:
 
     def takes_part(self, layer: Layer) -> bool:
         """Whether a step passes a group of layers: an encoder is done when a decoder writes."""
-        attends = any(part.attention is not None and part.attention.cross for part in layer.parts)
-        return self.task != "decode" or not self.model.memory_tokens or attends
+        return self.task != "decode" or not self.model.encodes(layer)
 
     def is_frozen(self, kind: LayerType, layer: int | None) -> bool:
         """Whether a part of a layer (None for embedding and head) does not train."""

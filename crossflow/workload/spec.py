@@ -259,7 +259,9 @@ class TransformerSpec(FileModel):
         (), description="what fine-tuning leaves as it is: layer types, or ranges such as layers:0-30"
     )
     prompt: PositiveInt | None = Field(
-        None, description="tokens of a service's request before the first that is written; `sequence` where absent"
+        None,
+        description="tokens of a service's request before the first that is written, `sequence` where absent; of an encoder-decoder"
+        " those of the decoder, the encoder reads its own sequence",
     )
     output: PositiveInt | None = Field(None, description="tokens written for a request")
 

@@ -218,6 +218,10 @@ class Transformer:
         own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
         return own + sum(layer.count * part.active_parameters for layer in self.layers for part in layer.parts)
 
+    def encodes(self, layer: Layer) -> bool:
+        """Whether a layer belongs to the encoder of a model that has a decoder too."""
+        return bool(self.memory_tokens) and not any(part.attention is not None and part.attention.cross for part in layer.parts)
+
     @property
     def even(self) -> Transformer:
         """The model with experts that all ranks use alike, itself where they do."""

@@ -429,11 +429,12 @@ def _published() -> str:
             workload = {"model": row["model"], "dtype": row["dtype"], **{name: int(row[name]) for name in ("global_batch", "sequence")}}
             system = {"template": row["system"], "devices_per_node": domain, "nodes": gpus // domain}
             given = {"system": system, "workload": workload, "strategy": row["strategy"], "software": "nemo"}
-            ours = float(crossflow.predict(crossflow.from_dict(given)).score.tokens_per_second[0]) / gpus
+            made = crossflow.predict(crossflow.from_dict(given))
+            ours, star = float(made.score.tokens_per_second[0]) / gpus, "" if made.feasible else " *"
             measured = float(row["tokens_per_second_per_gpu"])
             errors.setdefault(row["kind"], []).append(ours / measured - 1)
             device = next(iter(re.findall(r"g?[bh]\d+", row["system"]))).upper()
-            told = (row["release"], row["model"], f"{gpus} {device}", row["dtype"], row["strategy"])
+            told = (row["release"], row["model"], f"{gpus} {device}", row["dtype"], row["strategy"] + star)
             rows.append((*told, f"{measured:,.0f}", f"{ours:,.0f}", _percent(errors[row["kind"]][-1])))
     titles = {"dense": "dense models", "experts": "mixtures of experts"}
     whole = [(titles[kind], str(len(found)), *(_percent(value) for value in _sizes(found))) for kind, found in errors.items()]
