@@ -287,9 +287,13 @@ class TransformerSpec(FileModel):
                 raise ValueError(f"frozen: {error}") from None
         return self
 
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(value for name, value in self if name != "sources"))
+
     def __hash__(self) -> int:
         """A hash that leaves out the sources, a mapping, which change nothing."""
-        return hash(tuple(value for name, value in self if name != "sources"))
+        return self._hash
 
     @property
     def tokens(self) -> int:
@@ -629,9 +633,13 @@ class DlrmSpec(FileModel):
             raise ValueError(f"frozen: {', '.join(self.frozen)} is the whole model; nothing is left to train")
         return self
 
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(value for name, value in self if name != "sources"))
+
     def __hash__(self) -> int:
         """A hash that leaves out the sources, a mapping, which change nothing."""
-        return hash(tuple(value for name, value in self if name != "sources"))
+        return self._hash
 
     def dlrm(self) -> Dlrm:
         """The model as tables and layers."""
