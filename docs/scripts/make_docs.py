@@ -420,9 +420,10 @@ def validation_page(report: Report, *, full: bool) -> str:
 PUBLISHED = ROOT / "tests" / "data" / "nvidia_runs.csv"
 
 
-def _published() -> str:
-    """Rates that NVIDIA publishes, and ours."""
-    rows, errors = [], dict[str, list[float]]()
+@functools.cache
+def _published_runs() -> tuple[tuple[Mapping[str, str], float, float, bool], ...]:
+    """Rows of the file with the rate measured, the rate predicted, and whether the run was predicted to fit."""
+    found = []
     with PUBLISHED.open(encoding="utf-8") as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
             gpus, domain = int(row["gpus"]), int(row["domain"])
@@ -430,14 +431,25 @@ def _published() -> str:
             system = {"template": row["system"], "devices_per_node": domain, "nodes": gpus // domain}
             given = {"system": system, "workload": workload, "strategy": row["strategy"], "software": "nemo"}
             made = crossflow.predict(crossflow.from_dict(given))
-            ours, star = float(made.score.tokens_per_second[0]) / gpus, "" if made.feasible else " *"
-            measured = float(row["tokens_per_second_per_gpu"])
-            errors.setdefault(row["kind"], []).append(ours / measured - 1)
-            device = next(iter(re.findall(r"g?[bh]\d+", row["system"]))).upper()
-            told = (row["release"], row["model"], f"{gpus} {device}", row["dtype"], row["strategy"] + star)
-            rows.append((*told, f"{measured:,.0f}", f"{ours:,.0f}", _percent(errors[row["kind"]][-1])))
-    titles = {"dense": "dense models", "experts": "mixtures of experts"}
-    whole = [(titles[kind], str(len(found)), *(_percent(value) for value in _sizes(found))) for kind, found in errors.items()]
+            rate = float(made.score.tokens_per_second[0]) / gpus
+            found.append((row, float(row["tokens_per_second_per_gpu"]), rate, made.feasible))
+    return tuple(found)
+
+
+def _published_errors(kind: str) -> list[float]:
+    """Relative errors of the rates of one kind of model."""
+    return [ours / measured - 1 for row, measured, ours, _ in _published_runs() if row["kind"] == kind]
+
+
+def _published() -> str:
+    """Rates that NVIDIA publishes, and ours."""
+    rows = []
+    for row, measured, ours, fits in _published_runs():
+        device = next(iter(re.findall(r"g?[bh]\d+", row["system"]))).upper()
+        told = (row["release"], row["model"], f"{row['gpus']} {device}", row["dtype"], row["strategy"] + ("" if fits else " *"))
+        rows.append((*told, f"{measured:,.0f}", f"{ours:,.0f}", _percent(ours / measured - 1)))
+    kinds = {"dense models": _published_errors("dense"), "mixtures of experts": _published_errors("experts")}
+    whole = [(title, str(len(found)), *(_percent(value) for value in _sizes(found))) for title, found in kinds.items()]
     table = markdown(("release", "model", "GPUs", "type", "strategy", "tokens/s a GPU", "crossflow", "error"), rows, right=(5, 6, 7))
     return markdown(("", "runs", "median", "mean", "bias"), whole, right=range(1, 5)) + "\n" + table
 
@@ -619,6 +631,10 @@ def summary(report: Report) -> str:
             rows += _summary_rows(table, "source", names)
             rows.append(("training runs, all", *_short(table.measured, table.predicted)))
             rows.append(("peak memory of training runs", *_short(table.peak, table.needed)))
+            for kind, title in (("dense", "dense models in 8 bits"), ("experts", "mixtures of experts")):
+                found = _published_errors(kind)
+                shown = (_percent(size) for size in _sizes(found)[:2])
+                rows.append((f"rates that NVIDIA publishes, {title}; nothing fitted", str(len(found)), *shown))
         elif table.measured.size:
             names = {
                 "inside NVSwitch nodes, >= 1 MiB": "collectives inside NVSwitch nodes, 1 MiB and more",
