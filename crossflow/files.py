@@ -230,6 +230,8 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         message = f"expected one of {', '.join(options)}, got {given!r}{did_you_mean(str(given), options)}"
     elif kind in ("model_type", "dict_type", "mapping_type"):
         message = f"expected a mapping, got {given!r}"
+    elif kind in ("tuple_type", "list_type"):
+        message = f"expected a list, got {given!r}"
     elif kind not in ("value_error", "assertion_error"):
         message = f"{message[0].lower()}{message[1:]}, got {given!r}"
     return document.problem(location, message)

@@ -15,12 +15,14 @@ from crossflow.arrays import plain
 from crossflow.evaluation import evaluate, machine
 from crossflow.operating import operation_of, reference_peak, run_cost
 from crossflow.parallel import Plan
-from crossflow.parallel.hierarchy import is_hierarchy
+from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.remedies import remedies
+from crossflow.strategies import every_strategy
 from crossflow.technology.library import library_document
+from crossflow.units import show
 from crossflow.workload.spec import TransformerSpec
 
 
@@ -102,9 +104,13 @@ class Prediction:
 
     @functools.cached_property
     def remedies(self) -> tuple[str, ...]:
-        """What would make a transformer fit that does not, as sentences; none where it fits."""
+        """What would make a layered model fit that does not, as sentences; none where it fits."""
         scenario = self.scenario
-        if not isinstance(scenario.strategy, Plan) or self.reason is None or not self.score.buildable[0]:
+        if self.reason is None or not self.score.buildable[0]:
+            return ()
+        if isinstance(scenario.strategy, Hierarchy):
+            return _strategies_that_fit(scenario)
+        if not isinstance(scenario.strategy, Plan):
             return ()
         by_types = is_hierarchy(scenario.document.data.get("strategy"))  # whose keys a plan's are not
         return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=by_types)
@@ -185,6 +191,21 @@ class Prediction:
 
         state = "" if self.feasible else f", infeasible: {self.reason}"
         return f"Prediction({self.scenario.name!r}: {show(self.step_time, 's')}, bound by {self.score.bound_by[0]}{state})"
+
+
+def _strategies_that_fit(scenario: Scenario) -> tuple[str, ...]:
+    """The fastest strategies of a recommendation model that fit, or the one that lacks least."""
+    texts = every_strategy(scenario.workload, scenario.nodes)
+    score = evaluate(scenario, {"strategy": list(texts)})
+    spare = score.memory_capacity - score.memory_needed
+    fitting = np.flatnonzero(score.feasible)
+    if not len(fitting):
+        most = int(spare.argmax())
+        return (f"no strategy fits: {texts[most]} needs least, {show(-spare[most], 'B')} too much",) if spare[most] < 0 else ()
+    fastest = fitting[np.argsort(score.step_time[fitting], kind="stable")][:3]
+    return tuple(
+        f"strategy: {texts[i]} fits with {show(spare[i], 'B')} to spare and takes {show(score.step_time[i], 's')} a step" for i in fastest
+    )
 
 
 def predict(scenario: Scenario) -> Prediction:

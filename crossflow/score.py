@@ -73,7 +73,7 @@ class Score:
     reasons : sentences.
     breakdown : time by kind; the parts add up to `step_time`. [s]
     communication, exposed_communication : time by collective, in all and as far as it lengthens the step. [s]
-    by_layer : time of computing and of communication by layer type on the device that ends last, of layered workloads. [s]
+    by_layer : time of computing and of communication by layer type on a device of the busiest stage, of layered workloads. [s]
     bound : share of the step that each resource bounds; the shares add up to 1. [1]
     memory : bytes of the fullest device by kind. [B]
     memory_capacity : [B]

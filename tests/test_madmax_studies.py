@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from crossflow import evaluate, files, predict
 from crossflow.scenario import from_dict
 from crossflow.study.reading import read_study
+from crossflow.units import show
 
 STUDIES = (
     "dlrm-strategies", "llm-strategies", "variants", "tasks", "context", "cloud", "generations", "hardware", "scaling", "scaling-gpt3",
@@ -120,3 +122,20 @@ def test_vision_transformers_closer_than_madmax():
     for middle in (np.mean, np.median):
         ours, theirs = middle(np.abs(errors), axis=0)
         assert ours < 0.7 * theirs
+
+
+def test_a_recommendation_model_that_does_not_fit_is_told_what_would():
+    given = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": ["ddp"], "embedding": ["ddp", "mp"]}}
+    found = predict(from_dict(given))
+    assert not found.feasible
+    times = []
+    for sentence in found.remedies:
+        strategy, spare, time = re.fullmatch(r"strategy: (.*) fits with (.*) to spare and takes (.*) a step", sentence).groups()
+        cured = predict(from_dict({**given, "strategy": strategy}))
+        assert cured.feasible
+        assert (show(cured.score.memory_capacity[0] - cured.score.memory_needed[0], "B"), show(cured.step_time, "s")) == (spare, time)
+        times.append(cured.step_time)
+    assert times == sorted(times)
+    assert len(times) == 3
+    (sentence,) = predict(from_dict({**given, "system": {"template": "zionex", "nodes": 1}, "workload": {"model": "dlrm-c"}})).remedies
+    assert re.fullmatch(r"no strategy fits: .* needs least, .* too much", sentence)

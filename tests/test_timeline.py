@@ -119,6 +119,17 @@ def test_activities_add_up_to_the_step_on_every_device(made):
     assert all((part >= 0).all() for part in parts.values())
 
 
+@pytest.mark.parametrize("ends", [{"first_stage": 4, "last_stage": 1}, {"first_stage": 1, "last_stage": 4}, {}])
+@pytest.mark.parametrize("frozen", [(), ("embedding", "layers:0-2")])
+def test_the_breakdown_is_that_of_the_busiest_stage(ends, frozen):
+    given = scenario({"tp": 2, "pp": 4, "dp": 2, **ends}, frozen=list(frozen))
+    found, breakdown = timeline(given).activity(), crossflow.predict(given).to_dict()["breakdown_s"]
+    stage = sum(values for kind, values in found.items() if kind not in ("bubble", "imbalance")).argmax()
+    assert breakdown["compute"] + breakdown["memory_bound_compute"] <= found["busy"][stage] <= sum(breakdown.values()) - breakdown["bubble"]
+    idle = found["bubble"][stage] + found["imbalance"][stage]
+    assert breakdown["bubble"] == pytest.approx(idle, abs=0.02 * sum(breakdown.values()))
+
+
 def test_busy_time_is_that_of_the_prediction(made):
     given, found = made
     parts = crossflow.predict(given).to_dict()["breakdown_s"]

@@ -390,6 +390,17 @@ def test_tokens_written_over_a_pipeline_follow_each_other():
     assert alone.breakdown["bubble"][0] > 0.5 * alone.total[0]
 
 
+def test_a_written_token_needs_its_decoders_operations_alone():
+    """Two operations a weight of the decoder and its head, and the scores of its context and of the encoder's tokens."""
+    longer = {"encoder": {"layers": 24, "sequence": 512}}
+    found = step(Plan(), job=job_of("decode", context=100, **longer), machine=machine_of(), batch=1)
+    assert (
+        found.model_flops[0]
+        == step(Plan(), job=job_of("decode", context=100, encoder={"layers": 2, "sequence": 512}), batch=1).model_flops[0]
+    )
+    assert found.model_flops[0] < 1.1 * found.flops[0]
+
+
 def test_an_encoder_is_done_when_its_decoder_writes():
     job = job_of("decode", context=10, encoder={"layers": 24, "sequence": 512})
     longer = job_of("decode", context=10, encoder={"layers": 48, "sequence": 512})

@@ -147,7 +147,7 @@ def communication(prediction: Prediction) -> Group:
 
 
 def layers(prediction: Prediction) -> Group:
-    """Time of computing and communication by layer type, on the device that ends last."""
+    """Time of computing and communication by layer type, on a device of the busiest stage."""
     score = prediction.score
     types = dict.fromkeys(name.split(".")[0] for name in score.by_layer)
     rows: list[list[RenderableType]] = []

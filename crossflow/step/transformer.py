@@ -78,7 +78,7 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> A
 
 
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> dict[str, Array]:
-    """Step of points whose pipelines have one shape: its time, and its parts on the stage that ends last."""
+    """Step of points whose pipelines have one shape: its time, and its parts on the busiest stage."""
     at, stages, schedule = shape.at, shape.stages, shape.schedule
     stack, passes, state, between = machine.stack, steps.passes, steps.state, steps.between
     slots = slots_of(job, machine, steps, shape)
@@ -105,11 +105,12 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
     rows = len(slots.hands[0])
     busy = staged(slots.busy.reshape(-1, rows, len(at)).sum(axis=0))
-    together = after >= after.max(axis=0) * (1.0 - 1e-9)  # of stages that end together, as all do in a steady flow, the busiest
-    s, points = np.where(together, busy, -1.0).argmax(axis=0), np.arange(len(at))
+    # The busiest, for which others wait; of those that are as busy, the one that ends last.
+    as_busy = busy >= busy.max(axis=0) * (1.0 - 1e-9)
+    s, points = np.where(as_busy, after, -1.0).argmax(axis=0), np.arange(len(at))
 
     def of(values: Array) -> Array:
-        """Values of the stage that ends last."""
+        """Values of that stage."""
         if values.shape[-2:] != (stages, len(at)):
             values = np.broadcast_to(values, (*values.shape[:-2], stages, len(at)))
         return np.asarray(values[..., s, points])
@@ -119,7 +120,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     net = rounds * of(staged(slots.net.sum(axis=1)))
     waits = rounds * of(staged(slots.waits.sum(axis=0)))
     gathering = rounds * of(staged(slots.behind.sum(axis=0)))
-    late = after.max(axis=0) - of(ends)
+    late = of(exposed * np.ones_like(ends))
     handed = rounds * of(staged(slots.hands.sum(axis=0)[:, None] * np.ones(len(at))))
     sending = np.zeros(len(at)) if stack.overlap.pipeline else handed * hop
     compute = device[0]
@@ -154,10 +155,6 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     shown[OF["host_copy"]] += of(renewed)
     shown += gathering * share_of(inner, inner.sum(axis=0)) + (late + grown) * share_of(final_, final_.sum(axis=0))
     shown[OF["all_reduce"]] += tied
-    # Where no reduction takes time nothing can be late for it but the stages' own order.
-    waited = np.where(final_.any(axis=0), 0.0, late)
-    bubble += waited
-    outside -= waited
     return {
         "total": total,
         "compute": compute,
@@ -239,14 +236,21 @@ def _model_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Arr
 @functools.lru_cache(maxsize=256)
 def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
     """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores. [flop]"""
-    lengths = [layer.tokens for layer in job.model.layers for _ in layer.parts]
+    layers = [layer for layer in job.model.layers for _ in layer.parts]
     rows = []
     for unit, (_, part) in enumerate(units(job.model)):
-        tokens = lengths[unit - 1] if 0 < unit <= len(lengths) else job.model.tokens
-        products = job.model.part_flops(replace(part, attention=None), tokens)
-        scores = job.model.part_flops(part, tokens) - products
-        if job.task == "decode":
-            products, scores = products / tokens, scores / tokens * job.context / tokens
+        layer = layers[unit - 1] if 0 < unit <= len(layers) else None
+        tokens = job.tokens(job.model.tokens if layer is None else layer.tokens)
+        if layer is not None and not job.takes_part(layer):
+            rows.append((0.0, 0.0, 0.0))
+            continue
+        # Keys and values of an encoder's tokens lie in the cache when a token is written.
+        new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
+        products = job.model.part_flops(replace(part, attention=None, matrices=new), tokens)
+        scores = 0.0
+        if part.attention is not None:
+            seen = job.model.memory_tokens if part.attention.cross else job.context if job.task == "decode" else tokens
+            scores = 2.0 * tokens * seen * part.attention.heads * (part.attention.query + part.attention.value)
         rows.append((products, products * (part.type != "embedding"), scores))
     products, backward, scores = np.array(rows).T
     return products, backward, scores
