@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
@@ -285,9 +286,10 @@ def data_folder(kind: str) -> Path:
     return installed if installed.is_dir() else package.parent / kind
 
 
-def catalogue(kind: str) -> dict[str, Path]:
-    """Shipped files of a kind by name, sub-folders included."""
-    return {path.stem: path for path in sorted(data_folder(kind).rglob("*.yaml"))}
+@functools.cache
+def catalogue(kind: str) -> Mapping[str, Path]:
+    """Shipped files of a kind by name, sub-folders included; the folder is looked through once."""
+    return MappingProxyType({path.stem: path for path in sorted(data_folder(kind).rglob("*.yaml"))})
 
 
 def find(kind: str, name: str, base: Path | None = None) -> Path:

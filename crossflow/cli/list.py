@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def _models() -> list[Entry]:
     return kinds + [Entry(name=name, group="preset", title=title(path), file=str(path)) for name, path in presets().items()]
 
 
-def _templates(paths: dict[str, Path]) -> list[Entry]:
+def _templates(paths: Mapping[str, Path]) -> list[Entry]:
     groups = list(GROUPS.values())
     found = [
         Entry(name=name, group=GROUPS[path.parent.name], title=title(path), file=str(path))
