@@ -95,7 +95,7 @@ ABOVE = "other layers are cut (tp) between nodes, where it repeats what lies apa
     [
         ({"transformer": ["tp"], "experts": ["ep", "tp"]}, f"experts (ep, tp) has no plan: {INSIDE}"),
         ({"transformer": ["ddp", "tp"], "experts": ["ep"]}, f"experts ep has no plan: {ABOVE}"),
-        ({"attention": ["ddp"], "mlp": ["ddp", "tp"]}, f"attention ddp has no plan: {ABOVE}"),
+        ({"transformer": ["ddp", "tp"], "experts": ["ddp"]}, f"experts ddp has no plan: {ABOVE}"),
         ({"transformer": ["ddp"], "experts": ["ddp", "ep"]}, f"experts (ddp, ep) has no plan: {ORDER}"),
         (
             {"transformer": ["fsdp", "ddp"], "experts": ["fsdp"]},
@@ -170,10 +170,20 @@ def test_degrees_that_are_those_of_the_plan_change_nothing():
     same(predicted("tp8-atp8-mlptp8-embtp8-dp2-mb4-sp"), predicted("tp8-dp2-mb4-sp"))
 
 
-@pytest.mark.parametrize("rest", ["", "-z1", "-z3", "-full"])
+@pytest.mark.parametrize("rest", ["", "-z1", "-z3", "-full", "-placed:dp+tp+pp", "-z3-placed:dp+tp+pp"])
 def test_a_tensor_group_that_shares_no_layer_is_data_parallel(rest):
     """Every rank of it has whole layers and samples of its own, which is what data parallelism is."""
-    same(predicted(f"tp8-atp1-mlptp1-embtp1-dp2-mb8-sp{rest}"), predicted(f"dp16-mb1{rest}"))
+    same(predicted(f"tp8-atp1-mlptp1-embtp1-dp2-mb8-sp{rest}"), predicted(f"dp16-mb1{rest.replace('-placed:dp+tp+pp', '')}"))
+
+
+@pytest.mark.parametrize("roles", [{"transformer": ["ddp", "tp"], "embedding": ["ddp"]}, {"attention": ["ddp"], "mlp": ["ddp", "tp"]}])
+def test_what_every_rank_repeats_may_lie_beside_what_is_cut_between_nodes(roles):
+    """GPT-3 with (ddp, tp) of MAD-Max, whose table all devices repeat."""
+    plan = plan_of(roles, experts=False)
+    assert (plan.tp, plan.dp, plan.placement) == (256, 8, ("dp", "tp", "pp"))
+    assert {kind: plan.tensor_of(kind) for kind in ("attention", "mlp", "embedding")} == {
+        "attention": 1 if "attention" in roles else 256, "mlp": 256, "embedding": 1 if "embedding" in roles else 256,
+    }  # fmt: skip
 
 
 def test_experts_and_all_else_uncut_is_expert_parallel():

@@ -2,7 +2,7 @@
 
 ``{attention: [ddp], mlp: [tp, ddp], embedding: [ddp]}`` reads: MLPs are cut among the devices of a node, which attend to samples of
 their own and hold all of the vocabulary's table. A plan has one order of its ranks, so that what it cannot say is refused: ranks that
-cut a layer must lie nearer than those that repeat it.
+cut a layer must lie nearer than those that repeat it, or all must repeat it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _check_order(kind: Type, share: _Share, cut: tuple[int, ...], placement: Seq
     said = f"strategy: {kind} {written(share.roles)} has no plan"
     if share.cut not in (cut, cut[: len(share.cut)]):
         raise StrategyError(f"{said}: other layers are cut (tp) inside nodes too, and what is cut over fewer ranks is cut over the nearest")
-    if share.cut != cut and placement != BLOCKS:
+    if share.cut != cut and placement != BLOCKS and (share.cut or kind == "experts"):
         raise StrategyError(f"{said}: other layers are cut (tp) between nodes, where it repeats what lies apart in each node")
     order = [*share.cut, *share.experts, *share.rest]
     nearest = sorted(order, key=lambda level: (level not in share.cut) if placement != BLOCKS else level)

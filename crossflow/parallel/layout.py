@@ -256,8 +256,8 @@ class Layout:
         """Devices between ranks that hold different or repeated layers of a type: the first after those that share each. [1]"""
         if kind not in self.own_tensor:
             return self.strides["dp"]
-        own = self.own_tensor[kind]
-        return np.where(own < self.tp, self.strides["tp"] * own, self.strides["dp"])
+        own, nearest = self.own_tensor[kind], np.minimum(self.strides["tp"], self.strides["dp"])
+        return np.where(own < self.tp, np.where(own == 1, nearest, self.strides["tp"] * own), self.strides["dp"])
 
     @functools.cached_property
     def _spreads(self) -> dict[tuple[Type | None, bool], Spread]:

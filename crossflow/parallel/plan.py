@@ -331,7 +331,8 @@ def _no_own_tensor(plan: Plan) -> str | None:
         below = f"{key} = {ranks} below tp = {plan.tp} needs"
         if not plan.sequence_parallel:
             return f"{below} sequence_parallel: true, which gives every tensor rank tokens of its own"
-        if plan.placement.index("dp") != plan.placement.index("tp") + 1:
+        after = plan.placement.index("dp") - plan.placement.index("tp")
+        if after != 1 and not (after == -1 and ranks == 1 and kind != "experts"):
             return f"{below} dp right after tp in placement, for ranks that hold the same lie along both"
         if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
             who = "each rank" if ranks == 1 else "each group"
