@@ -292,10 +292,10 @@ def catalogue(kind: str) -> Mapping[str, Path]:
     return MappingProxyType({path.stem: path for path in sorted(data_folder(kind).rglob("*.yaml"))})
 
 
-def find(kind: str, name: str, base: Path | None = None) -> Path:
+def find(kind: str, name: str, base: Path | None = None, folder: str | None = None) -> Path:
     """Path of a shipped file by name, or of a user's file by path (relative to `base`, then to the current folder).
 
-    Raises CrossflowError naming the known names when there is no such file.
+    Raises CrossflowError naming the known names, of a sub-folder alone where one is given, when there is no such file.
     """
     shipped = catalogue(kind)
     if name in shipped:
@@ -306,10 +306,9 @@ def find(kind: str, name: str, base: Path | None = None) -> Path:
             return candidate
     if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
-    raise CrossflowError(
-        f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, shipped)}; "
-        f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
-    )
+    known = [other for other, path in shipped.items() if folder is None or path.parent.name == folder]
+    there = f"known: {', '.join(known) or 'none'} (or give the path of a YAML file)"
+    raise CrossflowError(f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, known)}; {there}")
 
 
 # ---------------------------------------------------------------------------------------------- overrides

@@ -130,10 +130,10 @@ class SoftwareStack(FileModel):
 def load_stack(named: str | Document, base: Path | None = None) -> tuple[SoftwareStack, Document]:
     """A stack by name or path, or one written out in a scenario, over the stack that its `like` names."""
     if isinstance(named, str):
-        return _shipped(files.find("templates", named, base))
+        return _shipped(files.find("templates", named, base, "software"))
     document = named
     if isinstance(document.data, Mapping) and "like" in document.data:
-        below = files.read_yaml(files.find("templates", str(document.data["like"]), base))
+        below = files.read_yaml(files.find("templates", str(document.data["like"]), base, "software"))
         document = files.merge(below, document.without("like"))
     return _validated(document), document
 
