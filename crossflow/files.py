@@ -287,12 +287,12 @@ def data_folder(kind: str) -> Path:
 
 
 @functools.cache
-def catalogue(kind: str) -> Mapping[str, Path]:
-    """Shipped files of a kind by name, sub-folders included; the folder is looked through once."""
-    return MappingProxyType({path.stem: path for path in sorted(data_folder(kind).rglob("*.yaml"))})
+def catalogue(kind: str, folder: str = "") -> Mapping[str, Path]:
+    """Shipped files of a kind by name, of one sub-folder or all; the folder is looked through once."""
+    return MappingProxyType({path.stem: path for path in sorted((data_folder(kind) / folder).rglob("*.yaml"))})
 
 
-def find(kind: str, name: str, base: Path | None = None, folder: str | None = None) -> Path:
+def find(kind: str, name: str, base: Path | None = None, folder: str = "") -> Path:
     """Path of a shipped file by name, or of a user's file by path (relative to `base`, then to the current folder).
 
     Raises CrossflowError naming the known names, of a sub-folder alone where one is given, when there is no such file.
@@ -306,7 +306,7 @@ def find(kind: str, name: str, base: Path | None = None, folder: str | None = No
             return candidate
     if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
-    known = [other for other, path in shipped.items() if folder is None or path.parent.name == folder]
+    known = catalogue(kind, folder)
     there = f"known: {', '.join(known) or 'none'} (or give the path of a YAML file)"
     raise CrossflowError(f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, known)}; {there}")
 

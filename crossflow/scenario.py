@@ -410,9 +410,9 @@ def _workload(document: Document, base: Path | None) -> Workload:
     return spec
 
 
-def presets() -> dict[str, Path]:
+def presets() -> Mapping[str, Path]:
     """Shipped model presets by name."""
-    return {name: path for name, path in files.catalogue("templates").items() if path.parent.name == "models"}
+    return files.catalogue("templates", "models")
 
 
 def _preset(name: str, document: Document, base: Path | None) -> Document:

@@ -250,7 +250,7 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         scores = 0.0
         if part.attention is not None:
             seen = job.model.memory_tokens if part.attention.cross else job.context if job.task == "decode" else tokens
-            scores = 2.0 * tokens * seen * part.attention.heads * (part.attention.query + part.attention.value)
+            scores = part.attention.flops(tokens, seen)
         rows.append((products, products * (part.type != "embedding"), scores))
     products, backward, scores = np.array(rows).T
     return products, backward, scores

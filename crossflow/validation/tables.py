@@ -173,7 +173,7 @@ def template_of(device: str) -> str | None:
     Memory size and form factor may be left out on either side; every other word must agree, so that an H100 on a PCIe
     card is not taken for the SXM module.
     """
-    devices = [name for name, file in files.catalogue("templates").items() if file.parent.name == "devices"]
+    devices = files.catalogue("templates", "devices")
     device = device.strip().lower()
     if device in devices:
         return device

@@ -294,8 +294,7 @@ def recompute_of(text: str) -> Recompute:
 @functools.cache
 def _stacks() -> Mapping[str, str]:
     """Shipped stacks by what tables call them, in small letters."""
-    named = [name for name, file in files.catalogue("templates").items() if file.parent.name == "software"]
-    return {alias.lower(): name for name in named for alias in (name, *load_stack(name)[0].known_as)}
+    return {alias.lower(): name for name in files.catalogue("templates", "software") for alias in (name, *load_stack(name)[0].known_as)}
 
 
 def stack_of(sources: Mapping[str, Row], source: str) -> SoftwareStack:

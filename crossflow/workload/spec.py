@@ -207,7 +207,19 @@ class ImageSpec(FileModel):
         return (self.size // self.patch) ** 2 + self.class_token
 
 
-class TransformerSpec(FileModel):
+class _Sourced(FileModel):
+    """A model file with sources, which is looked up by what it says."""
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(value for name, value in self if name != "sources"))
+
+    def __hash__(self) -> int:
+        """A hash that leaves out the sources, a mapping, which change nothing."""
+        return self._hash
+
+
+class TransformerSpec(_Sourced):
     """Transformer: decoder, encoder, both, mixture of experts or vision transformer; where a file does not say, as Llama is."""
 
     model: Literal["transformer"]
@@ -286,14 +298,6 @@ class TransformerSpec(FileModel):
             except ValueError as error:
                 raise ValueError(f"frozen: {error}") from None
         return self
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash(tuple(value for name, value in self if name != "sources"))
-
-    def __hash__(self) -> int:
-        """A hash that leaves out the sources, a mapping, which change nothing."""
-        return self._hash
 
     @property
     def tokens(self) -> int:
@@ -590,7 +594,7 @@ class ExchangeSpec(FileModel):
         return hash((self.forward, self.backward, self.indices, self.ahead, float(self.bucket[0])))
 
 
-class DlrmSpec(FileModel):
+class DlrmSpec(_Sourced):
     """Recommendation model: embedding tables, bottom MLP, interaction, top MLP or experts."""
 
     model: Literal["dlrm"]
@@ -632,14 +636,6 @@ class DlrmSpec(FileModel):
         if self.frozen and not trained:
             raise ValueError(f"frozen: {', '.join(self.frozen)} is the whole model; nothing is left to train")
         return self
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash(tuple(value for name, value in self if name != "sources"))
-
-    def __hash__(self) -> int:
-        """A hash that leaves out the sources, a mapping, which change nothing."""
-        return self._hash
 
     def dlrm(self) -> Dlrm:
         """The model as tables and layers."""

@@ -76,6 +76,10 @@ class Attention:
     cross: bool = False
     rotary: bool = False
 
+    def flops(self, tokens: float, seen: float) -> float:
+        """Operations of scores and of sums of values, where each of so many tokens sees so many, masked or not. [flop]"""
+        return 2.0 * tokens * seen * self.heads * (self.query + self.value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
@@ -253,8 +257,7 @@ class Transformer:
             routed = part.routing.active if part.routing and matrix.experts > 1 else 1
             total += 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
         if part.attention:
-            seen = self.memory_tokens if part.attention.cross else tokens
-            total += 2.0 * tokens * seen * part.attention.heads * (part.attention.query + part.attention.value)
+            total += part.attention.flops(tokens, self.memory_tokens if part.attention.cross else tokens)
         return total
 
 
