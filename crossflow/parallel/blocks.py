@@ -244,7 +244,7 @@ class _Builder:
         layout, e, routing = self.layout, self.element, part.routing
         assert routing is not None
         own, ranks = self._own(tokens, "experts"), layout.tensor_of("experts")
-        routed = own * routing.active * routing.kept * routing.load(layout.ep)  # rows of all experts of the fullest rank
+        routed = own * routing.rows(layout.ep)
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
         reached = 1.0 - (1.0 - routing.active / routing.experts) ** (own * layout.ep)
         touched = routing.experts / layout.ep * reached
@@ -294,8 +294,8 @@ class _Builder:
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
-        apart, routed = layout.tensor_of("experts") < layout.tp, part.routing.active * part.routing.kept
-        rows = self._own(tokens, "experts") * part.width * e * np.where(layout.ep > 1, routed * part.routing.load(layout.ep), 1.0)
+        apart = layout.tensor_of("experts") < layout.tp
+        rows = self._own(tokens, "experts") * part.width * e * np.where(layout.ep > 1, part.routing.rows(layout.ep), 1.0)
         common, alone = size * float(part.shared > 0), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)

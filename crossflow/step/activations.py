@@ -16,7 +16,7 @@ from crossflow.parallel.blocks import MASK, type_of
 from crossflow.parallel.layout import Layout
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
-from crossflow.workload.transformer import Attention, Layer, Part, Routing
+from crossflow.workload.transformer import Attention, Layer, Part
 
 LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
@@ -64,7 +64,7 @@ class _Kept:
     def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
         e, p = float(job.element), float(job.operand)
         own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
-        routed = 0.0 if part.routing is None else tokens * layout.tensor_share("experts") * _copies(part.routing, layout)
+        routed = 0.0 if part.routing is None else tokens * layout.tensor_share("experts") * part.routing.rows(layout.ep)
         tokens = tokens * layout.tensor_share(type_of(part))
         inputs, outputs = _products(part, tokens, own, routed, job, layout)
         plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
@@ -79,11 +79,6 @@ class _Kept:
             returned = own * part.routing.active * part.routing.kept
             plain = plain + e * returned * part.width + ROUTING * own * part.routing.experts
         return cls(plain=plain, scores=scores, passing=passing + scores)
-
-
-def _copies(routing: Routing, layout: Layout) -> Array:
-    """Rows that the experts of the fullest rank compute, over the tokens of the ranks that share one. [1]"""
-    return routing.active * routing.kept * routing.load(layout.ep)
 
 
 def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job: Job, layout: Layout) -> tuple[Array, Array]:

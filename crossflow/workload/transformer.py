@@ -99,6 +99,10 @@ class Routing:
         """Rows that experts compute over those that are sent to them; a capacity is filled up. [1]"""
         return 1.0 if self.capacity is None else self.capacity
 
+    def rows(self, ranks: Array) -> Array:
+        """Rows that the experts of the fullest of `ranks` ranks compute, over the tokens of one. [1]"""
+        return self.active * self.kept * self.load(ranks)
+
     def reached(self, groups: Array) -> Array:
         """Of so many groups that share the experts out, those that have any of a token's, in the mean. [1]"""
         own, none = self.experts / groups, np.ones_like(groups)
