@@ -12,7 +12,7 @@ import numpy as np
 from crossflow import provenance
 from crossflow.architecture import Architecture, architecture
 from crossflow.arrays import plain
-from crossflow.evaluation import evaluate, machine
+from crossflow.evaluation import evaluate, machine, stage_memory
 from crossflow.operating import operation_of, reference_peak, run_cost
 from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
@@ -69,6 +69,11 @@ class Prediction:
                 name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])}
                 for name, value in score.communication.items()
             },
+            "overlap": {
+                "serialized_s": _number(score.serialized),
+                "hidden_communication_s": _number(score.hidden_communication),
+                "exposed_share": _number(score.exposed_share),
+            },
             "memory": {
                 **{f"{kind}_bytes": _number(value) for kind, value in score.memory.items()},
                 "total_bytes": needed,
@@ -77,6 +82,7 @@ class Prediction:
                 "host_capacity_bytes": _number(score.host_capacity),
                 "fits": needed <= capacity and bool(score.host_memory[0] <= score.host_capacity[0]),
             },
+            **({"memory_by_stage": [_in_bytes(kinds) for kinds in self.memory_by_stage]} if self.memory_by_stage else {}),
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
             **({"serving": dict(self.serving)} if self.serving else {}),
@@ -101,6 +107,12 @@ class Prediction:
             "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": self.scenario.strategy_text},
             "provenance": _provenance(self.scenario),
         }
+
+    @functools.cached_property
+    def memory_by_stage(self) -> tuple[Mapping[str, float], ...]:
+        """Bytes of a device of each pipeline stage by kind, each at its own fullest moment; none where all devices are alike. [B]"""
+        found = stage_memory(self.scenario, self.device)
+        return found if len(found) > 1 else ()
 
     @functools.cached_property
     def remedies(self) -> tuple[str, ...]:
@@ -224,6 +236,10 @@ def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:
     if scenario.tokens_per_sample:
         result["tokens_per_s"] = _number(score.tokens_per_second)
     return result
+
+
+def _in_bytes(kinds: Mapping[str, float]) -> dict[str, float]:
+    return {**{f"{kind}_bytes": size for kind, size in kinds.items()}, "total_bytes": sum(kinds.values())}
 
 
 def _number(value: Any) -> float | None:

@@ -73,7 +73,8 @@ class Score:
     reasons : sentences.
     breakdown : time by kind; the parts add up to `step_time`. [s]
     communication, exposed_communication : time by collective, in all and as far as it lengthens the step. [s]
-    by_layer : time of computing and of communication by layer type on a device of the busiest stage, of layered workloads. [s]
+    by_layer : time of computing, of communication and of what is exposed of that, by layer type on a device of the busiest stage,
+        of layered workloads. [s]
     bound : share of the step that each resource bounds; the shares add up to 1. [1]
     memory : bytes of the fullest device by kind. [B]
     memory_capacity : [B]
@@ -138,6 +139,26 @@ class Score:
         return np.asarray(self.feasible | np.isin(self.reason, codes))
 
     @property
+    def hidden_communication(self) -> Array:
+        """Time of collectives that does not lengthen the step. [s]"""
+        sent, exposed = (sum(parts.values(), np.zeros(len(self))) for parts in (self.communication, self.exposed_communication))
+        with np.errstate(invalid="ignore"):  # of a step without end
+            hidden = np.asarray(sent - exposed)
+        return np.where(np.isfinite(hidden), np.maximum(hidden, 0.0), 0.0)
+
+    @property
+    def serialized(self) -> Array:
+        """What the step would take with all its communication and computation one after the other. [s]"""
+        return np.asarray(self.step_time + self.hidden_communication)
+
+    @property
+    def exposed_share(self) -> Array:
+        """Share of the time of collectives that lengthens the step, zero where there are none. [1]"""
+        hidden, exposed = self.hidden_communication, np.asarray(sum(self.exposed_communication.values(), np.zeros(len(self))))
+        ends = np.isfinite(exposed)
+        return np.where(ends, divide(np.where(ends, exposed, 0.0), hidden + np.where(ends, exposed, 0.0)), 1.0)
+
+    @property
     def intensity(self) -> Array:
         """Operations per byte of main memory, the computation intensity of the paper's Sec. 2. [flop/B]"""
         return divide(self.flops, self.memory_traffic)
@@ -199,6 +220,7 @@ class Score:
                 table |= {f"{name}.{key}": array for key, array in value.items()}
             elif isinstance(value, np.ndarray) and field.name not in UNTOLD:
                 table[name] = value
+        table |= {"serialized_s": self.serialized, "hidden_communication_s": self.hidden_communication, "exposed_share": self.exposed_share}
         table["intensity_flop_per_byte"] = self.intensity
         table |= self.per_million()
         table["memory_needed_bytes"] = self.memory_needed

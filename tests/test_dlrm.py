@@ -208,6 +208,8 @@ def test_parts_add_up_under_every_strategy(name):
     assert all((outcome.exposed[key] <= outcome.communication[key] * (1 + 1e-12)).all() for key in outcome.exposed)
     layers = sum(values for key, values in outcome.by_layer.items() if key.endswith("communication"))
     assert np.allclose(layers, sum(outcome.communication.values()), rtol=1e-12)
+    layers = sum(values for key, values in outcome.by_layer.items() if key.endswith("exposed"))
+    assert np.allclose(layers, outcome.breakdown["exposed_communication"], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["dlrm-a", "dlrm-a-moe"])

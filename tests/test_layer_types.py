@@ -193,10 +193,11 @@ def test_experts_and_all_else_uncut_is_expert_parallel():
     )
 
 
-def test_attention_apart_sends_nothing_and_keeps_its_weights_whole():
+def test_attention_apart_sends_nothing_but_its_gradients_and_keeps_its_weights_whole():
     apart, together = predicted("tp8-atp1-dp2-mb8-sp"), predicted("tp8-dp2-mb8-sp")
-    assert apart.score.by_layer["attention.communication"][0] == 0
-    assert together.score.by_layer["attention.communication"][0] > 0
+    reading = [predicted(text, task="prefill").score.by_layer for text in ("tp8-atp1-dp2-mb8-sp", "tp8-dp2-mb8-sp")]
+    assert reading[0]["attention.communication"][0] == reading[0]["attention.exposed"][0] == 0
+    assert reading[1]["attention.communication"][0] >= reading[1]["attention.exposed"][0] > 0
     assert apart.score.by_layer["mlp.communication"][0] == pytest.approx(together.score.by_layer["mlp.communication"][0])
     whole = 4 * 4096 * 4096 * 32 * 7 / 8 * 2  # query, key, value and output of all layers, but for a rank's eighth, in bf16
     assert apart.score.memory["weights"][0] - together.score.memory["weights"][0] == pytest.approx(whole, rel=1e-3)

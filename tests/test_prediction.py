@@ -11,7 +11,7 @@ from crossflow import provenance
 KEYS = {
     "name", "step_time_s", "feasible", "reason", "extrapolated", "breakdown_s", "communication_s", "memory", "throughput", "mfu",
     "energy_j", "cost_usd", "power_w", "bound_by", "architecture", "system", "provenance",
-    "hfu", "remedies", "by_layer_s", "cost_per_million",
+    "hfu", "remedies", "by_layer_s", "overlap", "cost_per_million",
 }  # fmt: skip
 SMALL = {"hidden": 1024, "vocabulary": 32000, "global_batch": 512, "sequence": 4}
 
@@ -28,7 +28,7 @@ def endless(gemm):
 
 
 def test_all_keys_of_the_contract(made):
-    assert set(made) == KEYS
+    assert set(made) - {"memory_by_stage"} == KEYS
     assert list(made["breakdown_s"]) == ["compute", "memory_bound_compute", "exposed_communication", "bubble", "other"]
     assert {"total_bytes", "capacity_bytes", "fits", "weights_bytes", "activations_bytes"} <= set(made["memory"])
     assert set(made["throughput"]) == {"samples_per_s", "tokens_per_s"}
@@ -46,6 +46,20 @@ def test_parts_add_up(made):
     assert sum(entry["share"] for entry in made["bound_by"]) == pytest.approx(1.0, rel=1e-9)
     exposed = sum(part["exposed"] for part in made["communication_s"].values())
     assert exposed == pytest.approx(made["breakdown_s"]["exposed_communication"], rel=1e-9, abs=1e-15)
+
+
+def test_the_fullest_stage_is_what_the_prediction_tells(made):
+    stages = made.get("memory_by_stage", [])
+    assert len(stages) == (2 if made["system"]["strategy"].endswith("p2") else 0)
+    fullest = max(stages, key=lambda held: held["total_bytes"], default={})
+    assert {key: made["memory"][key] for key in fullest} == pytest.approx(fullest)
+
+
+def test_overlap_is_what_communication_hides(made):
+    sent, exposed = (sum(part[of] for part in made["communication_s"].values()) for of in ("total", "exposed"))
+    assert made["overlap"]["hidden_communication_s"] == pytest.approx(sent - exposed, rel=1e-9, abs=1e-15)
+    assert made["overlap"]["serialized_s"] == pytest.approx(made["step_time_s"] + sent - exposed, rel=1e-12)
+    assert made["overlap"]["exposed_share"] == pytest.approx(exposed / sent, rel=1e-9)
 
 
 def test_figures_follow_from_each_other(made):

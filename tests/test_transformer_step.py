@@ -16,6 +16,7 @@ from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan, plan_problem
 from crossflow.software import load_stack
 from crossflow.step import Machine
+from crossflow.step.by_layer import FIGURES
 from crossflow.step.passes import hidden_in_pieces
 from crossflow.step.slots import gathered, reduced
 from crossflow.step.stages import counts
@@ -123,6 +124,19 @@ def test_no_more_communication_is_exposed_than_there_is(stack):
         assert (exposed <= found.communication[name] * (1 + 1e-9)).all(), name
         assert (exposed >= 0).all()
     np.testing.assert_allclose(sum(found.exposed.values()), found.breakdown["exposed_communication"], rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("changes", [{}, MOE], ids=["gpt", "moe"])
+@pytest.mark.parametrize("stack", STACKS)
+def test_layer_types_and_what_stages_hand_over_add_up_to_the_step(stack, changes):
+    found = step(*possible(stack), job=job_of(**changes), machine=machine_of(stack))
+    sums = {what: sum(values for name, values in found.by_layer.items() if name.endswith(what)) for what in FIGURES}
+    kernels = found.bound["compute"] + found.bound["memory"] + found.bound["launch"]
+    np.testing.assert_allclose(sums["compute"], kernels, rtol=1e-9)
+    np.testing.assert_allclose(sums["communication"], sum(found.communication.values()), rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(sums["exposed"], found.breakdown["exposed_communication"], rtol=1e-9, atol=1e-15)
+    for kind in {name.partition(".")[0] for name in found.by_layer}:
+        assert (found.by_layer[f"{kind}.exposed"] <= found.by_layer[f"{kind}.communication"] * (1 + 1e-9) + 1e-15).all(), kind
 
 
 @pytest.mark.parametrize("stack", STACKS)

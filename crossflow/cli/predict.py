@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _KINDS = {
     "bubble": ("bubble", "magenta"),
     "other": ("kernel launches, other", "blue"),
 }
+_BY_LAYER = ("compute", "communication", "exposed")  # figures of a layer type
 # Names of figures of a service (as serving tools have them) and of a whole run.
 _SERVING = {
     "ttft_s": "first token", "tpot_s": "per output token", "e2el_s": "whole request", "input_throughput_tokens_per_s": "input",
@@ -143,22 +145,30 @@ def communication(prediction: Prediction) -> Group:
         label = name.replace("_", " ").ljust(_LABEL)
         rows.append([label, shaded, show(exposed, "s"), Text(f"of {show(total, 's')}", "dim")])
     aside = f"{shown[0]} exposed   {hidden[0]} hidden behind computation"
-    return Group(page.heading("Communication", aside=aside), page.indented(page.grid(rows, right=(2, 3))))
+    grid = page.indented(page.grid(rows, right=(2, 3)))
+    return Group(page.heading("Communication", aside=aside), grid, page.indented(Text(_overlap(prediction), "dim")))
+
+
+def _overlap(prediction: Prediction) -> str:
+    score = prediction.score
+    told = f"{percent(number(score.exposed_share))} of it exposed"
+    hidden = number(score.hidden_communication)
+    return f"{told}; with nothing hidden the step would take {show(number(score.serialized), 's')}" if hidden else told
 
 
 def layers(prediction: Prediction) -> Group:
-    """Time of computing and communication by layer type, on a device of the busiest stage."""
+    """Time of computing, of communication and of what is exposed of that, by layer type, on a device of the busiest stage."""
     score = prediction.score
     types = dict.fromkeys(name.split(".")[0] for name in score.by_layer)
     rows: list[list[RenderableType]] = []
     for kind in types:
-        computing, sending = (number(score.by_layer.get(f"{kind}.{what}", 0.0)) for what in ("compute", "communication"))
-        if computing or sending:
-            rows.append([kind, show(computing, "s"), show(sending, "s")])
+        times = [number(score.by_layer[name]) if (name := f"{kind}.{what}") in score.by_layer else 0.0 for what in _BY_LAYER]
+        if any(times):
+            rows.append([kind, *(show(time, "s") for time in times)])
     if not rows:
         return Group()
-    header = ("", "computing", "communication")
-    return Group(page.heading("By layer type"), page.indented(page.grid(rows, right=(1, 2), header=header)))
+    header = ("", "computing", "communication", "exposed")
+    return Group(page.heading("By layer type"), page.indented(page.grid(rows, right=(1, 2, 3), header=header)))
 
 
 def run_length(prediction: Prediction) -> Group:
@@ -195,7 +205,23 @@ def memory(prediction: Prediction) -> Group:
     host, room = number(score.host_memory), number(score.host_capacity)
     if host:
         legend = Text.assemble(legend, f"\non the host {show(host, 'B')} of {show(room, 'B')} a device")
-    return Group(_memory_title(needed, capacity), page.indented(bar), page.indented(legend))
+    return Group(_memory_title(needed, capacity), page.indented(bar), page.indented(legend), stages(prediction))
+
+
+def stages(prediction: Prediction) -> RenderableType:
+    """What devices of every pipeline stage hold, by kind; neighbours that hold the same share a row."""
+    found = [{kind: show(size, "B") for kind, size in kinds.items()} for kinds in prediction.memory_by_stage]
+    totals = [sum(kinds.values()) for kinds in prediction.memory_by_stage]
+    if not found:
+        return Group()
+    kinds = [kind for kind in found[0] if any(held[kind] for held in prediction.memory_by_stage)]
+    rows: list[list[RenderableType]] = []
+    for _, alike in itertools.groupby(range(len(found)), key=lambda stage: tuple(found[stage].values())):
+        same = list(alike)
+        named = f"{same[0]}" if len(same) == 1 else f"{same[0]} to {same[-1]}"
+        rows.append([named, *(found[same[0]][kind] for kind in kinds), show(totals[same[0]], "B")])
+    header = ("stage", *(kind.replace("_", " ") for kind in kinds), "total")
+    return page.indented(page.grid(rows, right=tuple(range(1, len(header))), header=header))
 
 
 def _memory_title(needed: float, capacity: float) -> Text:

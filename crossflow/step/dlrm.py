@@ -31,6 +31,7 @@ from crossflow.workload.graph import DTYPE_BYTES
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+Sent = tuple[DlrmLayer, Collective]  # collectives are told apart by the layer type that they serve
 # Phases of a unit: forward; backward through its activation, where anything follows; input's and weight's gradient.
 FORWARD, ACTIVATION, INPUT, WEIGHT = range(4)
 FP32 = 4
@@ -162,10 +163,10 @@ class _Step:
         self.units = builder.units
         self.times = _times(builder, machine, job, self.n)
         self.embedding = embedding(job, plans, machine, self.wires)
-        self.streams = Streams(self.n, COLLECTIVES)
-        self.layers = {f"{layer}.{what}": np.zeros(self.n) for layer in DLRM_LAYERS for what in ("compute", "communication")}
+        self.sent: dict[Sent, Array] = {(layer, collective): np.zeros(self.n) for layer in DLRM_LAYERS for collective in COLLECTIVES}
+        self.streams = Streams(self.n, [".".join(pair) for pair in self.sent])
+        self.computed = {layer: np.zeros(self.n) for layer in DLRM_LAYERS}
         self.sums = {name: np.zeros(self.n) for name in ("compute", "memory", "launch", "flops", "energy", "traffic", "inside", "outside")}
-        self.sent: dict[str, Array] = {name: np.zeros(self.n) for name in COLLECTIVES}
         self.gathers: dict[int, Event] = {}
         self.pending = {kind: (np.zeros(self.n), self.streams.start) for kind in ("dense", "transformer", "experts")}
         self.reduced: list[Event] = []
@@ -180,18 +181,18 @@ class _Step:
 
     # ---------------------------------------------------------------------------------- events
 
-    def _send(self, sends: Iterable[Send], layer: str, after: Sequence[Event]) -> Event:
+    def _send(self, sends: Iterable[Send], layer: DlrmLayer, after: Sequence[Event]) -> Event:
         """Collectives one after the other."""
         last = tuple(after)
         for send in sends:
             time = self.wires.time(send.collective, send.size, send.group)
             crosses = send.group.size > send.group.per_node
-            self.sent[send.collective] += time
-            self.layers[f"{layer}.communication"] += time
+            self.sent[layer, send.collective] += time
             for place, amount in zip(("inside", "outside"), sent_bytes(send.collective, send.size, send.group), strict=True):
                 self.sums[place] += amount
             host = float(self.machine.stack.host.kernel[0])
-            last = (self.streams.send(send.collective, time, np.broadcast_to(crosses, (self.n,)), last, host),)
+            outside, cause = np.broadcast_to(crosses, (self.n,)), f"{layer}.{send.collective}"
+            last = (self.streams.send(send.collective, time, outside, last, host, cause),)
         return self.streams.latest(last)
 
     def _compute(self, unit: int, phases: Sequence[int], after: Sequence[Event]) -> Event:
@@ -201,18 +202,18 @@ class _Step:
         self.sums["compute"] += parts["compute"] - parts["memory_bound"] - parts["launch"]
         for name, part in {"memory": "memory_bound", **{name: name for name in ("launch", "flops", "energy", "traffic")}}.items():
             self.sums[name] += parts[part]
-        self.layers[f"{self.units[unit].layer}.compute"] += parts["compute"]
+        self.computed[self.units[unit].layer] += parts["compute"]
         host = self.machine.stack.host
         name = f"{self.units[unit].name} {'forward' if FORWARD in phases else 'weight gradient' if WEIGHT in phases else 'backward'}"
         return self.streams.compute(name, parts["compute"], after, parts["kernels"] * float(host.kernel[0]) + float(host.layer[0]))
 
-    def _moving(self, what: str, layer: str, time: Array, traffic: Array, kernels: Array, after: Sequence[Event]) -> Event:
+    def _moving(self, what: str, layer: DlrmLayer, time: Array, traffic: Array, kernels: Array, after: Sequence[Event]) -> Event:
         """Kernels that memory binds: lookups, optimizer."""
         launch = kernels * self.machine.architecture.execution.kernel_launch
         self.sums["memory"] += np.maximum(time - launch, 0.0)
         self.sums["launch"] += np.minimum(launch, time)
         self.sums["traffic"] += traffic
-        self.layers[f"{layer}.compute"] += time
+        self.computed[layer] += time
         host = kernels * float(self.machine.stack.host.kernel[0])
         return self.streams.compute(f"{layer} {what}", np.broadcast_to(time, (self.n,)), after, host)
 
@@ -339,17 +340,24 @@ class _Step:
     def _outcome(self, total: Array) -> Outcome:
         waits = dict(zip(self.streams.names, self.streams.waits, strict=True))
         host = waits["host"] + waits["nothing"] + float(self.machine.stack.host.step[0])
-        network = np.asarray(sum((waits[name] for name in COLLECTIVES), np.zeros(self.n)))
         exposed = self._exposed(waits)
+        network = np.asarray(sum((waits[".".join(pair)] for pair in self.sent), np.zeros(self.n)))
+        used = [name for name in COLLECTIVES if any(self.sent[layer, name].any() for layer in DLRM_LAYERS)]
         sums, devices = self.sums, self.plans.devices
+        by_layer = {}
+        for layer in DLRM_LAYERS:
+            by_layer[f"{layer}.compute"] = self.computed[layer]
+            by_layer |= {
+                f"{layer}.{what}": _summed(times, layer=layer) for what, times in (("communication", self.sent), ("exposed", exposed))
+            }
         return Outcome(
             total=total,
             breakdown={
                 "compute": sums["compute"], "memory_bound_compute": sums["memory"], "exposed_communication": network,
                 "bubble": np.zeros(self.n), "other": sums["launch"] + host,
             },
-            communication={name: self.sent[name] for name in exposed},
-            exposed=exposed,
+            communication={name: _summed(self.sent, collective=name) for name in used},
+            exposed={name: _summed(exposed, collective=name) for name in used},
             memory=self._memory(),
             flops=sums["flops"] * devices,
             energy=sums["energy"] * devices,
@@ -360,17 +368,20 @@ class _Step:
                 "compute": sums["compute"], "memory": sums["memory"], "launch": sums["launch"], "host": host, "network": network,
                 "bubble": np.zeros(self.n),
             },
-            by_layer={name: values for name, values in self.layers.items() if values.any()},
+            by_layer={name: values for name, values in by_layer.items() if values.any()},
         )  # fmt: skip
 
-    def _exposed(self, waits: Mapping[str, Array]) -> dict[str, Array]:
-        """Waits by collective: each for the one that ends it, as far as its own time goes; the rest for those that it queued behind."""
-        used: list[str] = [name for name in COLLECTIVES if self.sent[name].any()]
-        own = {name: np.minimum(waits[name], self.sent[name]) for name in used}
-        rest = sum((waits[name] - own[name] for name in used), np.zeros(self.n))
-        room = {name: self.sent[name] - own[name] for name in used}
-        share = divide(rest, sum(room.values(), np.zeros(self.n)))
-        return {name: own[name] + room[name] * np.where(np.isfinite(share), share, 0.0) for name in used}
+    def _exposed(self, waits: Mapping[str, Array]) -> dict[Sent, Array]:
+        """Waits for collectives of each layer type.
+
+        Each is for the one that ends it, as far as its own time goes; the rest is for those that it queued behind.
+        """
+        ended = {pair: waits[".".join(pair)] for pair in self.sent}
+        own = {pair: np.minimum(ended[pair], sent) for pair, sent in self.sent.items()}
+        rest = np.asarray(sum((ended[pair] - own[pair] for pair in own), np.zeros(self.n)))
+        room = {pair: sent - own[pair] for pair, sent in self.sent.items()}
+        share = divide(rest, np.asarray(sum(room.values(), np.zeros(self.n))))
+        return {pair: own[pair] + room[pair] * np.where(np.isfinite(share), share, 0.0) for pair in own}
 
     def _model_flops(self) -> Array:
         """Operations that the model needs: forward, and as many again for each gradient that is wanted. [flop]"""
@@ -409,6 +420,11 @@ class _Step:
         habits = stack.memory
         framework = float(habits.context[0]) + float(habits.fragmentation[0]) * sum(memory.values(), np.zeros(self.n))
         return {**memory, "framework": framework}
+
+
+def _summed(times: Mapping[Sent, Array], *, layer: str | None = None, collective: str | None = None) -> Array:
+    """Times of one layer type's collectives, or of one collective over all layer types. [s]"""
+    return np.asarray(sum(time for (of, name), time in times.items() if layer in (None, of) and collective in (None, name)))
 
 
 def _times(builder: Builder, machine: Machine, job: DlrmJob, n: int) -> PartTimes:

@@ -47,7 +47,8 @@ class Outcome:
     breakdown : its parts on the device that decides it: compute, memory_bound_compute, exposed_communication, bubble, other;
         they add up to `total`. [s]
     communication, exposed : time of collectives by name on that device, in all and as far as it lengthens the step. [s]
-    by_layer : time of computing and of communication by layer type on that device, keys such as ``attention.compute``. [s]
+    by_layer : time of kernels, of communication and of what is exposed of that, by layer type on that device; keys such as
+        ``attention.compute``, ``mlp.communication``, ``mlp.exposed``, and ``pipeline.exposed`` of what stages hand over. [s]
     memory : bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
     measured : share of the time of kernels and of collectives in the passes that was measured. [1]
     host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory. [B]

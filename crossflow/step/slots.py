@@ -33,6 +33,8 @@ class Slots:
         weights, shape (rows, units). [1]
     device : time of kernels by `KINDS`, forward and backward, shape (kinds, 2, rows, n).
     net : time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n).
+    blocks : the same of every unit, in a pass forward, in one backward, and in that what there is more where its weights are frozen,
+        shape (3, units, n).
     gpu, host : what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts.
     waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
     behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
@@ -50,6 +52,7 @@ class Slots:
     weight_of: Array
     device: Array
     net: Array
+    blocks: Array
     gpu: Array
     host: Array
     waits: Array
@@ -76,10 +79,10 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
     beside = np.zeros(1) if split else passes.weight[..., at].sum(axis=0)
     spill = np.maximum(hidden.sum(axis=0) - beside, 0.0)
     share = share_of(spill, hidden.sum(axis=0))
-    net_f = forward_of @ passes.blocking[:, 0][..., at]
     # What would hide beside a frozen weight's gradient has nothing to hide beside.
-    frozen_of = np.maximum(input_of - weight_of, 0.0)
-    net_b = input_of @ (passes.blocking[:, 1][..., at] + share * hidden) + frozen_of @ ((1.0 - share) * hidden)
+    block_f, block_b, block_frozen = passes.blocking[:, 0][..., at], passes.blocking[:, 1][..., at] + share * hidden, (1.0 - share) * hidden
+    net_f = forward_of @ block_f
+    net_b = input_of @ block_b + np.maximum(input_of - weight_of, 0.0) @ block_frozen
     gpu_f, gpu_i, gpu_w = device_f.sum(axis=0) + net_f.sum(axis=0), device_i.sum(axis=0) + net_b.sum(axis=0), device_w.sum(axis=0)
     host_f = forward_of @ passes.host[0][:, at]
     host_i, host_w = input_of @ passes.host[1][:, at], weight_of @ passes.host_weight[:, at]
@@ -120,6 +123,7 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
+        blocks=np.stack([block.sum(axis=0) for block in (block_f, block_b, block_frozen)]),
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
         host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
         behind=np.stack([forward - plain_f, backward - plain_b]), grown=grown, renewing=renewing, busy=np.concatenate(busy),

@@ -15,6 +15,7 @@ from crossflow.arrays import Array, divide
 from crossflow.parallel.blocks import units
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL
+from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, unit_times
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
 from crossflow.step.passes import COLLECTIVES, OF, Steps, Task, between_measured, recurrences, share_of, steps_of, task_of, weights_measured
@@ -115,7 +116,6 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
             values = np.broadcast_to(values, (*values.shape[:-2], stages, len(at)))
         return np.asarray(values[..., s, points])
 
-    f, i, w = (staged(part)[s].T for part in (forward_of, input_of, weight_of))
     device = rounds * of(staged(slots.device.sum(axis=1)))
     net = rounds * of(staged(slots.net.sum(axis=1)))
     waits = rounds * of(staged(slots.waits.sum(axis=0)))
@@ -147,6 +147,10 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         sent[OF["host_copy"]] += of(trained @ copied.renewed)
     sent += inner + final_
     sent[OF["all_reduce"]] += tied
+    of_units = unit_times(
+        steps, slots, shape, Counts.of(slots, layout, shape, rounds, s),
+        Exposures(beside=gathering, after=late + grown, renewed=of(renewed), regather=of(regather)),
+    )  # fmt: skip
     shown = net.copy()
     if not stack.overlap.pipeline:
         shown[OF["send_recv"]] += handed * transfer
@@ -166,9 +170,8 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         "exposed": shown,
         "waits": host,
         "handed": rounds * slots.hands.sum(),
-        "unit_compute": rounds
-        * (f * passes.device[:, 0][..., at] + i * passes.device[:, 1][..., at] + w * passes.weight[..., at]).sum(axis=0),
-        "unit_sent": rounds * (f * passes.sent[:, 0][..., at] + i * passes.sent[:, 1][..., at]).sum(axis=0),
+        "units": of_units,
+        "between": np.stack([handed * (transfer + whole) + tied, sending + tied]),
         "occurs": np.stack([forward_of, input_of, weight_of]).sum(axis=1)[..., None] / layout.directions[at],
     }
 
@@ -198,9 +201,11 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
     types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
     by_layer: dict[str, Array] = {}
     for unit, kind in enumerate(types.values()):
-        for what, values in (("compute", found["unit_compute"]), ("communication", found["unit_sent"])):
+        for what, values in zip(FIGURES, found["units"], strict=True):
             key = f"{kind}.{what}"
             by_layer[key] = by_layer.get(key, np.zeros(len(layout))) + values[unit]
+    if found["between"].any():
+        by_layer |= {f"{BETWEEN}.{what}": values for what, values in zip(FIGURES[1:], found["between"], strict=True)}
     used = [i for i, _ in enumerate(COLLECTIVES) if found["sent"][i].any()]
     return Outcome(
         total=found["total"],

@@ -45,7 +45,7 @@ class Streams:
     Parameters
     ----------
     n : design points.
-    causes : names of the collectives that waits are told apart by.
+    causes : names by which waits for collectives are told apart.
     """
 
     def __init__(self, n: int, causes: Sequence[str]) -> None:
@@ -69,8 +69,11 @@ class Streams:
         self.log.append(Logged(name, True, False, duration, end))
         return Event(end, np.where(there, NOTHING, passed.cause))
 
-    def send(self, name: str, duration: Array, outside: Mask, after: Sequence[Event], host: float = 0.0) -> Event:
-        """A collective on the network where `outside`, inside the node elsewhere; the host took the time `host` to issue it. [s]"""
+    def send(self, name: str, duration: Array, outside: Mask, after: Sequence[Event], host: float = 0.0, cause: str = "") -> Event:
+        """A collective on the network where `outside`, inside the node elsewhere; the host took the time `host` to issue it. [s]
+
+        Waits for it have the `cause`, one of those that were named: its own name where none is given.
+        """
         there = duration > 0
         self._host = self._host + np.where(there, host, 0.0)
         ready = self.latest(after)
@@ -79,7 +82,7 @@ class Streams:
         self._outside = np.where(there & outside, end, self._outside)
         self._inside = np.where(there & ~outside, end, self._inside)
         self.log.append(Logged(name, False, outside, duration, end))
-        return Event(end, np.where(there, self.names.index(name), ready.cause))
+        return Event(end, np.where(there, self.names.index(cause or name), ready.cause))
 
     def finish(self, after: Sequence[Event]) -> Array:
         """End of the step: of the last kernel and of all that it waits for beyond; the wait is kept. [s]"""

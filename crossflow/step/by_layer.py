@@ -1,0 +1,91 @@
+"""A transformer's step by layer type: what a device of the busiest stage computes and sends for each unit, and what of that is exposed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array
+from crossflow.parallel.layout import Layout
+from crossflow.step.passes import Steps, share_of
+from crossflow.step.slots import Slots
+from crossflow.step.stages import Shape
+
+FIGURES = ("compute", "communication", "exposed")  # of every layer type
+BETWEEN = "pipeline"  # stands for a layer type where stages hand over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How often a step of one device passes every unit, shape (units, n): forward, backward, with gradients of its weights, backward
+    without these, and how often it updates it. [1]
+    """
+
+    forward: Array
+    backward: Array
+    weight: Array
+    frozen: Array
+    update: Array
+
+    @classmethod
+    def of(cls, slots: Slots, layout: Layout, shape: Shape, rounds: Array, stage: Array) -> Counts:
+        """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
+
+        def here(rows: Array) -> Array:
+            return np.asarray(rows.reshape(-1, shape.stages, rows.shape[-1]).sum(axis=0)[stage].T)
+
+        weight = here(slots.weight_of)
+        return cls(
+            forward=rounds * here(slots.forward_of),
+            backward=rounds * here(slots.input_of),
+            weight=rounds * weight,
+            frozen=rounds * here(np.maximum(slots.input_of - slots.weight_of, 0.0)),
+            update=weight * layout.updates[shape.at],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposures:
+    """Communication of weights that lengthens a step, shape (n,): that of sharded ones and copies beside the passes, of gradients after
+    them, of copies of updated weights, and of gathers of them. [s]
+    """
+
+    beside: Array
+    after: Array
+    renewed: Array
+    regather: Array
+
+
+def unit_times(steps: Steps, slots: Slots, shape: Shape, counts: Counts, exposures: Exposures) -> Array:
+    """`FIGURES` of every unit, shape (figures, units, n); what is exposed of a kind is shared out by the time of that kind. [s]
+
+    Sums over units are the step's times of kernels, of collectives and of what is exposed of them, but for what stages hand over.
+    """
+    passes, state, at = steps.passes, steps.state, shape.at
+    sent = passes.sent.sum(axis=0)[..., at]
+    gather, scatter = state.gather[:, at], state.scatter[..., at].sum(axis=0)
+    reduced, regathered, renewed = state.reduce[..., at].sum(axis=0), state.regather[:, at], np.zeros((1, 1))
+    if state.copies is not None:
+        copies = state.copies.at(at)
+        gather, scatter = gather + copies.activations + copies.fetched, scatter + copies.stored
+        reduced, renewed = reduced + copies.gradients, copies.renewed
+    beside = (counts.forward + counts.backward) * gather + counts.weight * scatter
+    after, again, back = counts.update * reduced, counts.update * regathered, counts.update * renewed
+    device = passes.device.sum(axis=0)[..., at]
+    return np.stack(
+        [
+            counts.forward * device[0]
+            + counts.backward * device[1]
+            + counts.weight * passes.weight.sum(axis=0)[:, at]
+            + counts.update * state.update[:, at],
+            counts.forward * sent[0] + counts.backward * sent[1] + beside + after + again + back,
+            counts.forward * slots.blocks[0]
+            + counts.backward * slots.blocks[1]
+            + counts.frozen * slots.blocks[2]
+            + exposures.beside * share_of(beside, beside.sum(axis=0))
+            + exposures.after * share_of(after, after.sum(axis=0))
+            + exposures.regather * share_of(again, again.sum(axis=0))
+            + exposures.renewed * share_of(back, back.sum(axis=0)),
+        ]
+    )
