@@ -1,12 +1,20 @@
 # ruff: noqa: E501  (exact sentences)
 """Plans of transformers from roles by layer type."""
 
+import itertools
+import math
+
+import numpy as np
 import pytest
 
 from crossflow import from_dict, predict
 from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.parallel.layer_types import plan_of_roles, roles_and_options
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import parse_plan, plan_problem
+
+MIXTRAL = from_dict({"system": "dgx-h100", "workload": "mixtral-8x7b", "strategy": "d8"}).job().model
 
 
 def plan_of(given, *, node=8, nodes=256, experts=True):
@@ -54,6 +62,47 @@ def test_roles_of_all_layer_types_make_one_plan(roles, expected):
     assert plan.devices == 2048
 
 
+@pytest.mark.parametrize(
+    ("roles", "text"),
+    [
+        ({"transformer": ["ddp"], "experts": ["ddp", "ep"]}, "ep256-dp2048-distant:experts"),
+        ({"transformer": ["tp"], "experts": ["ep", "tp"]}, "tp2048-ep8-etp256-mb2048-sp-distant:experts"),
+        ({"attention": ["ddp", "tp"], "mlp": ["tp"]}, "tp2048-atp256-mb2048-sp-distant:attention"),
+        ({"attention": ["tp", "ddp"], "mlp": ["ddp", "tp"]}, "tp2048-etp256-atp8-mlptp256-embtp256-mb2048-sp-distant:mlp+experts+embedding"),
+        ({"transformer": ["ddp", "tp"], "experts": ["ddp"]}, "tp2048-etp1-atp256-mlptp256-embtp256-mb2048-sp-distant:attention+mlp+embedding"),
+        ({"transformer": ["tp", "pp"]}, "tp8-pp256"),
+        ({"transformer": ["pp", "ddp"], "virtual_stages": 2}, "dp256-pp8-v2-placed:pp+tp+dp"),
+        ({"transformer": ["pp", "fsdp"]}, "dp256-pp8-z3-placed:pp+tp+dp"),
+        ({"transformer": ["ddp", "pp"], "experts": ["ep", "pp"], "micro_batch": 4}, "ep8-dp8-pp256-mb4"),
+        ({"transformer": ["pp"]}, "pp2048"),
+    ],
+)  # fmt: skip
+def test_roles_lie_in_any_order(roles, text):
+    assert plan_of(roles) == parse_plan(text)
+
+
+def test_every_roles_of_two_levels_are_a_plan():
+    """Nothing sharded: whatever cuts, repeats or shares out which layer type at which level."""
+    roles = {"attention": ("ddp", "tp"), "mlp": ("ddp", "tp"), "experts": ("ddp", "tp", "ep"), "embedding": ("ddp", "mp")}
+    levels = [list(itertools.product(both, both)) for both in roles.values()]
+    for chosen in itertools.product(*levels):
+        given = dict(zip(roles, map(list, chosen), strict=True))
+        plan = plan_of(given, node=2, nodes=4)
+        assert plan.devices == 8
+        assert plan_problem(plan, MIXTRAL, 2048) is None, (given, plan_problem(plan, MIXTRAL, 2048))
+        layout = Layout.of([plan], np.array([2048.0]), 2)
+        for kind, (inside, between) in given.items():
+            sharing = getattr(layout, "tensor" if plan.tensor_of(kind) == plan.tp else f"{kind}_tensor")
+            cut = [size for size, role in ((2, inside), (4, between)) if role in ("tp", "mp")]
+            assert (sharing.size[0], sharing.per_node[0]) == (math.prod(cut), 2 if inside in ("tp", "mp") else 1), given
+        inside, between = given["experts"]
+        assert layout.expert.size[0] == (2 if inside == "ep" else 1) * (4 if between == "ep" else 1)
+        assert layout.expert.per_node[0] == (2 if inside == "ep" else 1)
+        copies = layout.spread("experts").data
+        assert copies.size[0] == (2 if inside == "ddp" else 1) * (4 if between == "ddp" else 1)
+        assert copies.per_node[0] == (2 if inside == "ddp" else 1)
+
+
 OWN = "attention_tp", "mlp_tp", "etp", "embedding_tp"
 
 
@@ -93,24 +142,25 @@ ABOVE = "other layers are cut (tp) between nodes, where it repeats what lies apa
 @pytest.mark.parametrize(
     ("roles", "sentence"),
     [
-        ({"transformer": ["tp"], "experts": ["ep", "tp"]}, f"experts (ep, tp) has no plan: {INSIDE}"),
-        ({"transformer": ["ddp", "tp"], "experts": ["ep"]}, f"experts ep has no plan: {ABOVE}"),
-        ({"transformer": ["ddp", "tp"], "experts": ["ddp"]}, f"experts ddp has no plan: {ABOVE}"),
-        ({"transformer": ["ddp"], "experts": ["ddp", "ep"]}, f"experts (ddp, ep) has no plan: {ORDER}"),
         (
             {"transformer": ["fsdp", "ddp"], "experts": ["fsdp"]},
             "attention (fsdp, ddp), mlp (fsdp, ddp), experts fsdp, embedding (fsdp, ddp) has no plan: weights that are sharded (fsdp) are so"
             " over ranks of one shard group",
+        ),
+        (
+            {"transformer": ["tp", "pp"], "embedding": ["mp", "ddp"]},
+            "attention (tp, pp) beside embedding (tp, ddp): stages of a pipeline (pp) hold whole layers, so that all layer types have the role pp"
+            " at a level, or none",
         ),
         ({"transformer": ["ddp"], "dense": ["tp"]}, "a transformer's layers are of type transformer; leave dense out"),
         (
             {"attention": ["ddp"]},
             "attention has roles and mlp has none; give mlp too, or transformer, which stands for both",
         ),
-        ({"mlp": "dp", "head": "tp"}, "mlp: unknown role 'dp'; did you mean 'ddp'?; it can be ddp, fsdp, tp"),
+        ({"mlp": "dp", "head": "tp"}, "mlp: unknown role 'dp'; did you mean 'ddp'?; it can be ddp, fsdp, tp, pp"),
         (
             {"embedding": "mp-columns"},
-            "embedding: mp-columns would cut every word's vector, which a product with the vocabulary needs whole; it can be ddp, fsdp, tp, mp, mp-rows",
+            "embedding: mp-columns would cut every word's vector, which a product with the vocabulary needs whole; it can be ddp, fsdp, tp, mp, mp-rows, pp",
         ),
     ],
 )
@@ -191,6 +241,30 @@ def test_experts_and_all_else_uncut_is_expert_parallel():
         predicted("tp8-atp1-mlptp1-embtp1-etp1-ep8-dp2-mb8-sp", model="mixtral-8x7b"),
         predicted("ep8-dp16-mb1", model="mixtral-8x7b"),
     )
+
+
+@pytest.mark.parametrize(
+    ("whole", "near", "model"),
+    [
+        ("tp16-atp2-mlptp2-embtp2-distant:attention+mlp+embedding-mb64-sp", "tp2-dp8-mb8-sp-placed:dp+tp+pp", "llama2-7b"),
+        ("tp16-atp1-mlptp1-embtp1-etp1-ep2-distant:experts-mb64-sp", "ep2-dp16-mb4-distant:experts", "mixtral-8x7b"),
+        ("tp16-atp8-mlptp8-embtp8-mb64-sp", "tp8-dp2-mb32-sp", "llama2-7b"),
+    ],
+)
+def test_a_tensor_group_of_all_devices_says_what_nearer_ones_do(whole, near, model):
+    same(predicted(whole, model=model), predicted(near, model=model))
+
+
+def test_experts_shared_out_between_nodes_travel_and_their_gradients_do_not():
+    """The other way round than groups of experts inside nodes: tokens go over the network, copies meet inside."""
+    slower = {"system.network.inter.bandwidth": [25e9, 50e9]}
+    found = {}
+    for strategy in ("ep8-dp16-mb4", "ep2-dp16-mb4-distant:experts"):
+        given = {"system": SYSTEM, "workload": {**LLAMA, "model": "mixtral-8x7b"}, "strategy": strategy, "software": "megatron-core"}
+        sent = evaluate(from_dict(given), slower).communication
+        found[strategy] = sent["all_to_all"][0] / sent["all_to_all"][1]
+    assert found["ep8-dp16-mb4"] == 1
+    assert found["ep2-dp16-mb4-distant:experts"] > 1.9
 
 
 def test_attention_apart_sends_nothing_but_its_gradients_and_keeps_its_weights_whole():

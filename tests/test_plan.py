@@ -20,7 +20,7 @@ from crossflow.workload.spec import TransformerSpec
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "apart, attention_tp, cp, dp, embedding_tp, ep, etp, first_stage, last_stage, micro_batch, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, unsharded, virtual_stages, zero"
+KNOWN = "apart, attention_tp, cp, distant, dp, embedding_tp, ep, etp, first_stage, last_stage, micro_batch, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, unsharded, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
 
@@ -216,8 +216,22 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
             "offload: weights needs all weights sharded; leave unsharded out",
         ),
         (
-            Plan(zero=3, dp=8, pp=2),
-            "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1",
+            Plan(zero=3, dp=8, pp=2, schedule="zb-h1"),
+            "zero: 3 gathers a layer's weights for each pass and shares out its gradients after it, which schedule: zb-h1 keeps for later;"
+            " it is not supported, use 1f1b or gpipe, or zero: 1",
+        ),
+        (
+            Plan(tp=8, distant=("mlp",)),
+            "distant: mlp has no copies within a tensor group that could lie nearer than what shares it (tp = 8)",
+        ),
+        (
+            Plan(tp=8, dp=2, mlp_tp=2, sequence_parallel=True, distant=("mlp",)),
+            "distant: mlp with mlp_tp = 2 would share each layer among ranks of other replicas; give tp all the ranks (dp x cp = 2 x 1)",
+        ),
+        (Plan(dp=8, distant=("experts",)), "distant: experts, but the model has no experts"),
+        (
+            Plan(tp=8, dp=2, attention_tp=1, micro_batch=8, sequence_parallel=True, distant=("attention",), placement=("dp", "tp", "pp")),
+            "distant: attention needs dp right after tp in placement, for its ranks lie along both",
         ),
     ],
 )
@@ -339,9 +353,10 @@ MIXED = [
     Plan(tp=8, ep=8, etp=2, dp=4, sequence_parallel=True),
     Plan(tp=8, attention_tp=2, mlp_tp=4, embedding_tp=1, dp=4, zero=3, unsharded=("mlp",), micro_batch=4, sequence_parallel=True),
     Plan(dp=16, zero=3, shard_group=2, apart=True),
+    Plan(tp=16, attention_tp=2, sequence_parallel=True, micro_batch=8, ep=2, etp=1, distant=("attention", "experts")),
 ]
 INDEXED = ("schedule", "schedules", "placement", "placements")
-TABLES = ("offload", "own_tensor", "unsharded")
+TABLES = ("offload", "own_tensor", "unsharded", "distant")
 
 
 def groups(layout):
@@ -356,7 +371,7 @@ def groups(layout):
 
 @pytest.mark.parametrize("i", range(len(MIXED)))
 def test_a_layout_of_many_is_each_alone(i):
-    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0, 64.0, 64.0])
+    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0, 64.0, 64.0, 64.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
     for name in (field for field in one.__dataclass_fields__ if field not in ("node", *TABLES, *INDEXED)):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
@@ -368,8 +383,8 @@ def test_a_layout_of_many_is_each_alone(i):
 
 
 def test_kinds_of_a_group_hold_every_point_once():
-    group = Layout.of(MIXED, np.full(8, 64.0), 8).spread("mlp").data
-    assert sorted(int(i) for *_, members in group.kinds for i in members) == list(range(8))
+    group = Layout.of(MIXED, np.full(len(MIXED), 64.0), 8).spread("mlp").data
+    assert sorted(int(i) for *_, members in group.kinds for i in members) == list(range(len(MIXED)))
     for ranks, per_node, members in group.kinds:
         assert (group.size[members] == ranks).all()
         assert (group.per_node[members] == per_node).all()

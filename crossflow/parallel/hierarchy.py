@@ -28,8 +28,9 @@ from crossflow.parallel.strategy import Axis
 from crossflow.workload.dlrm import Dlrm
 
 # ddp: replicas, each with samples of its own; fsdp: the same, but weights are shared out and gathered layer by layer; tp: each
-# layer is cut; ep: experts are shared out, samples travel to them; mp: tables are shared out whole, by rows or by columns.
-Level = Literal["ddp", "fsdp", "tp", "ep", "mp", "mp-rows", "mp-columns"]
+# layer is cut; ep: experts are shared out, samples travel to them; mp: tables are shared out whole, by rows or by columns; pp: layers
+# are stages of a pipeline.
+Level = Literal["ddp", "fsdp", "tp", "ep", "mp", "mp-rows", "mp-columns", "pp"]
 Kind = Literal["dense", "embedding", "transformer", "experts"]
 Levels = tuple[Level, Level]
 

@@ -1,8 +1,8 @@
 """Plans of transformers from roles by layer type, inside a node and between nodes (`crossflow.parallel.hierarchy`).
 
 ``{attention: [ddp], mlp: [tp, ddp], embedding: [ddp]}`` reads: MLPs are cut among the devices of a node, which attend to samples of
-their own and hold all of the vocabulary's table. A plan has one order of its ranks, so that what it cannot say is refused: ranks that
-cut a layer must lie nearer than those that repeat it, or all must repeat it.
+their own and hold all of the vocabulary's table. Each type may have its roles in any order. Where the ranks of one plan cannot lie so
+that what most types do is near, all devices are one tensor group, in which each type has a degree and an order of its own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from crossflow.parallel.plan import BLOCKS, OWN_TENSOR, TYPES, Block, Plan, Type
 
 # Layer types that strategies of transformers address; transformer and dense stand for attention and MLPs.
 ROLES: Mapping[str, tuple[Level, ...]] = {
-    "transformer": ("ddp", "fsdp", "tp"),
-    "dense": ("ddp", "fsdp", "tp"),
-    "attention": ("ddp", "fsdp", "tp"),
-    "mlp": ("ddp", "fsdp", "tp"),
-    "experts": ("ddp", "fsdp", "tp", "ep"),
-    "embedding": ("ddp", "fsdp", "tp", "mp", "mp-rows"),
+    "transformer": ("ddp", "fsdp", "tp", "pp"),
+    "dense": ("ddp", "fsdp", "tp", "pp"),
+    "attention": ("ddp", "fsdp", "tp", "pp"),
+    "mlp": ("ddp", "fsdp", "tp", "pp"),
+    "experts": ("ddp", "fsdp", "tp", "ep", "pp"),
+    "embedding": ("ddp", "fsdp", "tp", "mp", "mp-rows", "pp"),
 }
-INSIDE, BETWEEN = 0, 1
+INSIDE, BETWEEN = LEVELS = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,11 @@ class _Share:
     experts: tuple[int, ...]
     sharded: tuple[int, ...]
     rest: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Levels that cut each layer, then those that share out experts, then the rest: as ranks of a plan lie, the nearest first."""
+        return (*self.cut, *self.experts, *self.rest)
 
     @classmethod
     def of(cls, roles: Levels, sizes: Sequence[int]) -> _Share:
@@ -80,19 +85,21 @@ def plan_of_roles(given: Mapping[str, Levels], batch: int, node: int, nodes: int
     StrategyError
         Where no plan does that.
     """
-    sizes = (node, nodes)
     roles = _all_roles(given)
     if "experts" in given and not experts:
         raise StrategyError(f"strategy: experts {written(roles['experts'])}, but the model has no experts")
-    shares = {kind: _Share.of(roles[kind], sizes) for kind in TYPES if experts or kind != "experts"}
-    cut = max((share.cut for share in shares.values()), key=len)
+    kinds = [kind for kind in TYPES if experts or kind != "experts"]
+    piped = _piped({kind: roles[kind] for kind in kinds})
+    pp = _size(piped, (node, nodes))
+    sizes = tuple(1 if level in piped else (node, nodes)[level] for level in LEVELS)
+    shares = {kind: _Share.of(roles[kind], sizes) for kind in kinds}
+    cut, placement, distant = _arranged(shares, sizes)
     tp = _size(cut, sizes)
-    dp = node * nodes // tp
-    placement: tuple[Block, ...] = ("dp", "tp", "pp") if cut == (BETWEEN,) and node > 1 else BLOCKS
-    for kind, share in shares.items():
-        _check_order(kind, share, cut, placement)
+    dp = node * nodes // (tp * pp)
     degrees = {OWN_TENSOR[kind]: _size(share.cut, sizes) for kind, share in shares.items() if share.cut != cut}
-    meant: dict[str, Any] = {"placement": placement, **degrees, **_sharding(shares, sizes, tp, dp)}
+    if piped == (INSIDE,):
+        placement = ("pp", "tp", "dp")
+    meant: dict[str, Any] = {"placement": placement, "distant": distant, **degrees, **_sharding(shares, sizes, tp, dp)}
     if "experts" in shares:
         meant["ep"] = _size(shares["experts"].experts, sizes)
     if degrees:
@@ -102,7 +109,8 @@ def plan_of_roles(given: Mapping[str, Levels], batch: int, node: int, nodes: int
         if value != (value if key == "zero" and not sharded and value != 3 else meant.get(key, value)):
             said = "+".join(value) if isinstance(value, tuple) else value
             raise StrategyError(f"strategy: {key} = {said} is not what the roles of layer types mean; leave it out")
-    return Plan(tp=tp, dp=dp, **{"micro_batch": max(batch // dp, 1), **meant, **options})
+    # A replica takes its whole batch at once, but where microbatches fill a pipeline.
+    return Plan(tp=tp, dp=dp, pp=pp, **{"micro_batch": max(batch // dp, 1) if pp == 1 else 1, **meant, **options})
 
 
 def _all_roles(given: Mapping[str, Levels]) -> dict[Type, Levels]:
@@ -134,19 +142,52 @@ def _size(levels: Sequence[int], sizes: Sequence[int]) -> int:
     return math.prod(sizes[level] for level in levels)
 
 
-def _check_order(kind: Type, share: _Share, cut: tuple[int, ...], placement: Sequence[Block]) -> None:
-    """StrategyError where ranks of a layer type do not lie as those of a plan: cut, then shared out, then repeated."""
-    said = f"strategy: {kind} {written(share.roles)} has no plan"
-    if share.cut not in (cut, cut[: len(share.cut)]):
-        raise StrategyError(f"{said}: other layers are cut (tp) inside nodes too, and what is cut over fewer ranks is cut over the nearest")
-    if share.cut != cut and placement != BLOCKS and (share.cut or kind == "experts"):
-        raise StrategyError(f"{said}: other layers are cut (tp) between nodes, where it repeats what lies apart in each node")
-    order = [*share.cut, *share.experts, *share.rest]
-    nearest = sorted(order, key=lambda level: (level not in share.cut) if placement != BLOCKS else level)
-    if order != nearest:
-        raise StrategyError(
-            f"{said}: experts are cut (tp) over the nearest ranks, shared out (ep) over those that follow, and repeated beyond"
-        )
+def _piped(roles: Mapping[Type, Levels]) -> tuple[int, ...]:
+    """Levels over which layers are laid out as stages of a pipeline (pp).
+
+    Raises
+    ------
+    StrategyError
+        Where some layer types are and others are not: a stage holds whole layers.
+    """
+    levels = tuple(level for level in LEVELS if any(both[level] == "pp" for both in roles.values()))
+    for kind, both in roles.items():
+        if any(both[level] != "pp" for level in levels):
+            other = next(other for other, theirs in roles.items() if any(theirs[level] == "pp" for level in levels))
+            raise StrategyError(
+                f"strategy: {other} {written(roles[other])} beside {kind} {written(both)}: stages of a pipeline (pp) hold whole layers,"
+                f" so that all layer types have the role pp at a level, or none"
+            )
+    return levels
+
+
+def _arranged(shares: Mapping[Type, _Share], sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[Block, ...], tuple[Type, ...]]:
+    """Levels of the tensor group, how blocks of ranks lie, and the layer types whose ranks lie the other way round.
+
+    A tensor group over the levels that cut most is tried first; where other layer types do not lie along it, it is all devices.
+    """
+    largest = max((share.cut for share in shares.values()), key=len)
+    between = largest == (BETWEEN,) and sizes[INSIDE] > 1
+    if between and all(_lies_behind(kind, share) for kind, share in shares.items()):
+        return largest, ("dp", "tp", "pp"), ()
+    every = tuple(level for level in LEVELS if sizes[level] > 1)
+    cut = every if between or not all(_lies_along(share, largest, every) for share in shares.values()) else largest
+    return cut, BLOCKS, tuple(kind for kind, share in shares.items() if share.order != tuple(sorted(share.order)))
+
+
+def _lies_behind(kind: Type, share: _Share) -> bool:
+    """Whether ranks of a layer type lie as those of a plan whose tensor group is that between nodes, its replicas inside them."""
+    whole = not share.cut and kind != "experts"
+    return whole or (share.cut == (BETWEEN,) and share.order[0] == BETWEEN)
+
+
+def _lies_along(share: _Share, cut: tuple[int, ...], every: tuple[int, ...]) -> bool:
+    """Whether ranks of a layer type lie as those of a plan, its tensor group nearest, or the other way round.
+
+    The other way round what shares a layer must lie within the tensor group.
+    """
+    near = share.order == tuple(sorted(share.order))
+    return share.cut == cut[: len(share.cut)] if near else not share.cut or cut == every
 
 
 def _sharding(shares: Mapping[Type, _Share], sizes: Sequence[int], tp: int, dp: int) -> dict[str, Any]:

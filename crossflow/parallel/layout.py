@@ -89,6 +89,7 @@ class Layout:
     apart, sequence_parallel, full, selective : options as masks.
     own_tensor : tensor degrees by layer type, of those that any plan gives one of its own. [1]
     unsharded : points that keep a layer type's weights whole, by type; what none keeps is not there.
+    distant : points whose ranks of a layer type lie the other way round, by type; what none has is not there.
     schedule : index of each point's schedule in `schedules`.
     offload : points that keep something on the host, by what they keep; what none keeps is not there.
     placement : index of each point's placement in `placements`.
@@ -108,6 +109,7 @@ class Layout:
     apart: Mask
     own_tensor: Mapping[Type, Array]
     unsharded: Mapping[Type, Mask]
+    distant: Mapping[Type, Mask]
     sequence_parallel: Mask
     full: Mask
     selective: Mask
@@ -127,14 +129,13 @@ class Layout:
         dp, micro = column("dp"), column("micro_batch")
         schedules, placements = (tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement"))
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
-        whole = {kind for plan in plans for kind in plan.unsharded}
         own = {kind: np.array([float(plan.tensor_of(kind)) for plan in plans]) for kind in TYPES}
         tp = column("tp")
         return cls(
             tp=tp, cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
             micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
             apart=column("apart") > 0, own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
-            unsharded={kind: np.array([kind in plan.unsharded for plan in plans]) for kind in TYPES if kind in whole},
+            unsharded=_types(plans, "unsharded"), distant=_types(plans, "distant"),
             sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
             selective=np.array([r == "selective" for r in recompute]),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
@@ -148,7 +149,7 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        kept, tables = ("node", "schedules", "placements"), ("offload", "own_tensor", "unsharded")
+        kept, tables = ("node", "schedules", "placements"), ("offload", "own_tensor", "unsharded", "distant")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
         chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}
         return replace(self, **arrays, **chosen)
@@ -217,27 +218,30 @@ class Layout:
     @functools.cached_property
     def attention_tensor(self) -> Group:
         """Ranks that share each attention."""
-        return self.group(self.strides["tp"], self.tensor_of("attention"))
+        return self._sharing("attention")
 
     @functools.cached_property
     def mlp_tensor(self) -> Group:
         """Ranks that share each dense MLP."""
-        return self.group(self.strides["tp"], self.tensor_of("mlp"))
+        return self._sharing("mlp")
 
     @functools.cached_property
     def embedding_tensor(self) -> Group:
         """Ranks that share the embedding's table and the head."""
-        return self.group(self.strides["tp"], self.tensor_of("embedding"))
+        return self._sharing("embedding")
 
     @functools.cached_property
     def experts_tensor(self) -> Group:
         """Ranks that share each expert."""
-        return self.group(self.strides["tp"], self.tensor_of("experts"))
+        return self._sharing("experts")
+
+    def _sharing(self, kind: Type) -> Group:
+        return self.group(self._strides_of(kind)[0], self.tensor_of(kind))
 
     @functools.cached_property
     def expert(self) -> Group:
         """Ranks that share out the experts."""
-        return self.group(self._beyond("experts"), self.ep)
+        return self.group(self._strides_of("experts")[1], self.ep)
 
     @functools.cached_property
     def expert_inside(self) -> Group:
@@ -252,12 +256,26 @@ class Layout:
         nodes = ranks.size / ranks.per_node
         return Group(size=nodes, per_node=alone, stride=ranks.stride * ranks.per_node, devices=ranks.devices, extent=nodes)
 
-    def _beyond(self, kind: Type) -> Array:
-        """Devices between ranks that hold different or repeated layers of a type: the first after those that share each. [1]"""
-        if kind not in self.own_tensor:
-            return self.strides["dp"]
-        own, nearest = self.own_tensor[kind], np.minimum(self.strides["tp"], self.strides["dp"])
-        return np.where(own < self.tp, np.where(own == 1, nearest, self.strides["tp"] * own), self.strides["dp"])
+    def _strides_of(self, kind: Type) -> tuple[Array, Array, Array]:
+        """Devices between neighbours among ranks that share each layer of a type, that share out its experts, and that repeat it. [1]
+
+        They lie in this order, the nearest first, or where they are distant in the opposite one.
+        """
+        groups: Array | float = self.ep if kind == "experts" else 1.0
+        sharing, beyond, nearest = self.strides["tp"], self.strides["dp"], np.minimum(self.strides["tp"], self.strides["dp"])
+        if kind in self.own_tensor:
+            own = self.own_tensor[kind]
+            beyond = np.where(own < self.tp, np.where(own == 1, nearest, sharing * own), beyond)
+        shared, repeated = beyond, beyond * groups
+        if kind in self.distant:
+            far, same = self.distant[kind], self._repeats(kind)
+            sharing, shared = np.where(far, nearest * same * groups, sharing), np.where(far, nearest * same, shared)
+            repeated = np.where(far, nearest, repeated)
+        return sharing, shared, repeated
+
+    def _repeats(self, kind: Type) -> Array:
+        """Ranks that hold the same of a layer type, apart from the mirrored stage's. [1]"""
+        return np.asarray(self.tp * self.dp * self.cp / (self.tensor_of(kind) * (self.ep if kind == "experts" else 1.0)))
 
     @functools.cached_property
     def _spreads(self) -> dict[tuple[Type | None, bool], Spread]:
@@ -265,16 +283,15 @@ class Layout:
 
     def spread(self, kind: Type) -> Spread:
         """How weights of a layer type are shared and repeated; the same object for all types that no plan treats apart."""
-        key = (kind if kind in self.own_tensor or kind in self.unsharded else None, kind == "experts")
+        key = (kind if any(kind in table for table in (self.own_tensor, self.unsharded, self.distant)) else None, kind == "experts")
         if key not in self._spreads:
             self._spreads[key] = self._spread(kind)
         return self._spreads[key]
 
     def _spread(self, kind: Type) -> Spread:
-        """The same, worked out: replicas lie beyond the ranks that share a layer or share out the experts."""
-        groups: Array | float = self.ep if kind == "experts" else 1.0
-        split = self.tensor_of(kind) * groups
-        stride, same = self._beyond(kind) * groups, self.tp * self.dp * self.cp / split
+        """The same, worked out."""
+        stride, same = self._strides_of(kind)[2], self._repeats(kind)
+        split = self.tp * self.dp * self.cp / same
         within = np.maximum(np.floor(self.shard_group * self.tp / split), 1.0)  # of a shard group those that hold the same layers
         size = np.where(self.shard_group > 0, np.gcd(within.astype(int), same.astype(int)), same)
         return Spread(
@@ -290,6 +307,12 @@ class Layout:
         stride = self.strides["pp"]
         per_node = np.minimum(self.group(stride, self.pp).per_node, 2.0)
         return Group(size=np.minimum(self.pp, 2.0), per_node=per_node, stride=stride, devices=self.devices, extent=self.pp)
+
+
+def _types(plans: Sequence[Plan], name: str) -> dict[Type, Mask]:
+    """Plans that name a layer type in one of their lists, by type; what none names is not there."""
+    named = {kind for plan in plans for kind in getattr(plan, name)}
+    return {kind: np.array([kind in getattr(plan, name) for plan in plans]) for kind in TYPES if kind in named}
 
 
 def _column(plans: Sequence[Plan], name: str) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.parallel.schedules import RULES, schedule_problem
+from crossflow.parallel.schedules import RULES, pipeline_order, schedule_problem
 from crossflow.parallel.stages import stage_layers
 from crossflow.parallel.strategy import Axis
 from crossflow.workload.job import Task
@@ -42,6 +42,8 @@ class Plan:
     shard_group : ranks over which weights are sharded with zero 3, replicas of which hold the rest (hybrid sharding); 0 for all.
     apart : whether ranks of a shard group lie as far apart as they can, and copies nearest; the other way round elsewhere.
     unsharded : layer types whose weights stay whole on every rank with zero 3.
+    distant : layer types whose tensor, expert and data ranks lie in the opposite order: those that hold copies nearest, then those
+        that share out experts, those that share a layer far apart.
     sequence_parallel : norms and residuals divided over the tensor group.
     virtual_stages : model chunks a stage (interleaved schedule).
     micro_batch : samples of one microbatch and replica.
@@ -65,6 +67,7 @@ class Plan:
     shard_group: int = 0
     apart: bool = False
     unsharded: tuple[Type, ...] = ()
+    distant: tuple[Type, ...] = ()
     sequence_parallel: bool = False
     virtual_stages: int = 1
     micro_batch: int = 1
@@ -118,7 +121,7 @@ WORDS: Mapping[str, tuple[str, Any]] = {
     **{rule.replace("-", ""): ("schedule", rule) for rule in RULES if rule != "1f1b"},
 }  # fmt: skip
 # Before several words of a plan as text, which plus signs join.
-LISTS: Mapping[str, str] = {"offload:": "offload", "unsharded:": "unsharded", "placed:": "placement"}
+LISTS: Mapping[str, str] = {"offload:": "offload", "unsharded:": "unsharded", "distant:": "distant", "placed:": "placement"}
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
@@ -126,7 +129,7 @@ _NAMES = {field.name for field in fields(Plan)}
 # The key of a plan that has the tensor degree of a layer type, 0 where it is that of the plan.
 OWN_TENSOR: Mapping[Type, str] = {"attention": "attention_tp", "mlp": "mlp_tp", "experts": "etp", "embedding": "embedding_tp"}
 _FLAGS = ("sequence_parallel", "apart")
-_CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPES}
+_CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPES, "distant": TYPES}
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "recompute": RECOMPUTE, "zero": (0, 1, 2, 3),
 }  # fmt: skip
@@ -213,8 +216,8 @@ def _written(text: str) -> dict[str, Any]:
             raise StrategyError(
                 f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
                 f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
-                f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, unsharded:embedding, placed:dp+tp+pp, {ORDER}FILE.yaml),"
-                f" or a mapping"
+                f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, unsharded:embedding, distant:mlp, placed:dp+tp+pp,"
+                f" {ORDER}FILE.yaml), or a mapping"
             )
         found[name] = value
     return found
@@ -251,15 +254,18 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
             return f"{ends} leave no layer for another of {stages} stages"
         if (len(sizes), sum(sizes)) != (stages, model.depth):
             return f"{ends} do not add up to {model.depth} layers in {stages} stages"
-    cuts = plan.cp * (plan.tp if plan.sequence_parallel else 1)
+    # Ranks that hold copies of every layer have samples of their own; of a sample only those that share a layer have parts.
+    shared = max(plan.tensor_of(kind) for kind in TYPES if routing or kind != "experts")
+    cuts = plan.cp * (shared if plan.sequence_parallel else 1)
     if task == "decode":
         if plan.cp > 1:
             return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
-        if plan.micro_batch % cuts:
-            return f"the {plan.micro_batch} tokens that a microbatch writes do not divide by tp = {cuts}, as sequence_parallel needs"
+        if plan.sequence_parallel and plan.micro_batch % plan.tp:
+            return f"the {plan.micro_batch} tokens that a microbatch writes do not divide by tp = {plan.tp}, as sequence_parallel needs"
     uneven = [layer.tokens for layer in model.layers if model.vocabulary and layer.tokens % cuts]
     if uneven:
-        return f"the {uneven[0]} tokens of a sample do not divide by cp{' x tp' if plan.sequence_parallel else ''} = {cuts}"
+        degree = "tp" if shared == plan.tp else "ranks of a layer"
+        return f"the {uneven[0]} tokens of a sample do not divide by cp{f' x {degree}' if plan.sequence_parallel else ''} = {cuts}"
     if batch % (plan.dp * plan.micro_batch):
         return f"global_batch = {batch} does not divide by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
     interleaved = plan.virtual_stages > 1 and plan.schedule in RULES
@@ -270,9 +276,14 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     for found in routing:
         if found.experts % plan.ep:
             return f"{found.experts} experts do not divide by ep = {plan.ep}"
-    if (plan.etp or "experts" in plan.unsharded) and not routing:
-        return f"{f'etp = {plan.etp}' if plan.etp else 'unsharded: experts'}, but the model has no experts"
-    problem = _no_own_tensor(plan) or _no_experts(plan, [part.inner for layer in model.layers for part in layer.parts if part.routing])
+    if (plan.etp or "experts" in (*plan.unsharded, *plan.distant)) and not routing:
+        listed = "unsharded" if "experts" in plan.unsharded else "distant"
+        return f"{f'etp = {plan.etp}' if plan.etp else f'{listed}: experts'}, but the model has no experts"
+    problem = (
+        _no_own_tensor(plan)
+        or _not_distant(plan)
+        or _no_experts(plan, [part.inner for layer in model.layers for part in layer.parts if part.routing])
+    )
     if problem is not None:
         return problem
     if (plan.apart or plan.unsharded) and plan.zero != 3:
@@ -294,11 +305,15 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     if plan.schedule == "chimera" and plan.zero:
         return f"schedule: chimera keeps all weights twice; zero = {plan.zero} is not supported with it"
     if plan.schedule not in ("1f1b", "gpipe"):
-        problem = schedule_problem(plan.schedule, plan.pp, plan.virtual_stages, batch // (plan.dp * plan.micro_batch))
+        shape = plan.pp, plan.virtual_stages, batch // (plan.dp * plan.micro_batch)
+        problem = schedule_problem(plan.schedule, *shape)
         if problem is not None:
             return problem
-    if plan.zero == 3 and plan.pp > 1:
-        return "zero: 3 with a pipeline gathers every layer once a microbatch and stage; it is not supported, use zero: 1 or pp: 1"
+        if plan.zero == 3 and (plan.schedule == "pipedream" or pipeline_order(plan.schedule, *shape).split):
+            return (
+                f"zero: 3 gathers a layer's weights for each pass and shares out its gradients after it, which schedule: {plan.schedule}"
+                f" keeps for later; it is not supported, use 1f1b or gpipe, or zero: 1"
+            )
     return None
 
 
@@ -337,6 +352,22 @@ def _no_own_tensor(plan: Plan) -> str | None:
         if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
             who = "each rank" if ranks == 1 else "each group"
             return f"{below} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
+    return None
+
+
+def _not_distant(plan: Plan) -> str | None:
+    """Why ranks of layer types cannot lie the other way round."""
+    for kind in plan.distant:
+        ranks = plan.tensor_of(kind)
+        if ranks == plan.tp and not (kind == "experts" and plan.ep > 1):
+            return f"distant: {kind} has no copies within a tensor group that could lie nearer than what shares it ({_named(plan, kind)})"
+        if ranks > 1 and plan.dp * plan.cp > 1:
+            return (
+                f"distant: {kind} with {_named(plan, kind)} would share each layer among ranks of other replicas; give tp all the ranks"
+                f" (dp x cp = {plan.dp} x {plan.cp})"
+            )
+        if plan.placement.index("dp") - plan.placement.index("tp") != 1:
+            return f"distant: {kind} needs dp right after tp in placement, for its ranks lie along both"
     return None
 
 

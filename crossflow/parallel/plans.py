@@ -35,9 +35,10 @@ def legal_plans(
 
     Notes
     -----
-    Sequence parallelism goes with tensor parallelism, both ways are listed. Weights are sharded (zero 3) without a pipeline
-    only. Experts that are shared out are cut as layers are, or not at all. Context parallelism is left out: it pays for long
-    sequences alone, and such plans can be given, as other degrees of experts and placements.
+    Sequence parallelism goes with tensor parallelism, both ways are listed. Sharded weights (zero 3) are listed without a
+    pipeline only, with which they are gathered for every microbatch and stage. Experts that are shared out are cut as layers
+    are, or not at all. Context parallelism is left out: it pays for long sequences alone, and such plans can be given, as other
+    degrees of experts and placements.
     """
     training = task == "training"
     recompute = RECOMPUTE if training else ("none",)

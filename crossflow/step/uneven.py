@@ -130,7 +130,8 @@ def in_step(layout: Layout, *, flush: bool) -> int:
     replicas = int(layout.dp[0] * layout.cp[0])
     ep, apart = int(layout.ep[0]), int(layout.tp[0] / layout.tensor_of("experts")[0])
     experts = ep // math.gcd(ep, apart)  # replicas over which a group of experts lies, beside tensor ranks
-    return replicas if layout.zero[0] >= 3 or not flush else math.lcm(int(layout.cp[0]), experts)
+    everywhere = layout.zero[0] >= 3 or not flush or any(far[0] for far in layout.distant.values())
+    return replicas if everywhere else math.lcm(int(layout.cp[0]), experts)
 
 
 def _together(values: Array, size: int, chosen: Callable[..., Array]) -> Array:
