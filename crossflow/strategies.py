@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from crossflow.architecture import SystemSpec
@@ -86,8 +86,7 @@ def read_plan(written: str | Mapping[str, Any], workload: TransformerSpec) -> Pl
     said = "micro_batch" in written if isinstance(written, Mapping) else re.search(r"(^|-)mb\d", written)
     if workload.task == "training" or said or workload.global_batch % plan.dp:
         return plan
-    requests = workload.global_batch // plan.dp
-    return replace(plan, micro_batch=max(requests // plan.pp, 1) if requests % plan.pp == 0 else requests)
+    return plan.serving(workload.global_batch)
 
 
 def as_text(strategy: AnyStrategy, workload: Workload) -> str:

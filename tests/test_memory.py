@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+import crossflow
 from crossflow.architecture import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
@@ -385,11 +386,27 @@ def test_a_tensor_group_that_gathers_nothing_keeps_no_space_for_it(machine):
 
 def test_a_model_too_large_for_its_devices_is_told(machine):
     job = job_of(layers=96, hidden=12288, heads=96, ffn=49152, sequence=2048)
-    (sentence,) = remedies(job, Plan(dp=2), 64, machine())
+    sentence, larger = remedies(job, Plan(dp=2), 64, machine())
     assert sentence.startswith("no two changes are enough: ")
     assert sentence.endswith(" GiB are lacking")
-    (alone,) = remedies(job, Plan(recompute="full", zero=3), 64, machine())
+    devices, text = re.fullmatch(r"on (\d+) devices ([a-z0-9-]+) fits with [\d.]+ GiB to spare", larger).groups()
+    assert parse_plan(text).devices == int(devices) > 2
+    assert memory(job, layout_of(parse_plan(text)), machine()).fits[0]
+    alone, _ = remedies(job, Plan(recompute="full", zero=3), 64, machine())
     assert alone.startswith("no change frees memory: ")
+
+
+def test_a_service_is_told_how_many_requests_fit():
+
+    def serving(requests):
+        workload = {"model": "llama3-70b", "task": "decode", "global_batch": requests, "prompt": 8192, "output": 256}
+        return crossflow.predict(crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "tp8"}))
+
+    sentences = serving(512).remedies
+    (told,) = (sentence for sentence in sentences if sentence.startswith("workload.global_batch: "))
+    requests = int(re.match(r"workload.global_batch: (\d+) \(micro_batch: \1\) fits", told)[1])
+    assert [serving(number).feasible for number in (requests, 2 * requests)] == [True, False]
+    assert any(re.match(r"on \d+ devices tp\d+", sentence) for sentence in sentences)
 
 
 # ------------------------------------------------------------------------------------ measurements

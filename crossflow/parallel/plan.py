@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from crossflow.errors import StrategyError, did_you_mean
@@ -99,6 +99,11 @@ class Plan:
 
     def __str__(self) -> str:
         return self.text()
+
+    def serving(self, requests: int) -> Plan:
+        """The plan with a service's microbatch: all requests of a replica, divided over the stages where they divide."""
+        mine = requests // self.dp
+        return replace(self, micro_batch=max(mine // self.pp if mine % self.pp == 0 else mine, 1))
 
     def text(self, always: Collection[str] = ()) -> str:
         """The plan as text: what differs from the defaults, and the numbers named in `always`."""

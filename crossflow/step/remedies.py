@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.workload.job import Job
 
+MOST = 256  # times as many devices, at most, that a remedy asks for
 # From those that cost little to those that lay the plan out anew.
 CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "ep", *OWN_TENSOR.values(), "tp", "pp")
 
@@ -32,8 +33,9 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
 
     A smaller microbatch, recomputation, a higher ZeRO stage, the host's memory, experts on more ranks, layer types cut over more
     ranks of a tensor group, more tensor or pipeline parallelism in place of data parallelism. Where no change alone is enough,
-    the three mildest pairs; where no pair is either, how much is lacking. With `whole` each says the whole plan too, as text, for
-    strategies that were not written as plans.
+    the three mildest pairs; where no pair is either, how much is lacking, and on how many more devices it would fit. Of a service
+    also how many requests at once would fit. With `whole` each says the whole plan too, as text, for strategies that were not
+    written as plans.
 
     Returns
     -------
@@ -55,7 +57,7 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
         for two in _changes(one.plan, **options)
         if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
     )
-    best = None
+    best, fewer = None, _fewer(job, plan, batch, machine) if not job.training else ()
     for changes in (singles, possible(pairs)):
         tried = [plan, *(change.plan for change in changes)]
         found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
@@ -69,14 +71,61 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
         if mildest:
             chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
             plans = [f" ({changes[i].plan})" if whole else "" for i in chosen]
-            return tuple(
-                f"{changes[i].text}{told} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare"
-                for i, told in zip(chosen, plans, strict=True)
+            more = () if job.training or changes is singles else _larger(job, [plan], batch, machine)
+            return (
+                *(
+                    f"{changes[i].text}{told} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare"
+                    for i, told in zip(chosen, plans, strict=True)
+                ),
+                *fewer,
+                *more,
             )
         if len(spare) and saved.max() > 0:
             most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
             best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
-    return (best or f"no change frees memory: {_gib(found.lacking[0])} are lacking",)
+    lacks = best or f"no change frees memory: {_gib(found.lacking[0])} are lacking"
+    return (lacks, *fewer, *_larger(job, [plan, *(change.plan for change in singles)], batch, machine))
+
+
+def _fewer(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+    """How many requests at once would fit a service, where fewer do."""
+    sizes = [batch // fewer for fewer in divisors(batch)[1:] if batch // fewer % plan.dp == 0]
+    if not sizes:
+        return ()
+    plans = [plan.serving(size) for size in sizes]
+    found = memory(job, Layout.of(plans, np.array(sizes, dtype=float), machine.node), machine)
+    for i in map(int, np.flatnonzero(found.fits)):
+        if plan_problem(plans[i], job.model, sizes[i], task=job.task) is None:
+            return (f"workload.global_batch: {sizes[i]} (micro_batch: {plans[i].micro_batch}) fits with {_gib(found.spare[i])} to spare",)
+    return ()
+
+
+def _larger(job: Job, plans: Sequence[Plan], batch: int, machine: Machine) -> tuple[str, ...]:
+    """The fewest more devices on which one of the plans fits with a larger degree, and the mildest such plan."""
+    balanced, factor = machine.stack.stages == "balanced", 2
+    while factor <= MOST:
+        grown = [
+            replace(
+                plan,
+                **{key: getattr(plan, key) * factor for key in keys},
+                sequence_parallel=plan.sequence_parallel or ("tp" in keys and job.training),
+            )
+            for plan in plans
+            for keys in (("dp", "ep"), ("dp",), ("tp",), ("pp",))
+            if keys != ("dp",) or plan.zero or not job.training
+        ]
+        grown = [
+            plan
+            for plan in (grown if job.training else [plan.serving(batch) for plan in grown])
+            if (plan.devices <= machine.node or plan.devices % machine.node == 0)
+            and plan_problem(plan, job.model, batch, balanced=balanced, task=job.task) is None
+        ]
+        if grown:
+            found = memory(job, Layout.of(grown, np.full(len(grown), float(batch)), machine.node), machine)
+            for i in map(int, np.flatnonzero(found.fits)[:1]):
+                return (f"on {grown[i].devices} devices {grown[i]} fits with {_gib(found.spare[i])} to spare",)
+        factor *= 2
+    return ()
 
 
 def _gib(size: float) -> str:
