@@ -250,7 +250,10 @@ def recurrences(
     counts = {
         "forward": forward + full, "end": forward + full * (not stack.early_stop), "input": backward, "weight": weight, "again": selective,
     }  # fmt: skip
-    return np.stack(np.broadcast_arrays(*(counts[phase] for phase in PHASES)), axis=1)
+    often = np.empty((len(names), len(PHASES), len(layout)))
+    for i, phase in enumerate(PHASES):
+        often[:, i] = counts[phase]
+    return often
 
 
 def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> State:

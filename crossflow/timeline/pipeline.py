@@ -163,15 +163,21 @@ def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -
     with those a round before: between them they hold a slice through all stages that all later slots come after. With one of the
     `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
     """
-    found, total = np.stack(walk.stages), len(walk.stages[0])
-    stop = np.array([total - (ahead(stages, chunks, stage) if kinds > 1 else 0) for stage in range(stages)])
-    window = stop[:, None] - np.arange(1, kinds * stages + 1)
-    slots = np.take_along_axis(found, window, axis=1).ravel()
-    earlier = np.take_along_axis(found, window - kinds * stages * chunks, axis=1).ravel()
+    slots, earlier = _round_of(walk, stages, chunks, kinds)
     with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
         added = ends[slots] - ends[earlier]
     round_ = added.max(axis=0)
     return round_, np.asarray(round_ - added.min(axis=0) <= 1e-9 * round_)
+
+
+@functools.lru_cache(maxsize=512)
+def _round_of(walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Index, Index]:
+    """The slots that `_repetition` compares, and those of the round before."""
+    found, total = np.stack(walk.stages), len(walk.stages[0])
+    stop = np.array([total - (ahead(stages, chunks, stage) if kinds > 1 else 0) for stage in range(stages)])
+    window = stop[:, None] - np.arange(1, kinds * stages + 1)
+    earlier = np.take_along_axis(found, window - kinds * stages * chunks, axis=1)
+    return np.take_along_axis(found, window, axis=1).ravel(), earlier.ravel()
 
 
 def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
