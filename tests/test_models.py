@@ -238,6 +238,7 @@ def test_layers_of_an_encoder_are_counted_first():
     described = small(encoder={"layers": 2, "sequence": 5}).transformer()
     frozen = frozen_layers(("layers:0-1",), described)
     left = trainable_parameters(described, frozen)
+    assert frozen_layers(("layers:0", "layers:1"), described) == frozen
     assert described.parameters - left == 2 * described.layers[0].parameters
     assert (frozen.covers("mlp", 1), frozen.covers("mlp", 2)) == (True, False)
 
@@ -266,7 +267,7 @@ WRONG = [
     ({"layers": 0}, "layers", "input should be greater than 0, got 0"),
     ({"positions": "rotery"}, "positions", "expected one of rotary, learned, alibi, relative, none, got 'rotery'; did you mean 'rotary'?"),
     ({"frozen": ["atention"]}, "frozen[0]", "expected one of embedding, attention, mlp, experts, head, or layers:first-last; got 'atention'; did you mean 'attention'?"),
-    ({"frozen": ["mlp", "layers:2"]}, "frozen[1]", "expected one of embedding, attention, mlp, experts, head, or layers:first-last; got 'layers:2'"),
+    ({"frozen": ["mlp", "layers:two"]}, "frozen[1]", "expected one of embedding, attention, mlp, experts, head, or layers:first-last; got 'layers:two'"),
     ({"frozen": ["experts"]}, "frozen", "the model has no layers of type 'experts'; it has attention, embedding, head, mlp"),
     ({"frozen": ["layers:2-4"]}, "frozen", "layers:2-4 is not a range of the model's layers 0-3"),
     ({"frozen": ["layers:3-1"]}, "frozen", "layers:3-1 is not a range of the model's layers 0-3"),

@@ -11,7 +11,7 @@ from crossflow.evaluation import evaluate
 from crossflow.parallel import legal_strategies, parse_strategy, transform
 from crossflow.prediction import predict
 from crossflow.scenario import check_strategy, from_dict
-from crossflow.strategies import every_strategy
+from crossflow.strategies import ANY, every_strategy
 
 
 def brute(graph, devices):
@@ -165,3 +165,12 @@ def test_numbers_of_a_stack_vary_over_every_plan():
         alone = evaluate(scenario_of(strategy=plan, software="megatron-lm-2022"), {"software.host.kernel": [host]})
         assert score.step_time[i] == pytest.approx(alone.step_time[0], rel=1e-12)
     assert score.step_time[2] > score.step_time[0]
+
+
+@pytest.mark.parametrize(("model", "listed"), [("llama2-7b", ["embedding", "layers:0-3"]), ("dlrm-a", ["embedding", "top"])])
+def test_frozen_layers_may_be_text(model, listed):
+    read = [
+        from_dict({"system": "zionex", "workload": {"model": model, "frozen": given}, "strategy": ANY})
+        for given in (listed, ", ".join(listed))
+    ]
+    assert read[0].workload.frozen == read[1].workload.frozen == tuple(listed)

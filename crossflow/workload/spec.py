@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from crossflow.arrays import points
 from crossflow.errors import did_you_mean
@@ -86,7 +86,7 @@ class GemmSpec(FileModel):
 # ---------------------------------------------------------------------------------------------- transformers
 
 LAYER_TYPES: tuple[str, ...] = get_args(LayerType)
-_RANGE = re.compile(r"layers:(\d+)-(\d+)")
+_RANGE = re.compile(r"layers:(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,8 @@ def frozen_layers(entries: Sequence[str], model: Transformer) -> Frozen:
 
     Parameters
     ----------
-    entries : layer types, and ranges ``layers:first-last`` with both ends; an encoder's layers come before the decoder's.
+    entries : layer types, layers such as ``layers:3``, and ranges ``layers:first-last`` with both ends; an encoder's layers come
+        before the decoder's.
     model : the model that is fine-tuned.
 
     Raises
@@ -114,7 +115,7 @@ def frozen_layers(entries: Sequence[str], model: Transformer) -> Frozen:
     ValueError
         If the model has no such layers, or if nothing would be left to train.
     """
-    ranges = [(int(found[1]), int(found[2])) for found in map(_RANGE.fullmatch, entries) if found]
+    ranges = [(int(found[1]), int(found[2] or found[1])) for found in map(_RANGE.fullmatch, entries) if found]
     types = frozenset(entry for entry in entries if not _RANGE.fullmatch(entry))
     known = {model.embedding.type, model.head.type, *(part.type for layer in model.layers for part in layer.parts)}
     for kind in sorted(types - known):
@@ -134,6 +135,11 @@ def trainable_parameters(model: Transformer, frozen: Frozen) -> int:
     head = model.parameters - model.embedding.parameters - sum(layer.parameters for layer in layers)
     ends = (0 if frozen.covers("embedding") else model.embedding.parameters) + (0 if frozen.covers("head") else head)
     return ends + sum(part.parameters for i, layer in enumerate(layers) for part in layer.parts if not frozen.covers(part.type, i))
+
+
+def _listed(given: Any) -> Any:
+    """Text as the list that its commas part."""
+    return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
 
 
 def _frozen_entry(entry: str) -> str:
@@ -267,8 +273,8 @@ class TransformerSpec(_Sourced):
     task: Literal["training", "forward", "prefill", "decode"] = Field(
         "training", description="training step, forward pass, or of a service: reading the prompts, or writing token by token"
     )
-    frozen: tuple[Annotated[str, AfterValidator(_frozen_entry)], ...] = Field(
-        (), description="what fine-tuning leaves as it is: layer types, or ranges such as layers:0-30"
+    frozen: Annotated[tuple[Annotated[str, AfterValidator(_frozen_entry)], ...], BeforeValidator(_listed)] = Field(
+        (), description="what fine-tuning leaves as it is: layer types, or layers such as layers:0-30; text lists them with commas"
     )
     prompt: PositiveInt | None = Field(
         None,
@@ -619,7 +625,9 @@ class DlrmSpec(_Sourced):
     uneven: float = Field(1.0, ge=1, description="lookups of the fullest device over the mean, where whole tables are shared out")
     exchange: ExchangeSpec = Field(default_factory=ExchangeSpec, description="how embeddings and gradients travel")
     task: Literal["training", "forward"] = "training"
-    frozen: tuple[Literal["embedding", "bottom", "interaction", "top"], ...] = Field((), description="what fine-tuning leaves as it is")
+    frozen: Annotated[tuple[Literal["embedding", "bottom", "interaction", "top"], ...], BeforeValidator(_listed)] = Field(
+        (), description="what fine-tuning leaves as it is; text lists them with commas"
+    )
 
     @model_validator(mode="before")
     @classmethod
