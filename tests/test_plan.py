@@ -13,14 +13,14 @@ from hypothesis import given
 from crossflow.errors import StrategyError
 from crossflow.mapping import Network, Topology, place
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import BLOCKS, TYPES, Plan, divisors, parse_plan, plan_problem
+from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan, plan_problem
 from crossflow.parallel.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "apart, attention_tp, cp, distant, dp, embedding_tp, ep, etp, first_stage, last_stage, micro_batch, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, unsharded, virtual_stages, zero"
+KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, last_stage, micro_batch, mlp_shard_group, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, unsharded, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
 
@@ -141,11 +141,10 @@ def plans(draw):
         **{name: draw(number) for name in ("tp", "cp", "ep", "dp", "pp", "virtual_stages", "micro_batch")},
         **{
             name: draw(st.integers(0, 9))
-            for name in ("etp", "attention_tp", "mlp_tp", "embedding_tp", "first_stage", "last_stage", "shard_group")
+            for name in (*OWN_TENSOR.values(), *OWN_SHARDS.values(), "first_stage", "last_stage", "shard_group")
         },
         zero=draw(st.integers(0, 3)),
-        apart=draw(st.booleans()),
-        unsharded=tuple(kind for kind in TYPES if draw(st.booleans())),
+        **{name: tuple(kind for kind in TYPES if draw(st.booleans())) for name in ("apart", "distant", "unsharded")},
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "my-own/order.yaml"])),
@@ -209,8 +208,8 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
         ),
         (Plan(dp=8, unsharded=("mlp",)), "unsharded says how weights are sharded, which zero: 3 does"),
         (Plan(dp=8, zero=3, unsharded=("experts",)), "unsharded: experts, but the model has no experts"),
-        (Plan(dp=8, zero=2, apart=True), "apart says how weights are sharded, which zero: 3 does"),
-        (Plan(dp=8, zero=3, apart=True), "apart says how ranks of a shard group lie; give shard_group too"),
+        (Plan(dp=8, zero=2, apart=TYPES), "apart says how weights are sharded, which zero: 3 does"),
+        (Plan(dp=8, zero=3, apart=TYPES), "apart says how ranks of a shard group lie; give shard_group too"),
         (
             Plan(dp=8, zero=3, unsharded=("mlp",), offload=("optimizer", "weights")),
             "offload: weights needs all weights sharded; leave unsharded out",
@@ -352,11 +351,12 @@ MIXED = [
     Plan(tp=2, ep=4, dp=8, pp=3, first_stage=2, last_stage=3, placement=("dp", "tp", "pp")),
     Plan(tp=8, ep=8, etp=2, dp=4, sequence_parallel=True),
     Plan(tp=8, attention_tp=2, mlp_tp=4, embedding_tp=1, dp=4, zero=3, unsharded=("mlp",), micro_batch=4, sequence_parallel=True),
-    Plan(dp=16, zero=3, shard_group=2, apart=True),
+    Plan(dp=16, zero=3, shard_group=2, apart=TYPES),
+    Plan(dp=16, ep=4, zero=3, shard_group=8, attention_shard_group=2, experts_shard_group=4, apart=("attention",)),
     Plan(tp=16, attention_tp=2, sequence_parallel=True, micro_batch=8, ep=2, etp=1, distant=("attention", "experts")),
 ]
 INDEXED = ("schedule", "schedules", "placement", "placements")
-TABLES = ("offload", "own_tensor", "unsharded", "distant")
+TABLES = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant")
 
 
 def groups(layout):
@@ -371,7 +371,7 @@ def groups(layout):
 
 @pytest.mark.parametrize("i", range(len(MIXED)))
 def test_a_layout_of_many_is_each_alone(i):
-    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0, 64.0, 64.0, 64.0])
+    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0, 64.0, 64.0, 64.0, 64.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
     for name in (field for field in one.__dataclass_fields__ if field not in ("node", *TABLES, *INDEXED)):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
@@ -456,7 +456,7 @@ def test_experts_and_shards_of_a_node_are_those_of_the_placement(seed):
     plan = Plan(tp=tp, ep=near, dp=near * far, pp=pp, shard_group=near, placement=placement)
     layout = Layout.of([plan], np.array([float(plan.dp)]), node)
     weights = layout.spread("mlp")
-    swapped = Layout.of([replace(plan, shard_group=far, apart=True)], np.array([float(plan.dp)]), node).spread("mlp")
+    swapped = Layout.of([replace(plan, shard_group=far, apart=TYPES)], np.array([float(plan.dp)]), node).spread("mlp")
     for nearest, beyond in (
         (layout.expert, layout.spread("experts").data),
         (weights.shards, weights.copies),

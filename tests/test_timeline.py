@@ -24,7 +24,8 @@ PLANS = [
     "tp2-pp4-dp2-gpipe", "tp2-pp2-dp4-v2-first1-last3-sp", "tp4-atp1-mlptp2-dp4-mb4-sp", "dp16-z3-unsharded:mlp+embedding-full",
     "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera",
     "pp2-dp2-z1-offload:optimizer+activations", "dp8-z3-offload:optimizer+weights", "tp2-pp2-dp2-v2-z3-sp", "pp4-dp2-z3-full",
-    "pp2-dp4-z3-g2-offload:optimizer+weights", "pp2-dp4-z3-unsharded:embedding-gpipe", "tp4-atp2-dp1-mb2-sp-distant:attention",
+    "pp2-dp4-z3-g2-offload:optimizer+weights", "pp2-dp4-z3-unsharded:embedding-gpipe", "dp16-z3-g8-ag2-apart:mlp",
+    "tp4-atp2-dp1-mb2-sp-distant:attention",
 ]  # fmt: skip
 STACKS = ["megatron-lm-2022", "megatron-core", "nemo", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal"]
 OTHERS = [

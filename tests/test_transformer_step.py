@@ -13,7 +13,7 @@ from crossflow.architecture import architecture, resolve
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan, plan_problem
+from crossflow.parallel.plan import TYPES, Plan, plan_problem
 from crossflow.software import load_stack
 from crossflow.step import Machine
 from crossflow.step.by_layer import FIGURES
@@ -52,7 +52,11 @@ PLANS = [
     Plan(tp=4, attention_tp=1, embedding_tp=2, dp=4, micro_batch=4, zero=1, sequence_parallel=True),
     Plan(tp=8, mlp_tp=1, dp=2, pp=2, micro_batch=2, sequence_parallel=True, recompute="full"),
     Plan(dp=16, zero=3, unsharded=("attention", "embedding")),
-    Plan(dp=16, zero=3, shard_group=2, apart=True),
+    Plan(dp=16, zero=3, shard_group=2, apart=TYPES),
+    Plan(dp=16, zero=3, shard_group=8, attention_shard_group=2, apart=("mlp",)),
+    Plan(pp=4, dp=4, zero=3, recompute="full"),
+    Plan(tp=2, pp=2, dp=4, virtual_stages=2, zero=3, sequence_parallel=True),
+    Plan(tp=8, attention_tp=2, micro_batch=4, sequence_parallel=True, distant=("attention",)),
 ]
 HOST = {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.7}
 

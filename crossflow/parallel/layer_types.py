@@ -2,7 +2,8 @@
 
 ``{attention: [ddp], mlp: [tp, ddp], embedding: [ddp]}`` reads: MLPs are cut among the devices of a node, which attend to samples of
 their own and hold all of the vocabulary's table. Each type may have its roles in any order. Where the ranks of one plan cannot lie so
-that what most types do is near, all devices are one tensor group, in which each type has a degree and an order of its own.
+that what most types do is near, all devices are one tensor group, in which each type has a degree and an order of its own; where
+weights are sharded over different groups, each type has its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from crossflow.errors import StrategyError
 from crossflow.parallel.hierarchy import ADDRESSED, Level, Levels, read_roles, roles_of, written
-from crossflow.parallel.plan import BLOCKS, OWN_TENSOR, TYPES, Block, Plan, Type, divisors
+from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Block, Plan, Type, divisors
 
 # Layer types that strategies of transformers address; transformer and dense stand for attention and MLPs.
 ROLES: Mapping[str, tuple[Level, ...]] = {
@@ -191,26 +192,26 @@ def _lies_along(share: _Share, cut: tuple[int, ...], every: tuple[int, ...]) -> 
 
 
 def _sharding(shares: Mapping[Type, _Share], sizes: Sequence[int], tp: int, dp: int) -> dict[str, Any]:
-    """Options of a plan that shard the layer types' weights as their roles say: the ZeRO stage, the group, and what is left whole.
+    """Options of a plan that shard the layer types' weights as their roles say: the ZeRO stage, the groups, and what is left whole.
 
-    Raises
-    ------
-    StrategyError
-        Where they are sharded over different groups of ranks that no one shard group makes.
+    One shard group for all is told where there is one; else each layer type that is not sharded over all its ranks has its own.
     """
     sharded = {kind: share for kind, share in shares.items() if share.sharded}
     if not sharded:
         return {"zero": 0}
     whole = tuple(kind for kind, share in shares.items() if share.rest and not share.sharded)
-    for group, apart in [(0, False), *((group, apart) for apart in (False, True) for group in divisors(dp))]:
-        if all(_sharded_so(share, sizes, tp, group, apart=apart) for share in sharded.values()):
+    plain: tuple[tuple[Type, ...], ...] = ((), TYPES)
+    for group, apart in [(0, ()), *((group, apart) for apart in plain for group in divisors(dp))]:
+        if all(_sharded_so(share, sizes, tp, group, apart=bool(apart)) for share in sharded.values()):
             return {"zero": 3, "shard_group": group, "apart": apart, "unsharded": whole}
-    each = ", ".join(f"{kind} {written(share.roles)}" for kind, share in sharded.items())
-    raise StrategyError(f"strategy: {each} has no plan: weights that are sharded (fsdp) are so over ranks of one shard group")
+    partly = {kind: share for kind, share in sharded.items() if share.sharded != share.rest}
+    groups = {OWN_SHARDS[kind]: _size(share.sharded, sizes) for kind, share in partly.items()}
+    apart = tuple(kind for kind, share in partly.items() if share.sharded[0] != share.rest[0])
+    return {"zero": 3, "shard_group": 0, **groups, "apart": apart, "unsharded": whole}
 
 
 def _sharded_so(share: _Share, sizes: Sequence[int], tp: int, group: int, *, apart: bool) -> bool:
-    """Whether a shard group of a plan, its ranks near or `apart`, is what a layer type's roles say (`Layout.spread`)."""
+    """Whether one shard group of a plan, its ranks near or `apart`, is what a layer type's roles say (`Layout.spread`)."""
     same, wanted = _size(share.rest, sizes), _size(share.sharded, sizes)
     split = _size((*share.cut, *share.experts), sizes)
     size = math.gcd(max(group * tp // split, 1), same) if group else same

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.plan import BLOCKS, OFFLOADS, TYPES, Block, Offload, Plan, Type
+from crossflow.parallel.plan import BLOCKS, OFFLOADS, OWN_SHARDS, TYPES, Block, Offload, Plan, Type
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,7 +86,9 @@ class Layout:
     ----------
     tp, cp, ep, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
     zero, shard_group : as in `Plan`.
-    apart, sequence_parallel, full, selective : options as masks.
+    own_shards : ranks over which a layer type's weights are sharded, of those that any plan gives a group of its own; 0 without. [1]
+    apart : points whose shard groups of a layer type lie far apart, by type; what none has is not there.
+    sequence_parallel, full, selective : options as masks.
     own_tensor : tensor degrees by layer type, of those that any plan gives one of its own. [1]
     unsharded : points that keep a layer type's weights whole, by type; what none keeps is not there.
     distant : points whose ranks of a layer type lie the other way round, by type; what none has is not there.
@@ -106,7 +108,8 @@ class Layout:
     microbatches: Array
     zero: Array
     shard_group: Array
-    apart: Mask
+    own_shards: Mapping[Type, Array]
+    apart: Mapping[Type, Mask]
     own_tensor: Mapping[Type, Array]
     unsharded: Mapping[Type, Mask]
     distant: Mapping[Type, Mask]
@@ -130,11 +133,13 @@ class Layout:
         schedules, placements = (tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement"))
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
         own = {kind: np.array([float(plan.tensor_of(kind)) for plan in plans]) for kind in TYPES}
+        shards = {kind: column(key) for kind, key in OWN_SHARDS.items()}
         tp = column("tp")
         return cls(
             tp=tp, cp=column("cp"), ep=column("ep"), dp=dp, pp=column("pp"), chunks=column("virtual_stages"),
             micro_batch=micro, microbatches=batch / (dp * micro), zero=column("zero"), shard_group=column("shard_group"),
-            apart=column("apart") > 0, own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
+            own_shards={kind: ranks for kind, ranks in shards.items() if ranks.any()},
+            apart=_types(plans, "apart"), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
             unsharded=_types(plans, "unsharded"), distant=_types(plans, "distant"),
             sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
             selective=np.array([r == "selective" for r in recompute]),
@@ -149,7 +154,8 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        kept, tables = ("node", "schedules", "placements"), ("offload", "own_tensor", "unsharded", "distant")
+        kept = ("node", "schedules", "placements")
+        tables = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
         chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}
         return replace(self, **arrays, **chosen)
@@ -283,7 +289,8 @@ class Layout:
 
     def spread(self, kind: Type) -> Spread:
         """How weights of a layer type are shared and repeated; the same object for all types that no plan treats apart."""
-        key = (kind if any(kind in table for table in (self.own_tensor, self.unsharded, self.distant)) else None, kind == "experts")
+        tables: tuple[Mapping[Type, Any], ...] = (self.own_tensor, self.own_shards, self.apart, self.unsharded, self.distant)
+        key = (kind if any(kind in table for table in tables) else None, kind == "experts")
         if key not in self._spreads:
             self._spreads[key] = self._spread(kind)
         return self._spreads[key]
@@ -293,11 +300,15 @@ class Layout:
         stride, same = self._strides_of(kind)[2], self._repeats(kind)
         split = self.tp * self.dp * self.cp / same
         within = np.maximum(np.floor(self.shard_group * self.tp / split), 1.0)  # of a shard group those that hold the same layers
-        size = np.where(self.shard_group > 0, np.gcd(within.astype(int), same.astype(int)), same)
+        if kind in self.own_shards:
+            within = np.where(self.own_shards[kind] > 0, self.own_shards[kind], within)
+        grouped = (self.shard_group > 0) | (self.own_shards.get(kind, np.zeros(1)) > 0)
+        size = np.where(grouped, np.gcd(within.astype(int), same.astype(int)), same)
+        apart = self.apart.get(kind, np.zeros(1, dtype=bool))
         return Spread(
             data=self._mirrored(self.group(stride, same)),
-            shards=self.group(np.where(self.apart, stride * same / size, stride), size),
-            copies=self.group(np.where(self.apart, stride, stride * size), same / size),
+            shards=self.group(np.where(apart, stride * same / size, stride), size),
+            copies=self.group(np.where(apart, stride, stride * size), same / size),
             zero=np.where((self.zero >= 3) & self.unsharded[kind], 0.0, self.zero) if kind in self.unsharded else self.zero,
         )
 

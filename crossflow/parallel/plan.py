@@ -40,7 +40,9 @@ class Plan:
         where 0. Where it is less, the other tensor ranks hold copies, for tokens of their own (data-parallel attention).
     zero : what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP).
     shard_group : ranks over which weights are sharded with zero 3, replicas of which hold the rest (hybrid sharding); 0 for all.
-    apart : whether ranks of a shard group lie as far apart as they can, and copies nearest; the other way round elsewhere.
+    attention_shard_group, mlp_shard_group, experts_shard_group, embedding_shard_group : of the ranks that hold the same of a layer
+        type, those over which its weights are sharded with zero 3; as `shard_group` says where 0.
+    apart : layer types whose ranks of a shard group lie as far apart as they can, copies nearest; the other way round elsewhere.
     unsharded : layer types whose weights stay whole on every rank with zero 3.
     distant : layer types whose tensor, expert and data ranks lie in the opposite order: those that hold copies nearest, then those
         that share out experts, those that share a layer far apart.
@@ -65,7 +67,11 @@ class Plan:
     pp: int = 1
     zero: int = 0
     shard_group: int = 0
-    apart: bool = False
+    attention_shard_group: int = 0
+    mlp_shard_group: int = 0
+    experts_shard_group: int = 0
+    embedding_shard_group: int = 0
+    apart: tuple[Type, ...] = ()
     unsharded: tuple[Type, ...] = ()
     distant: tuple[Type, ...] = ()
     sequence_parallel: bool = False
@@ -86,6 +92,10 @@ class Plan:
     def tensor_of(self, kind: Type) -> int:
         """Ranks that share each layer of a type."""
         return int(getattr(self, OWN_TENSOR[kind])) or self.tp
+
+    def shards_of(self, kind: Type) -> int:
+        """Ranks over which a layer type's weights are sharded where it has a shard group of its own; 0 where it has none."""
+        return int(getattr(self, OWN_SHARDS[kind]))
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -110,7 +120,8 @@ class Plan:
         told = {word: name for word, name in NUMBERS.items() if name in always or getattr(self, name) != _DEFAULTS[name]}
         numbers = [f"{word}{getattr(self, name)}" for word, name in told.items()]
         words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
-        lists = [prefix + "+".join(getattr(self, name)) for prefix, name in LISTS.items() if getattr(self, name) != _DEFAULTS[name]]
+        chosen = {prefix: getattr(self, name) for prefix, name in LISTS.items() if getattr(self, name) != _DEFAULTS[name]}
+        lists = [prefix + "+".join(values) for prefix, values in chosen.items() if not (prefix == "apart:" and values == TYPES)]
         file = [] if self.schedule in RULES else [ORDER + self.schedule]
         return "-".join([*numbers, *words, *lists, *file]) or "dp1"
 
@@ -119,22 +130,29 @@ class Plan:
 NUMBERS: Mapping[str, str] = {
     "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "atp": "attention_tp", "mlptp": "mlp_tp", "embtp": "embedding_tp",
     "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
-    "g": "shard_group", "first": "first_stage", "last": "last_stage",
+    "g": "shard_group", "ag": "attention_shard_group", "mlpg": "mlp_shard_group", "eg": "experts_shard_group",
+    "embg": "embedding_shard_group", "first": "first_stage", "last": "last_stage",
 }  # fmt: skip
 WORDS: Mapping[str, tuple[str, Any]] = {
-    "sp": ("sequence_parallel", True), "apart": ("apart", True), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
+    "sp": ("sequence_parallel", True), "apart": ("apart", TYPES), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
     **{rule.replace("-", ""): ("schedule", rule) for rule in RULES if rule != "1f1b"},
 }  # fmt: skip
 # Before several words of a plan as text, which plus signs join.
-LISTS: Mapping[str, str] = {"offload:": "offload", "unsharded:": "unsharded", "distant:": "distant", "placed:": "placement"}
+LISTS: Mapping[str, str] = {
+    "offload:": "offload", "unsharded:": "unsharded", "apart:": "apart", "distant:": "distant", "placed:": "placement",
+}  # fmt: skip
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 _NAMES = {field.name for field in fields(Plan)}
 # The key of a plan that has the tensor degree of a layer type, 0 where it is that of the plan.
 OWN_TENSOR: Mapping[Type, str] = {"attention": "attention_tp", "mlp": "mlp_tp", "experts": "etp", "embedding": "embedding_tp"}
-_FLAGS = ("sequence_parallel", "apart")
-_CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPES, "distant": TYPES}
+# The key of a plan that has the shard group of a layer type, 0 where it is that of the plan.
+OWN_SHARDS: Mapping[Type, str] = {
+    "attention": "attention_shard_group", "mlp": "mlp_shard_group", "experts": "experts_shard_group", "embedding": "embedding_shard_group",
+}  # fmt: skip
+_FLAGS = ("sequence_parallel",)
+_CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPES, "apart": TYPES, "distant": TYPES}
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "recompute": RECOMPUTE, "zero": (0, 1, 2, 3),
 }  # fmt: skip
@@ -170,20 +188,22 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
                 problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
-    chosen = {key: tuple(what for what in known if what in _several(given.get(key, "none"))) for key, known in _CHOSEN.items()}
+    chosen = {key: tuple(what for what in known if what in _several(key, given.get(key, "none"))) for key, known in _CHOSEN.items()}
     return Plan(**{**given, **chosen, "placement": tuple(given.get("placement", BLOCKS))})
 
 
 def _not_chosen(key: str, given: Any) -> list[str]:
     """What is wrong with a choice of one or several words."""
-    several, known = _several(given), _CHOSEN[key]
+    several, known = _several(key, given), _CHOSEN[key]
     if not isinstance(several, (list, tuple)) or any(what not in known for what in several) or len(set(several)) < len(several):
         return [f"{key} must be none, or one or several of {', '.join(known)}, each once, got {given!r}"]
     return []
 
 
-def _several(given: Any) -> Any:
-    """A choice of words as a list: as it is, or from text that plus signs join; none is an empty one."""
+def _several(key: str, given: Any) -> Any:
+    """A choice of words as a list: as it is, or from text that plus signs join; none is an empty one, apart alone all of them."""
+    if key == "apart" and isinstance(given, bool):
+        return list(_CHOSEN[key]) if given else []
     several = given.split("+") if isinstance(given, str) else given
     return [] if several in (["none"], ("none",)) else several
 
@@ -281,9 +301,12 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     for found in routing:
         if found.experts % plan.ep:
             return f"{found.experts} experts do not divide by ep = {plan.ep}"
-    if (plan.etp or "experts" in (*plan.unsharded, *plan.distant)) and not routing:
-        listed = "unsharded" if "experts" in plan.unsharded else "distant"
-        return f"{f'etp = {plan.etp}' if plan.etp else f'{listed}: experts'}, but the model has no experts"
+    for key in ("etp", "experts_shard_group"):
+        if getattr(plan, key) and not routing:
+            return f"{key} = {getattr(plan, key)}, but the model has no experts"
+    for key in ("unsharded", "distant"):
+        if "experts" in getattr(plan, key) and not routing:
+            return f"{key}: experts, but the model has no experts"
     problem = (
         _no_own_tensor(plan)
         or _not_distant(plan)
@@ -291,14 +314,11 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
     )
     if problem is not None:
         return problem
-    if (plan.apart or plan.unsharded) and plan.zero != 3:
-        return f"{'apart' if plan.apart else 'unsharded'} says how weights are sharded, which zero: 3 does"
-    if plan.apart and not plan.shard_group:
-        return "apart says how ranks of a shard group lie; give shard_group too"
+    problem = _not_sharded(plan)
+    if problem is not None:
+        return problem
     if plan.unsharded and "weights" in plan.offload:
         return "offload: weights needs all weights sharded; leave unsharded out"
-    if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
-        return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
     training = task == "training"
     if "weights" in plan.offload and (plan.zero != 3 or (training and "optimizer" not in plan.offload)):
         also = ", and the optimizer's states on the host too" if training else ""
@@ -357,6 +377,23 @@ def _no_own_tensor(plan: Plan) -> str | None:
         if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
             who = "each rank" if ranks == 1 else "each group"
             return f"{below} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
+    return None
+
+
+def _not_sharded(plan: Plan) -> str | None:
+    """Why weights cannot be sharded over the groups of ranks that a plan says."""
+    groups = {key: getattr(plan, key) for key in OWN_SHARDS.values()}
+    said = [key for key in ("apart", "unsharded", *groups) if getattr(plan, key)]
+    if said and plan.zero != 3:
+        return f"{said[0]} says how weights are sharded, which zero: 3 does"
+    if plan.apart and not (plan.shard_group or any(groups.values())):
+        return "apart says how ranks of a shard group lie; give shard_group too"
+    if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
+        return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
+    for kind, key in OWN_SHARDS.items():
+        same = plan.tp * plan.dp * plan.cp // (plan.tensor_of(kind) * (plan.ep if kind == "experts" else 1))
+        if groups[key] and same % groups[key]:
+            return f"{same} ranks hold the same of {kind}, which do not divide by {key} = {groups[key]}"
     return None
 
 

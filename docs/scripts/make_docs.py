@@ -303,7 +303,7 @@ def _strategies_section() -> str:
     )
 
 
-_CHOICES = {"offload": plan.OFFLOADS, "unsharded": plan.TYPES, "distant": plan.TYPES, "placement": plan.BLOCKS}
+_CHOICES = {"offload": plan.OFFLOADS, "unsharded": plan.TYPES, "apart": plan.TYPES, "distant": plan.TYPES, "placement": plan.BLOCKS}
 
 
 def field_rows(model: type[BaseModel], inherited: type[BaseModel] | None) -> Iterator[tuple[str, str, str, str]]:
