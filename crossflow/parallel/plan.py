@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -166,8 +167,16 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
     StrategyError
         With every key that is unknown and every value that is not possible.
     """
-    if isinstance(given, str):
-        return parse_plan(_written(given))
+    return _parsed(given) if isinstance(given, str) else _read(given)
+
+
+@functools.lru_cache(maxsize=65536)
+def _parsed(text: str) -> Plan:
+    """A plan from text, of which studies read the same over and over."""
+    return _read(_written(text))
+
+
+def _read(given: Mapping[str, Any]) -> Plan:
     problems = [
         f"unknown key '{key}'{did_you_mean(key, sorted(_NAMES))}; known: {', '.join(sorted(_NAMES))}" for key in given if key not in _NAMES
     ]
@@ -188,7 +197,8 @@ def parse_plan(given: str | Mapping[str, Any]) -> Plan:
                 problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
-    chosen = {key: tuple(what for what in known if what in _several(key, given.get(key, "none"))) for key, known in _CHOSEN.items()}
+    lists = {key: _several(key, given[key]) for key in _CHOSEN if key in given}
+    chosen = {key: tuple(what for what in _CHOSEN[key] if what in several) for key, several in lists.items()}
     return Plan(**{**given, **chosen, "placement": tuple(given.get("placement", BLOCKS))})
 
 
@@ -383,6 +393,8 @@ def _no_own_tensor(plan: Plan) -> str | None:
 def _not_sharded(plan: Plan) -> str | None:
     """Why weights cannot be sharded over the groups of ranks that a plan says."""
     groups = {key: getattr(plan, key) for key in OWN_SHARDS.values()}
+    if not (plan.apart or plan.unsharded or plan.shard_group or any(groups.values())):
+        return None
     said = [key for key in ("apart", "unsharded", *groups) if getattr(plan, key)]
     if said and plan.zero != 3:
         return f"{said[0]} says how weights are sharded, which zero: 3 does"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from crossflow.errors import StrategyError
@@ -39,6 +40,7 @@ def assign_stages(graph: Graph, stages: int) -> tuple[int, ...]:
     return tuple(result)
 
 
+@functools.lru_cache(maxsize=4096)
 def stage_layers(depth: int, stages: int, first: int = 0, last: int = 0) -> tuple[int, ...]:
     """Layers of every stage, as even as whole layers allow, those with more in the middle.
 

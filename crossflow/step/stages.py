@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,8 +81,7 @@ def row_counts(job: Job, shape: Shape, *, balanced: bool) -> tuple[Array, Array,
     return found[0][chunk], found[1][chunk], found[2][chunk]
 
 
-@dataclass(frozen=True)
-class Occurrence:
+class Occurrence(NamedTuple):
     """One unit of the model in its order: which, of which layer (None of the ends), and of what it needs gradients."""
 
     unit: int

@@ -42,7 +42,7 @@ class Walk:
     kind_row: Index
     crosses: Mask
     stages: tuple[Index, ...]
-    depths: tuple[Index, ...]
+    depths: tuple[slice, ...]
 
     @functools.cached_property
     def plain(self) -> list[tuple[int, int, int, bool]]:
@@ -50,7 +50,7 @@ class Walk:
         return list(zip(*(part.tolist() for part in (self.before, self.source, self.kind_row, self.crosses)), strict=True))
 
     @functools.cached_property
-    def layers(self) -> tuple[tuple[Index, Index, Index, Index, Mask], ...]:
+    def layers(self) -> tuple[tuple[slice, Index, Index, Index, Mask], ...]:
         """For each depth its slots, with what each comes after and takes."""
         return tuple((at, self.before[at], self.source[at], self.kind_row[at], self.crosses[at][:, None]) for at in self.depths)
 
@@ -58,48 +58,40 @@ class Walk:
 @functools.lru_cache(maxsize=512)
 def walk_of(order: PipelineOrder) -> Walk:
     """The slots of an order as a walk."""
-    count = 3 * order.rows * order.microbatches
-    source = order.sources.tolist()
-    orders = [ids.tolist() for ids in order.ids]
-    number, depth = [-1] * count + [count], [0] * count + [-1]
-    made: list[int] = []
-    ranked: list[int] = []
-    position, level = [0] * order.stages, [0] * order.stages
-    left = sum(map(len, orders))
-    while left:
-        moved = left
-        for stage, todo in enumerate(orders):
-            at, here, end = position[stage], level[stage], len(todo)
-            while at < end:
-                slot = todo[at]
-                needs = source[slot]
-                if number[needs] < 0:
-                    break
-                after = depth[needs]
-                here = after + 1 if after >= here else here
-                number[slot], depth[slot] = len(made), here
-                made.append(slot)
-                ranked.append(here)
-                here += 1
-                at += 1
-            left -= at - position[stage]
-            position[stage], level[stage] = at, here
-        assert left < moved, "the schedule waits for itself"
-    total, places = len(made), np.array(number)
-    places[count] = total
-    slots = np.array(made)
-    kind_row = slots // order.microbatches
-    stage_of, needed = kind_row % order.rows % order.stages, order.sources[slots]
+    count, lengths = 3 * order.rows * order.microbatches, [len(ids) for ids in order.ids]
+    # Two slots beyond all others: `count` stands for nothing to wait for, `never` for the end of a stage's slots.
+    never, unknown = count + 1, sum(lengths) + 1
+    source, depth = np.append(order.sources, never), np.full(count + 2, unknown)
+    depth[count] = -1
+    todo = np.full((order.stages, max(lengths) + 1), never)
+    for stage, ids in enumerate(order.ids):
+        todo[stage, : len(ids)] = ids
+    position, every, waves = np.zeros(order.stages, dtype=np.intp), np.arange(order.stages), list[Index]()
+    left = sum(lengths)
+    while left:  # at each depth the next slot of every stage for which what it needs is there
+        following = todo[every, position]
+        ready = depth[source[following]] < len(waves)
+        slots = following[ready]
+        assert slots.size, "the schedule waits for itself"
+        depth[slots] = len(waves)
+        position += ready
+        waves.append(slots)
+        left -= slots.size
+    made = np.concatenate(waves)
+    total, places = len(made), np.full(count + 1, -1)
+    places[made], places[count] = np.arange(total), len(made)
+    kind_row = made // order.microbatches
+    stage_of, needed = kind_row % order.rows % order.stages, order.sources[made]
     stages = tuple(places[ids] for ids in order.ids)
     before = np.full(total, total)
     for mine in stages:
         before[mine[1:]] = mine[:-1]
     crosses = (needed < count) & (needed // order.microbatches % order.rows % order.stages != stage_of)
-    by_depth = np.argsort(np.array(ranked), kind="stable")
-    cuts = np.flatnonzero(np.diff(np.array(ranked)[by_depth])) + 1
+    ends = np.cumsum([slots.size for slots in waves]).tolist()
     return Walk(
-        before=before, source=places[needed], kind_row=kind_row, crosses=crosses, stages=stages, depths=tuple(np.split(by_depth, cuts))
-    )
+        before=before, source=places[needed], kind_row=kind_row, crosses=crosses, stages=stages,
+        depths=tuple(map(slice, [0, *ends[:-1]], ends)),
+    )  # fmt: skip
 
 
 def pipeline_ends(
