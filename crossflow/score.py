@@ -141,10 +141,9 @@ class Score:
     @property
     def hidden_communication(self) -> Array:
         """Time of collectives that does not lengthen the step. [s]"""
-        sent, exposed = (sum(parts.values(), np.zeros(len(self))) for parts in (self.communication, self.exposed_communication))
         with np.errstate(invalid="ignore"):  # of a step without end
-            hidden = np.asarray(sent - exposed)
-        return np.where(np.isfinite(hidden), np.maximum(hidden, 0.0), 0.0)
+            parts = [np.maximum(sent - self.exposed_communication[name], 0.0) for name, sent in self.communication.items()]
+        return np.asarray(sum((np.where(np.isfinite(part), part, 0.0) for part in parts), np.zeros(len(self))))
 
     @property
     def serialized(self) -> Array:

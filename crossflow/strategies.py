@@ -58,7 +58,8 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
             return None
         node = min(system.devices_per_node, system.device_count)
         nodes, experts = system.device_count // node, workload.experts is not None
-        return plan_of_roles(roles, workload.global_batch, node, nodes, experts=experts, options=_options(options))
+        training = workload.task == "training"
+        return plan_of_roles(roles, workload.global_batch, node, nodes, experts=experts, training=training, options=_options(options))
     return read_plan(written, workload)
 
 

@@ -17,9 +17,9 @@ from crossflow.parallel.plan import TYPES, parse_plan, plan_problem
 MIXTRAL = from_dict({"system": "dgx-h100", "workload": "mixtral-8x7b", "strategy": "d8"}).job().model
 
 
-def plan_of(given, *, node=8, nodes=256, experts=True):
+def plan_of(given, *, node=8, nodes=256, experts=True, training=True):
     roles, options = roles_and_options(given)
-    return plan_of_roles(roles, 2048, node, nodes, experts=experts, options=options)
+    return plan_of_roles(roles, 2048, node, nodes, experts=experts, training=training, options=options)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,16 @@ def test_roles_of_all_layer_types_make_one_plan(roles, expected):
         ({"transformer": ["pp", "fsdp"]}, "dp256-pp8-z3-placed:pp+tp+dp"),
         ({"transformer": ["ddp", "pp"], "experts": ["ep", "pp"], "micro_batch": 4}, "ep8-dp8-pp256-mb4"),
         ({"transformer": ["pp"]}, "pp2048"),
+        ({"attention": ["ddp", "pp"], "mlp": ["tp", "pp"]}, "tp8-pp256-atp1-mb8-sp"),
     ],
 )  # fmt: skip
 def test_roles_lie_in_any_order(roles, text):
     assert plan_of(roles) == parse_plan(text)
+
+
+def test_a_service_in_stages_takes_all_requests_of_a_replica():
+    assert plan_of({"transformer": ["tp", "pp"]}, training=False) == parse_plan("tp8-pp256-mb8")
+    assert plan_of({"transformer": ["tp", "ddp"]}, training=False) == parse_plan("tp8-dp256-mb8")
 
 
 def test_roles_of_two_levels_in_any_order_are_a_plan():

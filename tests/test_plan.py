@@ -112,6 +112,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
         ("tp8-tp4", "tp4", "there twice"),
         ("dp4-d2", "d2", "there twice"),
         ("full-selective", "selective", "there twice"),
+        ("tp16-distant:mlp-distant:experts", "distant:experts", "there twice"),
         ("tp8-pp", "pp", "not understood"),
         ("TP8", "TP8", "not understood"),
         ("tp8--pp2", "", "not understood"),
@@ -230,7 +231,7 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
         (Plan(dp=8, distant=("experts",)), "distant: experts, but the model has no experts"),
         (
             Plan(tp=8, dp=2, attention_tp=1, micro_batch=8, sequence_parallel=True, distant=("attention",), placement=("dp", "tp", "pp")),
-            "distant: attention needs dp right after tp in placement, for its ranks lie along both",
+            "distant: attention is not shared by several ranks (attention_tp = 1), so that none can lie far apart",
         ),
     ],
 )

@@ -98,6 +98,22 @@ def test_memory_of_uneven_chunks_is_that_of_the_fullest_moment(layers, ends, vir
     assert max(held.max() for _, held in timeline(given).memory) == pytest.approx(crossflow.predict(given).score.memory_needed[0], rel=1e-9)
 
 
+@pytest.mark.parametrize("strategy", ["pp8-dp4-mb4-z1", "pp4-dp2-v2-mb2", "pp4-dp2-gpipe"])
+def test_activations_on_the_host_are_no_more_than_there_are(strategy):
+    given = scenario(f"{strategy}-offload:activations", "megatron-core", global_batch=64)
+    assert max(held.max() for _, held in timeline(given).memory) == pytest.approx(crossflow.predict(given).score.memory_needed[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["pp4-dp4-v2-z3", "tp2-pp4-dp2-z3-sp-full", "pp2-dp4-z3-g2-offload:optimizer+weights"])
+def test_a_stage_without_the_vocabulary_does_not_gather_it(strategy):
+    """Where weights are gathered ahead, each stage waits for its own first gather and its own last reduction."""
+    given = scenario(strategy, "pytorch-fsdp", vocabulary=512000)
+    found = crossflow.predict(given)
+    assert timeline(given).total == pytest.approx(found.step_time, rel=1e-9)
+    sent, exposed = found.score.communication, found.score.exposed_communication
+    assert all(exposed[name][0] <= sent[name][0] * (1 + 1e-9) for name in sent)
+
+
 def test_a_stage_that_has_nothing_to_do_is_there():
     """An encoder is done where its decoder writes."""
     workload = {"model": "t5-large", "task": "decode", "global_batch": 32, "prompt": 128, "output": 64}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from crossflow.scenario import load
 from crossflow.units import show
 
 _LABEL = 21  # columns of the names beside bars
+_STAGES = 16  # of a deeper pipeline the first and the last stages are shown, so many of them
 _KINDS = {
     "compute": ("compute", "green"),
     "memory_bound_compute": ("memory-bound compute", "yellow"),
@@ -209,19 +209,17 @@ def memory(prediction: Prediction) -> Group:
 
 
 def stages(prediction: Prediction) -> RenderableType:
-    """What devices of every pipeline stage hold, by kind; neighbours that hold the same share a row."""
-    found = [{kind: show(size, "B") for kind, size in kinds.items()} for kinds in prediction.memory_by_stage]
-    totals = [sum(kinds.values()) for kinds in prediction.memory_by_stage]
+    """What devices of every pipeline stage hold: activations, which differ most, all else, and both."""
+    found = prediction.memory_by_stage
     if not found:
         return Group()
-    kinds = [kind for kind in found[0] if any(held[kind] for held in prediction.memory_by_stage)]
     rows: list[list[RenderableType]] = []
-    for _, alike in itertools.groupby(range(len(found)), key=lambda stage: tuple(found[stage].values())):
-        same = list(alike)
-        named = f"{same[0]}" if len(same) == 1 else f"{same[0]} to {same[-1]}"
-        rows.append([named, *(found[same[0]][kind] for kind in kinds), show(totals[same[0]], "B")])
-    header = ("stage", *(kind.replace("_", " ") for kind in kinds), "total")
-    return page.indented(page.grid(rows, right=tuple(range(1, len(header))), header=header))
+    for stage, kinds in enumerate(found):
+        total, activations = sum(kinds.values()), kinds["activations"]
+        rows.append([str(stage), *(show(size, "B") for size in (activations, total - activations, total))])
+    if len(rows) > _STAGES:
+        rows[_STAGES // 2 : -_STAGES // 2] = [["...", "", "", ""]]
+    return page.indented(page.grid(rows, right=(1, 2, 3), header=("stage", "activations", "all else", "in all")))
 
 
 def _memory_title(needed: float, capacity: float) -> Text:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crossflow.errors import StrategyError
@@ -54,7 +54,7 @@ class _Share:
     @classmethod
     def of(cls, roles: Levels, sizes: Sequence[int]) -> _Share:
         """Of roles on a mesh of so many devices a level."""
-        found = {role: tuple(i for i in (INSIDE, BETWEEN) if sizes[i] > 1 and roles[i] == role) for role in ("tp", "ep", "fsdp", "ddp")}
+        found = {role: tuple(i for i in LEVELS if sizes[i] > 1 and roles[i] == role) for role in ("tp", "ep", "fsdp", "ddp")}
         rest = tuple(sorted(found["fsdp"] + found["ddp"]))
         return cls(roles=roles, cut=found["tp"], experts=found["ep"], sharded=found["fsdp"], rest=rest)
 
@@ -73,13 +73,17 @@ def roles_and_options(given: str | Mapping[str, Any]) -> tuple[dict[str, Levels]
     }
 
 
-def plan_of_roles(given: Mapping[str, Levels], batch: int, node: int, nodes: int, *, experts: bool, options: Mapping[str, Any]) -> Plan:
+def plan_of_roles(
+    given: Mapping[str, Levels], batch: int, node: int, nodes: int, *, experts: bool, training: bool, options: Mapping[str, Any]
+) -> Plan:
     """The plan that roles by layer type mean, on so many nodes, with further options of a plan.
 
     Parameters
     ----------
     given : roles by layer type; attention and MLPs follow transformer, embedding and experts the MLPs, where absent.
     experts : whether the model has experts.
+    training : whether it trains: a replica then takes its whole batch at once, or, where microbatches fill a pipeline, as little as it
+        can; a service always takes all requests of a replica, divided over the stages.
 
     Raises
     ------
@@ -110,8 +114,11 @@ def plan_of_roles(given: Mapping[str, Levels], batch: int, node: int, nodes: int
         if value != (value if key == "zero" and not sharded and value != 3 else meant.get(key, value)):
             said = "+".join(value) if isinstance(value, tuple) else value
             raise StrategyError(f"strategy: {key} = {said} is not what the roles of layer types mean; leave it out")
-    # A replica takes its whole batch at once, but where microbatches fill a pipeline.
-    return Plan(tp=tp, dp=dp, pp=pp, **{"micro_batch": max(batch // dp, 1) if pp == 1 else 1, **meant, **options})
+    plan = Plan(tp=tp, dp=dp, pp=pp, **{**meant, **options})
+    if "micro_batch" in options:
+        return plan
+    least = tp // plan.tensor_of("attention")  # ranks that attend to samples of their own
+    return replace(plan, micro_batch=max(batch // dp, 1) if pp == 1 else least) if training else plan.serving(batch)
 
 
 def _all_roles(given: Mapping[str, Levels]) -> dict[Type, Levels]:

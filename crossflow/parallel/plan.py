@@ -241,12 +241,11 @@ def _written(text: str) -> dict[str, Any]:
         found["schedule"] = file
     for part in degrees[1:].split("-") if degrees or not file else ():
         prefix = part[: part.find(":") + 1]
-        if prefix in LISTS and LISTS[prefix] not in found:
-            found[LISTS[prefix]] = part.removeprefix(prefix).split("+")
-            continue
         match = None if part in WORDS else re.fullmatch(r"([a-z]+)(\d+)", part)
         word = _SHORT.get(match[1], match[1]) if match else part
         name, value = (NUMBERS.get(word), int(match[2])) if match else WORDS.get(part, (None, None))
+        if prefix in LISTS:
+            name, value = LISTS[prefix], part.removeprefix(prefix).split("+")
         if name is None or name in found:
             raise StrategyError(
                 f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
@@ -381,8 +380,8 @@ def _no_own_tensor(plan: Plan) -> str | None:
         below = f"{key} = {ranks} below tp = {plan.tp} needs"
         if not plan.sequence_parallel:
             return f"{below} sequence_parallel: true, which gives every tensor rank tokens of its own"
-        after = plan.placement.index("dp") - plan.placement.index("tp")
-        if after != 1 and not (after == -1 and ranks == 1 and kind != "experts"):
+        order = _blocks_beyond_tp(plan)
+        if order != 1 and not (order == -1 and ranks == 1 and kind != "experts"):
             return f"{below} dp right after tp in placement, for ranks that hold the same lie along both"
         if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
             who = "each rank" if ranks == 1 else "each group"
@@ -400,6 +399,9 @@ def _not_sharded(plan: Plan) -> str | None:
         return f"{said[0]} says how weights are sharded, which zero: 3 does"
     if plan.apart and not (plan.shard_group or any(groups.values())):
         return "apart says how ranks of a shard group lie; give shard_group too"
+    for kind in plan.apart if plan.apart != TYPES and not plan.shard_group else ():
+        if not groups[OWN_SHARDS[kind]]:
+            return f"apart: {kind} has no shard group whose ranks could lie apart; give {OWN_SHARDS[kind]} or shard_group too"
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
     for kind, key in OWN_SHARDS.items():
@@ -409,10 +411,19 @@ def _not_sharded(plan: Plan) -> str | None:
     return None
 
 
+def _blocks_beyond_tp(plan: Plan) -> int:
+    """Where the block of data ranks lies behind that of tensor ranks, of those of more than one rank; 1 where either is alone."""
+    sizes = {"tp": plan.tp, "dp": plan.dp * plan.cp, "pp": plan.pp}
+    order = [block for block in plan.placement if sizes[block] > 1]
+    return order.index("dp") - order.index("tp") if "tp" in order and "dp" in order else 1
+
+
 def _not_distant(plan: Plan) -> str | None:
-    """Why ranks of layer types cannot lie the other way round."""
+    """Why ranks of layer types cannot lie the other way round; whether they may lie along data ranks, `_no_own_tensor` says."""
     for kind in plan.distant:
         ranks = plan.tensor_of(kind)
+        if ranks == 1 and not (kind == "experts" and plan.ep > 1):
+            return f"distant: {kind} is not shared by several ranks ({_named(plan, kind)}), so that none can lie far apart"
         if ranks == plan.tp and not (kind == "experts" and plan.ep > 1):
             return f"distant: {kind} has no copies within a tensor group that could lie nearer than what shares it ({_named(plan, kind)})"
         if ranks > 1 and plan.dp * plan.cp > 1:
@@ -420,8 +431,6 @@ def _not_distant(plan: Plan) -> str | None:
                 f"distant: {kind} with {_named(plan, kind)} would share each layer among ranks of other replicas; give tp all the ranks"
                 f" (dp x cp = {plan.dp} x {plan.cp})"
             )
-        if plan.placement.index("dp") - plan.placement.index("tp") != 1:
-            return f"distant: {kind} needs dp right after tp in placement, for its ranks lie along both"
     return None
 
 

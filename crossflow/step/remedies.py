@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.step.larger import fewer_requests, more_devices
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.workload.job import Job
 
-MOST = 256  # times as many devices, at most, that a remedy asks for
 # From those that cost little to those that lay the plan out anew.
 CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "ep", *OWN_TENSOR.values(), "tp", "pp")
 
@@ -57,7 +57,8 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
         for two in _changes(one.plan, **options)
         if CHANGES.index(two.keys[0]) > CHANGES.index(one.keys[0])
     )
-    best, fewer = None, _fewer(job, plan, batch, machine) if not job.training else ()
+    beside = _of_a_service(job, plan, batch, machine) if not job.training else ()
+    lacks = None
     for changes in (singles, possible(pairs)):
         tried = [plan, *(change.plan for change in changes)]
         found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
@@ -71,61 +72,34 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
         if mildest:
             chosen = list(mildest.values()) if changes is singles else sorted(mildest.values(), key=saved.__getitem__)[:3]
             plans = [f" ({changes[i].plan})" if whole else "" for i in chosen]
-            more = () if job.training or changes is singles else _larger(job, [plan], batch, machine)
-            return (
-                *(
-                    f"{changes[i].text}{told} frees {_gib(saved[i])}{of} and fits with {_gib(spare[i])} to spare"
-                    for i, told in zip(chosen, plans, strict=True)
-                ),
-                *fewer,
-                *more,
-            )
+            told = [
+                f"{changes[i].text}{text} frees {_gib(saved[i])}{of} and fits{_spare(spare[i])}"
+                for i, text in zip(chosen, plans, strict=True)
+            ]
+            return (*told, *beside, *(() if job.training or changes is singles else _on_more(job, plan, batch, machine)))
         if len(spare) and saved.max() > 0:
             most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
-            best = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
-    lacks = best or f"no change frees memory: {_gib(found.lacking[0])} are lacking"
-    return (lacks, *fewer, *_larger(job, [plan, *(change.plan for change in singles)], batch, machine))
+            lacks = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
+    return (lacks or f"no change frees memory: {_gib(found.lacking[0])} are lacking", *beside, *_on_more(job, plan, batch, machine))
 
 
-def _fewer(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
-    """How many requests at once would fit a service, where fewer do."""
-    sizes = [batch // fewer for fewer in divisors(batch)[1:] if batch // fewer % plan.dp == 0]
-    if not sizes:
+def _of_a_service(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+    """How many requests at once would fit, where fewer do."""
+    fewer = fewer_requests(job, plan, batch, machine)
+    if fewer is None:
         return ()
-    plans = [plan.serving(size) for size in sizes]
-    found = memory(job, Layout.of(plans, np.array(sizes, dtype=float), machine.node), machine)
-    for i in map(int, np.flatnonzero(found.fits)):
-        if plan_problem(plans[i], job.model, sizes[i], task=job.task) is None:
-            return (f"workload.global_batch: {sizes[i]} (micro_batch: {plans[i].micro_batch}) fits with {_gib(found.spare[i])} to spare",)
-    return ()
+    requests, serving, spare = fewer
+    return (f"workload.global_batch: {requests} (micro_batch: {serving.micro_batch}) fits{_spare(spare)}",)
 
 
-def _larger(job: Job, plans: Sequence[Plan], batch: int, machine: Machine) -> tuple[str, ...]:
-    """The fewest more devices on which one of the plans fits with a larger degree, and the mildest such plan."""
-    balanced, factor = machine.stack.stages == "balanced", 2
-    while factor <= MOST:
-        grown = [
-            replace(
-                plan,
-                **{key: getattr(plan, key) * factor for key in keys},
-                sequence_parallel=plan.sequence_parallel or ("tp" in keys and job.training),
-            )
-            for plan in plans
-            for keys in (("dp", "ep"), ("dp",), ("tp",), ("pp",))
-            if keys != ("dp",) or plan.zero or not job.training
-        ]
-        grown = [
-            plan
-            for plan in (grown if job.training else [plan.serving(batch) for plan in grown])
-            if (plan.devices <= machine.node or plan.devices % machine.node == 0)
-            and plan_problem(plan, job.model, batch, balanced=balanced, task=job.task) is None
-        ]
-        if grown:
-            found = memory(job, Layout.of(grown, np.full(len(grown), float(batch)), machine.node), machine)
-            for i in map(int, np.flatnonzero(found.fits)[:1]):
-                return (f"on {grown[i].devices} devices {grown[i]} fits with {_gib(found.spare[i])} to spare",)
-        factor *= 2
-    return ()
+def _on_more(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[str, ...]:
+    """On how many more devices it would fit, where it would."""
+    larger = more_devices(job, plan, batch, machine)
+    return () if larger is None else (f"on {larger[0].devices} devices {larger[0]} fits{_spare(larger[1])}",)
+
+
+def _spare(size: float) -> str:
+    return f" with {_gib(size)} to spare"
 
 
 def _gib(size: float) -> str:

@@ -95,12 +95,14 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
     gather, reduce = state.gather[:, at], state.scatter[..., at].sum(axis=0)
     depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
     ahead, copied = stack.overlap.gather, None if state.copies is None else state.copies.at(at)
-    arrive, leave, first, last = gather, reduce, gather.max(axis=0), reduce.max(axis=0)
+    arrive, leave = gather, reduce
+    first, first_back, last = _largest(forward_of, gather), _largest(input_of, gather), _largest(weight_of, reduce)
     if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
-        arrive, first = fetched(gather, copied.fetched, ahead=ahead), first + copied.fetched.max(axis=0)
-        leave, last = fetched(reduce, copied.stored, ahead=ahead), last + copied.stored.max(axis=0)
+        arrive, leave = fetched(gather, copied.fetched, ahead=ahead), fetched(reduce, copied.stored, ahead=ahead)
+        first, first_back = first + _largest(forward_of, copied.fetched), first_back + _largest(input_of, copied.fetched)
+        last = last + _largest(weight_of, copied.stored)
     forward = gathered(plain_f, forward_of @ arrive, first, depth, ahead=ahead)
-    back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first, last, depth, ahead=ahead)
+    back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first_back, last, depth, ahead=ahead)
     backward = back if training else plain_b
     if copied is not None:  # each direction of the bus is a stream: activations and gradients go down, fetched weights and activations up
         forward = np.maximum(forward, np.maximum(forward_of @ copied.activations, forward_of @ copied.fetched))
@@ -130,6 +132,13 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
         final=plain_w if split else backward,
         hands=hands, hop=hop, flight=hop - held,
     )  # fmt: skip
+
+
+def _largest(of: Array, amounts: Array) -> Array:
+    """Largest amount of the units that each row has, shape (rows, n)."""
+    if not amounts.any():
+        return np.zeros((len(of), amounts.shape[1]))
+    return np.asarray(np.where(of[:, :, None] > 0, amounts, 0.0).max(axis=1))
 
 
 @functools.lru_cache(maxsize=256)

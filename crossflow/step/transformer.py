@@ -151,6 +151,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         steps, slots, shape, Counts.of(slots, layout, shape, rounds, s),
         Exposures(beside=gathering, after=late + grown, renewed=of(renewed), regather=of(regather)),
     )  # fmt: skip
+    of_units[1:, 0] += tied  # the first unit's is the table that the ends of a pipeline share
     shown = net.copy()
     if not stack.overlap.pipeline:
         shown[OF["send_recv"]] += handed * transfer
@@ -171,7 +172,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         "waits": host,
         "handed": rounds * slots.hands.sum(),
         "units": of_units,
-        "between": np.stack([handed * (transfer + whole) + tied, sending + tied]),
+        "between": np.stack([handed * (transfer + whole), sending]),
         "occurs": np.stack([forward_of, input_of, weight_of]).sum(axis=1)[..., None] / layout.directions[at],
     }
 

@@ -1,0 +1,89 @@
+"""What would make a model fit that no change of its plan does on as many devices: more devices, or fewer requests at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.step.memory import memory
+from crossflow.step.outcome import Machine
+from crossflow.step.transformer import transformer_step
+from crossflow.workload.job import Job
+
+MOST = 256  # times as many devices, at most, that are asked for
+SIZES = 1024  # numbers of requests that are tried, at most
+
+
+def fewer_requests(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[int, Plan, float] | None:
+    """The most requests at once that fit a service, its plan for them, and the memory to spare [B]; None where fewer do not fit either."""
+    sizes = np.arange(plan.dp, batch, plan.dp)[::-1]
+    sizes = sizes[:: -(-len(sizes) // SIZES) or 1]
+    if not len(sizes):
+        return None
+    plans = [plan.serving(size) for size in sizes.tolist()]
+    found = memory(job, Layout.of(plans, sizes.astype(float), machine.node), machine)
+    for i in map(int, np.flatnonzero(found.fits)):
+        if _possible(job, plans[i], int(sizes[i]), machine):
+            return int(sizes[i]), plans[i], float(found.spare[i])
+    return None
+
+
+def more_devices(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Plan, float] | None:
+    """A plan that fits on more devices, and the memory to spare [B]; None where none is found on `MOST` times as many.
+
+    Devices are doubled until one does: the fastest of those with larger degrees, and with more recomputation, sharding or a smaller
+    microbatch where it trains.
+    """
+    factor = 2
+    while factor <= MOST:
+        grown = [
+            larger
+            for one in _variants(plan, job)
+            for larger in _grown(one, factor, job, batch)
+            if (larger.devices <= machine.node or larger.devices % machine.node == 0) and _possible(job, larger, batch, machine)
+        ]
+        if grown:
+            layout = Layout.of(grown, np.full(len(grown), float(batch)), machine.node)
+            found = memory(job, layout, machine)
+            fits = np.flatnonzero(found.fits)
+            if fits.size:
+                best = int(fits[transformer_step(job, layout.at(fits), machine, found.at(fits)).total.argmin()])
+                return grown[best], float(found.spare[best])
+        factor *= 2
+    return None
+
+
+def _possible(job: Job, plan: Plan, batch: int, machine: Machine) -> bool:
+    return plan_problem(plan, job.model, batch, balanced=machine.stack.stages == "balanced", task=job.task) is None
+
+
+def _variants(plan: Plan, job: Job) -> Iterator[Plan]:
+    """The plan with what a training step can do to need less memory on the same ranks."""
+    if not job.training:
+        yield plan
+        return
+    levels = RECOMPUTE[RECOMPUTE.index(plan.recompute) :], range(plan.zero, 4), dict.fromkeys((plan.micro_batch, 1))
+    for recompute, zero, micro in itertools.product(*levels):
+        yield replace(plan, recompute=recompute, zero=zero, micro_batch=micro)
+
+
+def _grown(plan: Plan, factor: int, job: Job, batch: int) -> Iterator[Plan]:
+    """The plan on `factor` times as many devices, with larger tensor, pipeline, data and, with data, expert degrees."""
+    for tensor in divisors(factor):
+        for pipeline in divisors(factor // tensor):
+            data = factor // (tensor * pipeline)
+            for experts in dict.fromkeys((1, data)):
+                grown = replace(
+                    plan,
+                    tp=plan.tp * tensor,
+                    pp=plan.pp * pipeline,
+                    dp=plan.dp * data,
+                    ep=plan.ep * experts,
+                    sequence_parallel=plan.sequence_parallel or (tensor > 1 and job.training),
+                )
+                yield grown if job.training else grown.serving(batch)
