@@ -85,25 +85,31 @@ class Document:
 def merge(base: Document, own: Document) -> Document:
     """The base document with the entries of another over it: mappings merge key by key, everything else is replaced."""
     lines = dict(base.lines)
-    data = _merge(base.data, own.data, (), lines, own.lines)
+    data = _merge(base.data, own.data, (), lines, own)
     return Document(file=own.file, data=data, lines=lines)
 
 
-def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, Place], own_lines: Mapping[Path_, Place]) -> Any:
+def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, Place], over: Document) -> Any:
     quantity = isinstance(base, Mapping) and "value" in base
     if isinstance(base, Mapping) and isinstance(own, Mapping) and not quantity:
         merged = dict(base)
-        if path in own_lines:
-            lines[path] = own_lines[path]
+        if path in over.lines:
+            lines[path] = over.lines[path]
         for key, value in own.items():
-            merged[key] = _merge(base[key], value, (*path, key), lines, own_lines) if key in base else value
+            merged[key] = _merge(base[key], value, (*path, key), lines, over) if key in base else value
             if key not in base:
-                lines.update({known: place for known, place in own_lines.items() if known[: len(path) + 1] == (*path, key)})
+                lines.update(_places_below((*path, key), over))
         return merged
     for known in [known for known in lines if known[: len(path)] == path]:
         del lines[known]
-    lines.update({known: place for known, place in own_lines.items() if known[: len(path)] == path})
+    lines.update(_places_below(path, over))
     return own
+
+
+def _places_below(path: Path_, document: Document) -> dict[Path_, Place]:
+    """Places of a path and all below it; plain data has none but that it is theirs."""
+    found = {known: place for known, place in document.lines.items() if known[: len(path)] == path}
+    return found if document.lines else {path: (document.file, None)}
 
 
 def dotted(path: Sequence[str | int]) -> str:

@@ -229,3 +229,11 @@ def test_files_are_written_whole_or_not_at_all(tmp_path):
     assert os.listdir(path.parent) == ["out.txt"]
     with pytest.raises(CrossflowError, match=r"^cannot write .*; choose another folder with --out$"):
         write_text(path / "below", "x")
+
+
+def test_plain_data_over_a_file_is_told_as_its_own():
+    """What a caller changes is not at the first line of the preset that it changes."""
+    base = Document(file="preset.yaml", data={"a": {"b": 1, "c": 2}}, lines={(): ("preset.yaml", 1), ("a", "b"): ("preset.yaml", 3)})
+    merged = merge(base, Document(file="scenario", data={"a": {"b": "x", "d": 4}}))
+    told = [str(merged.problem(path, "wrong")) for path in (("a", "b"), ("a", "d"), ("a", "c"))]
+    assert told == ["scenario: a.b: wrong", "scenario: a.d: wrong", "preset.yaml:1: a.c: wrong"]

@@ -13,7 +13,8 @@ from hypothesis import given
 from crossflow.errors import StrategyError
 from crossflow.mapping import Network, Topology, place
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan, plan_problem
+from crossflow.parallel.legality import plan_problem
+from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan
 from crossflow.parallel.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 

@@ -13,7 +13,8 @@ from crossflow.architecture import architecture, resolve
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import TYPES, Plan, plan_problem
+from crossflow.parallel.legality import plan_problem
+from crossflow.parallel.plan import TYPES, Plan
 from crossflow.software import load_stack
 from crossflow.step import Machine
 from crossflow.step.by_layer import FIGURES

@@ -1,8 +1,9 @@
 """Strategies and the super-graph that they make of a model."""
 
 from crossflow.parallel.layout import Layout
+from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.materialise import draw, materialise
-from crossflow.parallel.plan import Plan, parse_plan, plan_problem
+from crossflow.parallel.plan import Plan, parse_plan
 from crossflow.parallel.plans import legal_plans
 from crossflow.parallel.strategies import legal_strategies
 from crossflow.parallel.strategy import Axis, Strategy, parse_strategy

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from crossflow.parallel.plan import RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.parallel.legality import plan_problem
+from crossflow.parallel.plan import RECOMPUTE, Plan, divisors
 from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.parallel.legality import plan_problem
+from crossflow.parallel.plan import RECOMPUTE, Plan, divisors
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors, plan_problem
+from crossflow.parallel.legality import plan_problem
+from crossflow.parallel.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors
 from crossflow.step.larger import fewer_requests, more_devices
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine

@@ -21,7 +21,8 @@ from crossflow.arrays import Array, Mask
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute, plan_problem
+from crossflow.parallel.legality import plan_problem
+from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute
 from crossflow.software import SoftwareStack, load_stack
 from crossflow.step import Machine
 from crossflow.step.memory import memory

@@ -1,0 +1,224 @@
+"""Whether a plan can divide a model, and why it cannot."""
+
+from __future__ import annotations
+
+from crossflow.parallel.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type
+from crossflow.parallel.schedules import RULES, pipeline_order, schedule_problem
+from crossflow.parallel.stages import stage_layers
+from crossflow.workload.job import Task
+from crossflow.workload.transformer import Transformer
+
+
+def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, task: Task = "training") -> str | None:
+    """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
+
+    With `balanced` stages, of which the last may hold the head alone, there may be more stages than layers.
+    """
+    return (
+        _not_cut(plan, model)
+        or _no_stages(plan, model, balanced=balanced)
+        or _no_tokens(plan, model, task)
+        or _no_microbatches(plan, batch)
+        or _no_experts(plan, model)
+        or _no_own_tensor(plan)
+        or _not_distant(plan)
+        or _not_shared_out(plan, model)
+        or _not_sharded(plan)
+        or _not_on_host(plan, task)
+        or _no_order(plan, batch)
+    )
+
+
+def _not_cut(plan: Plan, model: Transformer) -> str | None:
+    """Why layers cannot be cut over the ranks that share each."""
+    parts = [part for layer in model.layers for part in layer.parts]
+    for heads in {part.attention.heads for part in parts if part.attention}:
+        if heads % plan.tensor_of("attention"):
+            return f"{heads} attention heads do not divide by {_named(plan, 'attention')}"
+    for width in {part.inner for part in parts if part.inner and not part.routing} | {part.shared for part in parts}:
+        if width % plan.tensor_of("mlp"):
+            return f"{width} inner elements of the MLP do not divide by {_named(plan, 'mlp')}"
+    return None
+
+
+def _no_stages(plan: Plan, model: Transformer, *, balanced: bool) -> str | None:
+    """Why layers cannot be laid out as stages."""
+    stages = plan.pp * plan.virtual_stages
+    if stages > model.depth * (2 if balanced else 1):
+        return f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages} chunks, but the model has {model.depth} layers"
+    ends = plan.first_stage or plan.last_stage
+    if plan.virtual_stages > 1 and not ends and model.depth % stages and (model.depth + 2) % stages:
+        return f"{model.depth} layers do not divide by pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
+    if plan.virtual_stages > 1 and plan.pp == 1:
+        return "virtual_stages > 1 needs a pipeline, but pp = 1"
+    if ends or not balanced:
+        sizes = stage_layers(model.depth, stages, plan.first_stage, plan.last_stage)
+        told = f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage}"
+        if min(sizes) < 1:
+            return f"{told} leave no layer for another of {stages} stages"
+        if (len(sizes), sum(sizes)) != (stages, model.depth):
+            return f"{told} do not add up to {model.depth} layers in {stages} stages"
+    return None
+
+
+def _no_tokens(plan: Plan, model: Transformer, task: Task) -> str | None:
+    """Why tokens cannot be divided over ranks.
+
+    Ranks that hold copies of every layer have samples of their own; of a sample only those that share a layer have parts.
+    """
+    routed = any(part.routing for layer in model.layers for part in layer.parts)
+    shared = max(plan.tensor_of(kind) for kind in TYPES if routed or kind != "experts")
+    cuts = plan.cp * (shared if plan.sequence_parallel else 1)
+    if task == "decode":
+        if plan.cp > 1:
+            return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
+        if plan.sequence_parallel and plan.micro_batch % plan.tp:
+            return f"the {plan.micro_batch} tokens that a microbatch writes do not divide by tp = {plan.tp}, as sequence_parallel needs"
+    uneven = [layer.tokens for layer in model.layers if model.vocabulary and layer.tokens % cuts]
+    if uneven:
+        degree = "tp" if shared == plan.tp else "ranks of a layer"
+        return f"the {uneven[0]} tokens of a sample do not divide by cp{f' x {degree}' if plan.sequence_parallel else ''} = {cuts}"
+    return None
+
+
+def _no_microbatches(plan: Plan, batch: int) -> str | None:
+    """Why samples cannot be divided over replicas and microbatches."""
+    if batch % (plan.dp * plan.micro_batch):
+        return f"global_batch = {batch} does not divide by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
+    microbatches = batch // (plan.dp * plan.micro_batch)
+    if plan.virtual_stages > 1 and plan.schedule in RULES and microbatches % plan.pp:
+        return f"{microbatches} microbatches do not divide by pp = {plan.pp}, which the interleaved schedule needs"
+    return None
+
+
+def _no_experts(plan: Plan, model: Transformer) -> str | None:
+    """Why a model has no experts that could lie as a plan says."""
+    routing = [part.routing for layer in model.layers for part in layer.parts if part.routing]
+    if plan.ep > 1 and not routing:
+        return f"ep = {plan.ep}, but the model has no experts"
+    for found in routing:
+        if found.experts % plan.ep:
+            return f"{found.experts} experts do not divide by ep = {plan.ep}"
+    if routing:
+        return None
+    for key in ("etp", "experts_shard_group"):
+        if getattr(plan, key):
+            return f"{key} = {getattr(plan, key)}, but the model has no experts"
+    for key in ("unsharded", "distant"):
+        if "experts" in getattr(plan, key):
+            return f"{key}: experts, but the model has no experts"
+    return None
+
+
+def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
+    """Why experts cannot be cut and shared out over the ranks of a plan."""
+    ranks = plan.tensor_of("experts")
+    for width in {part.inner for layer in model.layers for part in layer.parts if part.routing}:
+        if width % ranks:
+            return f"{width} inner elements of an expert do not divide by {_named(plan, 'experts')}"
+    copies = plan.tp // ranks
+    if (copies * plan.dp * plan.cp) % plan.ep:
+        beside = f"tp / etp x dp x cp = {copies} x {plan.dp} x {plan.cp}" if copies > 1 else f"dp x cp = {plan.dp} x {plan.cp}"
+        return f"{beside} ranks do not divide by ep = {plan.ep}"
+    return None
+
+
+def _not_on_host(plan: Plan, task: Task) -> str | None:
+    """Why the host cannot keep what a plan says."""
+    training = task == "training"
+    if plan.unsharded and "weights" in plan.offload:
+        return "offload: weights needs all weights sharded; leave unsharded out"
+    if "weights" in plan.offload and (plan.zero != 3 or (training and "optimizer" not in plan.offload)):
+        also = ", and the optimizer's states on the host too" if training else ""
+        return f"offload: weights needs zero: 3, which shares them out{also}"
+    if not training and set(plan.offload) - {"weights"}:
+        return "offload: only training has an optimizer and keeps activations; without it weights alone can lie on the host"
+    if plan.schedule == "pipedream" and "optimizer" in plan.offload:
+        return "offload: pipedream updates the weights after every microbatch, on the device; leave optimizer out"
+    return None
+
+
+def _no_order(plan: Plan, batch: int) -> str | None:
+    """Why passes cannot follow a schedule."""
+    if plan.schedule in ("1f1b", "gpipe"):
+        return None
+    if plan.schedule == "chimera" and plan.zero:
+        return f"schedule: chimera keeps all weights twice; zero = {plan.zero} is not supported with it"
+    shape = plan.pp, plan.virtual_stages, batch // (plan.dp * plan.micro_batch)
+    problem = schedule_problem(plan.schedule, *shape)
+    if problem is None and plan.zero == 3 and (plan.schedule == "pipedream" or pipeline_order(plan.schedule, *shape).split):
+        return (
+            f"zero: 3 gathers a layer's weights for each pass and shares out its gradients after it, which schedule: {plan.schedule}"
+            f" keeps for later; it is not supported, use 1f1b or gpipe, or zero: 1"
+        )
+    return problem
+
+
+def _named(plan: Plan, kind: Type) -> str:
+    """Tensor degree of a layer type, as the plan says it."""
+    return f"{OWN_TENSOR[kind] if getattr(plan, OWN_TENSOR[kind]) else 'tp'} = {plan.tensor_of(kind)}"
+
+
+def _no_own_tensor(plan: Plan) -> str | None:
+    """Why layer types cannot have tensor degrees of their own."""
+    for kind, key in OWN_TENSOR.items():
+        ranks = plan.tensor_of(kind)
+        if plan.tp % ranks:
+            return f"tp = {plan.tp} does not divide by {key} = {ranks}"
+        if ranks == plan.tp:
+            continue
+        below = f"{key} = {ranks} below tp = {plan.tp} needs"
+        if not plan.sequence_parallel:
+            return f"{below} sequence_parallel: true, which gives every tensor rank tokens of its own"
+        order = _blocks_beyond_tp(plan)
+        if order != 1 and not (order == -1 and ranks == 1 and kind != "experts"):
+            return f"{below} dp right after tp in placement, for ranks that hold the same lie along both"
+        if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
+            who = "each rank" if ranks == 1 else "each group"
+            return f"{below} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
+    return None
+
+
+def _not_sharded(plan: Plan) -> str | None:
+    """Why weights cannot be sharded over the groups of ranks that a plan says."""
+    groups = {key: getattr(plan, key) for key in OWN_SHARDS.values()}
+    if not (plan.apart or plan.unsharded or plan.shard_group or any(groups.values())):
+        return None
+    said = [key for key in ("apart", "unsharded", *groups) if getattr(plan, key)]
+    if said and plan.zero != 3:
+        return f"{said[0]} says how weights are sharded, which zero: 3 does"
+    if plan.apart and not (plan.shard_group or any(groups.values())):
+        return "apart says how ranks of a shard group lie; give shard_group too"
+    for kind in plan.apart if plan.apart != TYPES and not plan.shard_group else ():
+        if not groups[OWN_SHARDS[kind]]:
+            return f"apart: {kind} has no shard group whose ranks could lie apart; give {OWN_SHARDS[kind]} or shard_group too"
+    if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
+        return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
+    for kind, key in OWN_SHARDS.items():
+        same = plan.tp * plan.dp * plan.cp // (plan.tensor_of(kind) * (plan.ep if kind == "experts" else 1))
+        if groups[key] and same % groups[key]:
+            return f"{same} ranks hold the same of {kind}, which do not divide by {key} = {groups[key]}"
+    return None
+
+
+def _blocks_beyond_tp(plan: Plan) -> int:
+    """Where the block of data ranks lies behind that of tensor ranks, of those of more than one rank; 1 where either is alone."""
+    sizes = {"tp": plan.tp, "dp": plan.dp * plan.cp, "pp": plan.pp}
+    order = [block for block in plan.placement if sizes[block] > 1]
+    return order.index("dp") - order.index("tp") if "tp" in order and "dp" in order else 1
+
+
+def _not_distant(plan: Plan) -> str | None:
+    """Why ranks of layer types cannot lie the other way round; whether they may lie along data ranks, `_no_own_tensor` says."""
+    for kind in plan.distant:
+        ranks = plan.tensor_of(kind)
+        if ranks == 1 and not (kind == "experts" and plan.ep > 1):
+            return f"distant: {kind} is not shared by several ranks ({_named(plan, kind)}), so that none can lie far apart"
+        if ranks == plan.tp and not (kind == "experts" and plan.ep > 1):
+            return f"distant: {kind} has no copies within a tensor group that could lie nearer than what shares it ({_named(plan, kind)})"
+        if ranks > 1 and plan.dp * plan.cp > 1:
+            return (
+                f"distant: {kind} with {_named(plan, kind)} would share each layer among ranks of other replicas; give tp all the ranks"
+                f" (dp x cp = {plan.dp} x {plan.cp})"
+            )
+    return None
