@@ -31,11 +31,10 @@ def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool =
 
 def _not_cut(plan: Plan, model: Transformer) -> str | None:
     """Why layers cannot be cut over the ranks that share each."""
-    parts = [part for layer in model.layers for part in layer.parts]
-    for heads in {part.attention.heads for part in parts if part.attention}:
+    for heads in model.heads:
         if heads % plan.tensor_of("attention"):
             return f"{heads} attention heads do not divide by {_named(plan, 'attention')}"
-    for width in {part.inner for part in parts if part.inner and not part.routing} | {part.shared for part in parts}:
+    for width in model.mlp_widths:
         if width % plan.tensor_of("mlp"):
             return f"{width} inner elements of the MLP do not divide by {_named(plan, 'mlp')}"
     return None
@@ -66,9 +65,8 @@ def _no_tokens(plan: Plan, model: Transformer, task: Task) -> str | None:
 
     Ranks that hold copies of every layer have samples of their own; of a sample only those that share a layer have parts.
     """
-    routed = any(part.routing for layer in model.layers for part in layer.parts)
-    shared = max(plan.tensor_of(kind) for kind in TYPES if routed or kind != "experts")
-    cuts = plan.cp * (shared if plan.sequence_parallel else 1)
+    shared = max(plan.tensor_of(kind) for kind in TYPES if model.experts or kind != "experts") if plan.sequence_parallel else 1
+    cuts = plan.cp * shared
     if task == "decode":
         if plan.cp > 1:
             return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
@@ -93,13 +91,12 @@ def _no_microbatches(plan: Plan, batch: int) -> str | None:
 
 def _no_experts(plan: Plan, model: Transformer) -> str | None:
     """Why a model has no experts that could lie as a plan says."""
-    routing = [part.routing for layer in model.layers for part in layer.parts if part.routing]
-    if plan.ep > 1 and not routing:
+    if plan.ep > 1 and not model.experts:
         return f"ep = {plan.ep}, but the model has no experts"
-    for found in routing:
-        if found.experts % plan.ep:
-            return f"{found.experts} experts do not divide by ep = {plan.ep}"
-    if routing:
+    for experts in model.experts:
+        if experts % plan.ep:
+            return f"{experts} experts do not divide by ep = {plan.ep}"
+    if model.experts:
         return None
     for key in ("etp", "experts_shard_group"):
         if getattr(plan, key):
@@ -113,7 +110,7 @@ def _no_experts(plan: Plan, model: Transformer) -> str | None:
 def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     """Why experts cannot be cut and shared out over the ranks of a plan."""
     ranks = plan.tensor_of("experts")
-    for width in {part.inner for layer in model.layers for part in layer.parts if part.routing}:
+    for width in model.expert_widths:
         if width % ranks:
             return f"{width} inner elements of an expert do not divide by {_named(plan, 'experts')}"
     copies = plan.tp // ranks

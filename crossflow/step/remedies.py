@@ -49,7 +49,7 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
         return [change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced, task=job.task) is None]
 
     hosted = machine.host is not None
-    routed = any(part.routing for layer in job.model.layers for part in layer.parts)
+    routed = bool(job.model.experts)
     options = {"hosted": hosted, "experts": routed, "training": job.training}
     singles = possible(_changes(plan, **options))
     pairs = (

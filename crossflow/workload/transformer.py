@@ -7,6 +7,7 @@ program order, how tensor parallelism cuts each, and its attention, if it has on
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -204,10 +205,31 @@ class Transformer:
     vocabulary: int
     memory_tokens: int = 0
 
-    @property
+    @functools.cached_property
     def depth(self) -> int:
         """Layers in all."""
         return sum(layer.count for layer in self.layers)
+
+    @functools.cached_property
+    def heads(self) -> frozenset[int]:
+        """Numbers of attention heads that layers have."""
+        return frozenset(part.attention.heads for layer in self.layers for part in layer.parts if part.attention)
+
+    @functools.cached_property
+    def mlp_widths(self) -> frozenset[int]:
+        """Inner elements of MLPs that all tokens pass, shared experts among them."""
+        parts = [part for layer in self.layers for part in layer.parts]
+        return frozenset(part.inner for part in parts if part.inner and not part.routing) | {part.shared for part in parts}
+
+    @functools.cached_property
+    def expert_widths(self) -> frozenset[int]:
+        """Inner elements of routed experts; none without any."""
+        return frozenset(part.inner for layer in self.layers for part in layer.parts if part.routing)
+
+    @functools.cached_property
+    def experts(self) -> frozenset[int]:
+        """Numbers of routed experts that layers have; none without any."""
+        return frozenset(part.routing.experts for layer in self.layers for part in layer.parts if part.routing)
 
     @property
     def tokens(self) -> int:
