@@ -227,6 +227,21 @@ def check_strategy(scenario: Scenario) -> None:
         raise StrategyError(f"strategy {scenario.strategy_text}: {problem}")
 
 
+def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
+    """Whether a strategy, on as many devices as the system has, divides a layered model; False too where only a scenario can tell."""
+    system, workload = scenario.system, scenario.workload
+    counted = system.devices is not None or system.nodes is not None
+    if not (counted and isinstance(workload, (TransformerSpec, DlrmSpec))):
+        return False
+    try:
+        strategy = fitting(read_strategy(_found_schedule(written, scenario.base), workload, system), system, workload)
+    except StrategyError:
+        return False
+    assert not isinstance(strategy, Strategy)  # which layered models have none of
+    hosted = system.host is not None
+    return strategy_problem(strategy, workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted) is None
+
+
 def spelled_out(document: Document) -> Document:
     """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below."""
     data = document.data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -155,6 +156,7 @@ def strategy_problem(
     return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced, task=workload.task)
 
 
+@functools.lru_cache(maxsize=16)
 def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...]:
     """Every strategy that divides a workload over all devices of so many nodes, as text."""
     node, count = nodes
