@@ -82,7 +82,8 @@ def transformer_score(
     runs_on = machine(scenario, device, system)
     if plans is None:
         layout, task, held = _repeated(scenario, runs_on.node, n)
-        held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
+        if device is not scenario.architecture or system is not scenario.system:
+            held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
         for plan in dict.fromkeys(plans):
             _check(plan, scenario)

@@ -70,22 +70,17 @@ def unit_times(steps: Steps, slots: Slots, shape: Shape, counts: Counts, exposur
         copies = state.copies.at(at)
         gather, scatter = gather + copies.activations + copies.fetched, scatter + copies.stored
         reduced, renewed = reduced + copies.gradients, copies.renewed
-    beside = (counts.forward + counts.backward) * gather + counts.weight * scatter
-    after, again, back = counts.update * reduced, counts.update * regathered, counts.update * renewed
+    exposed = counts.forward * slots.blocks[0] + counts.backward * slots.blocks[1] + counts.frozen * slots.blocks[2]
+    communication = counts.forward * sent[0] + counts.backward * sent[1]
+    for amount, shown in (
+        ((counts.forward + counts.backward) * gather + counts.weight * scatter, exposures.beside),
+        (counts.update * reduced, exposures.after),
+        (counts.update * regathered, exposures.regather),
+        (counts.update * renewed, exposures.renewed),
+    ):
+        if amount.any():
+            communication = communication + amount
+            exposed = exposed + shown * share_of(amount, amount.sum(axis=0))
     device = passes.device.sum(axis=0)[..., at]
-    return np.stack(
-        [
-            counts.forward * device[0]
-            + counts.backward * device[1]
-            + counts.weight * passes.weight.sum(axis=0)[:, at]
-            + counts.update * state.update[:, at],
-            counts.forward * sent[0] + counts.backward * sent[1] + beside + after + again + back,
-            counts.forward * slots.blocks[0]
-            + counts.backward * slots.blocks[1]
-            + counts.frozen * slots.blocks[2]
-            + exposures.beside * share_of(beside, beside.sum(axis=0))
-            + exposures.after * share_of(after, after.sum(axis=0))
-            + exposures.regather * share_of(again, again.sum(axis=0))
-            + exposures.renewed * share_of(back, back.sum(axis=0)),
-        ]
-    )
+    kernels = counts.forward * device[0] + counts.backward * device[1] + counts.weight * passes.weight.sum(axis=0)[:, at]
+    return np.stack([kernels + counts.update * state.update[:, at], communication, exposed])

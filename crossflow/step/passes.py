@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -146,7 +147,7 @@ def _passes(task: Task, times: PartTimes, layout: Layout, wires: Wires, machine:
     """Passes of every unit, with what is computed and sent again."""
     stack, names, n = machine.stack, list(times.units), len(layout)
     place = {name: i for i, name in enumerate(names)}
-    full = layout.full & ~ends_of(names)
+    full = layout.full & ~ends_of(times.units)
     sent = np.zeros((len(COLLECTIVES), 2, len(names), n))
     hides, around = np.zeros((len(COLLECTIVES), len(names), n)), np.zeros((len(COLLECTIVES), 2, len(names), n))
     calls, listed = np.zeros((2, len(names), n)), np.zeros((2, len(names), n))
@@ -221,7 +222,8 @@ def hidden_in_pieces(sent: Array, product: Array, ranks: Array) -> Array:
     return np.minimum(sent, product * (ranks - 1.0) / ranks)
 
 
-def ends_of(names: Sequence[str]) -> Mask:
+@functools.lru_cache(maxsize=256)
+def ends_of(names: tuple[str, ...]) -> Mask:
     """Which units are the ends of a model, which no plan computes again, shape (units, 1)."""
     return np.array([name in ("embedding", "head") for name in names])[:, None]
 
@@ -245,7 +247,7 @@ def recurrences(
     -------
     ndarray, shape (units, phases, n), phases as in `crossflow.parallel.blocks`.
     """
-    again = np.where(ends_of(names), 0.0, backward)
+    again = np.where(ends_of(tuple(names)), 0.0, backward)
     full, selective = again * layout.full, again * layout.selective
     counts = {
         "forward": forward + full, "end": forward + full * (not stack.early_stop), "input": backward, "weight": weight, "again": selective,

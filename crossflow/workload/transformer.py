@@ -236,7 +236,7 @@ class Transformer:
         """Tokens of one sample that the last layers see."""
         return self.layers[-1].tokens
 
-    @property
+    @functools.cached_property
     def parameters(self) -> int:
         """Parameters of the whole model; a table that two parts share counts once."""
         own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
