@@ -107,9 +107,10 @@ def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, Place], over: Do
 
 
 def _places_below(path: Path_, document: Document) -> dict[Path_, Place]:
-    """Places of a path and all below it; plain data has none but that it is theirs."""
+    """Places of a path and all below it; of plain data, which has none, the nearest above, or that it is the document's."""
     found = {known: place for known, place in document.lines.items() if known[: len(path)] == path}
-    return found if document.lines else {path: (document.file, None)}
+    above = (document.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.lines)
+    return found or {path: next(above, (document.file, None))}
 
 
 def dotted(path: Sequence[str | int]) -> str:

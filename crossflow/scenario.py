@@ -228,18 +228,30 @@ def check_strategy(scenario: Scenario) -> None:
 
 
 def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
-    """Whether a strategy, on as many devices as the system has, divides a layered model; False too where only a scenario can tell."""
+    """Whether a strategy, on as many devices as the system has, divides a layered model and its network has room for them.
+
+    False too where only a scenario of its own can tell, and say why.
+    """
     system, workload = scenario.system, scenario.workload
     counted = system.devices is not None or system.nodes is not None
-    if not (counted and isinstance(workload, (TransformerSpec, DlrmSpec))):
+    layered = isinstance(workload, (TransformerSpec, DlrmSpec))
+    if not (counted and layered and isinstance(written, (str, Mapping))):
         return False
     try:
         strategy = fitting(read_strategy(_found_schedule(written, scenario.base), workload, system), system, workload)
-    except StrategyError:
+        assert not isinstance(strategy, Strategy)  # which layered models have none of
+        hosted = system.host is not None
+        if strategy_problem(strategy, workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted) is not None:
+            return False
+        _network(scenario)
+    except (StrategyError, CrossflowError):
         return False
-    assert not isinstance(strategy, Strategy)  # which layered models have none of
-    hosted = system.host is not None
-    return strategy_problem(strategy, workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted) is None
+    return True
+
+
+@functools.lru_cache(maxsize=16)
+def _network(scenario: Scenario) -> Network:
+    return scenario.network()
 
 
 def spelled_out(document: Document) -> Document:

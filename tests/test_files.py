@@ -237,3 +237,9 @@ def test_plain_data_over_a_file_is_told_as_its_own():
     merged = merge(base, Document(file="scenario", data={"a": {"b": "x", "d": 4}}))
     told = [str(merged.problem(path, "wrong")) for path in (("a", "b"), ("a", "d"), ("a", "c"))]
     assert told == ["scenario: a.b: wrong", "scenario: a.d: wrong", "preset.yaml:1: a.c: wrong"]
+
+
+def test_plain_data_below_a_known_line_is_told_there():
+    base = Document(file="preset.yaml", data={"a": {"b": 1}}, lines={("a",): ("preset.yaml", 2), ("a", "b"): ("preset.yaml", 3)})
+    merged = merge(base, Document(file="mine.yaml", data={"a": {"b": "x"}}, lines={("a",): ("mine.yaml", 7)}))
+    assert str(merged.problem(("a", "b"), "wrong")) == "mine.yaml:7: a.b: wrong"

@@ -86,6 +86,12 @@ def test_roles_lie_in_any_order(roles, text):
 def test_a_service_in_stages_takes_all_requests_of_a_replica():
     assert plan_of({"transformer": ["tp", "pp"]}, training=False) == parse_plan("tp8-pp256-mb8")
     assert plan_of({"transformer": ["tp", "ddp"]}, training=False) == parse_plan("tp8-dp256-mb8")
+    apart = plan_of({"attention": ["ddp", "pp"], "mlp": ["tp", "pp"]}, nodes=4, training=False)
+    assert apart == parse_plan("tp8-pp4-atp1-mb512-sp")
+    few = plan_of_roles(
+        roles_and_options({"attention": ["ddp", "pp"], "mlp": ["tp", "pp"]})[0], 16, 8, 4, experts=True, training=False, options={}
+    )
+    assert few.micro_batch == 8  # not the 4 that an even division over the stages would be
 
 
 def test_roles_of_two_levels_in_any_order_are_a_plan():
@@ -179,6 +185,8 @@ def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
         ({"transformer": ["fsdp"]}, {"zero": 1}, "zero = 1"),
         ({"transformer": ["ddp"]}, {"zero": 3}, "zero = 3"),
         ({"transformer": ["fsdp", "ddp"]}, {"shard_group": 4}, "shard_group = 4"),
+        ({"transformer": ["fsdp", "ddp"]}, {"experts_shard_group": 2}, "experts_shard_group = 2"),
+        ({"transformer": ["ddp"]}, {"unsharded": ("mlp",)}, "unsharded = mlp"),
         ({"transformer": ["tp", "ddp"], "experts": ["ep", "ddp"]}, {"sequence_parallel": False}, "sequence_parallel = False"),
     ],
 )

@@ -409,6 +409,19 @@ def test_a_service_is_told_how_many_requests_fit():
     assert any(re.match(r"on \d+ devices tp\d+", sentence) for sentence in sentences)
 
 
+@pytest.mark.parametrize(("strategy", "requests"), [("tp8", 2**20), ("tp8-sp", 4096), ("tp8-pp4", 2048)])
+def test_the_most_requests_are_found_among_many(strategy, requests):
+    def serving(batch):
+        workload = {"model": "llama2-70b", "task": "decode", "global_batch": batch, "prompt": 4096, "output": 4096}
+        system = {"template": "dgx-h100", "nodes": 4 if "pp4" in strategy else 1}
+        return crossflow.predict(crossflow.from_dict({"system": system, "workload": workload, "strategy": strategy}))
+
+    (told,) = (sentence for sentence in serving(requests).remedies if sentence.startswith("workload.global_batch: "))
+    most, unit = int(re.match(r"workload.global_batch: (\d+) ", told)[1]), {"tp8": 1, "tp8-sp": 8, "tp8-pp4": 4}[strategy]
+    assert most % unit == 0
+    assert [serving(batch).feasible for batch in (most, most + unit)] == [True, False]
+
+
 # ------------------------------------------------------------------------------------ measurements
 
 LINES = (Path(__file__).parent / "data/memory_runs.csv").read_text().splitlines()

@@ -10,7 +10,7 @@ from crossflow.errors import CrossflowError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.parallel import legal_strategies, parse_strategy, transform
 from crossflow.prediction import predict
-from crossflow.scenario import check_strategy, from_dict
+from crossflow.scenario import check_strategy, divides, from_dict
 from crossflow.strategies import ANY, every_strategy
 
 
@@ -174,3 +174,34 @@ def test_frozen_layers_may_be_text(model, listed):
         for given in (listed, ", ".join(listed))
     ]
     assert read[0].workload.frozen == read[1].workload.frozen == tuple(listed)
+
+
+@pytest.mark.parametrize("network", [{}, {"inter": {"topology": "mesh2d", "shape": [4, 2]}}], ids=["switched", "wired too small"])
+def test_a_strategy_divides_where_its_scenario_is_possible(network, tmp_path):
+    """What studies ask of thousands of strategies without a scenario for each."""
+    system = {"template": "a100-ib-cluster", "nodes": 6, **({"network": network} if network else {})}
+    plain = {"system": system, "workload": {"model": "gpt3-175b", "global_batch": 96}}
+    base = from_dict({**plain, "strategy": "d48"}, base=tmp_path)
+    (tmp_path / "bad.yaml").write_text("kind: schedule\nname: bad\norder: [F0 F1 B0, F0 F1 B0 B1]\n")
+    strategies = [
+        "tp8-dp6-sp",
+        "d48",
+        "tp7-dp6",
+        "tp8-dp5",
+        "nonsense",
+        "tp8-pp2-dp3-mb16-order:bad.yaml",
+        "tp8-pp2-dp3-order:none.yaml",
+        5,
+    ]
+    found = []
+    for strategy in strategies:
+        try:
+            made = from_dict({**plain, "strategy": strategy}, base=tmp_path)
+            check_strategy(made)
+            made.network()
+        except (CrossflowError, StrategyError):
+            found.append(False)
+        else:
+            found.append(True)
+    assert [divides(base, strategy) for strategy in strategies] == found
+    assert any(found) == (not network)

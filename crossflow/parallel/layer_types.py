@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from crossflow.errors import StrategyError
@@ -27,6 +27,8 @@ ROLES: Mapping[str, tuple[Level, ...]] = {
     "embedding": ("ddp", "fsdp", "tp", "mp", "mp-rows", "pp"),
 }
 INSIDE, BETWEEN = LEVELS = 0, 1
+_FOLLOWS = {"shard_group", *OWN_SHARDS.values(), "apart", "unsharded", "distant"}  # options of a plan that roles decide
+_PLAIN = {field.name: field.default for field in fields(Plan)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +113,24 @@ def plan_of_roles(
         meant["sequence_parallel"] = True
     sharded = meant["zero"] == 3
     for key, value in options.items():
-        if value != (value if key == "zero" and not sharded and value != 3 else meant.get(key, value)):
+        follows = _PLAIN[key] if key in _FOLLOWS else value  # from the roles, where they do not say
+        if value != (value if key == "zero" and not sharded and value != 3 else meant.get(key, follows)):
             said = "+".join(value) if isinstance(value, tuple) else value
             raise StrategyError(f"strategy: {key} = {said} is not what the roles of layer types mean; leave it out")
     plan = Plan(tp=tp, dp=dp, pp=pp, **{**meant, **options})
     if "micro_batch" in options:
         return plan
-    least = tp // plan.tensor_of("attention")  # ranks that attend to samples of their own
-    return replace(plan, micro_batch=max(batch // dp, 1) if pp == 1 else least) if training else plan.serving(batch)
+    if not training:
+        return _serving(plan, batch)
+    # In stages as little as it can: each of the ranks that attend to samples of their own has one.
+    return replace(plan, micro_batch=max(batch // dp, 1) if pp == 1 else tp // plan.tensor_of("attention"))
+
+
+def _serving(plan: Plan, batch: int) -> Plan:
+    """A service's plan with requests that all ranks of a tensor group have some of, where they divide so."""
+    least = plan.serving(batch).micro_batch
+    possible = [size for size in divisors(max(batch // plan.dp, 1)) if size % (plan.tp if plan.sequence_parallel else 1) == 0]
+    return replace(plan, micro_batch=min((size for size in possible if size >= least), default=least))
 
 
 def _all_roles(given: Mapping[str, Levels]) -> dict[Type, Levels]:

@@ -101,7 +101,7 @@ def _no_experts(plan: Plan, model: Transformer) -> str | None:
     for key in ("etp", "experts_shard_group"):
         if getattr(plan, key):
             return f"{key} = {getattr(plan, key)}, but the model has no experts"
-    for key in ("unsharded", "distant"):
+    for key in ("unsharded", "distant", *(() if plan.apart == TYPES else ("apart",))):
         if "experts" in getattr(plan, key):
             return f"{key}: experts, but the model has no experts"
     return None
@@ -191,6 +191,9 @@ def _not_sharded(plan: Plan) -> str | None:
             return f"apart: {kind} has no shard group whose ranks could lie apart; give {OWN_SHARDS[kind]} or shard_group too"
     if plan.shard_group and (plan.zero != 3 or plan.dp % plan.shard_group):
         return f"shard_group = {plan.shard_group} needs zero: 3 and must divide dp = {plan.dp}"
+    for kind in plan.unsharded:
+        if groups[OWN_SHARDS[kind]]:
+            return f"unsharded: {kind} leaves its weights whole, but {OWN_SHARDS[kind]} = {groups[OWN_SHARDS[kind]]} shards them"
     for kind, key in OWN_SHARDS.items():
         same = plan.tp * plan.dp * plan.cp // (plan.tensor_of(kind) * (plan.ep if kind == "experts" else 1))
         if groups[key] and same % groups[key]:

@@ -11,26 +11,31 @@ import numpy as np
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import RECOMPUTE, Plan, divisors
-from crossflow.step.memory import memory
+from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.workload.job import Job
 
 MOST = 256  # times as many devices, at most, that are asked for
-SIZES = 1024  # numbers of requests that are tried, at most
 
 
 def fewer_requests(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[int, Plan, float] | None:
-    """The most requests at once that fit a service, its plan for them, and the memory to spare [B]; None where fewer do not fit either."""
-    sizes = np.arange(plan.dp, batch, plan.dp)[::-1]
-    sizes = sizes[:: -(-len(sizes) // SIZES) or 1]
-    if not len(sizes):
-        return None
-    plans = [plan.serving(size) for size in sizes.tolist()]
-    found = memory(job, Layout.of(plans, sizes.astype(float), machine.node), machine)
-    for i in map(int, np.flatnonzero(found.fits)):
-        if _possible(job, plans[i], int(sizes[i]), machine):
-            return int(sizes[i]), plans[i], float(found.spare[i])
+    """The most requests at once that fit a service, its plan for them, and the memory to spare [B]; None where no fewer do.
+
+    Requests that divide over replicas, stages and, with sequence parallelism, tensor ranks, or over replicas where no such do.
+    """
+
+    def held(requests: int) -> Memory:
+        return memory(job, Layout.of([plan.serving(requests)], np.array([float(requests)]), machine.node), machine)
+
+    for unit in dict.fromkeys((plan.dp * plan.pp * (plan.tp if plan.sequence_parallel else 1), plan.dp)):
+        low, high = 0, (batch - 1) // unit
+        while low < high:  # more requests need more memory
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if held(middle * unit).fits[0] else (low, middle - 1)
+        requests = low * unit
+        if requests and _possible(job, plan.serving(requests), requests, machine):
+            return requests, plan.serving(requests), float(held(requests).spare[0])
     return None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.schedules import NATURAL, pipeline_order
+from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Job, Machine
 from crossflow.step.passes import Steps, share_of
@@ -141,17 +141,27 @@ def _largest(of: Array, amounts: Array) -> Array:
     return np.asarray(np.where(of[:, :, None] > 0, amounts, 0.0).max(axis=1))
 
 
-@functools.lru_cache(maxsize=256)
 def handovers(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
     """How often a pass of each row hands over to another stage, forward and backward, shape (2, rows). [1]"""
     if schedule in NATURAL:
-        row = np.arange(stages * chunks)
-        return np.stack([row < stages * chunks - 1, row > 0]).astype(float) * (stages > 1)
-    order = pipeline_order(schedule, stages, chunks, microbatches)
+        return _along(stages, stages * chunks)
+    return _between(pipeline_order(schedule, stages, chunks, microbatches))
+
+
+@functools.lru_cache(maxsize=256)
+def _along(stages: int, rows: int) -> Array:
+    """The same of rows that are the chunks of the model in its order."""
+    row = np.arange(rows)
+    return np.stack([row < rows - 1, row > 0]).astype(float) * (stages > 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _between(order: PipelineOrder) -> Array:
+    """The same of an order whose chunks may lie anywhere; of a file that changes each version is an order of its own."""
     found = np.zeros((2, order.rows))
     for chain in order.chains:
         for one, later in itertools.pairwise(chain):
-            found[0, one] = found[1, later] = (one - later) % stages > 0
+            found[0, one] = found[1, later] = (one - later) % order.stages > 0
     return found
 
 
