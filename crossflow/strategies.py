@@ -36,6 +36,8 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
     """A strategy in the form that its workload knows; a transformer's may be written by layer types too."""
     if written is None:
         return None
+    if not isinstance(written, (str, Mapping)):
+        raise StrategyError(f"strategy: expected text or a mapping, got {written!r}")
     if workload is None:
         _check_of_any_workload(written)
         return None

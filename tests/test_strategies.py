@@ -6,12 +6,13 @@ import re
 import pytest
 import yaml
 
-from crossflow.errors import CrossflowError, StrategyError
+from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.parallel import legal_strategies, parse_strategy, transform
 from crossflow.prediction import predict
 from crossflow.scenario import check_strategy, divides, from_dict
 from crossflow.strategies import ANY, every_strategy
+from crossflow.study import run_study
 
 
 def brute(graph, devices):
@@ -205,3 +206,12 @@ def test_a_strategy_divides_where_its_scenario_is_possible(network, tmp_path):
             found.append(True)
     assert [divides(base, strategy) for strategy in strategies] == found
     assert any(found) == (not network)
+
+
+@pytest.mark.parametrize("workload", ["llama2-7b", "dlrm-a", "lstm-16k"])
+def test_a_strategy_of_a_space_that_is_none_is_told(workload, tmp_path):
+    scenario = {"system": {"template": "a100-ib-cluster", "nodes": 2}, "workload": workload}
+    study = {"name": "x", "scenario": scenario, "space": {"strategy": [5]}, "objectives": ["step_time_s"]}
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({**study, "searches": {"every": {"searcher": "exhaustive"}}}))
+    with pytest.raises(SpecError, match="strategy: expected text or a mapping, got 5"):
+        run_study(tmp_path / "x.yaml", out=tmp_path / "out")
