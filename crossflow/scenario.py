@@ -17,7 +17,7 @@ from crossflow.cost.profile import Profile, read_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, wired
-from crossflow.parallel import Strategy, transform
+from crossflow.parallel import Plan, Strategy, transform
 from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.parallel.plan import ORDER
 from crossflow.paths import with_quantity
@@ -221,10 +221,15 @@ def check_strategy(scenario: Scenario) -> None:
     if isinstance(scenario.strategy, Strategy):
         transform(scenario.graph(), scenario.strategy)
         return
-    hosted = scenario.system.host is not None
-    problem = strategy_problem(scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted)
+    problem = _undivided(scenario, scenario.strategy)
     if problem is not None:
         raise StrategyError(f"strategy {scenario.strategy_text}: {problem}")
+
+
+def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
+    """Why a strategy cannot divide the layered model of a scenario, None where it can."""
+    hosted = scenario.system.host is not None
+    return strategy_problem(strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted)
 
 
 def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
@@ -240,11 +245,10 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
     try:
         strategy = fitting(read_strategy(_found_schedule(written, scenario.base), workload, system), system, workload)
         assert not isinstance(strategy, Strategy)  # which layered models have none of
-        hosted = system.host is not None
-        if strategy_problem(strategy, workload, scenario.nodes, balanced=scenario.balanced, hosted=hosted) is not None:
+        if _undivided(scenario, strategy) is not None:
             return False
         _network(scenario)
-    except (StrategyError, CrossflowError):
+    except CrossflowError:
         return False
     return True
 

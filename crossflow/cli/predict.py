@@ -13,6 +13,7 @@ from crossflow.cli import device, page
 from crossflow.cli.page import count, number, percent
 from crossflow.prediction import Prediction, extrapolated, predict
 from crossflow.scenario import load
+from crossflow.step.by_layer import FIGURES
 from crossflow.units import show
 
 _LABEL = 21  # columns of the names beside bars
@@ -24,7 +25,6 @@ _KINDS = {
     "bubble": ("bubble", "magenta"),
     "other": ("kernel launches, other", "blue"),
 }
-_BY_LAYER = ("compute", "communication", "exposed")  # figures of a layer type
 # Names of figures of a service (as serving tools have them) and of a whole run.
 _SERVING = {
     "ttft_s": "first token", "tpot_s": "per output token", "e2el_s": "whole request", "input_throughput_tokens_per_s": "input",
@@ -162,7 +162,7 @@ def layers(prediction: Prediction) -> Group:
     types = dict.fromkeys(name.split(".")[0] for name in score.by_layer)
     rows: list[list[RenderableType]] = []
     for kind in types:
-        times = [number(score.by_layer[name]) if (name := f"{kind}.{what}") in score.by_layer else 0.0 for what in _BY_LAYER]
+        times = [number(score.by_layer[name]) if (name := f"{kind}.{what}") in score.by_layer else 0.0 for what in FIGURES]
         if any(times):
             rows.append([kind, *(show(time, "s") for time in times)])
     if not rows:

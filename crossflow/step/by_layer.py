@@ -9,7 +9,7 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.parallel.layout import Layout
 from crossflow.step.passes import Steps, share_of
-from crossflow.step.slots import Slots
+from crossflow.step.slots import Slots, by_stage
 from crossflow.step.stages import Shape
 
 FIGURES = ("compute", "communication", "exposed")  # of every layer type
@@ -33,7 +33,7 @@ class Counts:
         """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
 
         def here(rows: Array) -> Array:
-            return np.asarray(rows.reshape(-1, shape.stages, rows.shape[-1]).sum(axis=0)[stage].T)
+            return np.asarray(by_stage(rows, shape.stages)[stage].T)
 
         weight = here(slots.weight_of)
         return cls(

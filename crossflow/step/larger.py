@@ -34,7 +34,7 @@ def fewer_requests(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[
             middle = (low + high + 1) // 2
             low, high = (middle, high) if held(middle * unit).fits[0] else (low, middle - 1)
         requests = low * unit
-        if requests and _possible(job, plan.serving(requests), requests, machine):
+        if requests and possible(job, plan.serving(requests), requests, machine):
             return requests, plan.serving(requests), float(held(requests).spare[0])
     return None
 
@@ -51,7 +51,7 @@ def more_devices(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Pl
             larger
             for one in _variants(plan, job)
             for larger in _grown(one, factor, job, batch)
-            if (larger.devices <= machine.node or larger.devices % machine.node == 0) and _possible(job, larger, batch, machine)
+            if (larger.devices <= machine.node or larger.devices % machine.node == 0) and possible(job, larger, batch, machine)
         ]
         if grown:
             layout = Layout.of(grown, np.full(len(grown), float(batch)), machine.node)
@@ -64,7 +64,8 @@ def more_devices(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Pl
     return None
 
 
-def _possible(job: Job, plan: Plan, batch: int, machine: Machine) -> bool:
+def possible(job: Job, plan: Plan, batch: int, machine: Machine) -> bool:
+    """Whether a plan divides a job's model with a global batch."""
     return plan_problem(plan, job.model, batch, balanced=machine.stack.stages == "balanced", task=job.task) is None
 
 

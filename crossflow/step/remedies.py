@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from crossflow.parallel.layout import Layout
-from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors
-from crossflow.step.larger import fewer_requests, more_devices
+from crossflow.step.larger import fewer_requests, more_devices, possible
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.workload.job import Job
@@ -43,15 +42,14 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     tuple of str
         Sentences such as ``recompute: full frees 21.3 GiB and fits with 4.1 GiB to spare``.
     """
-    balanced = machine.stack.stages == "balanced"
 
-    def possible(changes: Iterable[_Change]) -> list[_Change]:
-        return [change for change in changes if plan_problem(change.plan, job.model, batch, balanced=balanced, task=job.task) is None]
+    def dividing(changes: Iterable[_Change]) -> list[_Change]:
+        return [change for change in changes if possible(job, change.plan, batch, machine)]
 
     hosted = machine.host is not None
     routed = bool(job.model.experts)
     options = {"hosted": hosted, "experts": routed, "training": job.training}
-    singles = possible(_changes(plan, **options))
+    singles = dividing(_changes(plan, **options))
     pairs = (
         _Change(keys=(*one.keys, *two.keys), text=f"{one.text} and {two.text}", plan=two.plan)
         for one in singles
@@ -60,7 +58,7 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     )
     beside = _of_a_service(job, plan, batch, machine) if not job.training else ()
     lacks = None
-    for changes in (singles, possible(pairs)):
+    for changes in (singles, dividing(pairs)):
         tried = [plan, *(change.plan for change in changes)]
         found = memory(job, Layout.of(tried, np.full(len(tried), float(batch)), machine.node), machine)
         # What lacks is the devices' memory or the host's; what a change frees and spares is told of that.
