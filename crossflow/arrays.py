@@ -27,6 +27,16 @@ def count(*arrays: Any) -> int:
     return int(np.broadcast_shapes(*(np.shape(array)[-1:] for array in arrays))[-1])
 
 
+def wide(array: Any, n: int) -> Any:
+    """An array with one value a point even where all are equal."""
+    found = np.asarray(array)
+    if found.shape[-1:] == (n,):
+        return found
+    whole = np.empty((*found.shape[:-1], n), found.dtype)
+    whole[...] = found
+    return whole
+
+
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: numpy's numbers as Python's, None for what is not finite."""
     value = value.item() if isinstance(value, np.generic) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -127,3 +128,22 @@ class Architecture:
     def level(self, name: str) -> Level:
         """Level by name."""
         return next(level for level in self.levels if level.name == name)
+
+    @functools.cached_property
+    def figures(self) -> Mapping[str, Array]:
+        """Figures of one device that people ask for, flat, in SI units; keys name the level or port."""
+        found: dict[str, Array] = {f"throughput.{dtype}": rate for dtype, rate in self.throughput.items()}
+        found |= {"units": self.units, "mcus": self.mcus, "frequency": self.frequency}
+        found["sustained_frequency"] = self.frequency * self.sustained_clock
+        if self.voltage is not None:
+            found["voltage"] = self.voltage
+        for level in self.levels:
+            found[f"{level.name}.capacity"] = level.capacity * level.instances
+            found[f"{level.name}.bandwidth"] = level.bandwidth
+        for name, port in (("intra", self.intra), ("inter", self.inter)):
+            if port is not None:
+                found[f"{name}.bandwidth"] = port.bandwidth
+        for resource in dict.fromkeys(use.resource for use in self.usage):
+            found[f"used.{resource}"] = sum((use.used for use in self.usage if use.resource == resource), np.zeros(1))
+        found |= {f"cost.{part}": amount for part, amount in self.cost.items()}
+        return found

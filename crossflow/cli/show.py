@@ -16,7 +16,6 @@ from crossflow import files
 from crossflow.architecture import Architecture, architecture, resolve
 from crossflow.cli import device, page
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.evaluation import derived
 from crossflow.files import Document
 from crossflow.paths import quantity_at
 from crossflow.scenario import presets
@@ -307,7 +306,7 @@ def _settings(data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[st
 
 
 def _plain_device(built: Architecture) -> dict[str, Any]:
-    figures = {name: page.number(value) for name, value in derived(built).items()}
+    figures = {name: page.number(value) for name, value in built.figures.items()}
     limits = {limit.component: limit.name(0) for limit in built.limits}
     uses = [
         {"resource": u.resource, "component": u.component, "budget": page.number(u.budget), "used": page.number(u.used)}

@@ -10,19 +10,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
-from crossflow.arrays import Array, Index, divide
+from crossflow.arrays import Array, Index, Mask, divide, wide
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
 from crossflow.cost.network import SWITCHED, axis_time
 from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, searched_costs, tiled_costs, vector_rate
 from crossflow.errors import CrossflowError
 from crossflow.mapping import place, wired
-from crossflow.parallel.blocks import PHASES, Kernels, Message, Product
+from crossflow.parallel.kernels import PHASES, Kernels, filled
 from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
 from crossflow.workload.graph import DTYPE_BYTES
 
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of 8-bit products (attention, the head): the first that a device has
+FIGURES = ("compute", "memory_bound", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
 PATH = tuple(field.name for field in dataclasses.fields(Path))
 
 
@@ -54,39 +55,26 @@ class PartTimes:
 
 
 def part_times(
-    kernels: Kernels,
-    units: Sequence[str],
-    architecture: Architecture,
-    stack: SoftwareStack,
-    dtype: str,
-    element: int,
-    n: int,
-    profile: Profile | None = None,
+    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
 ) -> PartTimes:
     """Cost of all kernels, added up by unit and phase; those that a profile has take the time that was measured."""
-    rows = {(unit, phase): i * len(PHASES) + j for i, unit in enumerate(units) for j, phase in enumerate(PHASES)}
-    columns = [rows[entry[0], entry[1]] for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
-    parts = kernel_times(kernels, architecture, stack, dtype, element, n, profile)
-    members = np.zeros((len(rows), len(columns)))
-    members[columns, np.arange(len(columns))] = 1.0
-
-    def total(name: str) -> Array:
-        return np.asarray(members @ np.concatenate([part[name] for part in parts])).reshape(len(units), len(PHASES), n)
-
-    return PartTimes(units=tuple(units), products=parts[0]["compute"], **{name: total(name) for name in parts[0]})
+    parts = kernel_times(kernels, architecture, stack, dtype, element, profile)
+    table = np.array([np.concatenate([part[name] for part in parts]) for name in FIGURES])
+    totals = (kernels.members @ table).reshape(len(FIGURES), len(kernels.units), len(PHASES), kernels.n)
+    return PartTimes(units=kernels.units, products=parts[0]["compute"], **dict(zip(FIGURES, totals, strict=True)))
 
 
 def kernel_times(
-    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, n: int, profile: Profile | None = None
+    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
 ) -> list[dict[str, Array]]:
-    """Costs of products, passes and, where there is any, fused attention, each by the fields of `PartTimes`, shape (kernels, n)."""
-    parts = [_products(kernels.products, architecture, dtype, element, n), _passes(kernels, architecture, dtype, n)]
+    """Costs of products, passes and, where there is any, fused attention, each by `FIGURES`, shape (kernels, n)."""
+    parts = [_products(kernels, architecture, dtype, element), _passes(kernels, architecture, dtype)]
     if kernels.scores:
-        parts.append(_scores(kernels, architecture, stack, dtype, n))
+        parts.append(_scores(kernels, architecture, stack, dtype))
     if profile is None:
-        parts = [{**part, "measured": np.zeros_like(part["compute"])} for part in parts]
+        parts = [{**part, "measured": np.zeros(part["compute"].shape)} for part in parts]
     else:
-        shapes = kernel_shapes(kernels, dtype, wide_type(architecture, dtype), n)
+        shapes = kernel_shapes(kernels, dtype, wide_type(architecture, dtype))
         parts = [_measured(part, names, profile) for part, names in zip(parts, shapes, strict=False)]
     return parts
 
@@ -94,19 +82,18 @@ def kernel_times(
 Identity = tuple[str, str, Sequence[str]]  # op, data type, and shape at every design point
 
 
-def kernel_shapes(kernels: Kernels, dtype: str, wide: str, n: int) -> tuple[list[Identity], list[Identity], list[Identity]]:
+def kernel_shapes(kernels: Kernels, dtype: str, wide: str) -> tuple[list[Identity], list[Identity], list[Identity]]:
     """What identifies every product, pass and fused attention, as profiles name them."""
     products, passes, scores = list[Identity](), list[Identity](), list[Identity]()
-    for one in kernels.products:
-        sizes = _filled((one.m, one.n, one.k, one.batch), n)
+    points = range(kernels.n)
+    for one, sizes in zip(kernels.products, kernels.product_sizes.swapaxes(0, 1), strict=True):
         op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
-        products.append((op, wide if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in range(n)]))
-    for _, _, moved, _, launches in kernels.passes:
-        passes.append(("pass", "", [pass_shape(size, launches) for size in _filled((moved,), n)[0]]))
-    for one_ in kernels.scores:
+        products.append((op, wide if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
+    for (*_, launches), moved in zip(kernels.passes, kernels.pass_sizes[0], strict=True):
+        passes.append(("pass", "", [pass_shape(size, launches) for size in moved]))
+    for one_, sizes in zip(kernels.scores, filled([one[5:] for one in kernels.scores], kernels.n), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
-        sizes = _filled((one_.heads, one_.length, one_.seen, one_.width), n)
-        scores.append((op, wide, [attention_shape(*sizes[:, i]) for i in range(n)]))
+        scores.append((op, wide, [attention_shape(*sizes[:, i]) for i in points]))
     return products, passes, scores
 
 
@@ -118,22 +105,14 @@ def _measured(part: dict[str, Array], names: Sequence[Identity], profile: Profil
     return {**part, "compute": busy + part["launch"], "memory_bound": bound, "measured": np.where(known, busy, 0.0)}
 
 
-def _filled(values: Sequence[Array | float], n: int) -> Array:
-    """Rows of values that broadcast to (n,)."""
-    table = np.empty((len(values), n))
-    for i, value in enumerate(values):
-        table[i] = value
-    return table
-
-
-def _products(products: Sequence[Product], architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
+def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int) -> dict[str, Array]:
     """Products with their own type, and those that stay in bf16 where that is narrower."""
-    wide, other = np.array([product.wide for product in products]), wide_type(architecture, dtype)
-    if other == dtype or not wide.any():
-        return _costed(products, architecture, dtype, element, n)
-    places = np.argsort(wide, kind="stable").argsort()
-    kinds = ([product for product in products if product.wide == kind] for kind in (False, True))
-    some, others = (_costed(kind, architecture, type_, element, n) for kind, type_ in zip(kinds, (dtype, other), strict=True))
+    keeps, sums = (np.array([getattr(product, flag) for product in kernels.products]) for flag in ("wide", "sums"))
+    sizes, other = kernels.product_sizes, wide_type(architecture, dtype)
+    if other == dtype or not keeps.any():
+        return _costed(sizes, sums, architecture, dtype, element)
+    places = np.argsort(keeps, kind="stable").argsort()
+    some, others = (_costed(sizes[:, of], sums[of], architecture, type_, element) for of, type_ in ((~keeps, dtype), (keeps, other)))
     return {name: np.concatenate([some[name], others[name]])[places] for name in some}
 
 
@@ -144,25 +123,21 @@ def wide_type(architecture: Architecture, dtype: str) -> str:
     return next((name for name in WIDE if name in architecture.throughput), dtype)
 
 
-def _costed(products: Sequence[Product], architecture: Architecture, dtype: str, element: int, n: int) -> dict[str, Array]:
-    columns, operand = list(zip(*products, strict=True)), DTYPE_BYTES[dtype]
-    m, width, k, batch = (_filled(values, n) for values in columns[2:6])
-    sums = np.array(columns[6], dtype=float)[:, None]
+def _costed(sizes: Array, sums: Mask, architecture: Architecture, dtype: str, element: int) -> dict[str, Array]:
+    (m, width, k, batch), operand, shape = sizes, DTYPE_BYTES[dtype], sizes.shape[1:]
     # Sums go to fp32 in memory, which is read and written, (4 + 4) bytes; a plain result writes `element`. In operands:
-    accumulate = np.where(sums > 0, 8.0, element) / operand - 1.0
+    accumulate = np.where(sums, 8.0, element)[:, None] / operand - 1.0
     if architecture.execution.tiles is not None:
         activity = divide(np.ones(1), architecture.sustained_clock)
         costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
     else:
         costs = _searched(m, width, k, accumulate, batch, architecture, dtype, operand)
-    shape = (len(m), n)
     memory = costs.resource_times[1:].max(axis=0) > costs.resource_times[0]
-    time, launch = np.broadcast_to(costs.time, shape), np.broadcast_to(costs.launch, shape)
-    return {
-        "compute": time, "memory_bound": np.where(memory, time - launch, 0.0), "launch": launch, "kernels": np.ones(shape),
-        "flops": np.broadcast_to(costs.flops, shape), "energy": np.broadcast_to(costs.flops * architecture.energy_per_flop[dtype], shape),
-        "traffic": np.broadcast_to(costs.traffic[-1], shape),
+    found = {
+        "compute": costs.time, "memory_bound": np.where(memory, costs.time - costs.launch, 0.0), "launch": costs.launch,
+        "flops": costs.flops, "energy": costs.flops * architecture.energy_per_flop[dtype], "traffic": costs.traffic[-1],
     }  # fmt: skip
+    return {name: wide(values, shape[1]) for name, values in found.items()} | {"kernels": np.ones(shape)}
 
 
 def _searched(
@@ -201,9 +176,8 @@ def _times(one: KernelCosts, batch: Array) -> KernelCosts:
     )
 
 
-def _passes(kernels: Kernels, architecture: Architecture, dtype: str, n: int) -> dict[str, Array]:
-    _, _, moved, flops, launches = zip(*kernels.passes, strict=True)
-    traffic, operations, count = _filled(moved, n), _filled(flops, n), _filled(launches, n)
+def _passes(kernels: Kernels, architecture: Architecture, dtype: str) -> dict[str, Array]:
+    traffic, operations, count = kernels.pass_sizes
     memory = divide(traffic, architecture.memory.bandwidth)
     compute = divide(operations, vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
     launch = count * architecture.execution.kernel_launch
@@ -214,25 +188,24 @@ def _passes(kernels: Kernels, architecture: Architecture, dtype: str, n: int) ->
     }  # fmt: skip
 
 
-def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, n: int) -> dict[str, Array]:
+def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str) -> dict[str, Array]:
     """Fused attention: blocks of 128 queries a head, in waves over the units; a share of the sustained matrix rate."""
-    _, phases, flops, moved, blocks, *_ = zip(*kernels.scores, strict=True)
-    operations, traffic, count = _filled(flops, n), _filled(moved, n), _filled(blocks, n)
-    kernel = stack.attention
-    share = np.array([kernel.forward_utilisation if phase == "forward" else kernel.backward_utilisation for phase in phases]).reshape(-1, 1)
-    execution = architecture.execution
-    wide = wide_type(architecture, dtype)
-    rate = architecture.throughput[wide] * execution.matrix_utilisation * architecture.sustained_clock
+    operations, traffic, count = kernels.score_sizes
+    kernel, execution = stack.attention, architecture.execution
+    forward = np.array([[one.phase == "forward"] for one in kernels.scores])
+    share = np.where(forward, kernel.forward_utilisation, kernel.backward_utilisation)
+    type_ = wide_type(architecture, dtype)
+    rate = architecture.throughput[type_] * execution.matrix_utilisation * architecture.sustained_clock
     if not kernel.native:
         rate = rate * execution.earlier_instructions
     waves = np.ceil(count / architecture.units) * architecture.units / count
     compute = divide(operations, rate * share) * np.minimum(waves, 4.0)
     memory = divide(traffic, architecture.memory.bandwidth)
-    launch = np.broadcast_to(execution.kernel_launch, operations.shape)
+    launch = np.zeros(operations.shape) + execution.kernel_launch
     work = np.maximum(compute, memory)
     return {
         "compute": work + launch, "memory_bound": np.where(memory > compute, work, 0.0), "launch": launch,
-        "kernels": np.ones_like(work), "flops": operations, "energy": operations * architecture.energy_per_flop[wide], "traffic": traffic,
+        "kernels": np.ones(work.shape), "flops": operations, "energy": operations * architecture.energy_per_flop[type_], "traffic": traffic,
     }  # fmt: skip
 
 
@@ -309,23 +282,23 @@ class Wires:
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
 
-    def times(self, messages: Sequence[Message], layout: Layout) -> tuple[Array, Array, Array]:
-        """Time of every message and what of it was measured, shape (messages, n) [s], and its bytes, shape (2, messages, n) [B]."""
-        n = len(layout)
-        sizes = _filled([message.size for message in messages], n)
-        time, moved = np.zeros((len(messages), n)), np.zeros((2, len(messages), n))
-        measured = np.zeros((len(messages), n))
-        kinds: dict[tuple[str, str], list[int]] = {}
-        for i, message in enumerate(messages):
-            kinds.setdefault((message.collective, message.group), []).append(i)
-        for (collective, name), rows in kinds.items():
-            group: Group = getattr(layout, name)
-            if group.several:
-                time[rows] = self.time(collective, sizes[rows], group)
-                moved[:, rows] = sent_bytes(collective, sizes[rows], group)
-                if self.profile is not None:
-                    measured[rows] = np.nan_to_num(self.measured(collective, sizes[rows], group))
-        return time, measured, moved
+    def times(self, kernels: Kernels, layout: Layout) -> tuple[Array, Array]:
+        """Time of every message and what of it was measured, shape (messages, n). [s]"""
+        time, measured = np.zeros((2, len(kernels.messages), kernels.n))
+        for (collective, name), rows in kernels.kinds.items():
+            sizes, group = kernels.message_sizes[rows], getattr(layout, name)
+            time[rows] = self.time(collective, sizes, group)
+            if self.profile is not None and group.several:
+                measured[rows] = np.nan_to_num(self.measured(collective, sizes, group))
+        return time, measured
+
+
+def message_bytes(kernels: Kernels, layout: Layout) -> Array:
+    """Bytes that a rank sends in every message inside its node and out of it, shape (2, messages, n). [B]"""
+    moved = np.zeros((2, len(kernels.messages), kernels.n))
+    for (collective, name), rows in kernels.kinds.items():
+        moved[:, rows] = sent_bytes(collective, kernels.message_sizes[rows], getattr(layout, name))
+    return moved
 
 
 def sent_bytes(collective: str, size: Array, group: Group) -> Array:

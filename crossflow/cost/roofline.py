@@ -93,16 +93,15 @@ def tiled_costs(
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)
     names = [level.name for level in architecture.levels]
-    last_cache = names[-2] if len(names) > 1 else names[-1]
     shape = np.broadcast_shapes(time.shape, architecture.execution.kernel_launch.shape)
-    nothing = np.zeros(shape)
-    by_name = {last_cache: cache, "memory": memory}
-    times = np.stack([np.broadcast_to(part, shape) for part in (compute, *(by_name.get(name, nothing) for name in names))])
-    launch = np.broadcast_to(architecture.execution.kernel_launch, shape)
-    traffic = np.stack([np.broadcast_to(moved if name == "memory" else nothing, shape) for name in names])
-    return KernelCosts(
-        time=time + launch, launch=launch, resource_times=times, flops=np.broadcast_to(2.0 * batch * m * n * k, shape), traffic=traffic
-    )
+    times, traffic = np.zeros((len(names) + 1, *shape)), np.zeros((len(names), *shape))
+    launch, flops = np.zeros((2, *shape))
+    launch += architecture.execution.kernel_launch
+    flops += 2.0 * batch * m * n * k
+    times[0], times[-2 if len(names) > 1 else -1] = compute, cache  # the last cache is the level before memory
+    times[1 + names.index("memory")] = memory
+    traffic[names.index("memory")] = moved
+    return KernelCosts(time=time + launch, launch=launch, resource_times=times, flops=flops, traffic=traffic)
 
 
 def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from crossflow.architecture import SystemSpec, architecture
 from crossflow.arrays import Array
-from crossflow.evaluation.common import INCONSISTENT, derived
+from crossflow.evaluation.common import INCONSISTENT
 from crossflow.evaluation.graphs import graph_score, placed
 from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, transformer_score
 from crossflow.evaluation.stages import stage_memory
@@ -24,7 +24,7 @@ from crossflow.score import Score, scatter
 from crossflow.technology import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
-__all__ = ["CHUNK", "INCONSISTENT", "derived", "evaluate", "machine", "placed", "stage_memory"]
+__all__ = ["CHUNK", "INCONSISTENT", "evaluate", "machine", "placed", "stage_memory"]
 
 CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
 

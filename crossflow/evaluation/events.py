@@ -8,9 +8,10 @@ References
 from __future__ import annotations
 
 import csv
+import functools
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,16 @@ from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_sh
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
-from crossflow.parallel.blocks import PHASES, Kernels, block_kernels, units
+from crossflow.parallel.blocks import units
+from crossflow.parallel.kernels import PHASES
 from crossflow.parallel.layout import Group
 from crossflow.scenario import Scenario, check_strategy
-from crossflow.software import SoftwareStack
 from crossflow.step import Machine
 from crossflow.step.offload import kept_on_host
-from crossflow.step.passes import between_sizes, optimizer_time, recurrences
+from crossflow.step.passes import optimizer_time
 from crossflow.step.slots import handovers
-from crossflow.step.stages import alike, row_counts
+from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
-from crossflow.step.weights import weights_of
 from crossflow.workload.job import Job
 
 NODES = 2  # on which everything can be measured: the fewest that have a network between them
@@ -119,10 +119,7 @@ def events(scenario: Scenario) -> EventList:
     check_strategy(scenario)
     runs_on = machine(scenario, scenario.architecture)
     layout, job = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node), scenario.job()
-    case = _Case(
-        plan=plan, layout=layout, job=job, machine=runs_on, kernels=block_kernels(job, layout, runs_on.stack),
-        occurs=_Occurrences.of(plan, layout, job, runs_on.stack),
-    )  # fmt: skip
+    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, task=task_of(job, layout, runs_on.stack))
     sums: dict[tuple[str, str, str, int, str], list[float]] = {}
     for key, time, count in (*_kernels(case), *_updates(case), *_messages(case)):
         entry = sums.setdefault(key, [time, 0.0])
@@ -150,53 +147,43 @@ Found = tuple[tuple[str, str, str, int, str], float, float]  # identity, time [s
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Occurrences:
-    """How often units run in a step, on all devices, each of shape (units,). [1]
-
-    Attributes
-    ----------
-    forward, backward : passes over activations, without recomputation; from their gradients to those of what they were made of.
-    weight : weight gradients.
-    once : units that devices hold with weights that train, each once.
-    phases : kernels and collectives of a phase, with what is computed again, by phase of `crossflow.parallel.blocks`.
-    """
-
-    forward: Array
-    backward: Array
-    weight: Array
-    once: Array
-    phases: Mapping[str, Array]
-
-    @classmethod
-    def of(cls, plan: Plan, layout: Layout, job: Job, stack: SoftwareStack) -> _Occurrences:
-        """Those of a step with one plan."""
-        shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
-        held = [part.sum(axis=0) * plan.tp * plan.cp * plan.dp for part in row_counts(job, shape, balanced=stack.stages == "balanced")]
-        forward, backward, weight = (part * shape.microbatches / float(layout.directions[0]) for part in held)
-        names = [name for name, _ in units(job.model)]
-        each = recurrences(names, layout, stack, forward=forward[:, None], backward=backward[:, None], weight=weight[:, None])
-        phases = dict(zip(PHASES, each[..., 0].T, strict=True))
-        return cls(forward=forward, backward=backward, weight=weight, once=held[2], phases=phases)
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Case:
-    """One step: its plan, what it runs on, what a microbatch takes, and how often units run."""
+    """One step of one plan: what it computes and runs on, and how often units run in it."""
 
     plan: Plan
     layout: Layout
     job: Job
     machine: Machine
-    kernels: Kernels
-    occurs: _Occurrences
+    task: Task
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that a stage has. [1]"""
+        return self.plan.tp * self.plan.cp * self.plan.dp
+
+    @functools.cached_property
+    def occurs(self) -> Array:
+        """How often units run forward, and with gradients of their inputs and of their weights, on all devices, shape (3, units). [1]"""
+        return np.asarray(self.task.occurs[..., 0] * float(self.layout.microbatches[0]) * self.ranks)
+
+    @functools.cached_property
+    def phases(self) -> Mapping[str, Array]:
+        """The same of kernels and collectives of a phase, with what is computed again, by phase; shape (units,). [1]"""
+        often = self.task.phases[..., 0].T * float(self.layout.microbatches[0]) * self.ranks
+        return dict(zip(PHASES, often, strict=True))
+
+    @property
+    def held(self) -> Array:
+        """Units that devices hold with weights that train, each once, shape (units,). [1]"""
+        return np.asarray(self.task.occurs[2, :, 0] * float(self.layout.directions[0]) * self.ranks)
 
 
 def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
-    job, runs_on, kernels = case.job, case.machine, case.kernels
-    names, phases = _places(job), case.occurs.phases
-    times = kernel_times(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, 1, runs_on.profile)
-    shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype), 1)
+    job, runs_on, kernels = case.job, case.machine, case.task.kernels
+    names, phases = _places(job), case.phases
+    times = kernel_times(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, runs_on.profile)
+    shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype))
     places = [[(entry[0], entry[1]) for entry in entries] for entries in (kernels.products, kernels.passes, kernels.scores)]
     for entries, identities, part in zip(places, shapes, times, strict=False):
         for i, ((unit, phase), (op, type_, shape)) in enumerate(zip(entries, identities, strict=True)):
@@ -208,34 +195,33 @@ def _updates(case: _Case) -> Iterator[Found]:
     """Steps of the optimizer, one for every unit that a device holds and updates itself."""
     if not case.job.training:
         return
-    owned = weights_of(case.job, case.layout, case.machine.stack).owned
+    owned = case.task.weights.owned
     times, here = optimizer_time(case.job, owned, case.machine), float(1.0 - kept_on_host(case.layout, "optimizer")[0])
-    for size, time, held in zip(owned[:, 0].tolist(), times[:, 0].tolist(), case.occurs.once.tolist(), strict=True):
+    for size, time, held in zip(owned[:, 0].tolist(), times[:, 0].tolist(), case.held.tolist(), strict=True):
         if size > 0:
             yield ("optimizer", optimizer_shape(size), "", 1, ""), time, held * here * float(case.layout.updates[0])
 
 
 def _messages(case: _Case) -> Iterator[Found]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
-    job, runs_on, plan, layout, occurs = case.job, case.machine, case.plan, case.layout, case.occurs
-    names, phases, of_state = _places(job), occurs.phases, weights_of(job, layout, runs_on.stack)
-    for message in case.kernels.messages:
+    job, runs_on, plan, layout, task = case.job, case.machine, case.plan, case.layout, case.task
+    names, phases, (forward, backward, weight) = _places(job), case.phases, case.occurs
+    for message in task.kernels.messages:
         size = float(np.broadcast_to(message.size, (1,))[0])
         yield from _message(runs_on, message.collective, size, getattr(layout, message.group), phases[message.phase][names[message.part]])
     # Sharded weights come with every pass, and their gradients go with every microbatch; the rest comes with every update.
-    updates = float(layout.updates[0]) * occurs.once
-    for shared in of_state.messages:
-        passes = occurs.forward + occurs.backward if shared.role == "gather" else occurs.weight
+    updates = float(layout.updates[0]) * case.held
+    for shared in task.weights.messages:
+        passes = forward + backward if shared.role == "gather" else weight
         often = passes if shared.sharded else updates
         for size, count in zip(shared.size[:, 0].tolist(), often.tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)
-    across, microbatches = plan.tp * plan.cp * plan.dp, int(layout.microbatches[0])
+    microbatches, between = int(layout.microbatches[0]), task.between
     ways = handovers(plan.schedule, plan.pp, plan.virtual_stages, microbatches)[: 1 + job.training]
-    handed = float(ways.sum()) * microbatches / float(layout.directions[0]) * across
-    transfer, whole, tied = (float(size[0]) for size in between_sizes(job, layout, of_state, runs_on.stack))
-    yield from _message(runs_on, "send_recv", transfer, layout.stages, handed * 2.0)
-    yield from _message(runs_on, "all_gather", whole, layout.tensor, handed)
-    yield from _message(runs_on, "all_reduce", tied, layout.stages, 2.0 * across)
+    handed = float(ways.sum()) * microbatches / float(layout.directions[0]) * case.ranks
+    sizes, counts = (between.transfer, between.whole, between.tied), (handed * 2.0, handed, 2.0 * case.ranks)
+    for size_, count, (collective, group) in zip(sizes, counts, between.groups(layout), strict=True):
+        yield from _message(runs_on, collective, float(size_[0]), group, count)
 
 
 def _places(job: Job) -> Mapping[str, int]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 import numpy as np
 
 from crossflow.architecture import Architecture, SystemSpec
-from crossflow.arrays import Array, Index, Mask, tally
+from crossflow.arrays import Array, Index, Mask, tally, wide
 from crossflow.cost import Costs, cost
-from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide, within_limit
+from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, first_cause, rents, unbuildable, within_limit
 from crossflow.mapping import Network, Placement, best_placement, place
 from crossflow.parallel import Strategy, SuperGraph, transform
 from crossflow.scenario import Scenario
@@ -105,7 +105,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         hfu=used,
         samples_per_second=samples,
         tokens_per_second=samples * graph.tokens_per_sample,
-        architecture={name: wide(value, n) for name, value in derived(device).items()},
+        architecture={name: wide(value, n) for name, value in device.figures.items()},
     )
 
 
@@ -215,4 +215,4 @@ def _feasibility(
     causes.append((needed > capacity, OVERFULL))
     bound = tally(plan.busy, costs.lower_bound).max(axis=0)
     causes.append((wide(total < bound * (1 - 1e-6), n), INCONSISTENT))
-    return first_cause(causes, n)
+    return first_cause(causes)

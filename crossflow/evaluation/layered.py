@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec
-from crossflow.arrays import Array, Index, divide
+from crossflow.arrays import Array, Index, divide, wide
 from crossflow.errors import StrategyError
-from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, derived, first_cause, rents, unbuildable, wide, within_limit
+from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, first_cause, rents, unbuildable, within_limit
 from crossflow.parallel import Layout, Plan
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
 from crossflow.scenario import Scenario
@@ -21,7 +21,7 @@ from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.step.passes import COLLECTIVES, Task, task_of
+from crossflow.step.task import COLLECTIVES, Task, task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.strategies import read_plan, strategy_problem
 from crossflow.workload.job import Job
@@ -194,7 +194,13 @@ def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Mac
 
 def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
     """Times of all collectives, also of those that a strategy has no use for: points of one study have the same columns. [s]"""
-    return {name: wide(found.get(name, np.zeros(n)), n) for name in COLLECTIVES}
+    none = np.zeros(n)
+    return {name: wide(found.get(name, none), n) for name in COLLECTIVES}
+
+
+def _table(found: Mapping[str, Array], n: int) -> Array:
+    """Values of all names, shape (names, n)."""
+    return np.array([wide(values, n) for values in found.values()])
 
 
 def model_parameters(scenario: Scenario) -> int:
@@ -227,18 +233,18 @@ def layered_score(
     causes.append((wide(outcome.host_memory > outcome.host_capacity, n), OVERFULL_HOST))
     causes.append((~np.isfinite(total), NO_BANDWIDTH))
     causes.append((timed & (used > 1.0 + 1e-6), INCONSISTENT))
-    feasible, reason, reasons = first_cause(causes, n)
-    rate = np.where(timed, samples / elapsed, 0.0)
+    feasible, reason, reasons = first_cause(causes)
+    rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
     return Score(
         step_time=total,
         feasible=feasible,
         reason=reason,
         reasons=reasons,
-        breakdown={name: np.fmax(wide(part, n), 0.0) for name, part in outcome.breakdown.items()},
+        breakdown=dict(zip(outcome.breakdown, np.fmax(_table(outcome.breakdown, n), 0.0), strict=True)),
         communication=_every_collective(outcome.communication, n),
         exposed_communication=_every_collective(outcome.exposed, n),
         by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},
-        bound={name: np.where(timed, np.where(timed, part, 0.0) / elapsed, np.isinf(part)) for name, part in outcome.bound.items()},
+        bound=dict(zip(outcome.bound, np.where(timed, np.where(timed, bound, 0.0) / elapsed, np.isinf(bound)), strict=True)),
         memory=held,
         memory_capacity=capacity,
         measured_share=wide(outcome.measured, n),
@@ -256,5 +262,5 @@ def layered_score(
         hfu=np.where(timed, used, 0.0),
         samples_per_second=rate,
         tokens_per_second=rate * tokens,
-        architecture={name: wide(value, n) for name, value in derived(device).items()},
+        architecture={name: wide(value, n) for name, value in device.figures.items()},
     )

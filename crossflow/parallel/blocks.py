@@ -9,84 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
 
 import numpy as np
 
 from crossflow.arrays import Array
+from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Type
-from crossflow.parallel.supergraph import Collective
 from crossflow.software import HALF, Fusion, SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 
-# forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
-# the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
-Phase = Literal["forward", "end", "input", "weight", "again"]
-PHASES: tuple[Phase, ...] = ("forward", "end", "input", "weight", "again")
 MASK = 1.0  # a dropout mask is a byte an element [B]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """A collective of a part: `size` [B] of shape (n,), among a group, in a phase.
-
-    It may run beside the weight gradient where it `hides`, and in pieces beside the products of the indices `along`, which take or
-    make what it carries.
-    """
-
-    part: str
-    phase: Phase
-    collective: Collective
-    size: Array
-    group: str
-    hides: bool = False
-    along: tuple[int, ...] = ()
-
-
-class Product(NamedTuple):
-    """C[m, n] = A[m, k] B[k, n], `batch` of them in one launch; each size broadcasts to (n,). [1]
-
-    With `sums` the result is added to one in fp32. A `wide` one keeps to bf16 where a model computes in a narrower type.
-    """
-
-    unit: str
-    phase: Phase
-    m: Array
-    n: Array
-    k: Array
-    batch: Array
-    sums: bool = False
-    wide: bool = False
-
-
-class Scores(NamedTuple):
-    """Fused attention of `heads` heads of all samples, `length` queries and `seen` keys each, of `width` elements; see `Kernels`."""
-
-    unit: str
-    phase: Phase
-    flops: Array
-    moved: Array
-    blocks: Array
-    heads: Array
-    length: Array
-    seen: Array
-    width: Array
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kernels:
-    """Kernels of all parts; each value broadcasts to (n,).
-
-    `products` are of `Product`, `passes` (unit, phase, bytes, flops, launches),
-    `scores` of `Scores`: operations, bytes, blocks and shape of fused attention.
-    """
-
-    products: tuple[Product, ...]
-    passes: tuple[tuple[str, Phase, Array, Array, float], ...]
-    scores: tuple[Scores, ...]
-    messages: tuple[Message, ...]
 
 
 def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
@@ -101,8 +35,9 @@ def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
     # A service needs the probabilities of the next token alone.
     builder.head("head", job.model.head, layout.micro_batch if job.task in ("prefill", "decode") else ends)
     return Kernels(
-        products=tuple(builder.products), passes=tuple(builder.passes), scores=tuple(builder.scores), messages=tuple(builder.messages)
-    )
+        units=tuple(name for name, _ in units(job.model)), n=len(layout), products=tuple(builder.products), passes=tuple(builder.passes),
+        scores=tuple(builder.scores), messages=tuple(builder.messages),
+    )  # fmt: skip
 
 
 @dataclass(kw_only=True)

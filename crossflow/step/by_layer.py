@@ -31,18 +31,13 @@ class Counts:
     @classmethod
     def of(cls, slots: Slots, layout: Layout, shape: Shape, rounds: Array, stage: Array) -> Counts:
         """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
-
-        def here(rows: Array) -> Array:
-            return np.asarray(by_stage(rows, shape.stages)[stage].T)
-
-        weight = here(slots.weight_of)
+        forward, backward, weight = slots.on_stage[:, stage].swapaxes(1, 2)
+        extra = slots.input_of - slots.weight_of
+        frozen = by_stage(np.maximum(extra, 0.0), shape.stages)[stage].T if extra.any() else np.zeros_like(weight)
         return cls(
-            forward=rounds * here(slots.forward_of),
-            backward=rounds * here(slots.input_of),
-            weight=rounds * weight,
-            frozen=rounds * here(np.maximum(slots.input_of - slots.weight_of, 0.0)),
+            forward=rounds * forward, backward=rounds * backward, weight=rounds * weight, frozen=rounds * frozen,
             update=weight * layout.updates[shape.at],
-        )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 from crossflow.arrays import Array, divide
 from crossflow.cost.lookups import LookupCosts, Shard, Widths, lookup_costs
-from crossflow.cost.parts import PartTimes, Wires, part_times, sent_bytes
+from crossflow.cost.parts import Wires, part_times, sent_bytes
 from crossflow.parallel.hierarchy import Hierarchies
 from crossflow.parallel.supergraph import Collective
 from crossflow.step.outcome import Machine, Outcome
@@ -161,7 +161,7 @@ class _Step:
         self.wires = machine.wires
         builder = Builder(job=job, plans=plans, stack=machine.stack).build()
         self.units = builder.units
-        self.times = _times(builder, machine, job, self.n)
+        self.times = part_times(builder.kernels(), machine.architecture, machine.stack, job.dtype, job.element)
         self.embedding = embedding(job, plans, machine, self.wires)
         self.sent: dict[Sent, Array] = {(layer, collective): np.zeros(self.n) for layer in DLRM_LAYERS for collective in COLLECTIVES}
         self.streams = Streams(self.n, [".".join(pair) for pair in self.sent])
@@ -425,9 +425,3 @@ class _Step:
 def _summed(times: Mapping[Sent, Array], *, layer: str | None = None, collective: str | None = None) -> Array:
     """Times of one layer type's collectives, or of one collective over all layer types. [s]"""
     return np.asarray(sum(time for (of, name), time in times.items() if layer in (None, of) and collective in (None, name)))
-
-
-def _times(builder: Builder, machine: Machine, job: DlrmJob, n: int) -> PartTimes:
-    """Cost of every unit's kernels."""
-    names = [unit.name for unit in builder.units]
-    return part_times(builder.kernels(), names, machine.architecture, machine.stack, job.dtype, job.element, n)

@@ -31,6 +31,7 @@ class Slots:
     ----------
     forward_of, input_of, weight_of : how often every unit occurs in a row: forward, and with a gradient of its input and of its
         weights, shape (rows, units). [1]
+    on_stage : the same three on every stage, shape (3, stages, units). [1]
     device : time of kernels by `KINDS`, forward and backward, shape (kinds, 2, rows, n).
     net : time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n).
     blocks : the same of every unit, in a pass forward, in one backward, and in that what there is more where its weights are frozen,
@@ -50,6 +51,7 @@ class Slots:
     forward_of: Array
     input_of: Array
     weight_of: Array
+    on_stage: Array
     device: Array
     net: Array
     blocks: Array
@@ -124,6 +126,7 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
         busy += [backward + grown + update + renewing + held * hands[1][:, None], *([plain_w] if split else [])]
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
+        on_stage=by_stage(np.array([forward_of, input_of, weight_of]), shape.stages),
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
         blocks=np.stack([block.sum(axis=0) for block in (block_f, block_b, block_frozen)]),
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
@@ -195,15 +198,16 @@ class Closing:
 def closing_of(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Closing:
     """End of a step of points whose pipelines have one shape."""
     stack, state, at, stages = machine.stack, steps.state, shape.at, shape.stages
-    trained, copied = by_stage(slots.weight_of, stages), None if state.copies is None else state.copies.at(at)
+    forward, inputs, trained = slots.on_stage
+    copied = None if state.copies is None else state.copies.at(at)
     none = np.zeros((stages, len(at)))
     reductions = np.asarray(trained @ state.reduce[..., at])
-    layers = np.maximum(by_stage(slots.forward_of, stages)[:, 1:-1].sum(axis=1), 1.0)[:, None]
+    layers = np.maximum(forward[:, 1:-1].sum(axis=1), 1.0)[:, None]
     lowered = none if copied is None else trained @ copied.gradients
     final, volume = by_stage(slots.final, stages), reductions.sum(axis=0)
     beside = flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered
     # Behind gathers and reductions of sharded weights they have to wait on the same stream.
-    taken = by_stage(slots.input_of, stages) @ state.gather[:, at] + trained @ state.scatter[..., at].sum(axis=0) > 0
+    taken = inputs @ state.gather[:, at] + trained @ state.scatter[..., at].sum(axis=0) > 0
     # On the host, updated weights go to the device while the next ones are updated.
     on_host = none if copied is None else trained @ copied.update
     return Closing(
@@ -213,17 +217,17 @@ def closing_of(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Cl
         update=trained @ state.update[:, at],
         on_host=on_host,
         renewed=none if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host,
-        regather=_renewing(machine, steps, slots, shape, trained),
+        regather=_renewing(machine, steps, slots, shape),
     )
 
 
-def _renewing(machine: Machine, steps: Steps, slots: Slots, shape: Shape, trained: Array) -> Array:
+def _renewing(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Array:
     """Gathers of updated weights that the next step, or with PipeDream the next pass, waits for, shape (stages, n). [s]"""
     if shape.schedule == "pipedream":
         return by_stage(slots.renewing, shape.stages)
     if machine.stack.overlap.optimizer:
         return np.zeros((shape.stages, len(shape.at)))
-    return np.asarray(trained @ steps.state.regather[:, shape.at])
+    return np.asarray(slots.on_stage[2] @ steps.state.regather[:, shape.at])
 
 
 def gathered(compute: Array, gathers: Array, first: Array, layers: Array, *, ahead: bool) -> Array:

@@ -22,10 +22,11 @@ from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, WEIGHT
 from crossflow.step.memory import ledger
 from crossflow.step.outcome import Job, Machine
-from crossflow.step.passes import COLLECTIVES, steps_of, task_of
+from crossflow.step.passes import steps_of
 from crossflow.step.slot_events import Laid, StepPasses, lone_pass
 from crossflow.step.slots import Closing, closing_of, slots_of
 from crossflow.step.stages import alike, sequence
+from crossflow.step.task import COLLECTIVES, task_of
 from crossflow.step.uneven import EVEN, Uneven, World, in_step
 from crossflow.timeline.pipeline import Walk, uneven_times, walk_of
 from crossflow.timeline.record import (

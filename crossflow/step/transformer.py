@@ -18,11 +18,13 @@ from crossflow.parallel.schedules import NATURAL
 from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, unit_times
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
-from crossflow.step.passes import COLLECTIVES, OF, Steps, Task, between_measured, recurrences, share_of, steps_of, task_of, weights_measured
+from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
 from crossflow.step.slots import Slots, by_stage, closing_of, slots_of
-from crossflow.step.stages import Shape, alike
+from crossflow.step.stages import Shape
+from crossflow.step.task import COLLECTIVES, OF, Task, task_of
 from crossflow.timeline.pipeline import pipeline_ends
 
+LINES = ("waits", "behind", "grown", "hands")  # of `Slots`, forward and backward together
 STEADY = 4  # rounds of `stages` microbatches after which a pipeline without flush is full
 
 
@@ -39,7 +41,7 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     n, found = len(layout), dict[str, Array]()
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack) if task is None else task)
-        for shape in alike(layout):
+        for shape in steps.task.shapes:
             for name, values in _pipeline(job, layout, machine, steps, shape).items():
                 found.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., shape.at] = values
     _endless(found)
@@ -81,19 +83,14 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> A
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> dict[str, Array]:
     """Step of points whose pipelines have one shape: its time, and its parts on the busiest stage."""
     at, stages, schedule = shape.at, shape.stages, shape.schedule
-    stack, passes, state, between = machine.stack, steps.passes, steps.state, steps.between
+    stack, state, between = machine.stack, steps.state, steps.between
     slots = slots_of(job, machine, steps, shape)
-    forward_of, input_of, weight_of = slots.forward_of, slots.input_of, slots.weight_of
     microbatch = layout.microbatches[at]
     rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
-    gather, copied = state.gather[:, at], None if state.copies is None else state.copies.at(at)
+    copied = None if state.copies is None else state.copies.at(at)
     transfer, whole, tied = between.transfer[at], between.whole[at], between.tied[at]
     hop, extra = slots.hop, float(stack.host.microbatch[0])
-
-    def staged(values: Array) -> Array:
-        return by_stage(values, stages)
-
-    closing, trained = closing_of(machine, steps, slots, shape), staged(weight_of)
+    closing, trained = closing_of(machine, steps, slots, shape), slots.on_stage[2]
     reductions, lowered, exposed, regather = closing.reductions, closing.lowered, closing.exposed, closing.regather
     update, on_host, renewed = closing.update, closing.on_host, closing.renewed
     ends = _stage_ends(slots, rounds, shape, steady=job.task == "decode")
@@ -105,60 +102,46 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     step = float(stack.host.step[0])
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
     rows = len(slots.hands[0])
-    busy = staged(slots.busy.reshape(-1, rows, len(at)).sum(axis=0))
+    busy = by_stage(slots.busy.reshape(-1, rows, len(at)).sum(axis=0), stages)
     # The busiest, for which others wait; of those that are as busy, the one that ends last.
     as_busy = busy >= busy.max(axis=0) * (1.0 - 1e-9)
     s, points = np.where(as_busy, after, -1.0).argmax(axis=0), np.arange(len(at))
-
-    def of(values: Array) -> Array:
-        """Values of that stage."""
-        if values.shape[-2:] != (stages, len(at)):
-            values = np.broadcast_to(values, (*values.shape[:-2], stages, len(at)))
-        return np.asarray(values[..., s, points])
-
-    device = rounds * of(staged(slots.device.sum(axis=1)))
-    net = rounds * of(staged(slots.net.sum(axis=1)))
-    waits = rounds * of(staged(slots.waits.sum(axis=0)))
-    gathering = rounds * of(staged(slots.behind.sum(axis=0)))
-    late = of(exposed * np.ones_like(ends))
-    handed = rounds * of(staged(slots.hands.sum(axis=0)[:, None] * np.ones(len(at))))
+    # Of that stage: what its rows take in a slot of each kind, times the slots, and what follows them.
+    in_slots = rounds * by_stage(_in_slots(steps, slots, shape), stages)[:, s, points]
+    kinds, lines = len(slots.device), -len(LINES)
+    device, (net, sent, inner) = in_slots[:kinds], in_slots[kinds:lines].reshape(3, len(COLLECTIVES), -1)
+    waits, gathering, grown, handed = in_slots[lines:]
+    final_ = reductions[:, s, points]  # behind the last pass: reductions and copies
+    if copied is not None:
+        final_[OF["host_copy"]] = lowered[s, points]
+    late, update, on_host, renewed, regather, regathered = np.array(
+        [exposed, update, on_host, renewed, regather, trained @ state.regather[:, at]]
+    )[:, s, points]
     sending = np.zeros(len(at)) if stack.overlap.pipeline else handed * hop
     compute = device[0]
-    memory_bound = device[1] + of(update)
-    host = waits + microbatch * extra + step + of(on_host)
+    memory_bound = device[1] + update
+    host = waits + microbatch * extra + step + on_host
     other = device[2] + host
-    grown = rounds * of(staged(slots.grown))
-    outside = net.sum(axis=0) + gathering + late + grown + sending + tied + of(renewed) + of(regather)
+    outside = net.sum(axis=0) + gathering + late + grown + sending + tied + renewed + regather
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
-    sent = rounds * of(staged(forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]))
-    sent[OF["send_recv"]] += handed * transfer
-    sent[OF["all_gather"]] += handed * whole
-    gathers = rounds * of(staged(forward_of @ gather + input_of @ gather))
-    sent[OF["all_gather"]] += of(trained @ state.regather[:, at]) * layout.updates[at]
-    # Behind the passes of sharded weights run their gathers, reductions and copies; behind the last pass, reductions and copies.
-    inner, final_ = np.zeros_like(sent), of(reductions)
-    inner[OF["all_gather"]] = gathers
-    inner += rounds * of(staged(weight_of @ state.scatter[..., at]))
-    if copied is not None:
-        through = copied.activations + copied.fetched
-        inner[OF["host_copy"]] = rounds * of(staged(forward_of @ through + input_of @ through + weight_of @ copied.stored))
-        final_[OF["host_copy"]] = of(lowered)
-        sent[OF["host_copy"]] += of(trained @ copied.renewed)
     sent += inner + final_
+    sent[OF["send_recv"]] += handed * transfer
+    sent[OF["all_gather"]] += handed * whole + regathered * layout.updates[at]
     sent[OF["all_reduce"]] += tied
+    if copied is not None:
+        sent[OF["host_copy"]] += (trained @ copied.renewed)[s, points]
     of_units = unit_times(
         steps, slots, shape, Counts.of(slots, layout, shape, rounds, s),
-        Exposures(beside=gathering, after=late + grown, renewed=of(renewed), regather=of(regather)),
+        Exposures(beside=gathering, after=late + grown, renewed=renewed, regather=regather),
     )  # fmt: skip
     of_units[1:, 0] += tied  # the first unit's is the table that the ends of a pipeline share
-    shown = net.copy()
+    shown = net + gathering * share_of(inner, inner.sum(axis=0)) + (late + grown) * share_of(final_, final_.sum(axis=0))
     if not stack.overlap.pipeline:
         shown[OF["send_recv"]] += handed * transfer
         shown[OF["all_gather"]] += handed * whole
-    shown[OF["all_gather"]] += of(regather)
-    shown[OF["host_copy"]] += of(renewed)
-    shown += gathering * share_of(inner, inner.sum(axis=0)) + (late + grown) * share_of(final_, final_.sum(axis=0))
+    shown[OF["all_gather"]] += regather
+    shown[OF["host_copy"]] += renewed
     shown[OF["all_reduce"]] += tied
     return {
         "total": total,
@@ -173,30 +156,46 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         "handed": rounds * slots.hands.sum(),
         "units": of_units,
         "between": np.stack([handed * (transfer + whole), sending]),
-        "occurs": np.stack([forward_of, input_of, weight_of]).sum(axis=1)[..., None] / layout.directions[at],
     }
+
+
+def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
+    """What the rows of a pipeline take in a slot of each kind, shape (`KINDS`, three times `COLLECTIVES` and `LINES`, rows, n).
+
+    Collectives are those that block; all of passes; and behind the passes of sharded weights their gathers, reductions and copies.
+    """
+    passes, state, at = steps.passes, steps.state, shape.at
+    forward_of, input_of, weight_of = slots.forward_of, slots.input_of, slots.weight_of
+    behind = weight_of @ state.scatter[..., at]
+    behind[OF["all_gather"]] += (forward_of + input_of) @ state.gather[:, at]
+    if state.copies is not None:
+        copied = state.copies.at(at)
+        through = copied.activations + copied.fetched
+        behind[OF["host_copy"]] = forward_of @ through + input_of @ through + weight_of @ copied.stored
+    sent = forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]
+    handed = np.repeat(slots.hands.sum(axis=0)[:, None], len(at), axis=1)
+    lines = np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, handed])
+    return np.concatenate([slots.device.sum(axis=1), slots.net.sum(axis=1), sent, behind, lines])
 
 
 def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
     """Totals over all devices, and the names that people read."""
-    times, passes, state = steps.times, steps.passes, steps.state
-    forward, inputs, weights = found["occurs"]
-    ranks = layout.tp * layout.cp * layout.dp
-    often = recurrences(times.units, layout, machine.stack, forward=forward, backward=inputs, weight=weights)
+    task, times = steps.task, steps.times
+    forward, inputs, weights = task.occurs
+    passes_run = layout.microbatches * layout.tp * layout.cp * layout.dp
 
     def done(amount: Array) -> Array:
         """Sum over all units, passes and devices of what a unit does in a pass, shape (units, phases, n)."""
-        return np.asarray((amount * often).sum(axis=(0, 1)) * layout.microbatches * ranks)
+        return np.asarray((amount * task.phases).sum(axis=(0, 1)) * passes_run)
 
-    moved = layout.microbatches * (forward * passes.moved[:, 0] + inputs * passes.moved[:, 1]).sum(axis=1) / layout.pp
-    moved = moved + (weights * layout.directions * state.weights.moved).sum(axis=1) / layout.pp
-    sent = (forward * passes.sent[:, 0] + inputs * passes.sent[:, 1]).sum(axis=(0, 1)) * layout.microbatches * ranks
-    known = (forward * passes.measured[0] + inputs * passes.measured[1]).sum(axis=0) * layout.microbatches * ranks
     measured = np.zeros(1)
     if machine.profile is not None:
+        passes, ranks = steps.passes, layout.tp * layout.cp * layout.dp
+        sent = (forward * passes.sent[:, 0] + inputs * passes.sent[:, 1]).sum(axis=(0, 1)) * passes_run
+        known = (forward * passes.measured[0] + inputs * passes.measured[1]).sum(axis=0) * passes_run
         holders = weights * layout.directions * ranks
-        whole, of_weights = ((holders * part).sum(axis=0) for part in weights_measured(layout, machine, state, machine.profile))
-        handed, of_transfers = between_measured(job, layout, machine, steps, found["handed"] * ranks)
+        whole, of_weights = ((holders * part).sum(axis=0) for part in weights_measured(layout, machine, steps, machine.profile))
+        handed, of_transfers = between_measured(layout, machine, steps, found["handed"] * ranks)
         measured = divide(done(times.measured) + known + of_weights + of_transfers, done(times.compute) + sent + whole + handed)
     host = found["waits"]
     types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
@@ -218,7 +217,7 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
         energy=done(times.energy),
         model_flops=_model_flops(job, forward, inputs, weights) * layout.microbatches * layout.micro_batch * layout.dp,
         traffic=done(times.traffic),
-        sent=(moved[0], moved[1]),
+        sent=(task.moved[0], task.moved[1]),
         bound={
             "compute": found["compute"], "memory": found["memory_bound_compute"], "launch": found["other"] - host, "host": host,
             "network": found["exposed_communication"], "bubble": found["bubble"],

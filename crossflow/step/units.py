@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import Kernels, Phase, Product, Scores
 from crossflow.parallel.hierarchy import Hierarchies, Kind
+from crossflow.parallel.kernels import Kernels, Phase, Product, Scores
 from crossflow.parallel.layout import Group
 from crossflow.parallel.supergraph import Collective
 from crossflow.software import SoftwareStack
@@ -67,7 +67,10 @@ class Builder:
 
     def kernels(self) -> Kernels:
         """All kernels, as `crossflow.cost.parts` takes them."""
-        return Kernels(products=tuple(self.products), passes=tuple(self.passes), scores=tuple(self.scores), messages=())
+        return Kernels(
+            units=tuple(unit.name for unit in self.units), n=len(self.plans), products=tuple(self.products), passes=tuple(self.passes),
+            scores=tuple(self.scores),
+        )  # fmt: skip
 
     @property
     def top(self) -> Kind:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.step.passes import COLLECTIVES
+from crossflow.step.task import COLLECTIVES
 from crossflow.study.plots.axes import prefixed, quantity
 from crossflow.study.plots.canvas import GREY, PALE, new_figure, save, tidy
 from crossflow.study.plots.words import number, short

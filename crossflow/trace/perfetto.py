@@ -23,7 +23,7 @@ import numpy as np
 
 from crossflow import files
 from crossflow.arrays import Array, plain
-from crossflow.step.passes import COLLECTIVES
+from crossflow.step.task import COLLECTIVES
 from crossflow.timeline.record import HOST, STREAMS, WAIT, WORK, Events, Timeline
 
 Ranks = Sequence[int] | Literal["all"] | None

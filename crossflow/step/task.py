@@ -1,0 +1,174 @@
+"""What plans compute, send and hold in a step, whatever device and network they run on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+from crossflow.cost.parts import message_bytes
+from crossflow.parallel.blocks import block_kernels
+from crossflow.parallel.kernels import PHASES, Kernels
+from crossflow.parallel.layout import Group, Layout
+from crossflow.software import SoftwareStack
+from crossflow.step.outcome import Job
+from crossflow.step.stages import Shape, alike, row_counts
+from crossflow.step.weights import Weights, weights_of
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
+OF = {name: i for i, name in enumerate(COLLECTIVES)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sends:
+    """Collectives of passes, in the order of `Kernels.messages`.
+
+    Attributes
+    ----------
+    collective, backward, unit : which of `COLLECTIVES` each is, whether it is of a backward pass, and its unit, shape (messages,).
+    hiding, ringed, pieces : those that may run beside weight gradients, around a context ring, and in pieces beside products.
+    shared : those among a tensor group; ranks : ranks of it, shape (shared, n). [1]
+    """
+
+    collective: Index
+    backward: Index
+    unit: Index
+    hiding: Index
+    ringed: Index
+    pieces: Index
+    shared: Index
+    ranks: Array
+
+    @classmethod
+    def of(cls, kernels: Kernels, layout: Layout) -> Sends:
+        """Collectives of kernels."""
+        messages, place = kernels.messages, {name: i for i, name in enumerate(kernels.units)}
+        shared = np.flatnonzero([message.group.endswith("tensor") for message in messages])
+        return cls(
+            collective=np.array([OF[message.collective] for message in messages], dtype=np.intp),
+            backward=np.array([message.phase != "forward" for message in messages], dtype=np.intp),
+            unit=np.array([place[message.part] for message in messages], dtype=np.intp),
+            hiding=np.flatnonzero([message.hides for message in messages]),
+            ringed=np.flatnonzero([message.group == "context" for message in messages]),
+            pieces=np.flatnonzero([bool(message.along) for message in messages]),
+            shared=shared,
+            ranks=np.array([getattr(layout, messages[i].group).size for i in shared]).reshape(len(shared), len(layout)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Between:
+    """What goes between the stages of a pipeline, each of shape (n,): sizes [B], or times [s].
+
+    `transfer` takes activations from a stage to the next, each rank of a tensor group its part; `whole` puts the parts together
+    where the receivers do not keep them divided; `tied` adds up the gradients of a table that first and last stage both hold.
+    """
+
+    transfer: Array
+    whole: Array
+    tied: Array
+
+    @staticmethod
+    def groups(layout: Layout) -> tuple[tuple[str, Group], ...]:
+        """Collective and group of each."""
+        return ("send_recv", layout.stages), ("all_gather", layout.tensor), ("all_reduce", layout.stages)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What plans compute, send and hold.
+
+    Attributes
+    ----------
+    kernels : of the fullest rank, for which others wait.
+    mean : of ranks in the mean, where experts load them unevenly.
+    sends : collectives among the kernels.
+    weights : what each rank holds.
+    between : sizes of what goes between stages. [B]
+    shapes : shapes of the pipelines.
+    occurs : how often every unit runs in all stages together for a microbatch: forward, with a gradient of its input and of its
+        weights, shape (3, units, n). [1]
+    phases : how often each phase of a unit runs so, with what is computed again, shape (units, phases, n). [1]
+    ahead, back : how often each phase runs in one pass forward and in one backward, shape as `phases`. [1]
+    recomputed : units that a backward pass runs forward again, shape (units, n).
+    moved : bytes that a device sends in a step inside its node and out of it, without what stages hand over, shape (2, n). [B]
+    """
+
+    kernels: Kernels
+    mean: Kernels | None
+    sends: Sends
+    weights: Weights
+    between: Between
+    shapes: tuple[Shape, ...]
+    occurs: Array
+    phases: Array
+    ahead: Array
+    back: Array
+    recomputed: Mask
+    moved: Array
+
+
+def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
+    """What plans compute, send and hold."""
+    kernels, even = block_kernels(job, layout, stack), job.model.even
+    mean = None if even is job.model else block_kernels(dataclasses.replace(job, model=even), layout, stack)
+    sends, weights, shapes = Sends.of(kernels, layout), weights_of(job, layout, stack), tuple(alike(layout))
+    occurs = np.empty((3, len(kernels.units), len(layout)))
+    for shape in shapes:
+        counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced"))
+        occurs[..., shape.at] = counts.sum(axis=1)[..., None] / layout.directions[shape.at]
+    names = kernels.units
+    recomputed = np.asarray(layout.full & ~ends_of(names))
+    once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
+    # Energy of what is sent is that of ranks in the mean; their messages are those of the fullest one.
+    volumes = message_bytes(kernels if mean is None else mean, layout)
+    forward, inputs, held = occurs
+    often = np.where(sends.backward[:, None] > 0, inputs[sends.unit], (forward + recomputed * inputs)[sends.unit])
+    moved = layout.microbatches * (volumes * often).sum(axis=1) + (held * layout.directions * weights.moved).sum(axis=1)
+    return Task(
+        kernels=kernels, mean=mean, sends=sends, weights=weights, between=_between(job, layout, weights, stack), shapes=shapes,
+        occurs=occurs, phases=_phases(occurs, names, layout, stack), ahead=_phases((once, none, none), names, layout, stack),
+        back=_phases((none, once, none), names, layout, stack), recomputed=recomputed, moved=moved / layout.pp,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def ends_of(names: tuple[str, ...]) -> Mask:
+    """Which units are the ends of a model, which no plan computes again, shape (units, 1)."""
+    return np.array([name in ("embedding", "head") for name in names])[:, None]
+
+
+def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], layout: Layout, stack: SoftwareStack) -> Array:
+    """How often each phase of units runs in so many passes of them, with what a backward pass computes again. [1]
+
+    Parameters
+    ----------
+    passes : forward, backward and with weights' gradients (apart from the backward ones), of every unit, each of shape (units, n).
+
+    Returns
+    -------
+    ndarray, shape (units, phases, n), phases as in `crossflow.parallel.kernels`.
+    """
+    forward, backward, weight = passes
+    inner = np.where(ends_of(names), 0.0, backward)
+    full, selective = inner * layout.full, inner * layout.selective
+    counts = {
+        "forward": forward + full, "end": forward + full * (not stack.early_stop), "input": backward, "weight": weight, "again": selective,
+    }  # fmt: skip
+    return np.stack([counts[phase] for phase in PHASES], axis=1)
+
+
+def _between(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -> Between:
+    """Sizes of what goes between stages, nothing where there is one."""
+    several = layout.pp > 1
+    boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
+    shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
+    table = weights.parameters[-1] * stack.gradient_size(job.element) * shared
+    return Between(
+        transfer=np.where(several, boundary / layout.tp, 0.0),
+        whole=np.where(layout.sequence_parallel | ~several, 0.0, boundary),
+        tied=np.where(several, table, 0.0),
+    )
