@@ -201,7 +201,7 @@ def test_arrays_and_plain_numbers_agree(shape, transfer, monkeypatch):
     f, b = rng.uniform(0.1, 2.0, (2, stages * chunks, 5))
     given = {"stages": stages, "chunks": chunks, "microbatches": microbatches, "schedule": "1f1b"}
     plain = pipeline_ends(f, b, np.full(5, transfer), **given)
-    monkeypatch.setattr(pipeline, "FEW", 0)
+    monkeypatch.setattr(pipeline, "PLAIN", 0)
     np.testing.assert_array_equal(pipeline_ends(f, b, np.full(5, transfer), **given), plain)
 
 

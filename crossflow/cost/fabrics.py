@@ -9,6 +9,7 @@ Sizes follow the convention of nccl-tests: the buffer of one rank (of an all-gat
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, fields, replace
 
@@ -88,6 +89,11 @@ class Path:
     threshold: Array = field(default_factory=lambda: ZERO)
     floor: Array = field(default_factory=lambda: ZERO)
 
+    @functools.cached_property
+    def stepped(self) -> bool:
+        """Whether messages below a size take another time per byte."""
+        return bool(np.any(self.threshold > 0))
+
 
 def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int) -> Fabric:
     """Fabric of a system; rates come from its ports."""
@@ -137,8 +143,11 @@ def direct_time(collective: str, size: Array, route: AxisRoute, network: Network
 
 def path_time(size: Array, path: Path) -> Array:
     """Time of messages of `size` bytes, shape (e, 1) or (n,). [s]"""
-    above = np.where(path.threshold > 0, 1.0 / (1.0 + (path.threshold / np.maximum(size, 1.0)) ** 4), 1.0)
-    full = pipelined(size, above * path.per_byte + (1.0 - above) * path.below_per_byte, path.base, path.fill)
+    per_byte = path.per_byte
+    if path.stepped:
+        above = np.where(path.threshold > 0, 1.0 / (1.0 + (path.threshold / np.maximum(size, 1.0)) ** 4), 1.0)
+        per_byte = above * per_byte + (1.0 - above) * path.below_per_byte
+    full = pipelined(size, per_byte, path.base, path.fill)
     return np.asarray(np.maximum(np.minimum(full, path.small_base + size * path.small_per_byte), path.floor))
 
 

@@ -51,9 +51,10 @@ def wave_times(
     -------
     compute, cache, together : shape (gemms, n). [s]
     """
-    batch = np.broadcast_to(np.asarray(batch, dtype=float), m.shape)
+    many = np.asarray(batch, dtype=float)
+    many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
     parts = [
-        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], batch[i : i + CHUNK], architecture, dtype, element, activity)
+        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], many[i : i + CHUNK], architecture, dtype, element, activity)
         for i in range(0, len(m), CHUNK)
     ]
     if len(parts) == 1:
@@ -83,13 +84,13 @@ def _wave_times(
         waves = waves + np.where(splits > 1, tiles.split + (splits + 1) * partial, 0.0)
         panels = blocks * depth * ((rows + columns) * element) / cache_rate
         time = _fourth(waves) + _fourth(panels)
-        if len(time) > 1:
-            first = time.argmin(axis=0)[None]
-            time, waves, panels = (np.take_along_axis(np.broadcast_to(x, time.shape), first, axis=0) for x in (time, waves, panels))
-        better = time[0] < best
-        np.copyto(best, time[0], where=better)
-        np.copyto(compute, waves[0], where=better)
-        np.copyto(cache, panels[0], where=better)
+        first = time.argmin(axis=0)
+        chosen = first * first.size + np.arange(first.size).reshape(first.shape)
+        least = time.take(chosen)
+        better = least < best
+        np.copyto(best, least, where=better)
+        for kept, all_ in ((compute, waves), (cache, panels)):
+            np.copyto(kept, (all_ if all_.shape == time.shape else np.broadcast_to(all_, time.shape)).take(chosen), where=better)
     return np.maximum(compute, power), cache, np.sqrt(np.sqrt(best + _fourth(power)))
 
 

@@ -159,7 +159,7 @@ def _named(plan: Plan, kind: Type) -> str:
 def _no_own_tensor(plan: Plan) -> str | None:
     """Why layer types cannot have tensor degrees of their own."""
     for kind, key in OWN_TENSOR.items():
-        ranks = plan.tensor_of(kind)
+        ranks = getattr(plan, key) or plan.tp
         if plan.tp % ranks:
             return f"tp = {plan.tp} does not divide by {key} = {ranks}"
         if ranks == plan.tp:

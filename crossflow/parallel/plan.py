@@ -140,6 +140,7 @@ LISTS: Mapping[str, str] = {
     "offload:": "offload", "unsharded:": "unsharded", "apart:": "apart", "distant:": "distant", "placed:": "placement",
 }  # fmt: skip
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
+_NUMBER = re.compile(r"([a-z]+)(\d+)")
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 _NAMES = {field.name for field in fields(Plan)}
@@ -154,6 +155,7 @@ _CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPE
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "recompute": RECOMPUTE, "zero": (0, 1, 2, 3),
 }  # fmt: skip
+_WHOLE = _NAMES - {*_FLAGS, *_CHOSEN, *_CHOICES, "schedule", "placement"}  # keys of whole numbers
 
 
 def parse_plan(given: str | Mapping[str, Any]) -> Plan:
@@ -178,7 +180,11 @@ def _read(given: Mapping[str, Any]) -> Plan:
         f"unknown key '{key}'{did_you_mean(key, sorted(_NAMES))}; known: {', '.join(sorted(_NAMES))}" for key in given if key not in _NAMES
     ]
     for key, value in given.items():
-        if key in _CHOICES and (value not in _CHOICES[key] or isinstance(value, (bool, float))):
+        if key in _WHOLE:
+            least = 0 if _DEFAULTS[key] == 0 else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
+        elif key in _CHOICES and (value not in _CHOICES[key] or isinstance(value, (bool, float))):
             problems.append(f"{key} must be one of {', '.join(map(str, _CHOICES[key]))}, got {value!r}")
         elif key in _FLAGS and not isinstance(value, bool):
             problems.append(f"{key} must be true or false, got {value!r}")
@@ -188,10 +194,6 @@ def _read(given: Mapping[str, Any]) -> Plan:
             problems += _no_schedule(value)
         elif key == "placement":
             problems += _not_placed(value)
-        elif key in _NAMES and key not in (*_CHOICES, *_FLAGS):
-            least = 0 if _DEFAULTS[key] == 0 else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                problems.append(f"{key} must be a {'positive ' if least else ''}whole number, got {value!r}")
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
     lists = {key: _several(key, given[key]) for key in _CHOSEN if key in given}
@@ -238,7 +240,7 @@ def _written(text: str) -> dict[str, Any]:
         found["schedule"] = file
     for part in degrees[1:].split("-") if degrees or not file else ():
         prefix = part[: part.find(":") + 1]
-        match = None if part in WORDS else re.fullmatch(r"([a-z]+)(\d+)", part)
+        match = None if part in WORDS else _NUMBER.fullmatch(part)
         word = _SHORT.get(match[1], match[1]) if match else part
         name, value = (NUMBERS.get(word), int(match[2])) if match else WORDS.get(part, (None, None))
         if prefix in LISTS:

@@ -90,31 +90,41 @@ class Occurrence(NamedTuple):
     weight: bool
 
 
-@functools.lru_cache(maxsize=1024)
-def sequence(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[tuple[Occurrence, ...], ...]:
-    """Units of every chunk of a pipeline, in the order of the model.
+@functools.lru_cache(maxsize=256)
+def _in_order(job: Job) -> tuple[Occurrence, ...]:
+    """Units in the order of the model.
 
     A frozen unit has no weight gradient; one with nothing that trains below it needs no gradient of its input either.
     """
     model, training = job.model, job.training
-    sizes = chunk_layers(model, stages, chunks, first, last, balanced)
-    kinds = [i for i, layer in enumerate(model.layers) for _ in range(layer.count)]
     place = {name: i for i, (name, _) in enumerate(units(model))}
-    chunk_of = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
-    order: list[tuple[int, int, LayerType, int | None]] = [(0, place["embedding"], "embedding", None)]
-    for layer, (chunk, kind) in enumerate(zip(chunk_of, kinds, strict=True)):
-        if not job.takes_part(model.layers[kind]):
-            continue
-        order += [(chunk, place[f"{kind}.{j}.{part.type}"], part.type, layer) for j, part in enumerate(model.layers[kind].parts)]
-    order.append((stages * chunks - 1, place["head"], "head", None))
-    found: list[list[Occurrence]] = [[] for _ in range(stages * chunks)]
-    below = False
-    for chunk, unit, kind_, number in order:
-        trains = training and not job.is_frozen(kind_, number)
+    order: list[tuple[int, LayerType, int | None]] = [(place["embedding"], "embedding", None)]
+    for layer, kind in enumerate(kind for kind, one in enumerate(model.layers) for _ in range(one.count)):
+        if job.takes_part(model.layers[kind]):
+            order += [(place[f"{kind}.{j}.{part.type}"], part.type, layer) for j, part in enumerate(model.layers[kind].parts)]
+    order.append((place["head"], "head", None))
+    found, below = list[Occurrence](), False
+    for unit, type_, number in order:
+        trains = training and not job.is_frozen(type_, number)
         # The embedding's "input gradient" is the scatter into its own table.
-        back = training and (below or (kind_ == "embedding" and trains))
-        found[chunk].append(Occurrence(unit, number, back, trains))
+        found.append(Occurrence(unit, number, training and (below or (type_ == "embedding" and trains)), trains))
         below = below or trains
+    return tuple(found)
+
+
+def _chunks_of(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> Index:
+    """Chunk of every unit in the order of the model."""
+    of_layer = np.repeat(np.arange(stages * chunks), chunk_layers(job.model, stages, chunks, first, last, balanced))
+    inner = [int(of_layer[one.layer]) for one in _in_order(job) if one.layer is not None]
+    return np.array([0, *inner, stages * chunks - 1])
+
+
+@functools.lru_cache(maxsize=1024)
+def sequence(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[tuple[Occurrence, ...], ...]:
+    """Units of every chunk of a pipeline, in the order of the model."""
+    found: list[list[Occurrence]] = [[] for _ in range(stages * chunks)]
+    for chunk, one in zip(_chunks_of(job, stages, chunks, first, last, balanced).tolist(), _in_order(job), strict=True):
+        found[chunk].append(one)
     return tuple(tuple(chunk) for chunk in found)
 
 
@@ -125,7 +135,8 @@ def counts(job: Job, stages: int, chunks: int, first: int, last: int, balanced: 
     Returns three arrays of shape (chunks of all stages, units).
     """
     result = np.zeros((3, stages * chunks, len(units(job.model))))
-    for chunk, occurrences in enumerate(sequence(job, stages, chunks, first, last, balanced)):
-        for one in occurrences:
-            result[:, chunk, one.unit] += 1, one.input, one.weight
+    unit, _, inputs, weights = zip(*_in_order(job), strict=True)
+    chunk = _chunks_of(job, stages, chunks, first, last, balanced)
+    for table, often in zip(result, (1.0, inputs, weights), strict=True):
+        np.add.at(table, (chunk, np.array(unit)), np.array(often, dtype=float))
     return result[0], result[1], result[2]

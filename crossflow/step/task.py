@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.parts import message_bytes
-from crossflow.parallel.blocks import block_kernels
+from crossflow.parallel.blocks import block_kernels, units
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
@@ -94,6 +94,7 @@ class Task:
     phases : how often each phase of a unit runs so, with what is computed again, shape (units, phases, n). [1]
     ahead, back : how often each phase runs in one pass forward and in one backward, shape as `phases`. [1]
     recomputed : units that a backward pass runs forward again, shape (units, n).
+    model_flops : operations that the model needs for a step, without any that are done again, shape (n,). [flop]
     moved : bytes that a device sends in a step inside its node and out of it, without what stages hand over, shape (2, n). [B]
     """
 
@@ -108,6 +109,7 @@ class Task:
     ahead: Array
     back: Array
     recomputed: Mask
+    model_flops: Array
     moved: Array
 
 
@@ -131,7 +133,8 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
     return Task(
         kernels=kernels, mean=mean, sends=sends, weights=weights, between=_between(job, layout, weights, stack), shapes=shapes,
         occurs=occurs, phases=_phases(occurs, names, layout, stack), ahead=_phases((once, none, none), names, layout, stack),
-        back=_phases((none, once, none), names, layout, stack), recomputed=recomputed, moved=moved / layout.pp,
+        back=_phases((none, once, none), names, layout, stack), recomputed=recomputed,
+        model_flops=_sample_flops(job, *occurs) * layout.microbatches * layout.micro_batch * layout.dp, moved=moved / layout.pp,
     )  # fmt: skip
 
 
@@ -172,3 +175,35 @@ def _between(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -
         whole=np.where(layout.sequence_parallel | ~several, 0.0, boundary),
         tied=np.where(several, table, 0.0),
     )
+
+
+def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
+    """Operations that one sample needs: forward, and as many again for each gradient; attention's backward pass takes twice. [flop]
+
+    All scores are counted, masked or not, as published counts do.
+    """
+    products, backward, scores = _unit_flops(job)
+    return np.asarray(products @ (forward + weights) + backward @ inputs + scores @ (forward + 2.0 * inputs))
+
+
+@functools.lru_cache(maxsize=256)
+def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
+    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores. [flop]"""
+    layers = [layer for layer in job.model.layers for _ in layer.parts]
+    rows = []
+    for unit, (_, part) in enumerate(units(job.model)):
+        layer = layers[unit - 1] if 0 < unit <= len(layers) else None
+        tokens = job.tokens(job.model.tokens if layer is None else layer.tokens)
+        if layer is not None and not job.takes_part(layer):
+            rows.append((0.0, 0.0, 0.0))
+            continue
+        # Keys and values of an encoder's tokens lie in the cache when a token is written.
+        new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
+        products = job.model.part_flops(dataclasses.replace(part, attention=None, matrices=new), tokens)
+        scores = 0.0
+        if part.attention is not None:
+            seen = job.model.memory_tokens if part.attention.cross else job.context if job.task == "decode" else tokens
+            scores = part.attention.flops(tokens, seen)
+        rows.append((products, products * (part.type != "embedding"), scores))
+    products, backward, scores = np.array(rows).T
+    return products, backward, scores

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from crossflow.arrays import Array, divide
-from crossflow.parallel.blocks import units
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL
-from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, unit_times
+from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type, unit_times
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
 from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
@@ -41,11 +39,14 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     n, found = len(layout), dict[str, Array]()
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack) if task is None else task)
-        for shape in steps.task.shapes:
-            for name, values in _pipeline(job, layout, machine, steps, shape).items():
+        shapes = steps.task.shapes
+        for shape in shapes:
+            parts = _pipeline(job, layout, machine, steps, shape)
+            for name, values in parts.items() if len(shapes) > 1 else ():
                 found.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., shape.at] = values
+            found = found or parts
     _endless(found)
-    return _outcome(job, layout, machine, steps, found, memory(job, layout, machine) if held is None else held)
+    return _outcome(layout, machine, steps, found, memory(job, layout, machine) if held is None else held)
 
 
 def _endless(found: dict[str, Array]) -> None:
@@ -178,10 +179,9 @@ def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
     return np.concatenate([slots.device.sum(axis=1), slots.net.sum(axis=1), sent, behind, lines])
 
 
-def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
+def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
     """Totals over all devices, and the names that people read."""
     task, times = steps.task, steps.times
-    forward, inputs, weights = task.occurs
     passes_run = layout.microbatches * layout.tp * layout.cp * layout.dp
 
     def done(amount: Array) -> Array:
@@ -190,6 +190,7 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
 
     measured = np.zeros(1)
     if machine.profile is not None:
+        forward, inputs, weights = task.occurs
         passes, ranks = steps.passes, layout.tp * layout.cp * layout.dp
         sent = (forward * passes.sent[:, 0] + inputs * passes.sent[:, 1]).sum(axis=(0, 1)) * passes_run
         known = (forward * passes.measured[0] + inputs * passes.measured[1]).sum(axis=0) * passes_run
@@ -198,15 +199,11 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
         handed, of_transfers = between_measured(layout, machine, steps, found["handed"] * ranks)
         measured = divide(done(times.measured) + known + of_weights + of_transfers, done(times.compute) + sent + whole + handed)
     host = found["waits"]
-    types = {name: (name if name in ("embedding", "head") else name.split(".")[2]) for name in times.units}
-    by_layer: dict[str, Array] = {}
-    for unit, kind in enumerate(types.values()):
-        for what, values in zip(FIGURES, found["units"], strict=True):
-            key = f"{kind}.{what}"
-            by_layer[key] = by_layer.get(key, np.zeros(len(layout))) + values[unit]
+    sums = by_type(found["units"], times.units)
+    by_layer = {f"{name}.{what}": part for name, parts in sums.items() for what, part in zip(FIGURES, parts, strict=True)}
     if found["between"].any():
         by_layer |= {f"{BETWEEN}.{what}": values for what, values in zip(FIGURES[1:], found["between"], strict=True)}
-    used = [i for i, _ in enumerate(COLLECTIVES) if found["sent"][i].any()]
+    used = np.flatnonzero(found["sent"].any(axis=1))
     return Outcome(
         total=found["total"],
         breakdown={name: found[name] for name in BREAKDOWN},
@@ -215,7 +212,7 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
         memory=held.kinds,
         flops=done(times.flops),
         energy=done(times.energy),
-        model_flops=_model_flops(job, forward, inputs, weights) * layout.microbatches * layout.micro_batch * layout.dp,
+        model_flops=task.model_flops,
         traffic=done(times.traffic),
         sent=(task.moved[0], task.moved[1]),
         bound={
@@ -227,35 +224,3 @@ def _outcome(job: Job, layout: Layout, machine: Machine, steps: Steps, found: Ma
         host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip
-
-
-def _model_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
-    """Operations that one sample needs: forward, and as many again for each gradient; attention's backward pass takes twice. [flop]
-
-    All scores are counted, masked or not, as published counts do.
-    """
-    products, backward, scores = _unit_flops(job)
-    return np.asarray(products @ (forward + weights) + backward @ inputs + scores @ (forward + 2.0 * inputs))
-
-
-@functools.lru_cache(maxsize=256)
-def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
-    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores. [flop]"""
-    layers = [layer for layer in job.model.layers for _ in layer.parts]
-    rows = []
-    for unit, (_, part) in enumerate(units(job.model)):
-        layer = layers[unit - 1] if 0 < unit <= len(layers) else None
-        tokens = job.tokens(job.model.tokens if layer is None else layer.tokens)
-        if layer is not None and not job.takes_part(layer):
-            rows.append((0.0, 0.0, 0.0))
-            continue
-        # Keys and values of an encoder's tokens lie in the cache when a token is written.
-        new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
-        products = job.model.part_flops(replace(part, attention=None, matrices=new), tokens)
-        scores = 0.0
-        if part.attention is not None:
-            seen = job.model.memory_tokens if part.attention.cross else job.context if job.task == "decode" else tokens
-            scores = part.attention.flops(tokens, seen)
-        rows.append((products, products * (part.type != "embedding"), scores))
-    products, backward, scores = np.array(rows).T
-    return products, backward, scores

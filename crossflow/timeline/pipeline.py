@@ -20,7 +20,7 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.schedules import NATURAL, PipelineOrder, ahead, pipeline_order
 
 ROUNDS = 3  # rounds of `stages` microbatches after which the repetition is looked for: warm-up, and two to compare
-FEW = 12_000  # slots times points up to which plain numbers are faster than arrays
+PLAIN = 45  # slots times points of one depth up to which plain numbers are faster than arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +46,9 @@ class Walk:
 
     @functools.cached_property
     def plain(self) -> list[tuple[int, int, int, bool]]:
-        """The sequence slot by slot."""
-        return list(zip(*(part.tolist() for part in (self.before, self.source, self.kind_row, self.crosses)), strict=True))
+        """The sequence slot by slot, with places from 1; 0 stands for nothing to wait for."""
+        before, source = ((part + 1) % (len(self.before) + 1) for part in (self.before, self.source))
+        return list(zip(*(part.tolist() for part in (before, source, self.kind_row, self.crosses)), strict=True))
 
     @functools.cached_property
     def layers(self) -> tuple[tuple[slice, Index, Index, Index, Mask], ...]:
@@ -66,11 +67,11 @@ def walk_of(order: PipelineOrder) -> Walk:
     todo = np.full((order.stages, max(lengths) + 1), never)
     for stage, ids in enumerate(order.ids):
         todo[stage, : len(ids)] = ids
-    position, every, waves = np.zeros(order.stages, dtype=np.intp), np.arange(order.stages), list[Index]()
+    position, waves = np.arange(order.stages) * todo.shape[1], list[Index]()
     left = sum(lengths)
     while left:  # at each depth the next slot of every stage for which what it needs is there
-        following = todo[every, position]
-        ready = depth[source[following]] < len(waves)
+        following = todo.take(position)
+        ready = depth.take(source.take(following)) < len(waves)
         slots = following[ready]
         assert slots.size, "the schedule waits for itself"
         depth[slots] = len(waves)
@@ -179,13 +180,16 @@ def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
     transfer : time that the result of another stage travels, shape (n,). [s]
     """
     n, total = durations.shape[1], len(walk.before)
-    if total * n <= FEW:
+    if total * n <= PLAIN * len(walk.depths):
         return np.stack([_walked(walk, durations[:, i].tolist(), float(transfer[i])) for i in range(n)], axis=1)
     ends = np.zeros((total + 1, n))
     late = bool(transfer.any())
     for slots, before, source, row, crosses in walk.layers:
-        arrived = np.where(crosses, ends[source] + transfer, ends[source]) if late else ends[source]
-        ends[slots] = np.maximum(ends[before], arrived) + durations[row]
+        arrived = ends.take(source, axis=0)
+        if late:
+            arrived += np.where(crosses, transfer, 0.0)
+        np.maximum(arrived, ends.take(before, axis=0), out=arrived)
+        np.add(arrived, durations.take(row, axis=0), out=ends[slots])
     return ends
 
 
@@ -193,15 +197,18 @@ def uneven_times(walk: Walk, durations: Array, lags: Array) -> tuple[Array, Arra
     """Start and end of every slot where each takes a time of its own, and each result travels for one, all of shape (slots, n). [s]"""
     starts, ends = np.zeros(durations.shape), np.zeros((len(walk.before) + 1, durations.shape[1]))
     for slots, before, source, _, crosses in walk.layers:
-        starts[slots] = np.maximum(ends[before], ends[source] + np.where(crosses, lags[slots], 0.0))
-        ends[slots] = starts[slots] + durations[slots]
+        arrived = ends.take(source, axis=0) + np.where(crosses, lags[slots], 0.0)
+        np.maximum(arrived, ends.take(before, axis=0), out=starts[slots])
+        np.add(starts[slots], durations[slots], out=ends[slots])
     return starts, ends[:-1]
 
 
 def _walked(walk: Walk, durations: list[float], transfer: float) -> Array:
     """The same for one point, slot by slot in plain numbers."""
-    ends = [0.0] * (len(walk.before) + 1)
-    for me, (before, source, row, crosses) in enumerate(walk.plain):
+    ends = [0.0]
+    add = ends.append
+    for before, source, row, crosses in walk.plain:
         free, arrived = ends[before], ends[source] + transfer if crosses else ends[source]
-        ends[me] = (free if free > arrived else arrived) + durations[row]
-    return np.array(ends)
+        add((free if free > arrived else arrived) + durations[row])
+    add(0.0)
+    return np.array(ends)[1:]
