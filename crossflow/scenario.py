@@ -233,7 +233,7 @@ def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
 
 
 def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
-    """Whether a strategy, on as many devices as the system has, divides a layered model and its network has room for them.
+    """Whether a strategy, on as many devices as the system has, divides a layered model.
 
     False too where only a scenario of its own can tell, and say why.
     """
@@ -245,17 +245,9 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
     try:
         strategy = fitting(read_strategy(_found_schedule(written, scenario.base), workload, system), system, workload)
         assert not isinstance(strategy, Strategy)  # which layered models have none of
-        if _undivided(scenario, strategy) is not None:
-            return False
-        _network(scenario)
+        return _undivided(scenario, strategy) is None
     except CrossflowError:
         return False
-    return True
-
-
-@functools.lru_cache(maxsize=16)
-def _network(scenario: Scenario) -> Network:
-    return scenario.network()
 
 
 def spelled_out(document: Document) -> Document:
@@ -326,7 +318,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     if order is not None and isinstance(strategy, Strategy):
         _check_order(order, strategy, document)
         order = tuple(name for name in order if name in {axis.name for axis in strategy.axes})
-    return Scenario(
+    scenario = Scenario(
         name=top.name or name,
         system=system,
         workload=workload,
@@ -341,6 +333,11 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         base=base,
         profile=profile,
     )
+    try:
+        scenario.network()
+    except CrossflowError as error:
+        raise SpecError([document.problem(("system", "network"), str(error))]) from None
+    return scenario
 
 
 def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) -> str | Mapping[str, Any] | None:

@@ -177,11 +177,9 @@ def test_frozen_layers_may_be_text(model, listed):
     assert read[0].workload.frozen == read[1].workload.frozen == tuple(listed)
 
 
-@pytest.mark.parametrize("network", [{}, {"inter": {"topology": "mesh2d", "shape": [4, 2]}}], ids=["switched", "wired too small"])
-def test_a_strategy_divides_where_its_scenario_is_possible(network, tmp_path):
+def test_a_strategy_divides_where_its_scenario_is_possible(tmp_path):
     """What studies ask of thousands of strategies without a scenario for each."""
-    system = {"template": "a100-ib-cluster", "nodes": 6, **({"network": network} if network else {})}
-    plain = {"system": system, "workload": {"model": "gpt3-175b", "global_batch": 96}}
+    plain = {"system": {"template": "a100-ib-cluster", "nodes": 6}, "workload": {"model": "gpt3-175b", "global_batch": 96}}
     base = from_dict({**plain, "strategy": "d48"}, base=tmp_path)
     (tmp_path / "bad.yaml").write_text("kind: schedule\nname: bad\norder: [F0 F1 B0, F0 F1 B0 B1]\n")
     strategies = [
@@ -197,15 +195,13 @@ def test_a_strategy_divides_where_its_scenario_is_possible(network, tmp_path):
     found = []
     for strategy in strategies:
         try:
-            made = from_dict({**plain, "strategy": strategy}, base=tmp_path)
-            check_strategy(made)
-            made.network()
-        except (CrossflowError, StrategyError):
+            check_strategy(from_dict({**plain, "strategy": strategy}, base=tmp_path))
+        except CrossflowError:
             found.append(False)
         else:
             found.append(True)
     assert [divides(base, strategy) for strategy in strategies] == found
-    assert any(found) == (not network)
+    assert any(found)
 
 
 @pytest.mark.parametrize("workload", ["llama2-7b", "dlrm-a", "lstm-16k"])
