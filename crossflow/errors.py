@@ -20,6 +20,10 @@ class Problem:
     line: int | None = None
     path: str = ""
 
+    def below(self, section: str) -> Problem:
+        """The same of a file that holds what was read as its section."""
+        return Problem(file=self.file, line=self.line, path=f"{section}.{self.path}" if self.path else section, message=self.message)
+
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         return ": ".join(part for part in (place, self.path, self.message) if part)

@@ -216,6 +216,14 @@ def validate(model: type[Model], document: Document, *, sourced: bool = False) -
         raise SpecError([_problem(model, document, detail) for detail in error.errors()]) from None
 
 
+def validate_at(model: type[Model], document: Document, *path: str) -> Model:
+    """Read the part of a document below a path into a model; the problems carry the whole path."""
+    try:
+        return validate(model, document.under(*path))
+    except SpecError as error:
+        raise SpecError(problem.below(dotted(path)) for problem in error.problems) from None
+
+
 def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -> Problem:
     location = tuple(part for part in detail["loc"] if not (isinstance(part, str) and "[" in part))
     location = _trim(location, document.data)
@@ -299,10 +307,10 @@ def catalogue(kind: str, folder: str = "") -> Mapping[str, Path]:
     return MappingProxyType({path.stem: path for path in sorted((data_folder(kind) / folder).rglob("*.yaml"))})
 
 
-def find(kind: str, name: str, base: Path | None = None, folder: str = "") -> Path:
+def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     """Path of a shipped file by name, or of a user's file by path (relative to `base`, then to the current folder).
 
-    Raises CrossflowError naming the known names, of a sub-folder alone where one is given, when there is no such file.
+    Raises CrossflowError naming the known names, of some sub-folders alone where they are given, when there is no such file.
     """
     shipped = catalogue(kind)
     if name in shipped:
@@ -313,7 +321,7 @@ def find(kind: str, name: str, base: Path | None = None, folder: str = "") -> Pa
             return candidate
     if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
-    known = catalogue(kind, folder)
+    known = [known for folder in folders or ("",) for known in catalogue(kind, folder)]
     there = f"known: {', '.join(known) or 'none'} (or give the path of a YAML file)"
     raise CrossflowError(f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, known)}; {there}")
 

@@ -226,8 +226,16 @@ def predict(scenario: Scenario) -> Prediction:
 
 
 def extrapolated(scenario: Scenario) -> bool:
-    """Whether the result leaves what measured data cover: a device or a model that nobody here has measured."""
-    return scenario.workload.model not in getattr(scenario.system, "measured", ())
+    """Whether the result leaves what measured data cover: a device, a model or a task that nobody here has measured.
+
+    Training runs that were measured are of decoders of language without experts, in 16 bits, all of them trained.
+    """
+    measured, workload = getattr(scenario.system, "measured", ()), scenario.workload
+    if not isinstance(workload, TransformerSpec):
+        return workload.model not in measured
+    dense = workload.head == "language" and workload.causal and workload.encoder is None and workload.experts is None
+    usual = workload.task == "training" and not workload.frozen and workload.dtype in ("bf16", "fp16")
+    return not ("training" in measured and dense and usual)
 
 
 def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:

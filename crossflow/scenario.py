@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, ar
 from crossflow.cost.profile import Profile, read_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.files import Document, FileModel
-from crossflow.mapping import Network, wired
+from crossflow.mapping import Network, topology_of, wired
 from crossflow.parallel import Plan, Strategy, transform
 from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.parallel.plan import ORDER
@@ -271,24 +271,27 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
 def from_document(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
     """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
     document = spelled_out(document)
-    top = files.validate(ScenarioFile, document)
     problems: list[Problem] = []
     system = workload = strategy = stack = None
     system_document = document
+    try:
+        top = files.validate(ScenarioFile, document)
+    except SpecError as error:
+        raise SpecError([*error.problems, *_problems_of_sections(document, base, error.problems)]) from None
     try:
         if like is not None and like.document.data["system"] == document.data["system"]:
             system, system_document = like.system, like.system_document
         else:
             system, system_document = resolve(document.under("system"), base)
     except SpecError as error:
-        problems += [_below("system", problem) for problem in error.problems]
+        problems += [problem.below("system") for problem in error.problems]
     try:
         if like is not None and like.document.data["workload"] == document.data["workload"]:
             workload = like.workload
         else:
             workload = _workload(document.under("workload"), base)
     except SpecError as error:
-        problems += [_below("workload", problem) for problem in error.problems]
+        problems += [problem.below("workload") for problem in error.problems]
     try:
         strategy = read_strategy(_found_schedule(top.strategy, base), workload, system)
     except StrategyError as error:
@@ -296,7 +299,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     try:
         stack = _stack(top.software, workload, document, base)
     except SpecError as error:
-        problems += [_below("software", problem) for problem in error.problems]
+        problems += [problem.below("software") for problem in error.problems]
     except CrossflowError as error:
         problems.append(document.problem(("software",), str(error)))
     if problems or system is None or workload is None:
@@ -333,11 +336,25 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         base=base,
         profile=profile,
     )
-    try:
-        scenario.network()
-    except CrossflowError as error:
-        raise SpecError([document.problem(("system", "network"), str(error))]) from None
+    for level, nodes in zip(("intra", "inter"), scenario.nodes, strict=True):
+        try:
+            topology_of(getattr(system.network, level), nodes)
+        except CrossflowError as error:
+            raise SpecError([document.problem(("system", "network", level), str(error))]) from None
     return scenario
+
+
+def _problems_of_sections(document: Document, base: Path | None, known: Sequence[Problem]) -> list[Problem]:
+    """What is wrong inside the system and the workload of a file whose top level is wrong already."""
+    found: list[Problem] = []
+    sections: dict[str, Callable[[Document, Path | None], object]] = {"system": resolve, "workload": _workload}
+    for section, read in sections.items():
+        if isinstance(document.data, Mapping) and section in document.data and not any(p.path == section for p in known):
+            try:
+                read(document.under(section), base)
+            except SpecError as error:
+                found += [problem.below(section) for problem in error.problems]
+    return found
 
 
 def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) -> str | Mapping[str, Any] | None:
@@ -401,11 +418,6 @@ def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLib
         raise CrossflowError("no quantity of the technology library stands here")
     changed: TechLibrary = with_quantity(library, path, quantity.read(value))
     return changed
-
-
-def _below(section: str, problem: Problem) -> Problem:
-    path = f"{section}.{problem.path}" if problem.path else section
-    return Problem(file=problem.file, line=problem.line, path=path, message=problem.message)
 
 
 def _check_order(order: tuple[str, ...], strategy: Strategy, document: Document) -> None:

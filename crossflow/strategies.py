@@ -81,7 +81,14 @@ def _check_of_any_workload(written: str | Mapping[str, Any]) -> None:
             problems.append(error)
         else:
             return
-    raise problems[0]
+    raise problems[_of_a_graph(written) - 1]
+
+
+def _of_a_graph(written: str | Mapping[str, Any]) -> bool:
+    """Whether what cannot be read was meant for a graph of kernels rather than for a transformer."""
+    if isinstance(written, str):
+        return re.match(r"(RC|CR)\b|[dp]\d", written.strip(), re.IGNORECASE) is not None
+    return is_hierarchy(written) or bool({"kernel", "kp1", "kp2", "lp"} & set(written))
 
 
 def read_plan(written: str | Mapping[str, Any], workload: TransformerSpec) -> Plan:

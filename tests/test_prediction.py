@@ -121,6 +121,34 @@ def test_a_model_that_was_never_measured_is_extrapolated(lstm):
     assert crossflow.predict(lstm("d8", "dgx-a100", workload=SMALL)).to_dict()["extrapolated"]
 
 
+@pytest.mark.parametrize(
+    ("template", "workload", "extrapolated"),
+    [
+        ("dgx-a100", {"model": "llama2-7b"}, False),
+        ("dgx-h100", {"model": "gpt3-5b", "dtype": "fp16"}, False),
+        ("dgx-b200", {"model": "llama3-8b"}, False),
+        ("a10", {"model": "mpt-125m"}, True),  # a device
+        ("dgx-h100", {"model": "mixtral-8x7b"}, True),  # experts
+        ("dgx-a100", {"model": "vit-l"}, True),
+        ("dgx-a100", {"model": "bert-large"}, True),
+        ("dgx-h100", {"model": "llama2-7b", "dtype": "fp8"}, True),
+        ("dgx-h100", {"model": "llama2-7b", "task": "prefill"}, True),
+        ("dgx-h100", {"model": "llama2-7b", "frozen": ["layers:0-3"]}, True),
+    ],
+)
+def test_training_runs_that_were_measured_are_of_dense_decoders(template, workload, extrapolated):
+    scenario = crossflow.from_dict({"system": {"template": template, "devices": 1}, "workload": {"global_batch": 1, **workload}})
+    assert crossflow.predict(scenario).to_dict()["extrapolated"] is extrapolated
+
+
+def test_what_a_prediction_says_cannot_be_written_over(gemm):
+    """Arrays that later evaluations share with it would change them."""
+    score = crossflow.predict(gemm()).score
+    for values in (score.step_time, *score.architecture.values(), *score.memory.values(), *score.communication.values()):
+        with pytest.raises(ValueError, match="read-only"):
+            values[...] = 0.0
+
+
 # ------------------------------------------------------------------------------------------ provenance
 
 

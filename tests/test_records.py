@@ -215,3 +215,21 @@ def test_numbers_in_csv_are_those_of_the_json(folder):
     records.finish(folder, RUN)
     with (folder / "points.csv").open() as stream:
         assert [float(row["step_time_s"]) for row in csv.DictReader(stream)] == [row["step_time_s"] for row in ROWS]
+
+
+def test_files_of_an_earlier_run_give_way_to_those_of_the_next(folder):
+    mine, other = folder / "best.json", folder / "notes.txt"
+    mine.write_text("{}")
+    other.write_text("somebody's")
+    records.finish(folder, RUN, [mine])
+    records.start(folder, {**RUN, "name": "t"}, resume=False)
+    assert (mine.exists(), other.read_text()) == (False, "somebody's")
+
+
+def test_a_run_record_names_no_file_outside_its_folder(folder, tmp_path):
+    (tmp_path / "precious").write_text("x")
+    records.finish(folder, RUN)
+    record = json.loads((folder / records.RUN).read_text())
+    (folder / records.RUN).write_text(json.dumps({**record, "files": ["../precious"]}))
+    records.start(folder, RUN, resume=False)
+    assert (tmp_path / "precious").exists()

@@ -211,5 +211,39 @@ def test_a_shape_that_does_not_hold_the_nodes_is_told_where_it_stands(write):
     with pytest.raises(SpecError) as found:
         crossflow.load(write(text))
     (problem,) = found.value.problems
-    assert (problem.line, problem.path) == (5, "system.network")
+    assert (problem.line, problem.path) == (6, "system.network.intra")
     assert problem.message == "torus3d shape 5x5x5 holds 125 nodes, the system has 64"
+
+
+def test_a_network_that_is_set_is_blamed_on_the_setting(write):
+    with pytest.raises(SpecError, match=re.escape("--set system.network.inter={topology: torus2d, shape: [3, 3]}: system.network.inter: ")):
+        crossflow.load(write(GOOD), ["system.network.inter={topology: torus2d, shape: [3, 3]}"])
+
+
+def test_a_wrong_workload_makes_no_plan_wrong(write):
+    text = """
+        system: dgx-a100
+        workload: {model: gpt3-175b, dtype: bf17}
+        strategy: {tp: 8, zero: 4}
+        """
+    with pytest.raises(SpecError) as found:
+        crossflow.load(write(text))
+    assert [problem.path for problem in found.value.problems] == ["workload.dtype", "strategy"]
+    assert found.value.problems[1].message == "zero must be one of 0, 1, 2, 3, got 4"
+
+
+def test_a_wrong_key_hides_no_problem_of_the_sections(write):
+    text = """
+        softwre: nemo
+        system: {template: dgx-h10, nodes: 2}
+        workload: {model: gpt3-175c}
+        strategy: tp8
+        """
+    with pytest.raises(SpecError) as found:
+        crossflow.load(write(text))
+    first, system, workload = found.value.problems
+    assert (first.line, first.message[:21]) == (2, "unknown key 'softwre'")
+    assert system.path == "system.template"
+    assert "dgx-h100" in system.message
+    assert "gpt3-175b" not in system.message  # which is no system
+    assert (workload.path, workload.line) == ("workload.model", 4)

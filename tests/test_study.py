@@ -282,3 +282,28 @@ def test_unknown_keys_of_a_study_are_told_with_what_was_meant(refused):
 def test_no_jobs_are_refused(written, tmp_path):
     with pytest.raises(CrossflowError, match=r"^--jobs must be at least 1, got 0$"):
         run_study(written({POWER: ["300 W"]}), out=tmp_path / "o", jobs=0)
+
+
+LAYERED = {"system": {"template": "dgx-a100", "nodes": 4}, "workload": {"model": "llama2-7b", "global_batch": 96}, "strategy": "dp32"}
+
+
+def test_every_wrong_strategy_of_a_sweep_is_told(refused):
+    said = refused({"strategy": ["tp8-dp4", "tp3", "foo", {"zero": 4}]}, scenario=LAYERED)
+    assert "'foo' is not understood" in said
+    assert "zero must be one of 0, 1, 2, 3, got 4" in said
+
+
+def test_a_strategy_that_divides_nothing_is_blamed_on_the_strategies(refused):
+    said = refused({"workload.sequence": [2048, 4096], "strategy": ["tp8-dp4", "tp5-dp1"]}, scenario=LAYERED)
+    assert "sweep.strategy: workload.sequence = 2048, strategy = tp5-dp1: " in said
+
+
+def test_what_no_range_is_is_told_with_its_path(refused):
+    assert "sweep.workload.sequence: the key 'from' is missing" in refused({"workload.sequence": {"space": 4}}, scenario=LAYERED)
+    assert "'legal' belongs in the space of a search" in refused({"strategy": "legal"}, scenario=LAYERED)
+
+
+def test_one_objective_needs_no_list(written, tmp_path):
+    searches = {"every": {"searcher": "exhaustive"}}
+    path = written({}, scenario=LAYERED, space={"strategy": ["tp8-dp4", "dp32-z3"]}, objectives="step_time_s", searches=searches)
+    assert [objective.name for objective in read_study(path).runs[0].problem.objectives] == ["step_time_s"]

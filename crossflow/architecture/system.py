@@ -85,14 +85,14 @@ def _template(document: Document, base: Path | None) -> Document:
         return _with_device(document.under("template"), base)
     if not isinstance(named, str):
         raise SpecError([document.problem(("template",), f"expected a template name, a path or a mapping, got {named!r}")])
-    path = _found("templates", named, base, document, "template")
+    path = _found("templates", named, base, document, "template", "systems", "devices", "generated")
     return _with_device(files.read_yaml(path), path.parent)
 
 
-def _found(kind: str, name: str, base: Path | None, document: Document, key: str) -> Path:
+def _found(kind: str, name: str, base: Path | None, document: Document, key: str, *folders: str) -> Path:
     """Path of the file that a key of a document names; SpecError at that key when there is none."""
     try:
-        return files.find(kind, name, base)
+        return files.find(kind, name, base, *folders)
     except CrossflowError as error:
         raise SpecError([document.problem((key,), str(error))]) from None
 
@@ -109,7 +109,7 @@ def _with_device(document: Document, base: Path | None) -> Document:
         return files.merge(device, document.without(*_OF_THE_FILE))
     document = files.merge(_fabrics(), document)
     if data.get("kind") == "datasheet" and "family" in data:
-        family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family"))
+        family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
         return files.merge(family.without("kind", "name", "title"), document)
     return document
 

@@ -82,18 +82,18 @@ def kernel_times(
 Identity = tuple[str, str, Sequence[str]]  # op, data type, and shape at every design point
 
 
-def kernel_shapes(kernels: Kernels, dtype: str, wide: str) -> tuple[list[Identity], list[Identity], list[Identity]]:
-    """What identifies every product, pass and fused attention, as profiles name them."""
+def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Identity], list[Identity], list[Identity]]:
+    """What identifies every product, pass and fused attention, as profiles name them; `unscaled` as of `wide_type`."""
     products, passes, scores = list[Identity](), list[Identity](), list[Identity]()
     points = range(kernels.n)
     for one, sizes in zip(kernels.products, kernels.product_sizes.swapaxes(0, 1), strict=True):
         op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
-        products.append((op, wide if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
+        products.append((op, unscaled if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
     for (*_, launches), moved in zip(kernels.passes, kernels.pass_sizes[0], strict=True):
         passes.append(("pass", "", [pass_shape(size, launches) for size in moved]))
     for one_, sizes in zip(kernels.scores, filled([one[5:] for one in kernels.scores], kernels.n), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
-        scores.append((op, wide, [attention_shape(*sizes[:, i]) for i in points]))
+        scores.append((op, unscaled, [attention_shape(*sizes[:, i]) for i in points]))
     return products, passes, scores
 
 

@@ -15,7 +15,7 @@ from crossflow.mapping.placement import (
 )
 from crossflow.mapping.rings import has_chain, rings
 from crossflow.mapping.topology import SINGLE, Network, Topology, most_square
-from crossflow.mapping.wiring import wired
+from crossflow.mapping.wiring import topology_of, wired
 
 __all__ = [
     "PIPELINE_AXES",
@@ -35,5 +35,6 @@ __all__ = [
     "rings",
     "routed_edges",
     "to_networkx",
+    "topology_of",
     "wired",
 ]

@@ -26,7 +26,8 @@ def _built(kind: str, nodes: int, shape: tuple[int, ...]) -> Topology:
         raise StrategyError(str(error)) from None
 
 
-def _topology(level: NetworkLevel, nodes: int) -> Topology:
+def topology_of(level: NetworkLevel, nodes: int) -> Topology:
+    """Wiring of one level among so many nodes; StrategyError where it does not hold them."""
     kind = level.topology or FABRIC_TOPOLOGY[level.fabric]
     if nodes == 1:
         return Topology(kind="single", nodes=1)
@@ -39,4 +40,4 @@ def _topology(level: NetworkLevel, nodes: int) -> Topology:
 
 def wired(spec: NetworkSpec, per_node: int, nodes: int) -> Network:
     """Network of `nodes` nodes (packages, servers) of `per_node` devices."""
-    return Network(package=_topology(spec.intra, per_node), cluster=_topology(spec.inter, nodes))
+    return Network(package=topology_of(spec.intra, per_node), cluster=topology_of(spec.inter, nodes))

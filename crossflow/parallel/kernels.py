@@ -67,10 +67,14 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernels:
-    """Kernels of all units of a model; each value broadcasts to (n,).
+    """Kernels and messages of all units of a model; each value broadcasts to (n,).
 
-    `products` are of `Product`, `passes` (unit, phase, bytes, flops, launches),
-    `scores` of `Scores`: operations, bytes, blocks and shape of fused attention.
+    Attributes
+    ----------
+    units, n : names of the units, and number of design points.
+    products, scores : matrix products, and fused attention.
+    passes : what passes over memory once: unit, phase, bytes, operations, launches.
+    messages : collectives of the units.
     """
 
     units: tuple[str, ...]

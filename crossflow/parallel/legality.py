@@ -159,11 +159,11 @@ def _named(plan: Plan, kind: Type) -> str:
 def _no_own_tensor(plan: Plan) -> str | None:
     """Why layer types cannot have tensor degrees of their own."""
     for kind, key in OWN_TENSOR.items():
-        ranks = getattr(plan, key) or plan.tp
+        ranks = getattr(plan, key)
+        if ranks in (0, plan.tp):  # as the plan's
+            continue
         if plan.tp % ranks:
             return f"tp = {plan.tp} does not divide by {key} = {ranks}"
-        if ranks == plan.tp:
-            continue
         below = f"{key} = {ranks} below tp = {plan.tp} needs"
         if not plan.sequence_parallel:
             return f"{below} sequence_parallel: true, which gives every tensor rank tokens of its own"

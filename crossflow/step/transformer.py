@@ -6,11 +6,11 @@ The pipeline is walked slot by slot (`crossflow.timeline.pipeline`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from crossflow.arrays import Array, divide
+from crossflow.arrays import Array, Index, divide
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL
 from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type, unit_times
@@ -36,20 +36,24 @@ def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | 
     machine : device, network and software; its quantities may vary over the n points too.
     held, task : memory of the step and what it computes, worked out here where they are not given.
     """
-    n, found = len(layout), dict[str, Array]()
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack) if task is None else task)
-        shapes = steps.task.shapes
-        for shape in shapes:
-            parts = _pipeline(job, layout, machine, steps, shape)
-            for name, values in parts.items() if len(shapes) > 1 else ():
-                found.setdefault(name, np.zeros((*np.shape(values)[:-1], n)))[..., shape.at] = values
-            found = found or parts
-    _endless(found)
-    return _outcome(layout, machine, steps, found, memory(job, layout, machine) if held is None else held)
+        parts = [(shape.at, _pipeline(job, layout, machine, steps, shape)) for shape in steps.task.shapes]
+        found = parts[0][1] if len(parts) == 1 else _scattered(parts, len(layout))
+        _endless(found)
+        return _outcome(layout, machine, steps, found, memory(job, layout, machine) if held is None else held)
 
 
-def _endless(found: dict[str, Array]) -> None:
+def _scattered(parts: Sequence[tuple[Index, Mapping[str, Array]]], n: int) -> dict[str, Array]:
+    """Values of some points each, as values of all n."""
+    found = {name: np.zeros((*values.shape[:-1], n)) for name, values in parts[0][1].items()}
+    for at, values in parts:
+        for name, whole in found.items():
+            whole[..., at] = values[name]
+    return found
+
+
+def _endless(found: Mapping[str, Array]) -> None:
     """Say of steps without end that communication never ends, and nothing of what it would have left to other parts."""
     endless = ~np.isfinite(found["total"])
     if endless.any():

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from crossflow import files
-from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
-from crossflow.strategies import ANY
+from crossflow.strategies import ANY, read_strategy
 from crossflow.study import searches, sweeps
 from crossflow.study.plots.words import label
 from crossflow.study.spaces import check_names, check_path, plot_columns
@@ -118,12 +118,18 @@ def _check_values(spec: StudyFile, scenario: Scenario, values: Mapping[str, list
 
 def _value_problems(scenario: Scenario, path: str, values: Sequence[Any], document: Document) -> list[Problem]:
     """What is wrong with the values of one path, each by itself."""
+    found = []
     try:
         check_path(path)
         check_names(scenario, path, values)
     except CrossflowError as error:
-        return [document.problem(("sweep", path), str(error).removeprefix(f"{path}: "))]
-    return []
+        found.append(str(error).removeprefix(f"{path}: "))
+    for value in values if path == "strategy" else ():
+        try:
+            read_strategy(value, scenario.workload, scenario.system)
+        except CrossflowError as error:
+            found.append(str(error).removeprefix("strategy: "))
+    return [document.problem(("sweep", path), message) for message in dict.fromkeys(found)]
 
 
 def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], document: Document, strategies: bool) -> list[Problem]:
@@ -137,8 +143,21 @@ def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], d
                 check_strategy(made)
         except CrossflowError as error:
             where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
-            return [document.problem(("sweep", next(iter(settings), "")), f"{where}: {error}")]
+            return [document.problem(("sweep", _blamed(settings, error)), f"{where}: {_said(error)}")]
     return []
+
+
+def _blamed(settings: Mapping[str, Any], error: CrossflowError) -> str:
+    """The swept path at which an error of a combination lies: the strategy's for one of a strategy, else the first."""
+    about = isinstance(error, StrategyError) or (isinstance(error, SpecError) and any(p.path == "strategy" for p in error.problems))
+    return "strategy" if about and "strategy" in settings else next(iter(settings), "")
+
+
+def _said(error: CrossflowError) -> str:
+    """What an error says, without the place in a scenario whose values the combination has changed."""
+    if not isinstance(error, SpecError):
+        return str(error)
+    return "; ".join(": ".join(part for part in (problem.path, problem.message) if part) for problem in error.problems)
 
 
 def _column_problems(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> list[Problem]:

@@ -87,6 +87,9 @@ def start(out: Path, run: Mapping[str, Any], resume: bool) -> bool:
             f"{out} holds an unfinished run of {earlier.get('name')}; continue it with --resume, or give another folder with --out"
         )
     files.write_text(out / RUN, json.dumps({**run, "finished": False}, indent=2) + "\n")
+    for name in earlier.get("files", ()) if earlier is not None and not goes_on else ():
+        if (out / name).resolve().is_relative_to(out.resolve()):
+            (out / name).unlink(missing_ok=True)  # results of the earlier run, which would not be of this one
     if not goes_on or not (out / POINTS).exists():
         files.write_text(out / POINTS, "")
     return goes_on
@@ -146,10 +149,11 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
     return (row for _, _, row in scan(path))
 
 
-def finish(out: Path, run: Mapping[str, Any]) -> list[Path]:
-    """Write the points as CSV, and mark the run as finished."""
+def finish(out: Path, run: Mapping[str, Any], written: Sequence[Path] = ()) -> list[Path]:
+    """Write the points as CSV, and mark the run as finished, with the names of the files `written` beside."""
     write_csv(out / POINTS, out / TABLE)
-    files.write_text(out / RUN, json.dumps({**run, "finished": True}, indent=2) + "\n")
+    names = sorted(path.relative_to(out).as_posix() for path in written)
+    files.write_text(out / RUN, json.dumps({**run, "finished": True, "files": names}, indent=2) + "\n")
     return [out / POINTS, out / TABLE, out / RUN]
 
 

@@ -112,7 +112,7 @@ def run_study(
         written.append(folder / name)
     for plot in study.spec.plots:
         written += draw(plot, view, folder)
-    written = [*records.finish(folder, record), *written]
+    written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
 
 

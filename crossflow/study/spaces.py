@@ -67,9 +67,8 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
     options: list[Options] = []
     # Strategies come last: which are legal depends on the devices and models to choose from.
     for path, given in sorted(entries.items(), key=lambda entry: entry[0] == "strategy"):
-        place = document.under("space", path) if isinstance(given, Mapping) else document
         try:
-            entry = _entry(path, given, place, scenario, options)
+            entry = _entry(path, given, document, scenario, options)
             {Range: ranges, Shares: shares, Options: options}[type(entry)].append(entry)  # type: ignore[attr-defined]
         except SpecError:
             raise
@@ -104,10 +103,10 @@ def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
     return found
 
 
-def _entry(path: str, given: Any, place: Document, scenario: Scenario, options: list[Options]) -> Range | Shares | Options:
+def _entry(path: str, given: Any, document: Document, scenario: Scenario, options: list[Options]) -> Range | Shares | Options:
     check_path(path)
     if path in SHARES:
-        return _shares(path, given, place, scenario)
+        return _shares(path, given, document, scenario)
     if path == "strategy" and given == "legal":
         return Options(path=path, values=_strategies(scenario, options))
     if path == "placement" and given == "all":
@@ -117,20 +116,20 @@ def _entry(path: str, given: Any, place: Document, scenario: Scenario, options: 
     if isinstance(given, list) and given:
         return _options(path, tuple(given), {}, scenario)
     if isinstance(given, Mapping) and "values" in given:
-        described = files.validate(OptionsEntry, place)
+        described = files.validate_at(OptionsEntry, document, "space", path)
         return _options(path, described.values, described.when, scenario)
     if isinstance(given, Mapping):
-        return _range(path, files.validate(RangeEntry, place), place, scenario)
+        return _range(path, files.validate_at(RangeEntry, document, "space", path), document, scenario)
     words = {"strategy": ", or 'legal' for all that fit", "placement": ", or 'all' for every order of the axes"}.get(path, "")
     raise CrossflowError(f"expected a list of values, {{values: ..., when: ...}} or {{from: ..., to: ...}}{words}; got {given!r}")
 
 
-def _shares(path: str, given: Any, place: Document, scenario: Scenario) -> Shares:
+def _shares(path: str, given: Any, document: Document, scenario: Scenario) -> Shares:
     if not isinstance(scenario.system, GeneratedSystem):
         raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
-    entry = SharesEntry(shares="all") if given == "shares" else files.validate(SharesEntry, place) if isinstance(given, Mapping) else None
-    if entry is None:
+    if given != "shares" and not isinstance(given, Mapping):
         raise CrossflowError(f"expected 'shares', or {{shares: [...], min: ..., max: ...}}; got {given!r}")
+    entry = SharesEntry(shares="all") if given == "shares" else files.validate_at(SharesEntry, document, "space", path)
     model = getattr(scenario.system.budgets, path.rsplit(".", 1)[1])
     held = [".".join(parts) for parts, _, _ in quantities(model)]
     names = held if entry.shares == "all" else list(entry.shares)
@@ -170,13 +169,13 @@ def _check_values(path: str, values: tuple[Any, ...], scenario: Scenario) -> Non
         raise CrossflowError(reasons[0])
 
 
-def _range(path: str, entry: RangeEntry, place: Document, scenario: Scenario) -> Range | Options:
+def _range(path: str, entry: RangeEntry, document: Document, scenario: Scenario) -> Range | Options:
     quantity = varied(scenario, path)
     if quantity is None or quantity.whole:
         if entry.count is None:
             raise CrossflowError("a setting that is no quantity needs a count, or a list of values")
         described = Spaced.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
-        numbers = [round(value) if isinstance(value, float) else value for value in spaced(described, place, ("space", path))]
+        numbers = [round(value) if isinstance(value, float) else value for value in spaced(described, document, ("space", path))]
         return _options(path, tuple(dict.fromkeys(numbers)), entry.when, scenario)
     low, high = (quantity.checked(parse(end, quantity.unit)) for end in (entry.start, entry.stop))
     if not low < high:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
+from crossflow import files
 from crossflow.errors import SpecError
 from crossflow.files import Document, FileModel
 from crossflow.search.settings import SearchSettings
@@ -38,6 +39,11 @@ class Uncertainty(FileModel):
     interval: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
 
 
+def _listed(given: Any) -> Any:
+    """A single column as a list of one."""
+    return (given,) if isinstance(given, str) else given
+
+
 class StudyFile(FileModel):
     """A sweep over a scenario (every combination of the values listed for each path), or searches of a space."""
 
@@ -47,7 +53,7 @@ class StudyFile(FileModel):
     scenario: Any
     sweep: Mapping[str, Any] = Field(default={}, description="values by path; every combination is a point, or is searched by itself")
     space: Mapping[str, Any] = Field(default={}, description="what searches may change, by path")
-    objectives: tuple[str, ...] | Mapping[str, Literal["minimise", "maximise"]] = Field(
+    objectives: Annotated[tuple[str, ...] | Mapping[str, Literal["minimise", "maximise"]], BeforeValidator(_listed)] = Field(
         default=("step_time_s",), min_length=1, description="columns to make small; or each with its direction"
     )
     constraints: Mapping[str, Any] = Field(default={}, description="bounds by column, such as `<= 160 kW`; `fits: false` ignores memory")
@@ -98,10 +104,9 @@ def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
     if isinstance(values, list) and values:
         return values
     if not isinstance(values, Mapping):
-        raise SpecError([document.problem(place, "expected a list of values, or {from: ..., to: ..., count: ...}")])
-    from crossflow import files
-
-    described = files.validate(Range, Document(file=document.file, data=values, lines=document.under(*place).lines))
+        words = "; 'legal' belongs in the space of a search" if path == "strategy" and values == "legal" else ""
+        raise SpecError([document.problem(place, f"expected a list of values, or {{from: ..., to: ..., count: ...}}{words}")])
+    described = files.validate_at(Range, document, *place)
     return spaced(described, document, place)
 
 
