@@ -95,6 +95,31 @@ class WhatIf:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherStrategy:
+    """Another strategy on the same devices, and what comes out.
+
+    Attributes
+    ----------
+    strategy : as text.
+    changes : what it has otherwise.
+    value, gain, bound_by, feasible, reason : as of `WhatIf`.
+    """
+
+    strategy: str
+    changes: str
+    value: float
+    gain: float
+    bound_by: str
+    feasible: bool
+    reason: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rest = {name: getattr(self, name) for name in ("strategy", "changes", "bound_by", "feasible", "reason")}
+        return {**rest, "objective": plain(self.value), "gain": plain(self.gain)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class NextBottleneck:
     """How far a parameter can be improved before something else binds.
 
@@ -149,6 +174,7 @@ class Explanation:
     pairs : the best pairs of them, by each of the factors.
     next_bottlenecks : how far the first of them lead.
     swings : the objective over the range of every parameter.
+    strategies : other strategies of a layered model, those that fit first, the largest gain first.
     notes : sentences on how to read this.
     """
 
@@ -165,6 +191,7 @@ class Explanation:
     pairs: tuple[WhatIf, ...]
     next_bottlenecks: tuple[NextBottleneck, ...]
     swings: tuple[Swing, ...]
+    strategies: tuple[OtherStrategy, ...]
     notes: tuple[str, ...]
 
     def effect(self, path: str) -> Effect:
@@ -191,6 +218,7 @@ class Explanation:
             "pairs": [pair.to_dict() for pair in self.pairs],
             "next_bottleneck": [asdict(found) for found in self.next_bottlenecks],
             "swings": [{**asdict(s), "at_low": plain(s.at_low), "at_high": plain(s.at_high)} for s in self.swings],
+            "strategies": [other.to_dict() for other in self.strategies],
             "notes": list(self.notes),
         }
 

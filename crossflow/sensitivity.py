@@ -16,10 +16,11 @@ import numpy as np
 from crossflow.architecture import GeneratedSystem
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.evaluation import evaluate
-from crossflow.explanation import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, Sides, Swing, WhatIf
+from crossflow.explanation import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
 from crossflow.parameters import Parameter, parameters
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
+from crossflow.strategies import near_strategies
 from crossflow.units import Quantity
 
 AGREEMENT = 0.01  # differences that agree within it come from a smooth function
@@ -84,8 +85,32 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
         pairs=_pairs(singles, trials, base),
         next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in top[:SCANNED]),
         swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
+        strategies=_strategies(trials, base),
         notes=_notes(scenario, base),
     )
+
+
+def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
+    """What other strategies on the same devices bring, those that fit first."""
+    scenario = trials.scenario
+    near = near_strategies(
+        scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, hosted=scenario.system.host is not None
+    )
+    if not near:
+        return ()
+    found = [
+        OtherStrategy(
+            strategy=strategy,
+            changes=changes,
+            value=outcome.value,
+            gain=trials.gain(outcome, base),
+            bound_by=outcome.bound_by,
+            feasible=outcome.reason is None,
+            reason=outcome.reason,
+        )
+        for (strategy, changes), outcome in zip(near.items(), trials.of_strategies(list(near)), strict=True)
+    ]
+    return tuple(sorted(found, key=lambda other: (not other.feasible, -other.gain)))
 
 
 def _check(start: Score, objective: str) -> None:
@@ -142,6 +167,10 @@ class _Trials:
                 points[path][i] = value
         outcomes = self._outcomes(evaluate(self.scenario, points))
         return {key: outcomes[place[tuple(move.items())]] for key, move in moves.items()}
+
+    def of_strategies(self, strategies: Sequence[str]) -> list[_Outcome]:
+        """Outcome of every strategy, all in one batch."""
+        return self._outcomes(evaluate(self.scenario, {"strategy": list(strategies)}))
 
     def _outcomes(self, score: Score) -> list[_Outcome]:
         columns = score.columns()

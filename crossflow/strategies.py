@@ -20,6 +20,7 @@ from crossflow.parallel.hierarchy import (
 )
 from crossflow.parallel.layer_types import ROLES, plan_of_roles, roles_and_options
 from crossflow.parallel.plan import DEGREES
+from crossflow.parallel.plans import neighbouring_plans
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
@@ -163,6 +164,22 @@ def strategy_problem(
     if strategy.offload and not hosted:
         return NO_HOST
     return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced, task=workload.task)
+
+
+def near_strategies(
+    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, hosted: bool
+) -> Mapping[str, str]:
+    """Strategies of a layered model on as many devices that are worth comparing with one, as text, each with what it changes.
+
+    Plans one change away from a transformer's; of a recommendation model all that divide it; of a graph of kernels none.
+    """
+    if isinstance(strategy, Hierarchy):
+        return {text: text for text in every_strategy(workload, nodes) if text != str(strategy)}
+    if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec) or (strategy.offload and not hosted):
+        return {}
+    model, batch, task = workload.transformer(), workload.global_batch, workload.task
+    found = neighbouring_plans(strategy, model, batch, node=nodes[0], task=task, balanced=balanced)
+    return {as_text(plan, workload): strategy.changes(plan) for plan in found}
 
 
 @functools.lru_cache(maxsize=16)

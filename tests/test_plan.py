@@ -15,6 +15,7 @@ from crossflow.mapping import Network, Topology, place
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan
+from crossflow.parallel.plans import neighbouring_plans
 from crossflow.parallel.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
@@ -466,3 +467,45 @@ def test_experts_and_shards_of_a_node_are_those_of_the_placement(seed):
     ):
         assert (nearest.size[0], nearest.per_node[0]) == (near, placed.route("near").package_size)
         assert (beyond.size[0], beyond.per_node[0]) == (far, placed.route("far").package_size)
+
+
+# -------------------------------------------------------------------------------------------- neighbours
+
+
+@pytest.mark.parametrize("text", ["dp8", "tp4-pp2-dp1", "tp2-dp2-pp2-mb2-z1-sp-full", "cp2-tp2-dp2", "pp4-dp2-v2-mb4"])
+@pytest.mark.parametrize("model", [MODEL, EXPERTS], ids=["dense", "experts"])
+def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model):
+    plan = parse_plan(text)
+    found = neighbouring_plans(plan, model, 64, node=8)
+    assert len(set(found)) == len(found) > 3
+    for other in found:
+        assert other != plan
+        assert other.devices == plan.devices
+        assert plan_problem(other, model, 64) is None
+        assert parse_plan(str(other)) == other
+        names = {words.split()[0] for words in plan.changes(other).split(", ")} - {"sequence_parallel"}
+        assert len(names) <= 2
+        assert names <= {"tp", "cp", "dp", "pp"} or len(names) <= 1
+
+
+def test_neighbours_of_neighbours_lead_back():
+    plan = parse_plan("tp2-dp2-pp2-mb2-z1-sp")
+    for other in neighbouring_plans(plan, MODEL, 64, node=8):
+        assert plan in neighbouring_plans(other, MODEL, 64, node=8) or other.tp == 1  # which has no sequence parallelism to keep
+
+
+def test_neighbours_keep_tensor_groups_in_a_node():
+    assert all(other.tp <= 4 for other in neighbouring_plans(parse_plan("tp4-dp4"), MODEL, 64, node=4))
+
+
+def test_neighbours_of_a_service_take_all_requests_of_a_replica():
+    found = neighbouring_plans(parse_plan("tp2-dp4").serving(64), MODEL, 64, node=8, task="decode")
+    assert {(other.dp, other.micro_batch) for other in found} >= {(8, 8), (2, 32)}
+    assert all(other.recompute == "none" and other.virtual_stages == 1 for other in found)
+
+
+def test_changes_are_told_in_words():
+    plan = parse_plan("tp8-dp2")
+    assert plan.changes(parse_plan("tp4-dp4-sp-full")) == "tp 8 to 4, dp 2 to 4, sequence_parallel off to on, recompute none to full"
+    assert plan.changes(parse_plan("tp8-dp2-offload:optimizer")) == "offload none to optimizer"
+    assert plan.changes(plan) == ""

@@ -24,7 +24,7 @@ strategy: CR-8-d64
 H100 = {"system": {"template": "h100-sxm"}, "strategy": "d1"}
 KEYS = {
     "name", "objective", "unit", "larger_is_better", "value", "feasible", "reason", "bound_by", "step", "fine_step", "limiting",
-    "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "notes",
+    "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "notes",
 }  # fmt: skip
 
 
@@ -347,3 +347,50 @@ def test_another_objective_is_told_by_name(path, capsys):
 def test_one_name_serves_both_files(tmp_path, path):
     assert main(["explain", str(path), "--plot", str(tmp_path / "a.b.svg"), "--json"]) == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.b.png", "a.b.svg"]
+
+
+# ------------------------------------------------------------------------------------------ other strategies
+
+
+GPT = {
+    "system": {"template": "a100-ib-cluster", "nodes": 64},
+    "workload": {"model": "gpt3-175b", "global_batch": 1536},
+    "strategy": "tp8-pp8-dp8-z1-sp-selective",
+}
+SERVICE = {
+    "system": {"template": "dgx-h100", "nodes": 4},
+    "workload": {"model": "mixtral-8x7b", "global_batch": 64, "task": "decode"},
+    "strategy": "tp8-dp4",
+}
+DLRM = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": "ddp", "embedding": "mp"}}
+
+
+@pytest.mark.parametrize("data", [GPT, SERVICE, DLRM], ids=["training", "service", "recommendation"])
+@pytest.mark.parametrize("objective", ["step_time_s", "samples_per_second"])
+def test_what_other_strategies_promise_is_what_they_predict(data, objective):
+    scenario = crossflow.from_dict(data)
+    explained = explain(scenario, objective)
+    start = float(crossflow.evaluate(scenario).columns()[objective][0])
+    better = 1 if objective == "samples_per_second" else -1
+    assert len(explained.strategies) > 4
+    for other in explained.strategies[:4]:
+        alone = crossflow.predict(crossflow.from_dict({**data, "strategy": other.strategy}))
+        value = float(alone.score.columns()[objective][0])
+        assert (other.value, other.feasible, other.reason) == (pytest.approx(value, rel=1e-12), alone.feasible, alone.reason)
+        assert other.gain == pytest.approx(better * (value / start - 1), abs=1e-12)
+    order = [(not other.feasible, -other.gain) for other in explained.strategies]
+    assert order == sorted(order)
+
+
+def test_a_microbatch_that_keeps_the_host_from_waiting_is_proposed(tmp_path, capsys):
+    """Small pictures one at a time: the host issues kernels more slowly than the device runs them."""
+    path = tmp_path / "vit.yaml"
+    path.write_text("system: {template: dgx-a100, nodes: 1}\nworkload: {model: vit-l, global_batch: 1024}\nstrategy: d8-z3\n")
+    assert main(["explain", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "Other strategies" in said
+    assert said[said.index("Other strategies") :].splitlines()[2].split()[:5] == ["dp8-mb2-z3", "micro_batch", "1", "to", "2"]
+
+
+def test_graphs_of_kernels_have_no_other_strategies_here(explained):
+    assert explained.strategies == ()

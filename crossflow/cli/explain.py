@@ -41,6 +41,7 @@ def sections(explanation: Explanation, top: int) -> list[RenderableType]:
         what_ifs("What if", explanation, _of_first(explanation, max(top // _FACTORS, 1))),
         what_ifs("Best pairs", explanation, _best_of_each(explanation.pairs, max(top // 5, 1))),
         next_bottlenecks(explanation.next_bottlenecks),
+        other_strategies(explanation, max(top // 2, 1)),
         Group(Text(), *(Text(note, "dim") for note in explanation.notes)),
     ]
 
@@ -112,6 +113,21 @@ def next_bottlenecks(found: Sequence[NextBottleneck]) -> Group:
         at = f"none to {sign}{end.reach:.3g}" if end.factor is None else f"{sign}{end.factor:.3g}"
         rows.append([end.path, at, end.because or "-", end.bound_by])
     return Group(page.heading("Next bottleneck"), page.indented(page.grid(rows, header=("parameter", "at", "by", "bound by"), wraps=0)))
+
+
+def other_strategies(explanation: Explanation, count: int) -> Group:
+    """The strategies near this one that fit and gain most."""
+    if not explanation.strategies:
+        return Group()
+    better = [other for other in explanation.strategies if other.feasible and other.gain > _INFLUENCE]
+    rows: list[list[RenderableType]] = []
+    for other in better[:count]:
+        changes = "" if other.changes == other.strategy else other.changes
+        rows.append([other.strategy, changes, _figure(other.value, explanation), _signed(other.gain), other.bound_by])
+    tried = f"{page.count(len(explanation.strategies))} tried on the same devices, {page.count(len(better))} of them better and feasible"
+    header = ("strategy", "change", in_words(explanation.objective), "gain", "bound by")
+    table = [page.indented(page.grid(rows, right=(2, 3), header=header, wraps=0))] if rows else []
+    return Group(page.heading("Other strategies", aside=tried), *table)
 
 
 def _of_first(explanation: Explanation, parameters: int) -> list[WhatIf]:

@@ -113,6 +113,11 @@ class Plan:
         mine = requests // self.dp
         return replace(self, micro_batch=max(mine // self.pp if mine % self.pp == 0 else mine, 1))
 
+    def changes(self, other: Plan) -> str:
+        """What another plan has otherwise, as a sentence such as ``tp 8 to 4, dp 16 to 32``."""
+        pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return ", ".join(f"{name} {_word(mine)} to {_word(its)}" for name, mine, its in pairs if mine != its)
+
     def text(self, always: Collection[str] = ()) -> str:
         """The plan as text: what differs from the defaults, and the numbers named in `always`."""
         told = {word: name for word, name in NUMBERS.items() if name in always or getattr(self, name) != _DEFAULTS[name]}
@@ -122,6 +127,13 @@ class Plan:
         lists = [prefix + "+".join(values) for prefix, values in chosen.items() if not (prefix == "apart:" and values == TYPES)]
         file = [] if self.schedule in RULES else [ORDER + self.schedule]
         return "-".join([*numbers, *words, *lists, *file]) or "dp1"
+
+
+def _word(value: Any) -> str:
+    """A value of a plan as a word."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "+".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 # A plan as text: numbers with the word before them, options as words of their own.

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import RECOMPUTE, Plan, divisors
+from crossflow.parallel.schedules import RULES
 from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 
@@ -66,6 +67,49 @@ def legal_plans(
                 if not (zero and dp == 1) and not (zero == 3 and pp > 1)
             ]
     return tuple(found)
+
+
+def neighbouring_plans(
+    plan: Plan, model: Transformer, batch: int, *, node: int, task: Task = "training", balanced: bool = False
+) -> tuple[Plan, ...]:
+    """Plans on as many devices that divide model and batch too and are one change away.
+
+    The change is a degree that grows by the smallest factor by which another can shrink, another number of ranks for the experts, of
+    samples in a microbatch or of chunks in a stage, or another option. A service takes all requests of a replica at once.
+    """
+    training = task == "training"
+    found = dict.fromkeys(_moved(plan, bool(model.experts), training=training))
+    plans = (changed if training else changed.serving(batch) if batch % changed.dp == 0 else None for changed in found)
+    return tuple(
+        changed
+        for changed in dict.fromkeys(plans)
+        if changed is not None and changed != plan and (changed.tp <= node or changed.tp <= plan.tp)
+        and plan_problem(changed, model, batch, balanced=balanced, task=task) is None
+    )  # fmt: skip
+
+
+def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
+    """Every change of one kind, whether the result divides anything or not."""
+    for more, less in itertools.permutations(("tp", "cp", "dp", "pp"), 2):
+        factors = divisors(getattr(plan, less))[1:2]
+        for factor in factors:
+            moved = replace(plan, **{more: getattr(plan, more) * factor, less: getattr(plan, less) // factor})
+            yield replace(moved, sequence_parallel=moved.tp > 1 and (plan.sequence_parallel or plan.tp == 1))
+    for name in ("ep", "micro_batch", "virtual_stages"):
+        number = getattr(plan, name)
+        if (name == "ep" and not experts) or (name != "ep" and not training) or (name == "virtual_stages" and plan.pp == 1):
+            continue
+        yield replace(plan, **{name: 2 * number})
+        if number % 2 == 0:
+            yield replace(plan, **{name: number // 2})
+    if plan.tp > 1:
+        yield replace(plan, sequence_parallel=not plan.sequence_parallel)
+    if plan.dp > 1:
+        yield from (replace(plan, zero=zero) for zero in ((0, 1, 2, 3) if training else (0, 3)))
+    if training:
+        yield from (replace(plan, recompute=recompute) for recompute in RECOMPUTE)
+    if training and plan.pp > 1 and plan.schedule in RULES:
+        yield from (replace(plan, schedule=rule) for rule in RULES if rule != "pipedream")  # whose steps are of other weights
 
 
 def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int, int, int, int]]:
