@@ -8,7 +8,6 @@ import numpy as np
 
 from crossflow.study.plots.axes import Scale, quantity, scale, unit_of
 from crossflow.study.plots.canvas import colour_of, nothing, number_axis, panels, tidy
-from crossflow.study.plots.columns import maximised
 from crossflow.study.plots.spec import ConvergencePlot
 from crossflow.study.plots.view import Convergence, View
 from crossflow.study.plots.words import short
@@ -41,7 +40,6 @@ class ConvergenceData(NamedTuple):
     title: str
     x: Scale
     y: Scale
-    rises: bool
     panels: list[ConvergencePanel]
 
 
@@ -56,7 +54,7 @@ def convergence_data(view: View, plot: ConvergencePlot) -> ConvergenceData:
     ]
     every = [value for panel in found for steps in panel.steps for value in steps.best]
     y = scale(view, objective, every, plot.y_label)
-    return ConvergenceData(plot.title, Scale(plot.x_label or "Designs evaluated", 1.0, True), y, maximised(view, objective), found)
+    return ConvergenceData(plot.title, Scale(plot.x_label or "Designs evaluated", 1.0, True), y, found)
 
 
 def _steps(found: Convergence, unit: str, plot: ConvergencePlot) -> Steps:
@@ -84,5 +82,5 @@ def draw_convergence(data: ConvergenceData) -> Figure:
         tidy(axis, "both")
         number_axis(axis.xaxis, data.x)
         number_axis(axis.yaxis, data.y)
-        axis.legend(loc="lower right" if data.rises else "upper right", fontsize=8, framealpha=0.85)
+        axis.legend(loc="best", fontsize=8, framealpha=0.85)
     return figure
