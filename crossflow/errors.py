@@ -10,6 +10,11 @@ from dataclasses import dataclass
 class CrossflowError(Exception):
     """Base of every error that is the user's to mend; the command line turns it into exit status 2."""
 
+    @property
+    def said(self) -> str:
+        """What is wrong, without its place in a file."""
+        return str(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -35,6 +40,11 @@ class SpecError(CrossflowError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    @property
+    def said(self) -> str:
+        """What is wrong, each with its path, without its place in a file."""
+        return "; ".join(": ".join(part for part in (problem.path, problem.message) if part) for problem in self.problems)
 
 
 class StrategyError(CrossflowError, ValueError):

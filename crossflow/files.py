@@ -308,11 +308,11 @@ def catalogue(kind: str, folder: str = "") -> Mapping[str, Path]:
 
 
 def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
-    """Path of a shipped file by name, or of a user's file by path (relative to `base`, then to the current folder).
+    """Path of a shipped file by name, in some sub-folders alone where they are given, or of a user's file by path.
 
-    Raises CrossflowError naming the known names, of some sub-folders alone where they are given, when there is no such file.
+    Paths are relative to `base`, then to the current folder. Raises CrossflowError naming the known names when there is no such file.
     """
-    shipped = catalogue(kind)
+    shipped = {known: path for folder in folders or ("",) for known, path in catalogue(kind, folder).items()}
     if name in shipped:
         return shipped[name]
     candidates = [Path(name)] if base is None else [base / name, Path(name)]
@@ -321,9 +321,8 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
             return candidate
     if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
-    known = [known for folder in folders or ("",) for known in catalogue(kind, folder)]
-    there = f"known: {', '.join(known) or 'none'} (or give the path of a YAML file)"
-    raise CrossflowError(f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, known)}; {there}")
+    there = f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
+    raise CrossflowError(f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, shipped)}; {there}")
 
 
 # ---------------------------------------------------------------------------------------------- overrides

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -274,35 +274,38 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     problems: list[Problem] = []
     system = workload = strategy = stack = None
     system_document = document
+    top = None
     try:
         top = files.validate(ScenarioFile, document)
     except SpecError as error:
-        raise SpecError([*error.problems, *_problems_of_sections(document, base, error.problems)]) from None
+        problems += error.problems
+    wrong = {problem.path.split(".")[0] for problem in problems}
+    given = {key: value for key, value in document.data.items() if key not in wrong} if isinstance(document.data, Mapping) else {}
     try:
-        if like is not None and like.document.data["system"] == document.data["system"]:
+        if like is not None and like.document.data["system"] == given.get("system"):
             system, system_document = like.system, like.system_document
-        else:
+        elif "system" in given:
             system, system_document = resolve(document.under("system"), base)
     except SpecError as error:
         problems += [problem.below("system") for problem in error.problems]
     try:
-        if like is not None and like.document.data["workload"] == document.data["workload"]:
+        if like is not None and like.document.data["workload"] == given.get("workload"):
             workload = like.workload
-        else:
+        elif "workload" in given:
             workload = _workload(document.under("workload"), base)
     except SpecError as error:
         problems += [problem.below("workload") for problem in error.problems]
     try:
-        strategy = read_strategy(_found_schedule(top.strategy, base), workload, system)
+        strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
     except StrategyError as error:
         problems.append(document.problem(("strategy",), str(error).removeprefix("strategy: ")))
     try:
-        stack = _stack(top.software, workload, document, base)
+        stack = _stack(given.get("software"), workload, document, base)
     except SpecError as error:
         problems += [problem.below("software") for problem in error.problems]
     except CrossflowError as error:
         problems.append(document.problem(("software",), str(error)))
-    if problems or system is None or workload is None:
+    if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
     profile = _profile(top.profile, system, workload, document, base)
     if isinstance(system, GeneratedSystem):
@@ -336,25 +339,21 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         base=base,
         profile=profile,
     )
-    for level, nodes in zip(("intra", "inter"), scenario.nodes, strict=True):
-        try:
-            topology_of(getattr(system.network, level), nodes)
-        except CrossflowError as error:
-            raise SpecError([document.problem(("system", "network", level), str(error))]) from None
+    problems += _network_problems(scenario, document)
+    if problems:
+        raise SpecError(problems)
     return scenario
 
 
-def _problems_of_sections(document: Document, base: Path | None, known: Sequence[Problem]) -> list[Problem]:
-    """What is wrong inside the system and the workload of a file whose top level is wrong already."""
-    found: list[Problem] = []
-    sections: dict[str, Callable[[Document, Path | None], object]] = {"system": resolve, "workload": _workload}
-    for section, read in sections.items():
-        if isinstance(document.data, Mapping) and section in document.data and not any(p.path == section for p in known):
-            try:
-                read(document.under(section), base)
-            except SpecError as error:
-                found += [problem.below(section) for problem in error.problems]
-    return found
+def _network_problems(scenario: Scenario, document: Document) -> Iterator[Problem]:
+    """Levels of the network that do not hold the nodes in use."""
+    for level, nodes in zip(("intra", "inter"), scenario.nodes, strict=True):
+        try:
+            topology_of(getattr(scenario.system.network, level), nodes)
+        except CrossflowError as error:
+            place = ("system", "network", level)
+            said = ((*place, key) for key in ("shape", "topology") if (*place, key) in document.lines)
+            yield document.problem(next(said, place), str(error))
 
 
 def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) -> str | Mapping[str, Any] | None:
@@ -434,6 +433,8 @@ def _workload(document: Document, base: Path | None) -> Workload:
     model = data.get("model")
     if model is None:
         raise SpecError([document.problem((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset")])
+    if not isinstance(model, str):
+        raise SpecError([document.problem(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")])
     if model not in MODELS:
         document = files.merge(_preset(str(model), document, base), document.without("model"))
         model = document.data.get("model")
@@ -462,7 +463,7 @@ def _preset(name: str, document: Document, base: Path | None) -> Document:
         path = Path(name) if base is None or Path(name).is_file() else base / name
         return huggingface_document(path)[0]
     try:
-        path = known[name] if name in known else files.find("templates", name, base)
+        path = known[name] if name in known else files.find("templates", name, base, "models")
     except CrossflowError:
         names = [*MODELS, *known]
         message = f"unknown model '{name}'{did_you_mean(name, names)}; models: {', '.join(MODELS)}; presets: {', '.join(known)}"

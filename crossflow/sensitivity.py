@@ -37,6 +37,10 @@ SHARES = (
     "cannot be built, and its time is what the share alone would bring."
 )
 
+PROFILED = (
+    "What the profile does not hold of another strategy is modelled, where this one is measured: compare strategies without a profile."
+)
+
 Move = Mapping[str, float]  # new values by path
 
 
@@ -128,6 +132,8 @@ def _check(start: Score, objective: str) -> None:
 
 def _notes(scenario: Scenario, base: _Outcome) -> tuple[str, ...]:
     notes = [ALIKE, *([SHARES] if isinstance(scenario.system, GeneratedSystem) else [])]
+    if scenario.profile is not None:
+        notes.append(PROFILED)
     if base.reason is not None:
         notes.append(f"The scenario itself is infeasible and explained as if it were not: {base.reason}.")
     return tuple(notes)

@@ -504,6 +504,13 @@ def test_neighbours_of_a_service_take_all_requests_of_a_replica():
     assert all(other.recompute == "none" and other.virtual_stages == 1 for other in found)
 
 
+def test_a_service_with_a_microbatch_of_its_own_keeps_it_but_for_one_change():
+    plan = parse_plan("tp2-dp4-mb2")
+    found = neighbouring_plans(plan, MODEL, 64, node=8, task="decode")
+    assert {other.micro_batch for other in found if other.dp != 4} == {2}
+    assert {(other.dp, other.micro_batch) for other in found} >= {(4, 1), (4, 4), (4, 16)}  # half, twice, all requests at once
+
+
 def test_changes_are_told_in_words():
     plan = parse_plan("tp8-dp2")
     assert plan.changes(parse_plan("tp4-dp4-sp-full")) == "tp 8 to 4, dp 2 to 4, sequence_parallel off to on, recompute none to full"

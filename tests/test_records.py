@@ -233,3 +233,20 @@ def test_a_run_record_names_no_file_outside_its_folder(folder, tmp_path):
     (folder / records.RUN).write_text(json.dumps({**record, "files": ["../precious"]}))
     records.start(folder, RUN, resume=False)
     assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.parametrize("listed", [None, [1], ["."], "best.json"])
+def test_a_damaged_list_of_files_removes_nothing(folder, listed):
+    (folder / "best.json").write_text("{}")
+    records.finish(folder, RUN)
+    record = json.loads((folder / records.RUN).read_text())
+    (folder / records.RUN).write_text(json.dumps({**record, "files": listed}))
+    records.start(folder, RUN, resume=False)
+    assert (folder / "best.json").exists()
+
+
+def test_a_new_run_leaves_no_table_of_the_one_before(folder):
+    records.finish(folder, RUN)
+    assert (folder / records.TABLE).exists()
+    records.start(folder, {**RUN, "name": "t"}, resume=False)
+    assert not (folder / records.TABLE).exists()

@@ -211,7 +211,7 @@ def test_a_shape_that_does_not_hold_the_nodes_is_told_where_it_stands(write):
     with pytest.raises(SpecError) as found:
         crossflow.load(write(text))
     (problem,) = found.value.problems
-    assert (problem.line, problem.path) == (6, "system.network.intra")
+    assert (problem.line, problem.path) == (6, "system.network.intra.shape")
     assert problem.message == "torus3d shape 5x5x5 holds 125 nodes, the system has 64"
 
 
@@ -247,3 +247,40 @@ def test_a_wrong_key_hides_no_problem_of_the_sections(write):
     assert "dgx-h100" in system.message
     assert "gpt3-175b" not in system.message  # which is no system
     assert (workload.path, workload.line) == ("workload.model", 4)
+
+
+def test_both_levels_of_a_network_are_told_on_the_settings_that_shape_them(write):
+    text = """
+        system: {template: tpu-v4-pod, devices: 128, network: {intra: {shape: [3, 3, 3]}}}
+        workload: {model: mpt-125m, global_batch: 128}
+        strategy: dp128
+        """
+    with pytest.raises(SpecError) as found:
+        crossflow.load(write(text), ["system.network.inter.shape=[2, 2, 2]"])
+    assert [problem.path for problem in found.value.problems] == ["system.network.intra.shape", "system.network.inter.shape"]
+    assert found.value.problems[1].file == "--set system.network.inter.shape=[2, 2, 2]"
+
+
+def test_a_wrong_key_hides_neither_the_software_nor_the_strategy(write):
+    text = """
+        fo: 1
+        system: dgx-a100
+        workload: {model: llama2-7b}
+        software: {like: nem}
+        strategy: tp8x
+        """
+    with pytest.raises(SpecError) as found:
+        crossflow.load(write(text))
+    assert [problem.path.split(".")[0] for problem in found.value.problems] == ["fo", "strategy", "software"]
+
+
+@pytest.mark.parametrize("model", [{}, ["a"], 5])
+def test_a_model_that_is_no_name_is_told(write, model):
+    with pytest.raises(SpecError, match=re.escape("workload.model: expected one of lstm, gemm, transformer, dlrm, or a preset, got")):
+        crossflow.load(write(f"system: dgx-a100\nworkload: {{model: {model}}}\nfo: 1\n"))
+
+
+@pytest.mark.parametrize(("system", "workload"), [("gpt3-175b", "mpt-125m"), ("nemo", "mpt-125m"), ("dgx-a100", "dgx-a100")])
+def test_a_template_of_another_kind_is_unknown(write, system, workload):
+    with pytest.raises(SpecError, match=r"unknown (template|model) '(gpt3-175b|nemo|dgx-a100)'"):
+        crossflow.load(write(f"system: {system}\nworkload: {workload}\n"))

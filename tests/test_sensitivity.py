@@ -392,5 +392,17 @@ def test_a_microbatch_that_keeps_the_host_from_waiting_is_proposed(tmp_path, cap
     assert said[said.index("Other strategies") :].splitlines()[2].split()[:5] == ["dp8-mb2-z3", "micro_batch", "1", "to", "2"]
 
 
+def test_where_a_plan_does_not_fit_those_that_do_are_shown(tmp_path, capsys):
+    path = tmp_path / "full.yaml"
+    path.write_text("system: {template: dgx-a100, nodes: 2}\nworkload: {model: llama2-13b, global_batch: 32}\nstrategy: dp16-z1\n")
+    explained = explain(crossflow.load(path))
+    assert main(["explain", str(path)]) == 0
+    said = capsys.readouterr().out
+    fitting = [other.strategy for other in explained.strategies if other.feasible]
+    assert not explained.feasible
+    assert len(fitting) > 2
+    assert all(strategy in said for strategy in fitting[:5])
+
+
 def test_graphs_of_kernels_have_no_other_strategies_here(explained):
     assert explained.strategies == ()

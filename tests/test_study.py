@@ -50,7 +50,7 @@ def refused(written, tmp_path):
     """Complaint about a study that is wrong; nothing may have been written."""
 
     def complaint(sweep=None, **sections):
-        path = written(sweep or {POWER: ["300 W"]}, **sections)
+        path = written({POWER: ["300 W"]} if sweep is None else sweep, **sections)
         with pytest.raises(CrossflowError) as caught:
             run_study(path, out=tmp_path / "out")
         assert not (tmp_path / "out").exists()
@@ -307,3 +307,25 @@ def test_one_objective_needs_no_list(written, tmp_path):
     searches = {"every": {"searcher": "exhaustive"}}
     path = written({}, scenario=LAYERED, space={"strategy": ["tp8-dp4", "dp32-z3"]}, objectives="step_time_s", searches=searches)
     assert [objective.name for objective in read_study(path).runs[0].problem.objectives] == ["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        {"workload": [{"model": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "fp16"}], "strategy": ["d1"]},
+        {"workload.model": ["mixtral-8x7b"], "strategy": [{"transformer": "(tp, ddp)", "experts": "(ep, ddp)"}]},
+    ],
+    ids=["another kind of workload", "a model with experts"],
+)
+def test_strategies_are_those_of_the_swept_workload(written, sweep):
+    scenario = {**LAYERED, "system": {"template": "v100"}, "strategy": "dp1"} if "workload" in sweep else LAYERED
+    if "workload" in sweep:
+        scenario["workload"] = {**scenario["workload"], "dtype": "fp16"}
+    assert len(read_study(written(sweep, scenario=scenario)).grid) == 1
+
+
+def test_a_wrong_name_in_a_space_is_told(refused):
+    searches = {"every": {"searcher": "exhaustive"}}
+    said = refused({}, scenario=LAYERED, space={"workload.model": ["llama2-7b", "foo"]}, searches=searches)
+    assert "space.workload.model: unknown model 'foo'" in said
+    assert said.count("s.yaml:") == 1

@@ -116,15 +116,17 @@ def next_bottlenecks(found: Sequence[NextBottleneck]) -> Group:
 
 
 def other_strategies(explanation: Explanation, count: int) -> Group:
-    """The strategies near this one that fit and gain most."""
+    """The strategies near this one that fit and gain most; where this one does not fit, all that do."""
     if not explanation.strategies:
         return Group()
-    better = [other for other in explanation.strategies if other.feasible and other.gain > _INFLUENCE]
+    stuck = not explanation.feasible  # then whatever fits is better
+    better = [other for other in explanation.strategies if other.feasible and (stuck or other.gain > _INFLUENCE)]
     rows: list[list[RenderableType]] = []
     for other in better[:count]:
         changes = "" if other.changes == other.strategy else other.changes
         rows.append([other.strategy, changes, _figure(other.value, explanation), _signed(other.gain), other.bound_by])
-    tried = f"{page.count(len(explanation.strategies))} tried on the same devices, {page.count(len(better))} of them better and feasible"
+    what = "feasible" if stuck else "better and feasible"
+    tried = f"{page.count(len(explanation.strategies))} tried on the same devices, {page.count(len(better))} of them {what}"
     header = ("strategy", "change", in_words(explanation.objective), "gain", "bound by")
     table = [page.indented(page.grid(rows, right=(2, 3), header=header, wraps=0))] if rows else []
     return Group(page.heading("Other strategies", aside=tried), *table)

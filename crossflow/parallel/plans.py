@@ -75,15 +75,21 @@ def neighbouring_plans(
     """Plans on as many devices that divide model and batch too and are one change away.
 
     The change is a degree that grows by the smallest factor by which another can shrink, another number of ranks for the experts, of
-    samples in a microbatch or of chunks in a stage, or another option. A service takes all requests of a replica at once.
+    samples in a microbatch or of chunks in a stage, or another option. A service that takes all requests of a replica at once goes on to.
     """
     training = task == "training"
-    found = dict.fromkeys(_moved(plan, bool(model.experts), training=training))
-    plans = (changed if training else changed.serving(batch) if batch % changed.dp == 0 else None for changed in found)
+    whole = not training and plan == plan.serving(batch)
+
+    def settled(changed: Plan) -> Plan:
+        """The change with a service's microbatch, where the change is not about that."""
+        moved = whole and changed.micro_batch == plan.micro_batch and batch % changed.dp == 0
+        return changed.serving(batch) if moved else changed
+
+    found = [settled(changed) for changed in _moved(plan, bool(model.experts), training=training)]
     return tuple(
         changed
-        for changed in dict.fromkeys(plans)
-        if changed is not None and changed != plan and (changed.tp <= node or changed.tp <= plan.tp)
+        for changed in dict.fromkeys([*found, *(() if training else (plan.serving(batch),))])
+        if changed != plan and (changed.tp <= node or changed.tp <= plan.tp)
         and plan_problem(changed, model, batch, balanced=balanced, task=task) is None
     )  # fmt: skip
 
@@ -97,7 +103,7 @@ def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
             yield replace(moved, sequence_parallel=moved.tp > 1 and (plan.sequence_parallel or plan.tp == 1))
     for name in ("ep", "micro_batch", "virtual_stages"):
         number = getattr(plan, name)
-        if (name == "ep" and not experts) or (name != "ep" and not training) or (name == "virtual_stages" and plan.pp == 1):
+        if (name == "ep" and not experts) or (name == "virtual_stages" and (plan.pp == 1 or not training)):
             continue
         yield replace(plan, **{name: 2 * number})
         if number % 2 == 0:

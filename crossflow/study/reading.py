@@ -107,7 +107,7 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
 
 def _check_values(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> None:
     """SpecError with what no point could be made of, or no score shows, before the first point is evaluated."""
-    problems = [problem for path, given in values.items() for problem in _value_problems(scenario, path, given, document)]
+    problems = [problem for path in values for problem in _value_problems(scenario, path, values, document)]
     if not problems:
         problems = _combination_problems(scenario, values, document, strategies="strategy" not in spec.space)
     if not problems:
@@ -116,15 +116,16 @@ def _check_values(spec: StudyFile, scenario: Scenario, values: Mapping[str, list
         raise SpecError(problems)
 
 
-def _value_problems(scenario: Scenario, path: str, values: Sequence[Any], document: Document) -> list[Problem]:
-    """What is wrong with the values of one path, each by itself."""
+def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence[Any]], document: Document) -> list[Problem]:
+    """What is wrong with the values of one path, each by itself; with strategies, where the sweep leaves what they divide as it is."""
     found = []
     try:
         check_path(path)
-        check_names(scenario, path, values)
+        check_names(scenario, path, values[path])
     except CrossflowError as error:
         found.append(str(error).removeprefix(f"{path}: "))
-    for value in values if path == "strategy" else ():
+    divided = any(other.split(".")[0] in ("workload", "system") for other in values)
+    for value in values[path] if path == "strategy" and not divided else ():
         try:
             read_strategy(value, scenario.workload, scenario.system)
         except CrossflowError as error:
@@ -143,7 +144,7 @@ def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], d
                 check_strategy(made)
         except CrossflowError as error:
             where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
-            return [document.problem(("sweep", _blamed(settings, error)), f"{where}: {_said(error)}")]
+            return [document.problem(("sweep", _blamed(settings, error)), f"{where}: {error.said}")]
     return []
 
 
@@ -151,13 +152,6 @@ def _blamed(settings: Mapping[str, Any], error: CrossflowError) -> str:
     """The swept path at which an error of a combination lies: the strategy's for one of a strategy, else the first."""
     about = isinstance(error, StrategyError) or (isinstance(error, SpecError) and any(p.path == "strategy" for p in error.problems))
     return "strategy" if about and "strategy" in settings else next(iter(settings), "")
-
-
-def _said(error: CrossflowError) -> str:
-    """What an error says, without the place in a scenario whose values the combination has changed."""
-    if not isinstance(error, SpecError):
-        return str(error)
-    return "; ".join(": ".join(part for part in (problem.path, problem.message) if part) for problem in error.problems)
 
 
 def _column_problems(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> list[Problem]:

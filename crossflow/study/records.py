@@ -86,13 +86,24 @@ def start(out: Path, run: Mapping[str, Any], resume: bool) -> bool:
         raise CrossflowError(
             f"{out} holds an unfinished run of {earlier.get('name')}; continue it with --resume, or give another folder with --out"
         )
+    if earlier is not None and not goes_on:
+        _remove_results(out, earlier)
     files.write_text(out / RUN, json.dumps({**run, "finished": False}, indent=2) + "\n")
-    for name in earlier.get("files", ()) if earlier is not None and not goes_on else ():
-        if (out / name).resolve().is_relative_to(out.resolve()):
-            (out / name).unlink(missing_ok=True)  # results of the earlier run, which would not be of this one
     if not goes_on or not (out / POINTS).exists():
         files.write_text(out / POINTS, "")
     return goes_on
+
+
+def _remove_results(out: Path, earlier: Mapping[str, Any]) -> None:
+    """Remove what an earlier run wrote beside its points, and their table: none of it would be of the next one."""
+    listed = earlier.get("files")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    for path in (out / name for name in (*names, TABLE)):
+        if path.is_file() and path.resolve().is_relative_to(out.resolve()):
+            try:
+                path.unlink()
+            except OSError as error:
+                raise CrossflowError(f"{path} cannot be replaced ({error}); give another folder with --out") from None
 
 
 def _read_run(out: Path) -> dict[str, Any] | None:

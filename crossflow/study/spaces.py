@@ -29,6 +29,7 @@ from crossflow.units import parse
 SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
 VARIABLE = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")  # sections of a scenario that vary
+FILES = ("workload.model", "system.template")  # settings that name files: a wrong name is wrong whatever else is chosen
 _BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
 
 
@@ -164,7 +165,9 @@ def _check_values(path: str, values: tuple[Any, ...], scenario: Scenario) -> Non
         try:
             variant(scenario, {path: value, "strategy": ANY})
         except CrossflowError as error:
-            reasons.append(str(error))
+            if path in FILES and isinstance(error, SpecError) and any(problem.path == path for problem in error.problems):
+                raise CrossflowError(error.said) from None
+            reasons.append(error.said)
     if len(reasons) == len(values):
         raise CrossflowError(reasons[0])
 
