@@ -225,11 +225,30 @@ def predict(scenario: Scenario) -> Prediction:
     return Prediction(scenario=scenario, score=evaluate(scenario))
 
 
+# Of a scenario's system, what leaves the device itself as it is in its template.
+AROUND = {
+    "template",
+    "name",
+    "title",
+    "notes",
+    "devices",
+    "nodes",
+    "devices_per_node",
+    "max_nodes",
+    "network",
+    "host",
+    "operation",
+    "node_power",
+}
+
+
 def extrapolated(scenario: Scenario) -> bool:
     """Whether the result leaves what measured data cover: a device, a model or a task that nobody here has measured.
 
     Training runs that were measured are of decoders of language without experts, in 16 bits, all of them trained.
     """
+    if set(scenario.document.data["system"]) - AROUND:  # the device is another one than the measured
+        return True
     measured, workload = getattr(scenario.system, "measured", ()), scenario.workload
     if not isinstance(workload, TransformerSpec):
         return workload.model not in measured

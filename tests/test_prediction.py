@@ -141,6 +141,15 @@ def test_training_runs_that_were_measured_are_of_dense_decoders(template, worklo
     assert crossflow.predict(scenario).to_dict()["extrapolated"] is extrapolated
 
 
+@pytest.mark.parametrize(
+    ("change", "extrapolated"),
+    [({"network": {"inter": {"bandwidth": "50 GB/s"}}}, False), ({"levels": {"memory": {"bandwidth": "10 TB/s"}}}, True)],
+    ids=["network", "memory"],
+)
+def test_a_device_that_is_changed_was_not_measured(gemm, change, extrapolated):
+    assert crossflow.predict(gemm("dgx-a100", "d8", system=change)).to_dict()["extrapolated"] is extrapolated
+
+
 def test_what_a_prediction_says_cannot_be_written_over(gemm):
     """Arrays that later evaluations share with it would change them."""
     score = crossflow.predict(gemm()).score
