@@ -64,59 +64,59 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhatIf:
-    """Parameters improved by a factor, each in the direction that helps, and what then comes out.
+class Answer:
+    """What comes out of a changed scenario.
+
+    Attributes
+    ----------
+    value : new value of the objective; infinite where the step never ends.
+    gain : relative improvement of the objective. [1]
+    bound_by : resource that bounds the largest part of the step then.
+    feasible, reason : whether the design can be built and holds its model, and what stands against it.
+    """
+
+    value: float
+    gain: float
+    bound_by: str
+    feasible: bool
+    reason: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rest = {name: getattr(self, name) for name in ("bound_by", "feasible", "reason")}
+        return {"objective": plain(self.value), "gain": plain(self.gain), **rest}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf(Answer):
+    """Parameters improved by a factor, each in the direction that helps.
 
     Attributes
     ----------
     factor : by which each is multiplied or divided. [1]
     changes : the parameters.
-    value : new value of the objective; infinite where the step never ends.
-    gain : relative improvement of the objective. [1]
-    bound_by : resource that bounds the largest part of the step then.
-    feasible, reason : whether the design can be built and holds its model, and what stands against it.
-    obstructed : whether that is something other than what stands against the scenario itself.
+    obstructed : whether something stands against the design other than what stands against the scenario itself.
     """
 
     factor: float
     changes: tuple[Change, ...]
-    value: float
-    gain: float
-    bound_by: str
-    feasible: bool
-    reason: str | None
     obstructed: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        rest = {name: getattr(self, name) for name in ("bound_by", "feasible", "reason")}
-        changes = [change.to_dict() for change in self.changes]
-        return {"factor": self.factor, "changes": changes, "objective": plain(self.value), "gain": plain(self.gain), **rest}
+        return {"factor": self.factor, "changes": [change.to_dict() for change in self.changes], **super().to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherStrategy:
-    """Another strategy on the same devices, and what comes out.
-
-    Attributes
-    ----------
-    strategy : as text.
-    changes : what it has otherwise.
-    value, gain, bound_by, feasible, reason : as of `WhatIf`.
-    """
+class OtherStrategy(Answer):
+    """Another strategy on the same devices, as text, and what it has otherwise."""
 
     strategy: str
     changes: str
-    value: float
-    gain: float
-    bound_by: str
-    feasible: bool
-    reason: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        rest = {name: getattr(self, name) for name in ("strategy", "changes", "bound_by", "feasible", "reason")}
-        return {**rest, "objective": plain(self.value), "gain": plain(self.gain)}
+        return {"strategy": self.strategy, "changes": self.changes, **super().to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -302,9 +302,10 @@ def data_folder(kind: str) -> Path:
 
 
 @functools.cache
-def catalogue(kind: str, folder: str = "") -> Mapping[str, Path]:
-    """Shipped files of a kind by name, of one sub-folder or all; the folder is looked through once."""
-    return MappingProxyType({path.stem: path for path in sorted((data_folder(kind) / folder).rglob("*.yaml"))})
+def catalogue(kind: str, *folders: str) -> Mapping[str, Path]:
+    """Shipped files of a kind by name, of some sub-folders or all; they are looked through once."""
+    paths = (path for folder in folders or ("",) for path in sorted((data_folder(kind) / folder).rglob("*.yaml")))
+    return MappingProxyType({path.stem: path for path in paths})
 
 
 def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
@@ -312,7 +313,7 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
 
     Paths are relative to `base`, then to the current folder. Raises CrossflowError naming the known names when there is no such file.
     """
-    shipped = {known: path for folder in folders or ("",) for known, path in catalogue(kind, folder).items()}
+    shipped = catalogue(kind, *folders)
     if name in shipped:
         return shipped[name]
     candidates = [Path(name)] if base is None else [base / name, Path(name)]

@@ -97,21 +97,11 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
 def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first."""
     scenario = trials.scenario
-    near = near_strategies(
-        scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, hosted=scenario.system.host is not None
-    )
+    near = near_strategies(scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced)
     if not near:
         return ()
     found = [
-        OtherStrategy(
-            strategy=strategy,
-            changes=changes,
-            value=outcome.value,
-            gain=trials.gain(outcome, base),
-            bound_by=outcome.bound_by,
-            feasible=outcome.reason is None,
-            reason=outcome.reason,
-        )
+        OtherStrategy(strategy=strategy, changes=changes, **trials.answer(outcome, base))
         for (strategy, changes), outcome in zip(near.items(), trials.of_strategies(list(near)), strict=True)
     ]
     return tuple(sorted(found, key=lambda other: (not other.feasible, -other.gain)))
@@ -210,16 +200,15 @@ class _Trials:
 
     def what_if(self, factor: float, changes: tuple[Change, ...], outcome: _Outcome, base: _Outcome) -> WhatIf:
         """An outcome as an answer."""
-        return WhatIf(
-            factor=factor,
-            changes=changes,
-            value=outcome.value,
-            gain=self.gain(outcome, base),
-            bound_by=outcome.bound_by,
-            feasible=outcome.reason is None,
-            reason=outcome.reason,
-            obstructed=outcome.cause not in (None, base.cause),
-        )
+        obstructed = outcome.cause not in (None, base.cause)
+        return WhatIf(factor=factor, changes=changes, obstructed=obstructed, **self.answer(outcome, base))
+
+    def answer(self, outcome: _Outcome, base: _Outcome) -> dict[str, Any]:
+        """What every `Answer` says of an outcome."""
+        return {
+            "value": outcome.value, "gain": self.gain(outcome, base), "bound_by": outcome.bound_by,
+            "feasible": outcome.reason is None, "reason": outcome.reason,
+        }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ moves

@@ -166,16 +166,14 @@ def strategy_problem(
     return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced, task=workload.task)
 
 
-def near_strategies(
-    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, hosted: bool
-) -> Mapping[str, str]:
+def near_strategies(strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool) -> Mapping[str, str]:
     """Strategies of a layered model on as many devices that are worth comparing with one, as text, each with what it changes.
 
     Plans one change away from a transformer's; of a recommendation model all that divide it; of a graph of kernels none.
     """
     if isinstance(strategy, Hierarchy):
         return {text: text for text in every_strategy(workload, nodes) if text != str(strategy)}
-    if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec) or (strategy.offload and not hosted):
+    if not isinstance(strategy, Plan) or not isinstance(workload, TransformerSpec):
         return {}
     model, batch, task = workload.transformer(), workload.global_batch, workload.task
     found = neighbouring_plans(strategy, model, batch, node=nodes[0], task=task, balanced=balanced)

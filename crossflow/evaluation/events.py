@@ -216,11 +216,11 @@ def _messages(case: _Case) -> Iterator[Found]:
         often = passes if shared.sharded else updates
         for size, count in zip(shared.size[:, 0].tolist(), often.tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)
-    microbatches, between = int(layout.microbatches[0]), task.between
+    microbatches = int(layout.microbatches[0])
     ways = handovers(plan.schedule, plan.pp, plan.virtual_stages, microbatches)[: 1 + job.training]
     handed = float(ways.sum()) * microbatches / float(layout.directions[0]) * case.ranks
-    sizes, counts = (between.transfer, between.whole, between.tied), (handed * 2.0, handed, 2.0 * case.ranks)
-    for size_, count, (collective, group) in zip(sizes, counts, between.groups(layout), strict=True):
+    counts = (handed * 2.0, handed, 2.0 * case.ranks)
+    for (collective, size_, group), count in zip(task.between.each(layout), counts, strict=True):
         yield from _message(runs_on, collective, float(size_[0]), group, count)
 
 

@@ -97,8 +97,7 @@ def neighbouring_plans(
 def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
     """Every change of one kind, whether the result divides anything or not."""
     for more, less in itertools.permutations(("tp", "cp", "dp", "pp"), 2):
-        factors = divisors(getattr(plan, less))[1:2]
-        for factor in factors:
+        for factor in divisors(getattr(plan, less))[1:2]:  # the smallest prime, none of 1
             moved = replace(plan, **{more: getattr(plan, more) * factor, less: getattr(plan, less) // factor})
             yield replace(moved, sequence_parallel=moved.tp > 1 and (plan.sequence_parallel or plan.tp == 1))
     for name in ("ep", "micro_batch", "virtual_stages"):

@@ -93,9 +93,7 @@ def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
         mean = times_of(task.mean)
         times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
-    sizes, wires = task.between, machine.wires
-    groups = zip((sizes.transfer, sizes.whole, sizes.tied), Between.groups(layout), strict=True)
-    transfer, whole, tied = (wires.time(collective, size, group) for size, (collective, group) in groups)
+    transfer, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
     return Steps(
         task=task, times=times, passes=_passes(task, times, layout, machine), state=_state(job, layout, machine, task.weights),
         between=Between(transfer=transfer, whole=whole, tied=tied),
@@ -213,9 +211,8 @@ def between_measured(layout: Layout, machine: Machine, steps: Steps, handed: Arr
 
     `handed` is how often stages hand over to another one, all ranks together.
     """
-    sizes, between = steps.task.between, steps.between
-    groups = zip((sizes.transfer, sizes.whole, sizes.tied), Between.groups(layout), strict=True)
-    known = [np.nan_to_num(machine.wires.measured(name, size, group)) for size, (name, group) in groups]
+    between = steps.between
+    known = [np.nan_to_num(machine.wires.measured(*one)) for one in steps.task.between.each(layout)]
     both = 2.0 * layout.tp * layout.cp * layout.dp  # ends of a pipeline that hold a tied table
     return handed * (between.transfer + between.whole) + both * between.tied, handed * (known[0] + known[1]) + both * known[2]
 

@@ -71,10 +71,13 @@ class Between:
     whole: Array
     tied: Array
 
-    @staticmethod
-    def groups(layout: Layout) -> tuple[tuple[str, Group], ...]:
-        """Collective and group of each."""
-        return ("send_recv", layout.stages), ("all_gather", layout.tensor), ("all_reduce", layout.stages)
+    def each(self, layout: Layout) -> tuple[tuple[str, Array, Group], ...]:
+        """Collective, amount and group of `transfer`, `whole` and `tied`."""
+        return (
+            ("send_recv", self.transfer, layout.stages),
+            ("all_gather", self.whole, layout.tensor),
+            ("all_reduce", self.tied, layout.stages),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
