@@ -19,6 +19,7 @@ LAYERS = (
     ("parallel",),
     ("mapping",),
     ("cost",),
+    ("engine",),
     ("timeline",),
     ("step",),
     ("strategies", "scenario", "score"),

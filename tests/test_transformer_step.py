@@ -19,7 +19,7 @@ from crossflow.software import load_stack
 from crossflow.step import Machine
 from crossflow.step.by_layer import FIGURES
 from crossflow.step.passes import hidden_in_pieces
-from crossflow.step.slots import gathered, reduced
+from crossflow.step.sharded import UnitTimes, sharded_passes
 from crossflow.step.stages import counts
 from crossflow.step.transformer import transformer_step
 from crossflow.timeline import run_tasks
@@ -518,15 +518,23 @@ def test_shares_of_the_peak(stack):
 STREAMS = st.tuples(st.integers(1, 40), *[st.floats(1e-6, 1e2)] * 3)
 
 
+def passes(layers, c, g, r, *, ahead):
+    """Passes forward and backward through layers that compute c, gather g and reduce r each."""
+    zero, times = np.zeros((1, 1)), [np.array([[each]]) for each in (c, g, r)]
+    units = tuple(UnitTimes(before=zero, compute=times[0], arrive=times[1], leave=leave) for leave in (zero, times[2]))
+    often = np.full((3, 1, 1), float(layers))
+    forward, backward = sharded_passes(((0,),), often, (*units, zero, zero), [np.ones((1, 1))] * 2, zero, ahead=ahead)
+    return float(forward[0, 0]), float(backward[0, 0])
+
+
 @given(STREAMS)
 def test_gathering_ahead_is_two_streams(case):
     """g1 g2 ... on one stream, c1 c2 ... on the other, each c after its g."""
     layers, c, g, _ = case
     after = [()] * layers + [(i,) for i in range(layers)]
     _, ends = run_tasks([g] * layers + [c] * layers, after, ["network"] * layers + ["device"] * layers)
-    whole = [np.array([layers * c]), np.array([layers * g]), np.array([g]), np.array([float(layers)])]
-    assert gathered(*whole, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-12)
-    assert gathered(*whole, ahead=False)[0] == pytest.approx(layers * (c + g), rel=1e-12)
+    assert passes(*case, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-12)
+    assert passes(*case, ahead=False)[0] == pytest.approx(layers * (c + g), rel=1e-12)
 
 
 @given(STREAMS)
@@ -539,10 +547,8 @@ def test_reducing_behind_is_two_streams(case):
     after = [() if kind == "g" else (number["c" if kind == "r" else "g", i],) for kind, i in tasks]
     durations = [{"g": g, "r": r, "c": c}[kind] for kind, _ in tasks]
     _, ends = run_tasks(durations, after, ["device" if kind == "c" else "network" for kind, _ in tasks])
-    whole = [np.array([layers * each]) for each in (c, g, r)]
-    ends_of = {"layers": np.array([float(layers)]), "first": np.array([g]), "last": np.array([r])}
-    assert reduced(*whole, **ends_of, ahead=True)[0] == pytest.approx(ends.max(), rel=1e-9)
-    assert reduced(*whole, **ends_of, ahead=False)[0] == pytest.approx(layers * (c + g + r), rel=1e-12)
+    assert passes(*case, ahead=True)[1] == pytest.approx(ends.max(), rel=1e-9)
+    assert passes(*case, ahead=False)[1] == pytest.approx(layers * (c + g + r), rel=1e-12)
 
 
 @given(st.integers(2, 16), *[st.floats(1e-6, 1e2)] * 2)

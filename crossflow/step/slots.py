@@ -1,24 +1,26 @@
 """Slots of a transformer's pipeline, and what every stage does after its last microbatch.
 
-Every overlap is the longest path of in-order streams, written in closed form where layers are alike: of L layers that
-compute c and communicate g each, on a stream of their own, the longest path changes streams once, so that it is the one
-that changes first or last (`gathered`, `reduced`).
+Every overlap is the longest path of in-order streams: unit by unit where weights travel beside a pass (`crossflow.step.sharded`),
+in closed form where pieces are alike (`crossflow.step.offload.flow`).
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Job, Machine
 from crossflow.step.passes import Steps, share_of
+from crossflow.step.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.step.stages import Shape, row_counts
+from crossflow.step.task import OF
 
 WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gradients in the backward pass
 
@@ -93,20 +95,13 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
     plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
     plain_w = np.maximum(gpu_w, host_w)
     waits = np.stack([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
-    # Weights sharded over data ranks are gathered layer by layer, forward and backward, and their gradients reduced.
-    gather, reduce = state.gather[:, at], state.scatter[..., at].sum(axis=0)
-    depth = np.maximum(forward_of[:, 1:-1].sum(axis=1), 1.0)[:, None]
-    ahead, copied = stack.overlap.gather, None if state.copies is None else state.copies.at(at)
-    arrive, leave = gather, reduce
-    first, first_back, last = _largest(forward_of, gather), _largest(input_of, gather), _largest(weight_of, reduce)
-    if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
-        arrive, leave = fetched(gather, copied.fetched, ahead=ahead), fetched(reduce, copied.stored, ahead=ahead)
-        first, first_back = first + _largest(forward_of, copied.fetched), first_back + _largest(input_of, copied.fetched)
-        last = last + _largest(weight_of, copied.stored)
-    forward = gathered(plain_f, forward_of @ arrive, first, depth, ahead=ahead)
-    back = reduced(plain_b, input_of @ arrive, weight_of @ leave, first_back, last, depth, ahead=ahead)
-    backward = back if training else plain_b
-    if copied is not None:  # each direction of the bus is a stream: activations and gradients go down, fetched weights and activations up
+    forward, backward = plain_f, plain_b
+    if state.gather.any() or state.scatter.any() or state.copies is not None:
+        stretch = share_of(plain_f, gpu_f), share_of(plain_b, gpu_i)
+        often, blocks = np.array([forward_of, input_of, weight_of]), (block_f, block_b, block_frozen)
+        forward, backward = _beside_weights(job, machine, steps, at, often, blocks, stretch, split=split)
+    if state.copies is not None:  # each direction of the bus is a stream: activations and gradients down, weights and activations up
+        copied = state.copies.at(at)
         forward = np.maximum(forward, np.maximum(forward_of @ copied.activations, forward_of @ copied.fetched))
         upwards = input_of @ (copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, weight_of @ copied.stored) * float(training))
@@ -137,11 +132,31 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
     )  # fmt: skip
 
 
-def _largest(of: Array, amounts: Array) -> Array:
-    """Largest amount of the units that each row has, shape (rows, n)."""
-    if not amounts.any():
-        return np.zeros((len(of), amounts.shape[1]))
-    return np.asarray(np.where(of[:, :, None] > 0, amounts, 0.0).max(axis=1))
+def _beside_weights(
+    job: Job, machine: Machine, steps: Steps, at: Index, often: Array, blocks: Sequence[Array], stretch: Sequence[Array], *, split: bool
+) -> tuple[Array, Array]:
+    """Time of passes forward and backward beside which weights, or their copies on the host, travel, shape (rows, n). [s]
+
+    Parameters
+    ----------
+    at : the points.
+    often : how often units occur in rows: forward, and with a gradient of their inputs and weights, shape (3, rows, units). [1]
+    blocks : collectives that block forward, backward, and where weights are frozen, shape (collectives, units, n). [s]
+    stretch : time of each row over that of its device, forward and backward, where the host is slower, shape (rows, n). [1]
+    split : whether weight gradients are slots of their own.
+    """
+    passes, state, ahead = steps.passes, steps.state, machine.stack.overlap.gather
+    gather, reduce = state.gather[:, at], state.scatter[..., at].sum(axis=0)
+    arrive, leave, copied = gather, reduce, None if state.copies is None else state.copies.at(at)
+    if copied is not None:  # a shard comes from the host before it is gathered, and its gradients go there
+        arrive, leave = fetched(gather, copied.fetched, ahead=ahead), fetched(reduce, copied.stored, ahead=ahead)
+    device, nothing = passes.device[..., at].sum(axis=0), np.zeros_like(gather)
+    before, block = [one[OF["all_gather"]] for one in blocks], [one.sum(axis=0) for one in blocks]
+    forward = UnitTimes(before=before[0], compute=device[0] + block[0] - before[0], arrive=arrive, leave=nothing)
+    backward = UnitTimes(before=before[1], compute=device[1] + block[1] - before[1], arrive=arrive, leave=leave)
+    weight = nothing if split else passes.weight[..., at].sum(axis=0)
+    first = gather + (nothing if copied is None else copied.fetched) - arrive
+    return sharded_passes(unit_groups(job.model), often, (forward, backward, weight, block[2]), stretch, first, ahead=ahead)
 
 
 def handovers(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
@@ -228,31 +243,6 @@ def _renewing(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Arr
     if machine.stack.overlap.optimizer:
         return np.zeros((shape.stages, len(shape.at)))
     return np.asarray(slots.on_stage[2] @ steps.state.regather[:, shape.at])
-
-
-def gathered(compute: Array, gathers: Array, first: Array, layers: Array, *, ahead: bool) -> Array:
-    """Time of a pass whose layers' weights arrive on a stream of their own. [s]
-
-    With L layers of c and g: the first gather then all layers, or all gathers then the last layer, max(g + L c, L g + c);
-    one after the other where nothing is gathered `ahead`.
-    """
-    if not ahead:
-        return np.asarray(compute + gathers)
-    return np.asarray(np.maximum(first + compute, gathers + compute / layers))
-
-
-def reduced(compute: Array, gathers: Array, reduces: Array, first: Array, last: Array, layers: Array, *, ahead: bool) -> Array:
-    """Time of a backward pass that gathers weights ahead and reduces gradients behind, both on one stream. [s]
-
-    With L > 1 layers of c, g and r in the order g1 g2 r1 g3 r2 ...: computing all the way, g + L c + r; communicating all the
-    way, L (g + r) + max(0, c - min(g, r)); or computing first and last and communicating between, 2 c + (L - 1) (g + r).
-    """
-    if not ahead:
-        return np.asarray(compute + gathers + reduces)
-    one, both = compute / layers, gathers + reduces
-    beside = both + np.maximum(compute - np.minimum(gathers, reduces), 0.0) / layers
-    between = np.where(layers > 1, 2.0 * one + both * (layers - 1.0) / layers, 0.0)
-    return np.asarray(np.maximum(np.maximum(first + compute + last, beside), between))
 
 
 def fetched(one: Array, other: Array, *, ahead: bool) -> Array:
