@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from products import gemm_costs, stream_costs
 
 from crossflow.architecture import architecture
-from crossflow.cost.roofline import gemm_costs, resources, stream_costs
+from crossflow.cost.roofline import resources
 from crossflow.evaluation import evaluate
 from crossflow.workload import Gemm, Stream
 

@@ -5,9 +5,9 @@ import itertools
 
 import numpy as np
 import pytest
+from products import gemm_costs
 
 from crossflow.cost import tiling
-from crossflow.cost.roofline import gemm_costs
 from crossflow.cost.tiling import Block, candidates, crossing, inside, register_accesses, traffic_by_level
 from crossflow.workload import Gemm
 

@@ -125,6 +125,17 @@ class Architecture:
         """Main memory: the farthest level."""
         return self.levels[-1]
 
+    @functools.cached_property
+    def level_table(self) -> Array:
+        """Bandwidth [B/s], latency [s] and energy [J/B] of all levels, shape (3, levels, 1, n)."""
+        columns = [[level.bandwidth, level.latency, level.energy] for level in self.levels]
+        n = max(values.size for row in columns for values in row)
+        table = np.empty((3, len(self.levels), 1, n))
+        for i, row in enumerate(columns):
+            for j, values in enumerate(row):
+                table[j, i, 0] = values
+        return table
+
     def level(self, name: str) -> Level:
         """Level by name."""
         return next(level for level in self.levels if level.name == name)

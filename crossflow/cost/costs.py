@@ -9,7 +9,7 @@ import numpy as np
 from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array, tally
 from crossflow.cost.network import MessageCosts, message_costs
-from crossflow.cost.roofline import KernelCosts, gemm_costs, least_costs, resources, stream_costs
+from crossflow.cost.roofline import KernelCosts, joined, pass_costs, product_costs, resources
 from crossflow.mapping import Placement
 from crossflow.parallel import SuperGraph, Work
 from crossflow.workload import Gemm, Stream
@@ -59,21 +59,17 @@ def cost(
     operations = list(dict.fromkeys(operation for work in graph.works for operation in work.operations))
     gemms = [operation for operation in operations if isinstance(operation, Gemm)]
     streams = [operation for operation in operations if isinstance(operation, Stream)]
-    floor = least_costs(gemms, streams, architecture, graph.dtype, graph.element)
+    floor = _kernels(gemms, streams, graph, architecture, least=True)
     kernels = floor if least else _kernels(gemms, streams, graph, architecture)
     members = _membership(graph.works, [*gemms, *streams])
-    bound = kernels.bound
-    hit = bound[None] == np.arange(len(architecture.levels) + 1)[:, None, None]
     messages = message_costs(graph.messages, placement, network, architecture, devices_per_node)
-    energies = np.stack(np.broadcast_arrays(*(level.energy for level in architecture.levels)))[:, None, :]
-    energy = kernels.flops * architecture.energy_per_flop[graph.dtype] + (kernels.traffic * energies).sum(axis=0)
     per_device = [np.zeros(1) if port is None else port.energy for port in (architecture.intra, architecture.inter)]
     return Costs(
         resources=resources(architecture),
         work_time=tally(members, kernels.time),
-        bound_time=np.stack([tally(members, np.where(mine, kernels.time - kernels.launch, 0.0)) for mine in hit]),
-        launch_time=members @ np.broadcast_to(kernels.launch, kernels.time.shape),
-        work_energy=members @ energy,
+        bound_time=np.stack([tally(members, bound) for bound in kernels.bound_times]),
+        launch_time=members @ kernels.launch,
+        work_energy=members @ kernels.energy,
         work_flops=members @ kernels.flops,
         memory_traffic=members @ kernels.traffic[-1],
         lower_bound=tally(members, floor.resource_times.max(axis=0)),
@@ -82,14 +78,19 @@ def cost(
     )
 
 
-def _kernels(gemms: list[Gemm], streams: list[Stream], graph: SuperGraph, architecture: Architecture) -> KernelCosts:
+def _kernels(
+    gemms: list[Gemm], streams: list[Stream], graph: SuperGraph, architecture: Architecture, *, least: bool = False
+) -> KernelCosts:
     """Costs of the distinct operations, matrix products first."""
-    parts = []
+    parts, element = [], float(graph.element)
     if gemms:
-        parts.append(gemm_costs(gemms, architecture, graph.dtype, graph.element))
+        sizes = np.array([[[getattr(gemm, name)] for gemm in gemms] for name in ("m", "n", "k")] + [[[1.0]] * len(gemms)], dtype=float)
+        result = np.array([[element * (2.0 if gemm.accumulate else 1.0)] for gemm in gemms])
+        parts.append(product_costs(sizes, result, architecture, graph.dtype, least=least))
     if streams:
-        parts.append(stream_costs(streams, architecture, graph.dtype, graph.element))
-    return _joined(parts)
+        flops, elements, launches = (np.array([[getattr(s, name)] for s in streams], float) for name in ("flops", "elements", "launches"))
+        parts.append(pass_costs(elements * element, flops, launches, architecture, graph.dtype, least=least))
+    return joined(parts)
 
 
 def _membership(works: tuple[Work, ...], operations: list[Gemm | Stream]) -> Array:
@@ -100,20 +101,3 @@ def _membership(works: tuple[Work, ...], operations: list[Gemm | Stream]) -> Arr
         for operation in work.operations:
             members[row, index[operation]] += 1
     return members
-
-
-def _joined(parts: list[KernelCosts]) -> KernelCosts:
-    """Costs of several sets of kernels as one set."""
-    n = max(part.time.shape[-1] for part in parts)
-
-    def join(name: str, axis: int) -> Array:
-        arrays = [getattr(part, name) for part in parts]
-        return np.concatenate([np.broadcast_to(array, (*array.shape[:-1], n)) for array in arrays], axis=axis)
-
-    return KernelCosts(
-        time=join("time", 0),
-        launch=join("launch", 0),
-        resource_times=join("resource_times", 1),
-        flops=join("flops", 0),
-        traffic=join("traffic", 1),
-    )

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.architecture import Architecture
-from crossflow.arrays import Array, divide
+from crossflow.arrays import Array
+from crossflow.cost.roofline import KernelCosts, joined, moving_costs
 from crossflow.workload.dlrm import Tables
 
 SECTOR = 32  # bytes that memory and cache move at least [B]
@@ -56,14 +57,10 @@ class Widths:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupCosts:
-    """Forward and backward pass over one group of tables, shape (n,): time [s], main memory's traffic [B], kernels [1]."""
+    """Forward and backward pass over one group of tables; of the latter, the sort of the rows and their update."""
 
-    forward: Array
-    backward: Array
-    forward_traffic: Array
-    backward_traffic: Array
-    forward_kernels: Array
-    backward_kernels: Array
+    forward: KernelCosts
+    backward: KernelCosts
 
 
 def row_bytes(size: Array) -> Array:
@@ -84,7 +81,7 @@ def lookup_costs(group: Tables, shard: Shard, widths: Widths, architecture: Arch
     states : optimizer of the tables: ``sgd``, ``adagrad`` (a state each parameter) or ``rowwise_adagrad`` (one a row), in fp32.
     launches : kernels of the forward pass: one a group, or one a table.
     """
-    memory, cache = architecture.memory, architecture.levels[-2] if len(architecture.levels) > 1 else architecture.memory
+    cache = architecture.levels[-2] if len(architecture.levels) > 1 else architecture.memory
     columns = np.ceil(group.width / shard.columns)
     row = row_bytes(columns * widths.table)
     looked = shard.load * shard.samples * group.lookups / (shard.tables * shard.rows)
@@ -93,9 +90,7 @@ def lookup_costs(group: Tables, shard: Shard, widths: Widths, architecture: Arch
     wanted = shard.samples * group.pooling * group.distinct / shard.rows
     missed = np.clip(1.0 - cache.capacity * cache.instances / (wanted * row), 0.0, 1.0)
     fetched = looked * (group.distinct + (1.0 - group.distinct) * missed) * row
-    launch = architecture.execution.kernel_launch
     forward_traffic = fetched + pooled * widths.output + looked * widths.index
-    forward = np.maximum(divide(forward_traffic, memory.bandwidth), divide(looked * row, cache.bandwidth)) + launches * launch
     # Sort: keys and the samples they came from, read and written once a pass, and keys once more for the histogram.
     held = np.maximum(group.count * group.rows / (shard.tables * shard.rows), 2.0)
     passes = np.ceil(np.log2(held) / RADIX)
@@ -106,13 +101,16 @@ def lookup_costs(group: Tables, shard: Shard, widths: Widths, architecture: Arch
     state = {"sgd": np.zeros(1), "rowwise_adagrad": np.full(1, 2.0 * SECTOR), "adagrad": 2.0 * row_bytes(columns * 4.0)}[states]
     updates = updated * (2.0 * row + state)
     from_cache = looked * row_bytes(columns * widths.gradient)
-    reading = np.maximum(divide(gradients + updates, memory.bandwidth), divide(from_cache, cache.bandwidth))
-    kernels = 4.0 * passes + 4.0  # of a pass of the sort: histogram, prefix sums, scatter, copy; rows, lengths, gradients, update
+    nothing = np.zeros_like(looked)
+    sort = kernel(sorting, sorting, 4.0 * passes, architecture)  # of each of its passes: histogram, prefix sums, scatter, copy
+    update = kernel(gradients + updates, from_cache, nothing + 4.0, architecture)  # rows, lengths, gradients, update
     return LookupCosts(
-        forward=forward,
-        backward=divide(sorting, memory.bandwidth) + reading + kernels * launch,
-        forward_traffic=forward_traffic,
-        backward_traffic=sorting + gradients + updates,
-        forward_kernels=np.full_like(kernels, launches),
-        backward_kernels=kernels,
+        forward=kernel(forward_traffic, looked * row, nothing + launches, architecture),
+        backward=joined([sort, update]),
     )
+
+
+def kernel(moved: Array, cached: Array, launches: Array, architecture: Architecture) -> KernelCosts:
+    """Cost of kernels that move bytes through main memory and the caches, each of shape (n,). [B]"""
+    traffic = np.stack(np.broadcast_arrays(*[cached] * (len(architecture.levels) - 1), moved))[:, None]
+    return moving_costs(traffic, launches[None], architecture)

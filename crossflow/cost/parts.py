@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
-from crossflow.arrays import Array, Index, Mask, divide, wide
+from crossflow.arrays import Array, Index
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
 from crossflow.cost.network import SWITCHED, axis_time
 from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
-from crossflow.cost.roofline import KernelCosts, searched_costs, tiled_costs, vector_rate
-from crossflow.errors import CrossflowError
+from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
 from crossflow.mapping import place, wired
-from crossflow.parallel.kernels import PHASES, Kernels, filled
+from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
-from crossflow.workload.graph import DTYPE_BYTES
 
-WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of 8-bit products (attention, the head): the first that a device has
-FIGURES = ("compute", "memory_bound", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
+FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
 PATH = tuple(field.name for field in dataclasses.fields(Path))
 
 
@@ -34,17 +31,20 @@ class PartTimes:
     Attributes
     ----------
     units : names in the order of the first axis; phases as in `PHASES`.
+    resources : compute and the memory levels, which can bind a kernel.
     compute : time of the device's kernels, launches included. [s]
-    memory_bound, launch : of it, in kernels that memory binds, and between kernels. [s]
+    bound : of it, in kernels that each of `resources` binds, shape (resources, units, phases, n). [s]
+    launch : of it, between kernels. [s]
     kernels : kernels launched. [1]
-    flops, energy, traffic : operations, their energy, and bytes of main memory. [flop], [J], [B]
+    flops, energy, traffic : operations, dynamic energy, and bytes of main memory. [flop], [J], [B]
     measured : of the time of kernels, what was measured. [s]
     products : time of every matrix product, in the order of `Kernels.products`, shape (products, n). [s]
     """
 
     units: tuple[str, ...]
+    resources: tuple[str, ...]
     compute: Array
-    memory_bound: Array
+    bound: Array
     launch: Array
     kernels: Array
     flops: Array
@@ -55,28 +55,56 @@ class PartTimes:
 
 
 def part_times(
-    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
+    kernels: Kernels,
+    architecture: Architecture,
+    stack: SoftwareStack,
+    dtype: str,
+    element: int,
+    profile: Profile | None = None,
+    *,
+    least: bool = False,
 ) -> PartTimes:
     """Cost of all kernels, added up by unit and phase; those that a profile has take the time that was measured."""
-    parts = kernel_times(kernels, architecture, stack, dtype, element, profile)
-    table = np.array([np.concatenate([part[name] for part in parts]) for name in FIGURES])
-    totals = (kernels.members @ table).reshape(len(FIGURES), len(kernels.units), len(PHASES), kernels.n)
-    return PartTimes(units=kernels.units, products=parts[0]["compute"], **dict(zip(FIGURES, totals, strict=True)))
+    names, n = resources(architecture), kernels.n
+    table, first = np.empty((len(FIGURES) + len(names), kernels.members.shape[1], n)), 0
+    for costs, known in kernel_costs(kernels, architecture, stack, dtype, element, profile, least=least):
+        here = table[:, first : first + len(costs.time)]
+        for i, values in enumerate((costs.time, costs.launch, costs.launches, costs.flops, costs.energy, costs.traffic[-1], known)):
+            here[i] = values
+        here[len(FIGURES) :] = costs.bound_times
+        first += len(costs.time)
+    totals = (kernels.members @ table).reshape(len(table), len(kernels.units), len(PHASES), n)
+    parts = dict(zip(FIGURES, totals, strict=False))
+    return PartTimes(
+        units=kernels.units, resources=names, products=table[0, : len(kernels.products)], bound=totals[len(FIGURES) :], **parts
+    )
 
 
-def kernel_times(
-    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
-) -> list[dict[str, Array]]:
-    """Costs of products, passes and, where there is any, fused attention, each by `FIGURES`, shape (kernels, n)."""
-    parts = [_products(kernels, architecture, dtype, element), _passes(kernels, architecture, dtype)]
+def kernel_costs(
+    kernels: Kernels,
+    architecture: Architecture,
+    stack: SoftwareStack,
+    dtype: str,
+    element: int,
+    profile: Profile | None = None,
+    *,
+    least: bool = False,
+) -> Iterator[tuple[KernelCosts, Array | float]]:
+    """Costs of products, then of passes, then of fused attention, and the time of each that was measured, shape (kernels, n). [s]"""
+    parts = [_products(kernels, architecture, dtype, element, least=least)] if kernels.products else []
+    if kernels.passes:
+        moved, flops, launches = kernels.pass_sizes
+        parts.append(pass_costs(moved, flops, launches, architecture, dtype, least=least))
     if kernels.scores:
-        parts.append(_scores(kernels, architecture, stack, dtype))
+        parts.append(_attention(kernels, architecture, stack, dtype, element, least=least))
     if profile is None:
-        parts = [{**part, "measured": np.zeros(part["compute"].shape)} for part in parts]
-    else:
-        shapes = kernel_shapes(kernels, dtype, wide_type(architecture, dtype))
-        parts = [_measured(part, names, profile) for part, names in zip(parts, shapes, strict=False)]
-    return parts
+        yield from ((part, 0.0) for part in parts)
+        return
+    shapes = [group for group in kernel_shapes(kernels, dtype, wide_type(architecture, dtype)) if group]
+    for part, names in zip(parts, shapes, strict=True):
+        found = np.concatenate([profile.kernels(op, type_, [shape]) for op, type_, shape in names])
+        busy, known = where_measured(np.broadcast_to(part.time - part.launch, found.shape), found)
+        yield dataclasses.replace(part, time=busy + part.launch), np.where(known, busy, 0.0)
 
 
 Identity = tuple[str, str, Sequence[str]]  # op, data type, and shape at every design point
@@ -91,122 +119,34 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
         products.append((op, unscaled if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
     for (*_, launches), moved in zip(kernels.passes, kernels.pass_sizes[0], strict=True):
         passes.append(("pass", "", [pass_shape(size, launches) for size in moved]))
-    for one_, sizes in zip(kernels.scores, filled([one[5:] for one in kernels.scores], kernels.n), strict=True):
+    for one_, sizes in zip(kernels.scores, kernels.score_shapes.swapaxes(0, 1), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
         scores.append((op, unscaled, [attention_shape(*sizes[:, i]) for i in points]))
     return products, passes, scores
 
 
-def _measured(part: dict[str, Array], names: Sequence[Identity], profile: Profile) -> dict[str, Array]:
-    """Costs with measured times in place; launches stay the model's."""
-    found = np.concatenate([profile.kernels(op, dtype, [shapes]) for op, dtype, shapes in names]) if names else np.zeros((0, 1))
-    busy, known = where_measured(part["compute"] - part["launch"], found)
-    bound = np.where(known & (part["memory_bound"] > 0), busy, part["memory_bound"])
-    return {**part, "compute": busy + part["launch"], "memory_bound": bound, "measured": np.where(known, busy, 0.0)}
+def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int, *, least: bool) -> KernelCosts:
+    """Products with their own type, and those that stay in bf16 where that is narrower.
 
-
-def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int) -> dict[str, Array]:
-    """Products with their own type, and those that stay in bf16 where that is narrower."""
+    A sum in fp32 is read and written, 4 + 4 bytes an element; a plain result writes `element`.
+    """
     keeps, sums = (np.array([getattr(product, flag) for product in kernels.products]) for flag in ("wide", "sums"))
     sizes, other = kernels.product_sizes, wide_type(architecture, dtype)
+    result = np.where(sums, 8.0, element)[:, None]
     if other == dtype or not keeps.any():
-        return _costed(sizes, sums, architecture, dtype, element)
-    places = np.argsort(keeps, kind="stable").argsort()
-    some, others = (_costed(sizes[:, of], sums[of], architecture, type_, element) for of, type_ in ((~keeps, dtype), (keeps, other)))
-    return {name: np.concatenate([some[name], others[name]])[places] for name in some}
+        return product_costs(sizes, result, architecture, dtype, least=least)
+    parts = [(~keeps, dtype), (keeps, other)]
+    costs = joined([product_costs(sizes[:, of], result[of], architecture, type_, least=least) for of, type_ in parts if of.any()])
+    return costs[np.argsort(keeps, kind="stable").argsort()]
 
 
-def wide_type(architecture: Architecture, dtype: str) -> str:
-    """Type of what keeps out of 8-bit products on a device; the type itself where it is wider, or where the device has no other."""
-    if DTYPE_BYTES[dtype] > 1:
-        return dtype
-    return next((name for name in WIDE if name in architecture.throughput), dtype)
-
-
-def _costed(sizes: Array, sums: Mask, architecture: Architecture, dtype: str, element: int) -> dict[str, Array]:
-    (m, width, k, batch), operand, shape = sizes, DTYPE_BYTES[dtype], sizes.shape[1:]
-    # Sums go to fp32 in memory, which is read and written, (4 + 4) bytes; a plain result writes `element`. In operands:
-    accumulate = np.where(sums, 8.0, element)[:, None] / operand - 1.0
-    if architecture.execution.tiles is not None:
-        activity = divide(np.ones(1), architecture.sustained_clock)
-        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
-    else:
-        costs = _searched(m, width, k, accumulate, batch, architecture, dtype, operand)
-    memory = costs.resource_times[1:].max(axis=0) > costs.resource_times[0]
-    found = {
-        "compute": costs.time, "memory_bound": np.where(memory, costs.time - costs.launch, 0.0), "launch": costs.launch,
-        "flops": costs.flops, "energy": costs.flops * architecture.energy_per_flop[dtype], "traffic": costs.traffic[-1],
-    }  # fmt: skip
-    return {name: wide(values, shape[1]) for name, values in found.items()} | {"kernels": np.ones(shape)}
-
-
-def _searched(
-    m: Array, width: Array, k: Array, accumulate: Array, batch: Array, architecture: Architecture, dtype: str, element: int
-) -> KernelCosts:
-    """Products on a device whose tiles are searched for: equal products of a batch one after the other, without their launches.
-
-    The search takes sizes of one point and devices of many, or sizes of many and one device; where both vary, point by point.
-    """
-    n = m.shape[1]
-    same = all((values == values[:, :1]).all() for values in (m, width, k, batch))
-    if same:
-        one = searched_costs(m[:, :1], width[:, :1], k[:, :1], accumulate, architecture, dtype, element)
-        return _times(one, batch[:, :1])
-    if device_points(architecture) == 1:
-        rows, columns, depth = (values.reshape(-1, 1) for values in (m, width, k))
-        one = searched_costs(rows, columns, depth, np.repeat(accumulate, n, axis=0), architecture, dtype, element)
-        shaped = {f.name: getattr(one, f.name).reshape(*getattr(one, f.name).shape[:-2], *m.shape) for f in dataclasses.fields(one)}
-        return _times(KernelCosts(**shaped), batch)
-    raise CrossflowError("a generated device and a transformer's plan cannot vary in one batch; vary them one after the other")
-
-
-def device_points(architecture: Architecture) -> int:
-    """Design points over which a device's rates vary."""
-    return max(architecture.throughput[next(iter(architecture.throughput))].size, *(level.bandwidth.size for level in architecture.levels))
-
-
-def _times(one: KernelCosts, batch: Array) -> KernelCosts:
-    """Costs of `batch` equal products, launched once."""
-    return KernelCosts(
-        time=(one.time - one.launch) * batch + one.launch,
-        launch=one.launch,
-        resource_times=one.resource_times * batch,
-        flops=one.flops * batch,
-        traffic=one.traffic * batch,
-    )
-
-
-def _passes(kernels: Kernels, architecture: Architecture, dtype: str) -> dict[str, Array]:
-    traffic, operations, count = kernels.pass_sizes
-    memory = divide(traffic, architecture.memory.bandwidth)
-    compute = divide(operations, vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
-    launch = count * architecture.execution.kernel_launch
-    work = np.maximum(memory, compute)
-    return {
-        "compute": work + launch, "memory_bound": np.where(memory >= compute, work, 0.0), "launch": launch, "kernels": count,
-        "flops": operations, "energy": operations * architecture.energy_per_flop[wide_type(architecture, dtype)], "traffic": traffic,
-    }  # fmt: skip
-
-
-def _scores(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str) -> dict[str, Array]:
-    """Fused attention: blocks of 128 queries a head, in waves over the units; a share of the sustained matrix rate."""
-    operations, traffic, count = kernels.score_sizes
-    kernel, execution = stack.attention, architecture.execution
+def _attention(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, *, least: bool) -> KernelCosts:
+    """Fused attention, as the stack's kernels use a device."""
+    kernel = stack.attention
     forward = np.array([[one.phase == "forward"] for one in kernels.scores])
     share = np.where(forward, kernel.forward_utilisation, kernel.backward_utilisation)
-    type_ = wide_type(architecture, dtype)
-    rate = architecture.throughput[type_] * execution.matrix_utilisation * architecture.sustained_clock
-    if not kernel.native:
-        rate = rate * execution.earlier_instructions
-    waves = np.ceil(count / architecture.units) * architecture.units / count
-    compute = divide(operations, rate * share) * np.minimum(waves, 4.0)
-    memory = divide(traffic, architecture.memory.bandwidth)
-    launch = np.zeros(operations.shape) + execution.kernel_launch
-    work = np.maximum(compute, memory)
-    return {
-        "compute": work + launch, "memory_bound": np.where(memory > compute, work, 0.0), "launch": launch,
-        "kernels": np.ones(work.shape), "flops": operations, "energy": operations * architecture.energy_per_flop[type_], "traffic": traffic,
-    }  # fmt: skip
+    share = share if kernel.native else share * architecture.execution.earlier_instructions
+    return attention_costs(kernels.score_sizes, kernels.score_shapes, share, architecture, dtype, element, least=least)
 
 
 # -------------------------------------------------------------------------------------------- collectives

@@ -1,48 +1,70 @@
 """Hierarchical roofline: a kernel takes as long as its slowest resource, compute or any level of memory [1]_.
 
+Three kinds of kernel are all that is priced: matrix products, fused attention, and passes over memory. They are priced here for
+every workload, so that the same work takes the same time and energy whoever asks.
+
 References
 ----------
 .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 6.1; Williams et al., CACM 52(4), 2009.
+.. [2] Dao, "FlashAttention-2", ICLR 2024, Sec. 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from crossflow.architecture import Architecture
 from crossflow.arrays import Array, Index, divide
-from crossflow.cost.tiling import register_accesses, traffic_by_level
+from crossflow.cost.tiling import Block, register_accesses, traffic_by_level
 from crossflow.cost.waves import wave_times
-from crossflow.workload import Gemm, Stream
+from crossflow.workload.graph import DTYPE_BYTES
+
+WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of 8-bit products (attention, the head): the first that a device has
+ONE = np.ones(1)
+QUERIES = 128  # queries that one block of fused attention holds [2]_
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCosts:
-    """Times of kernels and what they keep busy; arrays of shape (kernels, n) unless said.
+    """Times of kernels and what they keep busy; arrays that broadcast to (kernels, n) unless said.
 
     Attributes
     ----------
     time : with the launch. [s]
     launch : share of `time` in which nothing runs. [s]
+    launches : kernels launched. [1]
     resource_times : time that each resource would need alone, shape (1 + levels, kernels, n): compute, then the memory
         levels from the nearest to main memory. [s]
     flops : [flop]
     traffic : bytes read and written at each level, shape (levels, kernels, n). [B]
+    energy : dynamic energy of operations and of traffic at every level. [J]
     """
 
     time: Array
     launch: Array
+    launches: Array
     resource_times: Array
     flops: Array
     traffic: Array
+    energy: Array
 
     @property
     def bound(self) -> Index:
         """Index of the slowest resource: 0 compute, 1 + i level i; shape (kernels, n)."""
         return np.asarray(self.resource_times.argmax(axis=0))
+
+    @property
+    def bound_times(self) -> Array:
+        """Time in kernels that each resource binds, without launches, shape (1 + levels, kernels, n). [s]"""
+        resources = np.arange(len(self.resource_times))[:, None, None]
+        return np.asarray(np.where(self.bound == resources, self.time - self.launch, 0.0))
+
+    def __getitem__(self, kernels: Index | list[int]) -> KernelCosts:
+        """Costs of some of the kernels."""
+        return KernelCosts(**{field.name: getattr(self, field.name)[..., kernels, :] for field in fields(self)})
 
 
 def resources(architecture: Architecture) -> tuple[str, ...]:
@@ -50,29 +72,88 @@ def resources(architecture: Architecture) -> tuple[str, ...]:
     return ("compute", *(level.name for level in architecture.levels))
 
 
-def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Cost of matrix products in long runs: by the library's tiles where they are known, by tiling search elsewhere."""
-    m, n, k, accumulate = (np.array([[getattr(g, name)] for g in gemms], dtype=float) for name in ("m", "n", "k", "accumulate"))
+def joined(parts: Sequence[KernelCosts]) -> KernelCosts:
+    """Costs of several sets of kernels as one set."""
+    n = max(getattr(part, field.name).shape[-1] for part in parts for field in fields(KernelCosts))
+    ends = np.cumsum([part.time.shape[0] for part in parts]).tolist()
+    found: dict[str, Array] = {}
+    for field in fields(KernelCosts):
+        arrays = [getattr(part, field.name) for part in parts]
+        found[field.name] = np.empty((*arrays[0].shape[:-2], ends[-1], n))
+        for array, end, part in zip(arrays, ends, parts, strict=True):
+            found[field.name][..., end - len(part.time) : end, :] = array
+    return KernelCosts(**found)
+
+
+def wide_type(architecture: Architecture, dtype: str) -> str:
+    """Type of what keeps out of 8-bit products on a device; the type itself where it is wider, or where the device has no other."""
+    if DTYPE_BYTES[dtype] > 1:
+        return dtype
+    return next((name for name in WIDE if name in architecture.throughput), dtype)
+
+
+def vector_rate(architecture: Architecture, dtype: str) -> Array:
+    """Peak rate of pointwise work: of the type itself, or in fp32, which every device computes in. [flop/s]"""
+    rates = architecture.vector_throughput
+    return rates[dtype] if dtype in rates else rates.get("fp32", architecture.throughput[dtype])
+
+
+def device_points(architecture: Architecture) -> int:
+    """Design points over which a device's rates vary."""
+    return max(architecture.throughput[next(iter(architecture.throughput))].size, *(level.bandwidth.size for level in architecture.levels))
+
+
+# -------------------------------------------------------------------------------------------- matrix products
+
+
+def product_costs(sizes: Array, result: Array, architecture: Architecture, dtype: str, *, least: bool = False) -> KernelCosts:
+    """Cost of matrix products C[m, n] = A[m, k] B[k, n] in long runs.
+
+    By the library's tiles where they are known, by tiling search elsewhere.
+
+    Parameters
+    ----------
+    sizes : m, n, k, and how many equal products are launched at once, shape (4, kernels, n). [1]
+    result : bytes that an element of C moves: those of one write, or of a read and a write where it is added to, shape (kernels, 1). [B]
+    least : take the lower bound: operations at the peak rate, every operand once from main memory.
+    """
+    m, n, k, batch = sizes
+    operand = DTYPE_BYTES[dtype]
+    accumulate = result / operand - 1.0
+    if least:
+        moved = batch * operand * (m * k + k * n + m * n * (1.0 + accumulate))
+        return _least(2.0 * batch * m * n * k, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     if architecture.execution.tiles is not None:
-        return tiled_costs(m, n, k, accumulate, architecture, dtype, element, activity=divide(np.ones(1), architecture.sustained_clock))
-    return searched_costs(m, n, k, accumulate, architecture, dtype, element)
+        activity = divide(np.ones(1), architecture.sustained_clock)
+        return tiled_costs(m, n, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
+    one = searched_costs(m, n, k, accumulate, architecture, dtype, operand)
+    together = {name: getattr(one, name) * batch for name in ("resource_times", "flops", "traffic", "energy")}
+    return KernelCosts(time=(one.time - one.launch) * batch + one.launch, launch=one.launch, launches=one.launches, **together)
 
 
 def searched_costs(m: Array, n: Array, k: Array, accumulate: Array, architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Cost of matrix products of shape (kernels, 1) on a device whose tiles are searched for (`crossflow.cost.tiling`)."""
-    flops = 2.0 * m * n * k
-    # Products that differ only in whether they add to C share their tiles: the sum in C crosses every level once more.
-    distinct, which = np.unique(np.concatenate([m, n, k], axis=1), axis=0, return_inverse=True)
-    delivered, tile = traffic_by_level(distinct[:, :1], distinct[:, 1:2], distinct[:, 2:], element, architecture.levels)
+    """Cost of matrix products of shape (kernels, n) on a device whose tiles are searched for (`crossflow.cost.tiling`).
+
+    `accumulate` is what an element of C moves beyond one write, in elements, shape (kernels, 1). [1]
+    """
+    flops, moved = 2.0 * m * n * k, element * accumulate * m * n
+    sizes = np.stack(np.broadcast_arrays(m, n, k))
+    # Points that share sizes are searched for once, and points that share the device as products of one point.
+    alike, alone = bool((sizes == sizes[..., :1]).all()), device_points(architecture) == 1
+    columns = sizes[..., :1] if alike else sizes.reshape(3, -1, 1) if alone else sizes
+    # Products that differ only in what they add to C share their tiles: the sum in C crosses every level once more.
+    rows, which = np.unique(columns.swapaxes(0, 1).reshape(columns.shape[1], -1), axis=0, return_inverse=True)
+    distinct = rows.reshape(len(rows), 3, -1).swapaxes(0, 1)
+    delivered, tile = traffic_by_level(distinct[0], distinct[1], distinct[2], element, architecture.levels)
     registers = register_accesses(
-        2.0 * distinct.prod(axis=1)[:, None], tile, architecture.array_height, architecture.array_width, architecture.dataflow
+        2.0 * distinct.prod(axis=0), tile, architecture.array_height, architecture.array_width, architecture.dataflow
     )
     shape = np.broadcast_shapes(registers.shape, delivered.shape[1:])
-    delivered = np.broadcast_to(delivered, (len(delivered), *shape))
-    traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], delivered])[:, which.ravel()]
-    traffic += element * accumulate * m * n
+    traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], np.broadcast_to(delivered, (len(delivered), *shape))])
+    traffic = traffic[:, which.ravel()]
+    traffic = (traffic if alike or not alone else traffic.reshape(len(traffic), *sizes.shape[1:])) + moved
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation * architecture.sustained_clock
-    return _slowest(divide(flops, rate), traffic, flops, architecture, launches=np.ones_like(m))
+    return _slowest(divide(flops, rate), traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(m), 1)))
 
 
 def tiled_costs(
@@ -89,62 +170,109 @@ def tiled_costs(
 ) -> KernelCosts:
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`)."""
     compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity=activity, batch=batch)
-    moved = batch * element * (m * k + k * n + m * n * (1.0 + accumulate))
+    moved, flops = batch * element * (m * k + k * n + m * n * (1.0 + accumulate)), 2.0 * batch * m * n * k
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)
-    names = [level.name for level in architecture.levels]
-    shape = np.broadcast_shapes(time.shape, architecture.execution.kernel_launch.shape)
-    times, traffic = np.zeros((len(names) + 1, *shape)), np.zeros((len(names), *shape))
-    launch, flops = np.zeros((2, *shape))
-    launch += architecture.execution.kernel_launch
-    flops += 2.0 * batch * m * n * k
-    times[0], times[-2 if len(names) > 1 else -1] = compute, cache  # the last cache is the level before memory
-    times[1 + names.index("memory")] = memory
-    traffic[names.index("memory")] = moved
-    return KernelCosts(time=time + launch, launch=launch, resource_times=times, flops=flops, traffic=traffic)
-
-
-def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Cost of work that passes over data once: its bytes cross every level of memory."""
-    flops, elements, launches = (np.array([[getattr(s, name)] for s in streams], dtype=float) for name in ("flops", "elements", "launches"))
-    compute = divide(flops, vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
-    traffic = np.repeat((elements * element)[None], len(architecture.levels), axis=0)
-    return _slowest(compute, traffic, flops, architecture, launches=launches)
-
-
-def least_costs(gemms: Sequence[Gemm], streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Lower bound of kernels, products first: operations at the peak rate, compulsory traffic at main memory's bandwidth."""
-    flops = np.array([[gemm.flops] for gemm in gemms] + [[stream.flops] for stream in streams])
-    moved = [g.m * g.k + g.k * g.n + g.m * g.n * (2 if g.accumulate else 1) for g in gemms] + [s.elements for s in streams]
-    launches = np.array([[1.0]] * len(gemms) + [[float(s.launches)] for s in streams])
-    matrix = np.arange(len(flops))[:, None] < len(gemms)
-    rate = np.where(matrix, architecture.throughput[dtype], vector_rate(architecture, dtype))
-    compute, memory = np.broadcast_arrays(
-        divide(flops, rate), divide(np.array(moved)[:, None] * float(element), architecture.memory.bandwidth)
-    )
-    inner = np.zeros((len(architecture.levels) - 1, *compute.shape))
+    energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy
+    levels = len(architecture.levels)
+    times, traffic = np.zeros((levels + 1, *time.shape)), np.zeros((levels, *time.shape))
+    launches = np.ones((len(time), 1))
     launch = launches * architecture.execution.kernel_launch
-    traffic = np.concatenate([inner, np.broadcast_to(np.array(moved)[:, None] * float(element), compute.shape)[None]])
+    times[0], times[-2 if levels > 1 else -1] = compute, cache  # the last cache is the level before memory
+    times[-1], traffic[-1] = memory, moved
     return KernelCosts(
-        time=np.maximum(compute, memory) + launch,
-        launch=launch,
-        resource_times=np.concatenate([compute[None], inner, memory[None]]),
-        flops=flops,
-        traffic=traffic,
+        time=time + launch, launch=launch, launches=launches, resource_times=times, flops=flops, traffic=traffic, energy=energy
     )
 
 
-def vector_rate(architecture: Architecture, dtype: str) -> Array:
-    """Peak rate of pointwise work: of the type itself, or in fp32, which every device computes in. [flop/s]"""
-    rates = architecture.vector_throughput
-    return rates[dtype] if dtype in rates else rates.get("fp32", architecture.throughput[dtype])
+# -------------------------------------------------------------------------------------------- passes and attention
 
 
-def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Architecture, launches: Array) -> KernelCosts:
-    bandwidth = np.stack(np.broadcast_arrays(*(level.bandwidth for level in architecture.levels)))[:, None, :]
-    latency = np.stack(np.broadcast_arrays(*(level.latency for level in architecture.levels)))[:, None, :]
-    memory = divide(traffic, bandwidth) + latency * (traffic > 0)
-    shape = np.broadcast_shapes(compute.shape, memory.shape[1:])
-    times = np.concatenate([np.broadcast_to(compute, shape)[None], np.broadcast_to(memory, (len(memory), *shape))])
+def pass_costs(moved: Array, flops: Array, launches: Array, architecture: Architecture, dtype: str, *, least: bool = False) -> KernelCosts:
+    """Cost of work that passes over data once: its bytes cross every level of memory.
+
+    Parameters
+    ----------
+    moved, flops, launches : bytes, operations, and kernels that they take, shape (kernels, n). [B], [flop], [1]
+    """
+    rate, type_ = vector_rate(architecture, dtype), wide_type(architecture, dtype)
+    if least:
+        return _least(flops, moved, architecture, rate, architecture.energy_per_flop[type_], launches)
+    compute = divide(flops, rate * architecture.execution.vector_utilisation)
+    traffic = np.broadcast_to(moved, (len(architecture.levels), *moved.shape))
+    return _slowest(compute, traffic, flops, architecture, architecture.energy_per_flop[type_], launches)
+
+
+def moving_costs(traffic: Array, launches: Array, architecture: Architecture) -> KernelCosts:
+    """Cost of kernels that do nothing but move bytes through every level, shape (levels, kernels, n). [B]"""
+    nothing = np.zeros(traffic.shape[1:])
+    return _slowest(nothing, traffic, nothing, architecture, np.zeros(1), launches)
+
+
+def attention_costs(
+    sizes: Array, shapes: Array, utilisation: Array, architecture: Architecture, dtype: str, element: float, *, least: bool = False
+) -> KernelCosts:
+    """Cost of fused attention: blocks of queries in waves over the units, at a share of the sustained matrix rate [2]_.
+
+    Every block reads the keys and values that its queries see through the caches; main memory sees them once.
+
+    Parameters
+    ----------
+    sizes : operations, bytes that cross main memory, and blocks, shape (3, kernels, n). [flop], [B], [1]
+    shapes : heads of all samples, queries and keys of each, and elements of a head, shape (4, kernels, n). [1]
+    utilisation : share of the matrix rate that the kernels reach, shape (kernels, 1). [1]
+    """
+    (flops, moved, blocks), (_, length, seen, width) = sizes, shapes
+    type_, execution = wide_type(architecture, dtype), architecture.execution
+    peak, energy = architecture.throughput[type_], architecture.energy_per_flop[type_]
+    if least:
+        return _least(flops, moved, architecture, peak, energy)
+    waves = np.ceil(blocks / architecture.units) * architecture.units / blocks
+    rate = peak * execution.matrix_utilisation * architecture.sustained_clock * utilisation
+    compute = divide(flops, rate) * np.minimum(waves, 4.0)
+    levels = len(architecture.levels)
+    traffic = np.broadcast_to(moved, (levels, *moved.shape)).copy()
+    if execution.tiles is None:  # the power of a whole chip has its caches' share in it
+        queries = np.minimum(length, QUERIES)
+        # A single query reads each key once; a block of queries reads all that they see.
+        traffic[:-1] = np.where(length > 1, np.maximum(moved, flops * element / (2.0 * queries)), moved)
+        tile = Block(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE)
+        registers = register_accesses(flops, tile, architecture.array_height, architecture.array_width, architecture.dataflow)
+        traffic[0] = registers * element if levels > 1 else moved
+    return _slowest(compute, traffic, flops, architecture, energy, launches=np.ones((len(flops), 1)))
+
+
+def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Architecture, energy: Array, launches: Array) -> KernelCosts:
+    """Kernels bound by the slowest resource; `energy` is that of an operation. [J/flop]
+
+    A launch time that was measured on a device has the latency of its memory in it.
+    """
+    bandwidth, latency, per_byte = architecture.level_table
+    memory = divide(traffic, bandwidth)
+    if architecture.execution.tiles is None:
+        memory = memory + latency * (traffic > 0)
+    times = np.empty((len(memory) + 1, *np.broadcast_shapes(compute.shape, memory.shape[1:])))
+    times[0], times[1:] = compute, memory
+    return _launched(times, times.max(axis=0), traffic, flops, architecture, flops * energy + (traffic * per_byte).sum(axis=0), launches)
+
+
+def _least(
+    flops: Array, moved: Array, architecture: Architecture, rate: Array, energy: Array, launches: Array | float = 1.0
+) -> KernelCosts:
+    """Lower bound of kernels: operations at the peak `rate`, compulsory traffic at main memory's bandwidth."""
+    compute, memory = divide(flops, rate), divide(moved, architecture.memory.bandwidth)
+    levels, shape = len(architecture.levels), np.broadcast_shapes(compute.shape, memory.shape)
+    times, traffic = np.zeros((levels + 1, *shape)), np.zeros((levels, *shape))
+    times[0], times[-1], traffic[-1] = compute, memory, moved
+    spent = flops * energy + moved * architecture.memory.energy
+    return _launched(times, np.maximum(compute, memory), traffic, flops, architecture, spent, np.full((len(flops), 1), 1.0) * launches)
+
+
+def _launched(
+    times: Array, busy: Array, traffic: Array, flops: Array, architecture: Architecture, energy: Array, launches: Array
+) -> KernelCosts:
+    """Costs of kernels that are `busy` for some time. [s]"""
     launch = launches * architecture.execution.kernel_launch
-    return KernelCosts(time=times.max(axis=0) + launch, launch=launch, resource_times=times, flops=flops, traffic=traffic)
+    return KernelCosts(
+        time=busy + launch, launch=launch, launches=launches, resource_times=times, flops=flops, traffic=traffic, energy=energy
+    )

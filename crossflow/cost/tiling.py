@@ -74,7 +74,7 @@ def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Seque
 
     Parameters
     ----------
-    m, n, k : shape (gemms, 1). Dimensions. [1]
+    m, n, k : shape (gemms, n) or (gemms, 1). Dimensions. [1]
     element : size of an element. [B]
     levels : memory levels from the nearest to main memory.
 
@@ -87,11 +87,12 @@ def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Seque
     whole = Block(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work))
     room = [_room(level, work, element) for level in levels[:-1]]
     costs = [divide(np.array([element]), level.bandwidth) for level in levels[1:]]
-    points = max(array.shape[-1] for array in (*room, *costs))
+    points = max(array.shape[-1] for array in (work, *room, *costs))
     parts = []
     for start in range(0, points, CHUNK):
         here = slice(start, start + CHUNK)
-        parts.append(_search(whole, [_points(array, here) for array in room], [_points(array, here) for array in costs]))
+        block = Block(**{name: _points(part, here) for name, part in vars(whole).items()})
+        parts.append(_search(block, [_points(array, here) for array in room], [_points(array, here) for array in costs]))
     tile = Block(**{name: np.concatenate([getattr(block, name) for _, block in parts], axis=-1) for name in vars(whole)})
     return np.concatenate([moved for moved, _ in parts], axis=-1) * element, tile
 
@@ -107,7 +108,7 @@ def _room(level: Level, work: Array, element: float) -> Array:
     return np.maximum(capacity, SMALLEST)
 
 
-def _points(array: Array, part: slice) -> Array:
+def _points(array: Numbers, part: slice) -> Any:
     """Some of the design points of an array; one that has a single point for all stays."""
     return array if array.shape[-1] == 1 else array[..., part]
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, plain
-from crossflow.cost.parts import kernel_shapes, kernel_times, wide_type
+from crossflow.cost.parts import kernel_costs, kernel_shapes
 from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape
+from crossflow.cost.roofline import wide_type
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
@@ -28,7 +29,7 @@ from crossflow.parallel.layout import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step import Machine
 from crossflow.step.offload import kept_on_host
-from crossflow.step.passes import optimizer_time
+from crossflow.step.passes import optimizer_costs
 from crossflow.step.slots import handovers
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
@@ -182,13 +183,12 @@ def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
     job, runs_on, kernels = case.job, case.machine, case.task.kernels
     names, phases = _places(job), case.phases
-    times = kernel_times(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, runs_on.profile)
+    costs = kernel_costs(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, runs_on.profile)
+    times = [time for part, _ in costs for time in (part.time - part.launch)[:, 0].tolist()]
     shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype))
-    places = [[(entry[0], entry[1]) for entry in entries] for entries in (kernels.products, kernels.passes, kernels.scores)]
-    for entries, identities, part in zip(places, shapes, times, strict=False):
-        for i, ((unit, phase), (op, type_, shape)) in enumerate(zip(entries, identities, strict=True)):
-            time = float(part["compute"][i, 0] - part["launch"][i, 0])
-            yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]])
+    places = [(entry[0], entry[1]) for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
+    for (unit, phase), (op, type_, shape), time in zip(places, [one for group in shapes for one in group], times, strict=True):
+        yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]])
 
 
 def _updates(case: _Case) -> Iterator[Found]:
@@ -196,7 +196,7 @@ def _updates(case: _Case) -> Iterator[Found]:
     if not case.job.training:
         return
     owned = case.task.weights.owned
-    times, here = optimizer_time(case.job, owned, case.machine), float(1.0 - kept_on_host(case.layout, "optimizer")[0])
+    times, here = optimizer_costs(case.job, owned, case.machine).time, float(1.0 - kept_on_host(case.layout, "optimizer")[0])
     for size, time, held in zip(owned[:, 0].tolist(), times[:, 0].tolist(), case.held.tolist(), strict=True):
         if size > 0:
             yield ("optimizer", optimizer_shape(size), "", 1, ""), time, held * here * float(case.layout.updates[0])

@@ -27,7 +27,6 @@ from crossflow.strategies import read_plan, strategy_problem
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
-RESOURCES = ("compute", "memory", "launch", "host", "network", "bubble")
 BESIDE = ("workload.", "software")  # what may vary together with plans without changing the number of devices
 
 
@@ -156,7 +155,7 @@ def untimed(held: Memory) -> Outcome:
     parts = dict.fromkeys(BREAKDOWN, nothing)
     return Outcome(
         total=never, breakdown=parts, communication={}, exposed={}, memory=held.kinds, flops=nothing, model_flops=nothing, energy=nothing,
-        traffic=nothing, sent=(nothing, nothing), bound=dict.fromkeys(RESOURCES, nothing), host_memory=held.host,
+        traffic=nothing, sent=(nothing, nothing), bound={}, host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip
 
@@ -220,7 +219,7 @@ def layered_score(
     intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
     links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
     static = devices * device.static_power * elapsed
-    drawn = within_limit(outcome.energy + outcome.traffic * device.memory.energy + static, device, devices, elapsed)
+    drawn = within_limit(outcome.energy + static, device, devices, elapsed)
     energy = wide(np.where(timed, drawn + links, np.inf), n)
     peak = device.throughput[dtype] * devices
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))

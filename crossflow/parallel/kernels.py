@@ -100,6 +100,11 @@ class Kernels:
         return filled([one[2:5] for one in self.scores], self.n).swapaxes(0, 1)
 
     @functools.cached_property
+    def score_shapes(self) -> Array:
+        """Heads of all samples, queries and keys of each, and elements of a head, of every fused attention, shape (4, scores, n). [1]"""
+        return filled([one[5:9] for one in self.scores], self.n).swapaxes(0, 1)
+
+    @functools.cached_property
     def message_sizes(self) -> Array:
         """Size of every message, shape (messages, n). [B]"""
         return filled([(message.size,) for message in self.messages], self.n)[:, 0]

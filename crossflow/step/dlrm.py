@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, divide
+from crossflow.arrays import Array, divide, wide
 from crossflow.cost.lookups import LookupCosts, Shard, Widths, lookup_costs
 from crossflow.cost.parts import Wires, part_times, sent_bytes
+from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.parallel.hierarchy import Hierarchies
 from crossflow.parallel.supergraph import Collective
 from crossflow.step.outcome import Machine, Outcome
@@ -35,6 +36,7 @@ Sent = tuple[DlrmLayer, Collective]  # collectives are told apart by the layer t
 # Phases of a unit: forward; backward through its activation, where anything follows; input's and weight's gradient.
 FORWARD, ACTIVATION, INPUT, WEIGHT = range(4)
 FP32 = 4
+PRICED = ("launch", "flops", "energy", "traffic")  # figures of kernels that a step adds up
 
 
 def dlrm_job(spec: DlrmSpec) -> DlrmJob:
@@ -166,7 +168,8 @@ class _Step:
         self.sent: dict[Sent, Array] = {(layer, collective): np.zeros(self.n) for layer in DLRM_LAYERS for collective in COLLECTIVES}
         self.streams = Streams(self.n, [".".join(pair) for pair in self.sent])
         self.computed = {layer: np.zeros(self.n) for layer in DLRM_LAYERS}
-        self.sums = {name: np.zeros(self.n) for name in ("compute", "memory", "launch", "flops", "energy", "traffic", "inside", "outside")}
+        self.sums = {name: np.zeros(self.n) for name in ("launch", "flops", "energy", "traffic", "inside", "outside")}
+        self.bound = np.zeros((len(self.times.resources), self.n))  # time in kernels that each resource binds
         self.gathers: dict[int, Event] = {}
         self.pending = {kind: (np.zeros(self.n), self.streams.start) for kind in ("dense", "transformer", "experts")}
         self.reduced: list[Event] = []
@@ -197,25 +200,26 @@ class _Step:
 
     def _compute(self, unit: int, phases: Sequence[int], after: Sequence[Event]) -> Event:
         """Kernels of a unit in some phases."""
-        names = ("compute", "memory_bound", "launch", "kernels", "flops", "energy", "traffic")
-        parts = {name: getattr(self.times, name)[unit, list(phases)].sum(axis=0) for name in names}
-        self.sums["compute"] += parts["compute"] - parts["memory_bound"] - parts["launch"]
-        for name, part in {"memory": "memory_bound", **{name: name for name in ("launch", "flops", "energy", "traffic")}}.items():
-            self.sums[name] += parts[part]
-        self.computed[self.units[unit].layer] += parts["compute"]
+        parts = {name: getattr(self.times, name)[unit, list(phases)].sum(axis=0) for name in ("compute", "kernels", *PRICED)}
+        self._add(self.units[unit].layer, self.times.bound[:, unit, list(phases)].sum(axis=1), parts)
         host = self.machine.stack.host
         name = f"{self.units[unit].name} {'forward' if FORWARD in phases else 'weight gradient' if WEIGHT in phases else 'backward'}"
         return self.streams.compute(name, parts["compute"], after, parts["kernels"] * float(host.kernel[0]) + float(host.layer[0]))
 
-    def _moving(self, what: str, layer: DlrmLayer, time: Array, traffic: Array, kernels: Array, after: Sequence[Event]) -> Event:
+    def _moving(self, what: str, layer: DlrmLayer, costs: KernelCosts, after: Sequence[Event]) -> Event:
         """Kernels that memory binds: lookups, optimizer."""
-        launch = kernels * self.machine.architecture.execution.kernel_launch
-        self.sums["memory"] += np.maximum(time - launch, 0.0)
-        self.sums["launch"] += np.minimum(launch, time)
-        self.sums["traffic"] += traffic
-        self.computed[layer] += time
-        host = kernels * float(self.machine.stack.host.kernel[0])
-        return self.streams.compute(f"{layer} {what}", np.broadcast_to(time, (self.n,)), after, host)
+        figures = {"launch": costs.launch, "flops": costs.flops, "energy": costs.energy, "traffic": costs.traffic[-1]}
+        parts = {name: wide(values.sum(axis=0), self.n) for name, values in figures.items()}
+        self._add(layer, costs.bound_times.sum(axis=1), parts)
+        host = wide(costs.launches.sum(axis=0), self.n) * float(self.machine.stack.host.kernel[0])
+        return self.streams.compute(f"{layer} {what}", wide(costs.time.sum(axis=0), self.n), after, host)
+
+    def _add(self, layer: DlrmLayer, bound: Array, parts: Mapping[str, Array]) -> None:
+        """Count kernels of a layer."""
+        self.bound += bound
+        self.computed[layer] += bound.sum(axis=0) + parts["launch"]
+        for name in PRICED:
+            self.sums[name] += parts[name]
 
     def _gather(self, unit: int, after: Sequence[Event]) -> None:
         """Weights that are shared out arrive, once a pass."""
@@ -244,7 +248,7 @@ class _Step:
             self.reduced.append(indices)  # of the next batch: nothing in this step waits for them but its end
         looked = () if self.job.ahead else (indices,)
         for costs in found.costs:
-            looked = (self._moving("lookups", "embedding", costs.forward, costs.forward_traffic, costs.forward_kernels, looked),)
+            looked = (self._moving("lookups", "embedding", costs.forward, looked),)
         pooled = self._send(found.forward, "embedding", looked)
         last = self.streams.start
         for i in order:
@@ -312,7 +316,7 @@ class _Step:
         """Gradients of pooled rows have arrived: each looked-up row is updated."""
         last = (self._send(self.embedding.updates, "embedding", (ready,)),)
         for costs in self.embedding.costs:
-            last = (self._moving("update", "embedding", costs.backward, costs.backward_traffic, costs.backward_kernels, last),)
+            last = (self._moving("update", "embedding", costs.backward, last),)
         return last[0]
 
     def _optimizer(self, last: Event) -> Event:
@@ -324,10 +328,8 @@ class _Step:
             owned = self._owned(layer)
             traffic = owned * FP32 * (3.0 + 2.0 * job.optimizer_states)
             once = 1.0 if stack.fuses("optimizer", DTYPE_BYTES[job.dtype]) else 1.0 + job.optimizer_states
-            kernels = np.full(self.n, once)
-            launch = kernels * self.machine.architecture.execution.kernel_launch
-            time = once * traffic / self.machine.architecture.memory.bandwidth + launch
-            last = self._moving("optimizer", layer, time, once * traffic, kernels, (last, *self.reduced))
+            costs = pass_costs((once * traffic)[None], np.zeros((1, self.n)), np.full((1, 1), once), self.machine.architecture, job.dtype)
+            last = self._moving("optimizer", layer, costs, (last, *self.reduced))
         return last
 
     def _owned(self, layer: str) -> Array:
@@ -343,7 +345,7 @@ class _Step:
         exposed = self._exposed(waits)
         network = np.asarray(sum((waits[".".join(pair)] for pair in self.sent), np.zeros(self.n)))
         used = [name for name in COLLECTIVES if any(self.sent[layer, name].any() for layer in DLRM_LAYERS)]
-        sums, devices = self.sums, self.plans.devices
+        sums, devices, memory = self.sums, self.plans.devices, self.bound[1:].sum(axis=0)
         by_layer = {}
         for layer in DLRM_LAYERS:
             by_layer[f"{layer}.compute"] = self.computed[layer]
@@ -353,7 +355,7 @@ class _Step:
         return Outcome(
             total=total,
             breakdown={
-                "compute": sums["compute"], "memory_bound_compute": sums["memory"], "exposed_communication": network,
+                "compute": self.bound[0], "memory_bound_compute": memory, "exposed_communication": network,
                 "bubble": np.zeros(self.n), "other": sums["launch"] + host,
             },
             communication={name: _summed(self.sent, collective=name) for name in used},
@@ -365,7 +367,7 @@ class _Step:
             traffic=sums["traffic"] * devices,
             sent=(sums["inside"], sums["outside"]),
             bound={
-                "compute": sums["compute"], "memory": sums["memory"], "launch": sums["launch"], "host": host, "network": network,
+                **dict(zip(self.times.resources, self.bound, strict=True)), "launch": sums["launch"], "host": host, "network": network,
                 "bubble": np.zeros(self.n),
             },
             by_layer={name: values for name, values in by_layer.items() if values.any()},

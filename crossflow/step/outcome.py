@@ -53,10 +53,10 @@ class Outcome:
     measured : share of the time of kernels and of collectives in the passes that was measured. [1]
     host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory. [B]
     flops, model_flops : operations done on all devices, and those that the model needs (nothing computed again). [flop]
-    energy : energy of the operations on all devices. [J]
+    energy : dynamic energy of operations and memory on all devices. [J]
     traffic : bytes of main memory on all devices. [B]
     sent : bytes that one device sends inside its node, and out of it. [B]
-    bound : time of the step that each resource binds: compute, memory, launch, host, network, bubble; they add up too. [s]
+    bound : time of the step that each resource binds: compute, memory levels, launch, host, network, bubble; they add up too. [s]
     problems : design points that cannot run, each with the sentence that says why.
     """
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Mask, divide
+from crossflow.arrays import Array, Mask
 from crossflow.cost.parts import PartTimes, part_times
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
+from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.parallel.blocks import units
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Layout
@@ -22,7 +23,6 @@ from crossflow.step.task import COLLECTIVES, OF, Between, Task
 from crossflow.step.weights import Weights
 
 FORWARD, INPUT, WEIGHT = (PHASES.index(phase) for phase in ("forward", "input", "weight"))
-KINDS = ("compute", "memory", "launch")  # of which a kernel's time consists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class Passes:
 
     Attributes
     ----------
-    device : time of kernels by `KINDS`, shape (kinds, passes, units, n); the backward pass without the weights' gradients. [s]
+    device : time of kernels by what binds them (compute, memory levels) and between them, shape (kinds, passes, units, n); the backward
+        pass without the weights' gradients. [s]
     weight : the same of the weights' gradients, shape (kinds, units, n). [s]
     sent : time of collectives, shape (collectives, passes, units, n). [s]
     blocking : of it, what the device waits for when nothing hides it, shape as `sent`. [s]
@@ -60,7 +61,7 @@ class State:
         every microbatch, shape (collectives, units, n). [s]
     gather : time to gather its weights, where they are sharded. [s]
     regather : time to gather updated weights after a sharded optimizer's step. [s]
-    update : time of the optimizer on the parameters whose states the device holds. [s]
+    optimizer : cost of the optimizer on the parameters whose states the device holds.
     copies : what is copied to the host and back, where anything is kept there.
     """
 
@@ -68,8 +69,13 @@ class State:
     scatter: Array
     gather: Array
     regather: Array
-    update: Array
+    optimizer: KernelCosts
     copies: Copies | None
+
+    @property
+    def update(self) -> Array:
+        """Time of the optimizer. [s]"""
+        return self.optimizer.time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +122,9 @@ def _passes(task: Task, times: PartTimes, layout: Layout, machine: Machine) -> P
     np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, sends.ranks, 0.0))
     if machine.profile is not None:
         np.add.at(measured, (phase, unit), known)
-    parts = np.array([times.compute - times.memory_bound - times.launch, times.memory_bound, times.launch])
+    parts = np.concatenate([times.bound, times.launch[None]])
     backward = (parts * task.back).sum(axis=2)
-    backward[2] += np.where(full & _firsts(times.units), host.stall, 0.0)
+    backward[-1] += np.where(full & _firsts(times.units), host.stall, 0.0)
     blocking = sent.copy()
     blocking[:, 1] -= hides
     for i in sends.pieces:
@@ -176,7 +182,7 @@ def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> Stat
         into += time
     return State(
         reduce=reduce, scatter=scatter, gather=gather, regather=regather,
-        update=optimizer_time(job, weights.owned, machine) * (1.0 - kept_on_host(layout, "optimizer")),
+        optimizer=optimizer_costs(job, weights.owned * (1.0 - kept_on_host(layout, "optimizer")), machine),
         copies=_copies(job, layout, machine, weights.owned),
     )  # fmt: skip
 
@@ -191,14 +197,20 @@ def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies 
     )
 
 
-def optimizer_time(job: Job, owned: Array, machine: Machine) -> Array:
-    """Time of the optimizer on `owned` parameters: gradients twice (norm, step), states and master weights in fp32; or as measured. [s]"""
+def optimizer_costs(job: Job, owned: Array, machine: Machine) -> KernelCosts:
+    """Cost of the optimizer on `owned` parameters; or as measured.
+
+    Gradients are read twice (norm, step), states and master weights in fp32 are read and written.
+    """
     weight = machine.stack.weight_size(job.element)
     master = 8.0 + weight if weight < 4 else 8.0
     moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
     passes = 1.0 if machine.stack.fuses("optimizer", job.element) else 2.0
-    time = divide(passes * owned * moved, machine.architecture.memory.bandwidth)
-    return time if machine.profile is None else where_measured(time, measured_optimizer(owned, machine.profile))[0]
+    nothing = np.zeros_like(owned)
+    costs = pass_costs(passes * owned * moved, nothing, nothing, machine.architecture, job.dtype)
+    if machine.profile is None:
+        return costs
+    return dataclasses.replace(costs, time=where_measured(costs.time, measured_optimizer(owned, machine.profile))[0])
 
 
 def measured_optimizer(owned: Array, profile: Profile) -> Array:

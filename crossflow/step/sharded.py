@@ -7,6 +7,7 @@ that parts of a layer that compute and communicate for different times wait for 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -48,11 +49,6 @@ class UnitTimes:
     def row(self, row: int) -> UnitTimes:
         """Times of one row."""
         return UnitTimes(**{field.name: getattr(self, field.name)[row] for field in fields(self)})
-
-    def each(self, unit: int, count: float) -> tuple[Array, Array, Array, Array]:
-        """The same of one pass of `count`, each of shape (n,)."""
-        before, compute, arrive, leave = (getattr(self, field.name)[unit] / count for field in fields(self))
-        return before, compute, arrive, leave
 
 
 @functools.lru_cache(maxsize=256)
@@ -115,6 +111,8 @@ def _first_alike(often: Array) -> list[int]:
 def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) -> Array:
     """Time of a pass forward, of shape (n,). [s]
 
+    Kernels wait for the weights of their unit, which are gathered after those of the units before it.
+
     Parameters
     ----------
     counts : how often each unit occurs, shape (units,). [1]
@@ -122,17 +120,14 @@ def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) 
     first : time before a unit's gather, where it is the first, shape (units, n). [s]
     """
     order = _present(groups, counts)
-    begin = first[order[0][0][0]] if order else np.zeros(first.shape[1])
-    state = np.stack([np.zeros_like(begin), begin])  # when the kernels and the gathers so far are through
+    before, compute, arrive, _ = _once(order, times)
+    never = np.full_like(arrive, NO_PATH)
+    blocks = np.array([[before + compute, arrive + compute], [never, arrive]])
+    state = np.zeros((2, first.shape[1]))  # when the kernels and the gathers so far are through
+    state[1] = first[order[0][0][0]] if order else 0.0
     for units, often in order:
-        blocks = [_ahead(*times.each(unit, often)[:3]) for unit in units]
-        state = repeated(functools.reduce(chained, blocks), often, state)
+        state = repeated(functools.reduce(chained, [blocks[:, :, unit] for unit in units]), often, state)
     return np.asarray(state.max(axis=0))
-
-
-def _ahead(before: Array, compute: Array, arrive: Array) -> Array:
-    """A unit forward: kernels wait for its weights, which are gathered after those of the units before it."""
-    return np.array([[before + compute, arrive + compute], [np.full_like(arrive, NO_PATH), arrive]])
 
 
 def backward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) -> Array:
@@ -141,32 +136,33 @@ def backward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array)
     The gather of the next unit's weights is issued before this unit's gradients are reduced. Arguments as in `forward_pass`.
     """
     order = [(units[::-1], often) for units, often in reversed(_present(groups, counts))]
-    heads = [times.each(units[0], often)[2] for units, often in order]  # gathers with which groups begin
+    before, compute, arrive, leave = _once(order, times)
+    never, reduced = np.full_like(arrive, NO_PATH), np.where(leave > 0, leave, NO_PATH)
+
+    def block(unit: int, following: Array) -> Array:
+        """Kernels, the stream, and the weights of the unit that comes, of which the gather is `following`."""
+        b, c, none, behind = before[unit], compute[unit], never[unit], reduced[unit]
+        return np.array([[b + c, none, c], [b + c + behind, following + leave[unit], c + behind], [none, following, none]])
+
     nothing = np.zeros(first.shape[1])
+    heads = [arrive[units[0]] for units, _ in order]  # gathers with which groups begin
     there = first[order[0][0][0]] + heads[0] if order else nothing
-    state = np.stack([nothing, there, there])  # kernels, the stream, and weights of the unit that comes
+    state = np.stack([nothing, there, there])
     for (units, often), follows in zip(order, [*heads[1:], nothing][: len(order)], strict=True):
-        gathers = [times.each(unit, often)[2] for unit in units]
-        inner = [_behind(times, unit, often, gather) for unit, gather in zip(units[:-1], gathers[1:], strict=True)]
-        again, last = (_behind(times, units[-1], often, gather) for gather in (gathers[0], follows))
-        state = repeated(functools.reduce(chained, (*inner, again)), often - 1, state)
-        for block in (*inner, last):
-            state = applied(block, state)
+        inner = [block(unit, arrive[after]) for unit, after in itertools.pairwise(units)]
+        if often > 1:
+            state = repeated(functools.reduce(chained, (*inner, block(units[-1], arrive[units[0]]))), often - 1, state)
+        for one in (*inner, block(units[-1], follows)):
+            state = applied(one, state)
     return np.asarray(state[:2].max(axis=0))
 
 
-def _behind(times: UnitTimes, unit: int, often: int, following: Array) -> Array:
-    """A unit backward: the next gather is on its way, kernels wait for their weights, gradients are reduced."""
-    before, compute, _, leave = times.each(unit, often)
-    never = np.full_like(following, NO_PATH)
-    reduced = np.where(leave > 0, leave, NO_PATH)
-    return np.array(
-        [
-            [before + compute, never, compute],
-            [before + compute + reduced, following + leave, compute + reduced],
-            [never, following, never],
-        ]
-    )
+def _once(order: Sequence[tuple[tuple[int, ...], int]], times: UnitTimes) -> Array:
+    """Times of one occurrence of every unit: before, compute, arrive and leave, shape (4, units, n). [s]"""
+    often = np.ones((len(times.compute), 1))
+    for units, count in order:
+        often[list(units)] = count
+    return np.array([times.before, times.compute, times.arrive, times.leave]) / often
 
 
 def _present(groups: Groups, counts: Array) -> list[tuple[tuple[int, ...], int]]:

@@ -34,7 +34,7 @@ class Slots:
     forward_of, input_of, weight_of : how often every unit occurs in a row: forward, and with a gradient of its input and of its
         weights, shape (rows, units). [1]
     on_stage : the same three on every stage, shape (3, stages, units). [1]
-    device : time of kernels by `KINDS`, forward and backward, shape (kinds, 2, rows, n).
+    device : time of kernels by kind, as in `Passes`, forward and backward, shape (kinds, 2, rows, n).
     net : time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n).
     blocks : the same of every unit, in a pass forward, in one backward, and in that what there is more where its weights are frozen,
         shape (3, units, n).

@@ -123,10 +123,10 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         [exposed, update, on_host, renewed, regather, trained @ state.regather[:, at]]
     )[:, s, points]
     sending = np.zeros(len(at)) if stack.overlap.pipeline else handed * hop
-    compute = device[0]
-    memory_bound = device[1] + update
+    device[-2] += update  # which main memory binds
+    compute, memory_bound = device[0], device[1:-1].sum(axis=0)
     host = waits + microbatch * extra + step + on_host
-    other = device[2] + host
+    other = device[-1] + host
     outside = net.sum(axis=0) + gathering + late + grown + sending + tied + renewed + regather
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
@@ -157,6 +157,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         "other": other,
         "sent": sent,
         "exposed": shown,
+        "device": device,
         "waits": host,
         "handed": rounds * slots.hands.sum(),
         "units": of_units,
@@ -165,7 +166,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
 
 
 def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
-    """What the rows of a pipeline take in a slot of each kind, shape (`KINDS`, three times `COLLECTIVES` and `LINES`, rows, n).
+    """What the rows of a pipeline take in a slot of each kind, shape (kinds, three times `COLLECTIVES` and `LINES`, rows, n).
 
     Collectives are those that block; all of passes; and behind the passes of sharded weights their gathers, reductions and copies.
     """
@@ -192,6 +193,10 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         """Sum over all units, passes and devices of what a unit does in a pass, shape (units, phases, n)."""
         return np.asarray((amount * task.phases).sum(axis=(0, 1)) * passes_run)
 
+    def updated(amount: Array) -> Array:
+        """Sum over all devices and updates of what the optimizer does for each unit, shape (units, n)."""
+        return np.asarray((task.occurs[2] * amount).sum(axis=0) * layout.directions * layout.tp * layout.cp * layout.dp * layout.updates)
+
     measured = np.zeros(1)
     if machine.profile is not None:
         forward, inputs, weights = task.occurs
@@ -215,12 +220,12 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         exposed={COLLECTIVES[i]: found["exposed"][i] for i in used},
         memory=held.kinds,
         flops=done(times.flops),
-        energy=done(times.energy),
+        energy=done(times.energy) + updated(steps.state.optimizer.energy),
         model_flops=task.model_flops,
-        traffic=done(times.traffic),
+        traffic=done(times.traffic) + updated(steps.state.optimizer.traffic[-1]),
         sent=(task.moved[0], task.moved[1]),
         bound={
-            "compute": found["compute"], "memory": found["memory_bound_compute"], "launch": found["other"] - host, "host": host,
+            **dict(zip((*times.resources, "launch"), found["device"], strict=True)), "host": host,
             "network": found["exposed_communication"], "bubble": found["bubble"],
         },
         by_layer=by_layer,

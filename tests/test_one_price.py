@@ -1,0 +1,91 @@
+"""The same work on the same device takes the same time and energy, whichever workload asks."""
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.cost.costs import cost
+from crossflow.cost.parts import part_times
+from crossflow.evaluation import placed
+from crossflow.parallel.kernels import Kernels, Product, Scores
+from crossflow.parallel.supergraph import SuperGraph, Task, Work
+from crossflow.parallel.transform import transform
+from crossflow.software import load_stack
+from crossflow.workload import Gemm, Stream
+
+SIZES = [(8192, 8192, 8192), (128, 50000, 1024), (7, 333, 4096)]
+DEVICES = ["pathfinder", "v100", "h100-sxm", "mi300x"]
+
+
+def alone(device):
+    system = {"template": device, "devices": 1} if device in ("pathfinder", "v100") else {"template": device}
+    return crossflow.from_dict({"system": system, "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "fp16"}})
+
+
+def graph_costs(device, operation):
+    """Time, launch, energy and time by resource of one operation of a graph of kernels."""
+    given = alone(device)
+    base = transform(given.graph(), given.strategy)
+    task = Task(name="one", stage=0, kind="compute", index=0, after=())
+    graph = SuperGraph(**{**vars(base), "works": (Work(operations=(operation,)),), "tasks": (task,), "messages": ()})
+    found = cost(graph, placed(given, base, given.architecture), given.system.network, given.architecture, 1)
+    return found.work_time[0, 0], found.launch_time[0, 0], found.work_energy[0, 0], found.bound_time[:, 0, 0]
+
+
+def layer_costs(device, products=(), passes=(), scores=()):
+    """The same of one kernel of a layered model."""
+    given = alone(device)
+    kernels = Kernels(units=("one",), n=1, products=tuple(products), passes=tuple(passes), scores=tuple(scores))
+    found = part_times(kernels, given.architecture, load_stack("ideal")[0], "fp16", 2)
+    return found.compute.sum(), found.launch.sum(), found.energy.sum(), found.bound.sum(axis=(1, 2, 3))
+
+
+def same(one, other):
+    for mine, its in zip(one, other, strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-12, atol=1e-30)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_product_costs_the_same(device, size):
+    sizes = [np.asarray(float(value)) for value in (*size, 1)]
+    product = layer_costs(device, [Product("one", "forward", *sizes)])
+    same(graph_costs(device, Gemm(m=size[0], n=size[1], k=size[2])), product)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("elements", [1e3, 1e6, 1e9])
+def test_a_pass_over_memory_costs_the_same(device, elements):
+    passed = layer_costs(device, passes=[("one", "forward", np.asarray(2 * elements), np.asarray(3 * elements), 2.0)])
+    same(graph_costs(device, Stream(kind="pass", flops=3 * elements, elements=elements, launches=2)), passed)
+
+
+def test_a_generated_device_spends_energy_at_every_level():
+    """A product on the pathfinder took 0.953 J in a layered model, which knew main memory only, and 1.290 J in a graph."""
+    sizes = [np.asarray(8192.0)] * 3
+    energy = layer_costs("pathfinder", [Product("one", "forward", *sizes, np.asarray(1.0))])[2]
+    device = alone("pathfinder").architecture
+    assert energy > 2.0 * 8192.0**3 * device.energy_per_flop["fp16"][0] * 1.1
+
+
+def test_attention_crosses_the_caches_of_a_generated_device():
+    """Every block of queries reads the keys and values that it sees; a slow cache binds it, a fast one does not."""
+    heads, length, width = 64.0, 8192.0, 128.0
+    flops, moved = 4.0 * heads * length**2 * width, 4.0 * heads * length * width * 2
+    shape = [np.asarray(value) for value in (heads, length, length, width)]
+    scores = Scores("one", "forward", np.asarray(flops), np.asarray(moved), np.asarray(heads * 64.0), *shape)
+    bound = layer_costs("pathfinder", scores=[scores])[3]
+    names = ["compute", *(level.name for level in alone("pathfinder").architecture.levels)]
+    assert names[int(bound.argmax())] == "l2"
+    assert layer_costs("pathfinder", scores=[scores])[0] > flops / 128 * 1.0 / alone("pathfinder").architecture.level("l2").bandwidth[0]
+
+
+@pytest.mark.parametrize("path", ["system.technology.memory=HBM3", "system.technology.logic=N7"])
+def test_the_level_that_binds_a_transformer_has_its_name(path):
+    given = {"system": {"template": "pathfinder", "devices": 8}, "strategy": "tp8", "software": "ideal"}
+    given["workload"] = {"model": "llama-7b", "dtype": "fp16", "global_batch": 8}
+    technology = dict([path.removeprefix("system.technology.").split("=")])
+    given["system"]["technology"] = technology
+    score = crossflow.evaluate(crossflow.from_dict(given))
+    assert {"registers", "l1", "l2", "memory"} <= set(score.bound)
+    assert score.bound["l2"][0] > 0.05
