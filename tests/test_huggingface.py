@@ -99,7 +99,7 @@ def test_what_became_of_fields():
     assert became["torch_dtype"] == 'dtype = "bf16"'
     assert became["rope_theta"] == "not used: does not change the cost"
     assert became["attention_bias"] == "checked: as it is modelled"
-    assert became["num_nextn_predict_layers"] == "not used: the modules that predict further tokens are left out"
+    assert became["num_nextn_predict_layers"] == "mtp_layers = 1"
 
 
 def test_other_names_nothing_and_the_unknown_are_told_apart(tmp_path):

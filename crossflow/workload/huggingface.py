@@ -87,10 +87,10 @@ NAMES = {
 # Our keys that a file may leave out: what its family fixes, or what a transformer's file leaves out, then holds.
 OPTIONAL = frozenset({
     "kv_heads", "head_dim", "tied_embeddings", "title", "biases", "qkv_bias", "mlp_bias", "token_types", "relative_buckets",
-    "latent.query_rank", "experts.shared", "experts.dense_layers", "experts.every", "image.channels", "image.classes",
+    "mtp_layers", "latent.query_rank", "experts.shared", "experts.dense_layers", "experts.every", "image.channels", "image.classes",
 })  # fmt: skip
 BOOLEAN = frozenset({"tied_embeddings", "biases", "qkv_bias", "mlp_bias"})
-FROM_ZERO = frozenset({"token_types", "experts.shared", "experts.dense_layers"})
+FROM_ZERO = frozenset({"token_types", "mtp_layers", "experts.shared", "experts.dense_layers"})
 
 DTYPES: tuple[tuple[Values, Values], ...] = tuple(
     ({name: theirs}, {"dtype": ours})
@@ -206,7 +206,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": _LLAMA.but(fixed={"tied_embeddings": True}),
     "gemma2": _LLAMA.but(fixed={"tied_embeddings": True, "norms": 4}),
     "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": _DEEPSEEK.but(fixed={"experts.router_bias": True}),
+    "deepseek_v3": _DEEPSEEK.but(fixed={"experts.router_bias": True}, names={"mtp_layers": ("num_nextn_predict_layers",)}),
     "bert": _BERT,
     "roberta": _BERT.but(
         names={"max_positions": ("max_position_embeddings",), "sequence": ()},
