@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import crossflow
 from crossflow import files
+from crossflow.cli import show
 from crossflow.errors import SpecError
 from crossflow.workload.huggingface import FAMILIES, huggingface_document
 from crossflow.workload.spec import TransformerSpec
@@ -198,6 +200,37 @@ def test_dimensions_that_do_not_fit_are_told_with_the_line_of_their_field(tmp_pa
         read(path)
     line = 1 + [text.strip() for text in path.read_text().splitlines()].index('"n_head": 7,')
     assert str(caught.value) == f"{path}:{line}: heads: hidden = 768 is not a multiple of heads = 7; give head_dim"
+
+
+# ------------------------------------------------------------------------------------------ notes
+
+LONGEST = "sequence = 131072 is the longest that llama-3.1-405b.json allows; give workload.sequence to change it"
+ONE = "global_batch = 1 because llama-3.1-405b.json gives none; give workload.global_batch to change it"
+SEES = "Only the language model of llava-of-llama.json is described, not its vision tower."
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "notes"),
+    [
+        ("llama-3.1-405b", {}, [LONGEST, ONE]),
+        ("llama-3.1-405b", {"sequence": 8192}, [ONE]),
+        ("llama-3.1-405b", {"sequence": 8192, "global_batch": 2}, []),
+        ("llama-3.1-405b", {"task": "prefill", "prompt": 100, "global_batch": 1}, []),
+        ("vit-large-patch16-224", {"global_batch": 8}, []),
+        ("llava-of-llama", {"sequence": 1024, "global_batch": 1}, [SEES]),
+    ],
+)
+def test_a_prediction_tells_what_it_takes_from_the_file(name, own, notes):
+    given = {"system": {"template": "dgx-h100", "devices": 1}, "workload": {"model": str(CONFIGS[name]), **own}, "strategy": "dp1"}
+    assert crossflow.predict(crossflow.from_dict(given)).to_dict().get("notes", []) == notes
+
+
+def test_the_page_of_a_file_has_its_notes():
+    assert show.look_up(str(CONFIGS["llama-3.1-405b"])).notes == f"{LONGEST}\n{ONE}"
+    sheet = show.look_up(str(CONFIGS["glm-4.5"]))
+    assert sheet.notes.endswith("\nmulti-token prediction layers run in training only; speculative decoding is not modelled")
+    assert sheet.settings["parameters of mtp_layers"] == 3_988_069_792
+    assert "vision tower" in show.look_up(str(CONFIGS["qwen2-vl-7b"])).notes
 
 
 # ------------------------------------------------------------------------------------------ wrong files

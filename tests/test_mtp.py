@@ -159,6 +159,7 @@ def test_every_parameter_meets_an_optimizer_once():
 
 
 @pytest.mark.parametrize("task", ["forward", "prefill", "decode"])
-def test_services_do_not_run_them(task):
+def test_services_do_not_run_them_and_say_so(task):
     with_, without = (crossflow.predict(scenario(task=task, software="vllm", mtp_layers=k)).to_dict() for k in (1, 0))
+    assert with_.pop("notes") == ["multi-token prediction layers run in training only; speculative decoding is not modelled"]
     assert {**with_, "provenance": 0} == {**without, "provenance": 0}

@@ -18,6 +18,7 @@ from typing import Any
 from crossflow import files
 from crossflow.errors import Problem, SpecError
 from crossflow.files import Document, Place
+from crossflow.workload.spec import TransformerSpec
 
 Values = Mapping[str, Any]
 
@@ -302,6 +303,7 @@ HEADS: Mapping[str, Values] = {
 }
 # Parts of a model that are not modelled, by the field that describes them.
 TOWERS: Mapping[str, str] = {"vision_config": "vision tower", "audio_config": "audio tower"}
+MTP_NOTE = "multi-token prediction layers run in training only; speculative decoding is not modelled"
 POOLED = frozenset({"bert", "roberta", "vit"})  # families whose bare model ends with a pooler
 
 # Fields that change what a model computes, but not how long it takes or how much it holds.
@@ -400,7 +402,31 @@ def huggingface_document(path: str | Path) -> tuple[Document, list[FieldUse]]:
     wrong = [problem(name, told) for name, told in dict.fromkeys(_wrong(fields, family, kind, found))]
     if wrong:
         raise SpecError(wrong)
+    towers = [name for field_, name in TOWERS.items() if isinstance(config.get(field_), Mapping)]
+    if towers:
+        text = f"Only the language model of {Path(file).name} is described, not its {' and '.join(towers)}."
+        found["notes"] = _Setting(key="notes", value=text)
     return _document(file, found, lines), list(_uses(config, family, found))
+
+
+def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
+    """Sentences on what a workload takes from a ``config.json`` where it gives nothing itself.
+
+    Parameters
+    ----------
+    spec : the workload as it was read.
+    given : its own keys, ``model`` among them; other models than a ``config.json`` have no notes.
+    """
+    name = Path(str(given["model"])).name
+    if not name.endswith(".json"):
+        return
+    prompted = spec.task in ("prefill", "decode") and spec.prompt  # which counts in the place of the sequence
+    if "sequence" not in given and spec.image is None and not prompted:
+        yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
+    if "global_batch" not in given:
+        yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
+    if spec.notes and "notes" not in given:
+        yield spec.notes
 
 
 def _text(file: str) -> str:
