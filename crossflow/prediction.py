@@ -23,6 +23,7 @@ from crossflow.step.remedies import remedies
 from crossflow.strategies import every_strategy
 from crossflow.technology.library import library_document
 from crossflow.units import show
+from crossflow.workload.huggingface import MTP_NOTE, file_notes
 from crossflow.workload.spec import TransformerSpec
 
 
@@ -64,6 +65,7 @@ class Prediction:
             "reason": self.reason,
             "extrapolated": extrapolated(self.scenario),
             "remedies": list(self.remedies),
+            **({"notes": list(self.notes)} if self.notes else {}),
             "breakdown_s": {name: _number(value) for name, value in score.breakdown.items()},
             "communication_s": {
                 name: {"total": _number(value), "exposed": _number(score.exposed_communication[name])}
@@ -126,6 +128,15 @@ class Prediction:
             return ()
         by_types = is_hierarchy(scenario.document.data.get("strategy"))  # whose keys a plan's are not
         return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=by_types)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the scenario leaves to the file of its model, and what of the model does not run, as sentences."""
+        workload = self.scenario.workload
+        if not isinstance(workload, TransformerSpec):
+            return ()
+        idle = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()
+        return (*file_notes(workload, self.scenario.document.data["workload"]), *idle)
 
     @functools.cached_property
     def serving(self) -> Mapping[str, float | None]:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+import crossflow
 from crossflow import files
+from crossflow.cli import show
 from crossflow.errors import SpecError
 from crossflow.workload.huggingface import FAMILIES, huggingface_document
 from crossflow.workload.spec import TransformerSpec
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parent / "data" / "huggingface").glob("*.json"))}
 
-# Parameters as the transformers library counts them (DeepSeek-V3 without the module that predicts further tokens).
+# Parameters as the transformers library counts them, which leaves out layers that predict further tokens.
 COUNTED = {
     "bert-base-uncased": 109_514_298, "bloom-176b": 176_247_271_424, "command-r": 34_980_831_232, "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200, "falcon-7b": 6_921_720_704, "flan-t5-xl": 2_849_757_184,
@@ -23,6 +25,14 @@ COUNTED = {
     "phi-3-mini": 3_821_079_552, "qwen1.5-moe-a2.7b": 14_315_784_192, "qwen2-7b": 7_615_616_512, "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-8b": 8_190_735_360, "roberta-base": 124_697_433, "starcoder2-3b": 3_030_371_328, "t5-large": 737_668_096,
     "vit-large-patch16-224": 304_326_632,
+    "ernie-4.5-0.3b": 360_748_032, "glm-4-9b": 9_399_951_360, "glm-4-9b-0414": 9_400_279_040, "granite-3.1-3b-a800m": 3_298_793_472,
+    "granite-3.1-8b": 8_170_848_256, "internlm2-7b": 7_737_708_544, "internlm3-8b": 8_804_241_408, "olmo2-7b": 7_298_617_344,
+    "phi-3.5-moe": 41_873_153_344, "qwen2-vl-7b": 7_615_616_512, "qwen2.5-vl-7b": 7_615_616_512, "qwen3-vl-30b-a3b": 30_532_122_624,
+    "qwen3-vl-8b": 8_190_735_360, "seed-oss-36b": 36_151_104_512, "stablelm-3b-4e1t": 2_795_443_200,
+    # by hand: embedding and head, latent attention with two norms in every layer, dense layers, routed and shared experts with a router
+    "kimi-k2": 2 * 163840 * 7168 + 7168 + 61 * (101_124_096 + 2 * 7168) + 3 * 7168 * 18432 + 60 * (385 * 3 * 7168 * 2048 + 384 * 7169),
+    # whole files, without layers that predict further tokens
+    "glm-4.5": 358_337_791_296 - 3_988_069_792 - 2 * 151552 * 5120, "glm-4.5-air": 110_468_824_832 - 2_375_059_584 - 2 * 151552 * 4096,
     # by hand: queries and outputs, 8 key and value heads of 64, MLP, two norms; a tied table and the last norm
     "falcon-40b": 60 * (2 * 8192**2 + 2 * 8192 * 8 * 64 + 8 * 8192**2 + 4 * 8192) + 65024 * 8192 + 2 * 8192,
 }  # fmt: skip
@@ -61,7 +71,7 @@ def test_parameters_follow_from_the_file_alone(name):
 
 
 def test_every_family_is_read_from_a_file():
-    assert {fields.get("text_config", fields)["model_type"] for fields in map(config, CONFIGS)} == set(FAMILIES)
+    assert {fields.get("text_config", fields)["model_type"].removesuffix("_text") for fields in map(config, CONFIGS)} == set(FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +109,7 @@ def test_what_became_of_fields():
     assert became["torch_dtype"] == 'dtype = "bf16"'
     assert became["rope_theta"] == "not used: does not change the cost"
     assert became["attention_bias"] == "checked: as it is modelled"
-    assert became["num_nextn_predict_layers"] == "not used: the modules that predict further tokens are left out"
+    assert became["num_nextn_predict_layers"] == "mtp_layers = 1"
 
 
 def test_other_names_nothing_and_the_unknown_are_told_apart(tmp_path):
@@ -139,6 +149,12 @@ def test_of_a_nested_file_the_text_part_is_read():
         ("t5-large", {"num_decoder_layers": 6}, "layers", 6),
         ("vit-large-patch16-224", {"id2label": {"0": "cat", "1": "dog"}}, "image.classes", 2),
         ("deepseek-v2-lite", {"n_shared_experts": None}, "experts.shared", 0),
+        ("glm-4.5", {"use_qk_norm": False}, "qk_norm", None),
+        ("glm-4.5", {"attention_bias": False}, "qkv_bias", False),
+        ("glm-4.5", {"num_nextn_predict_layers": 0}, "mtp_layers", 0),
+        ("phi-3.5-moe", {"lm_head_bias": False}, "head_bias", False),
+        ("seed-oss-36b", {"attention_out_bias": True}, "biases", True),
+        ("internlm3-8b", {"qkv_bias": True}, "qkv_bias", True),
     ],
 )
 def test_a_field_changes_what_it_should(tmp_path, name, changes, key, value):
@@ -147,6 +163,23 @@ def test_a_field_changes_what_it_should(tmp_path, name, changes, key, value):
         before, after = getattr(before, part), getattr(after, part)
     assert after == value
     assert before != after
+
+
+# Whole files hold the embedding and the head once more with each layer that predicts a further token.
+@pytest.mark.parametrize(
+    ("name", "whole"), [("deepseek-v3", 684_489_845_504), ("glm-4.5", 358_337_791_296), ("glm-4.5-air", 110_468_824_832)]
+)
+def test_layers_that_predict_further_tokens_are_in_the_files(name, whole):
+    spec = read(CONFIGS[name])[0]
+    model = spec.transformer()
+    assert model.parameters + model.mtp_parameters + 2 * spec.vocabulary * spec.hidden == whole
+
+
+def test_larger_models_of_a_family_have_their_published_parameters(tmp_path):
+    wide = {"hidden_size": 5120, "intermediate_size": 13824, "num_attention_heads": 40, "num_key_value_heads": 40, "num_hidden_layers": 40}
+    assert read(written(tmp_path, config("olmo2-7b", **wide)))[0].transformer().parameters == 13_716_198_400
+    wide = {**wide, "intermediate_size": 27648, "num_key_value_heads": 8, "num_hidden_layers": 64}
+    assert read(written(tmp_path, config("olmo2-7b", **wide)))[0].transformer().parameters == 32_234_279_936
 
 
 def test_without_an_architecture_a_family_has_its_usual_head(tmp_path):
@@ -169,6 +202,37 @@ def test_dimensions_that_do_not_fit_are_told_with_the_line_of_their_field(tmp_pa
     assert str(caught.value) == f"{path}:{line}: heads: hidden = 768 is not a multiple of heads = 7; give head_dim"
 
 
+# ------------------------------------------------------------------------------------------ notes
+
+LONGEST = "sequence = 131072 is the longest that llama-3.1-405b.json allows; give workload.sequence to change it"
+ONE = "global_batch = 1 because llama-3.1-405b.json gives none; give workload.global_batch to change it"
+SEES = "Only the language model of llava-of-llama.json is described, not its vision tower."
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "notes"),
+    [
+        ("llama-3.1-405b", {}, [LONGEST, ONE]),
+        ("llama-3.1-405b", {"sequence": 8192}, [ONE]),
+        ("llama-3.1-405b", {"sequence": 8192, "global_batch": 2}, []),
+        ("llama-3.1-405b", {"task": "prefill", "prompt": 100, "global_batch": 1}, []),
+        ("vit-large-patch16-224", {"global_batch": 8}, []),
+        ("llava-of-llama", {"sequence": 1024, "global_batch": 1}, [SEES]),
+    ],
+)
+def test_a_prediction_tells_what_it_takes_from_the_file(name, own, notes):
+    given = {"system": {"template": "dgx-h100", "devices": 1}, "workload": {"model": str(CONFIGS[name]), **own}, "strategy": "dp1"}
+    assert crossflow.predict(crossflow.from_dict(given)).to_dict().get("notes", []) == notes
+
+
+def test_the_page_of_a_file_has_its_notes():
+    assert show.look_up(str(CONFIGS["llama-3.1-405b"])).notes == f"{LONGEST}\n{ONE}"
+    sheet = show.look_up(str(CONFIGS["glm-4.5"]))
+    assert sheet.notes.endswith("\nmulti-token prediction layers run in training only; speculative decoding is not modelled")
+    assert sheet.settings["parameters of mtp_layers"] == 3_988_069_792
+    assert "vision tower" in show.look_up(str(CONFIGS["qwen2-vl-7b"])).notes
+
+
 # ------------------------------------------------------------------------------------------ wrong files
 
 KNOWN = ", ".join(FAMILIES)
@@ -178,6 +242,14 @@ def test_an_unknown_family_is_told_with_what_was_read(tmp_path):
     fields = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16}
     read_of_it = 'architectures = ["MambaForCausalLM"], num_hidden_layers = 24, hidden_size = 768'
     assert problems(written(tmp_path, fields)) == [(5, "model_type", f'unknown model_type "mamba"; read: {read_of_it}; known: {KNOWN}')]
+
+
+def test_attention_that_is_not_modelled_is_told(tmp_path):
+    fields = config("deepseek-v3", model_type="deepseek_v32", index_topk=2048)
+    sentence = "its sparse attention is not modelled; model_type deepseek_v3 counts full attention in its place, which takes longer"
+    assert [found[1:] for found in problems(written(tmp_path, fields))] == [
+        ("model_type", f'model_type "deepseek_v32" is refused: {sentence}')
+    ]
 
 
 def test_a_file_without_a_family_is_told(tmp_path):
@@ -238,6 +310,8 @@ def test_missing_fields_are_told_all_at_once(tmp_path, name, missing, message):
             '"gated-tanh" is not modelled; known: "relu", "gelu", "gated-gelu", "gated-silu"',
         ),
         ("qwen3-30b-a3b", {"mlp_only_layers": [1]}, "[1] is not modelled; known: []"),
+        ("stablelm-3b-4e1t", {"qk_layernorm": True}, "true is not modelled; known: false"),
+        ("glm-4.5", {"num_nextn_predict_layers": -1}, "expected a whole number of at least 0, got -1"),
     ],
 )
 def test_wrong_values_are_told_with_their_field(tmp_path, name, changes, message):

@@ -177,6 +177,7 @@ def test_layers_alike_are_one_group():
     assert [(layer.name, layer.count, layer.parts[-1].type) for layer in layers] == [
         ("layers 0-2", 3, "mlp"),
         ("layers 3-60", 58, "experts"),
+        ("mtp", 1, "head"),
     ]
 
 

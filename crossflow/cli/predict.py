@@ -65,7 +65,8 @@ def headline(prediction: Prediction) -> Group:
     scenario = prediction.scenario
     what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy_text}"
     title = Text.assemble((scenario.name, "bold"), "  ", what)
-    return Group(title, Text(), page.indented(page.pairs(_answers(prediction))))
+    notes = [page.indented(Text(f"note: {note}", "yellow")) for note in prediction.notes]
+    return Group(title, Text(), page.indented(page.pairs(_answers(prediction))), *notes)
 
 
 def _fleet(prediction: Prediction) -> str:

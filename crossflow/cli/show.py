@@ -23,7 +23,7 @@ from crossflow.software import load_stack
 from crossflow.technology import load_library
 from crossflow.technology.library import library_document
 from crossflow.units import parse
-from crossflow.workload.huggingface import huggingface_document
+from crossflow.workload.huggingface import MTP_NOTE, file_notes, huggingface_document
 from crossflow.workload.spec import MODELS, DlrmSpec, TransformerSpec
 
 COMPONENTS = ("logic", "compute", "on_chip", "memory", "link", "substrate")
@@ -209,8 +209,13 @@ def huggingface(path: Path) -> Sheet:
     document, uses = huggingface_document(path)
     spec = files.validate(TransformerSpec, document)
     settings: dict[str, Any] = {f"config.{use.key}": f"{use.value} -> {use.became}" for use in uses}
-    settings |= {"parameters": spec.transformer().parameters, "active parameters": spec.transformer().active_parameters}
-    return Sheet(name=path.stem, kind="Hugging Face model", title=str(document.data.get("title", "")), file=str(path), settings=settings)
+    model, notes = spec.transformer(), [*file_notes(spec, {"model": str(path)}), *([MTP_NOTE] if spec.mtp_layers else [])]
+    settings |= {"parameters": model.parameters, "active parameters": model.active_parameters}
+    if spec.mtp_layers:
+        settings["parameters of mtp_layers"] = model.mtp_parameters
+    return Sheet(
+        name=path.stem, kind="Hugging Face model", title=spec.title, file=str(path), notes="\n".join(notes), settings=settings
+    )  # fmt: skip
 
 
 def _parameters(spec: Any) -> int:

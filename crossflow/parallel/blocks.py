@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Mask
 from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Type
@@ -21,6 +21,7 @@ from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
+ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
 
 
 def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
@@ -28,8 +29,9 @@ def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
     builder = _Builder(job=job, layout=layout, stack=stack)
     for i, layer in enumerate(job.model.layers):
         tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
+        last = [part for part in layer.parts if part.type not in ENDS][-1]
         for j, part in enumerate(layer.parts):
-            builder.part(f"{i}.{j}.{part.type}", part, tokens, last=j == len(layer.parts) - 1)
+            builder.part(f"{i}.{j}.{part.type}", part, tokens, last=part is last)
     ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
     builder.embedding("embedding", job.model.embedding, ends)
     # A service needs the probabilities of the next token alone.
@@ -70,7 +72,10 @@ class _Builder:
     # ---------------------------------------------------------------------------------- parts
 
     def part(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
-        """Add one part of a layer, the last one or not, on `tokens` tokens of a microbatch. [1]"""
+        """Add one part of a layer, the last one before a head or not, on `tokens` tokens of a microbatch. [1]"""
+        if part.type in ENDS:
+            (self.embedding if part.type == "embedding" else self.head)(unit, part, tokens)
+            return
         mine = self._own(tokens, type_of(part))
         if part.attention is not None:
             self._attention(unit, part, part.attention, mine)
@@ -276,9 +281,12 @@ class _Builder:
     def embedding(self, unit: str, part: Part, tokens: Array) -> None:
         """Lookup of rows, or projection of patches; its gradient is a scatter into a table."""
         layout, e, h = self.layout, self.element, part.width
+        own = tokens * h / np.where(layout.sequence_parallel, layout.tp, 1.0)
         tokens, group = self._own(tokens, "embedding"), self._group("embedding")
         for matrix in part.matrices:  # patches need no gradient of their own
-            self._product(unit, matrix, tokens, "embedding", first=True)
+            self._product(unit, matrix, tokens, "embedding", first=matrix.name == "patches")
+            if matrix.name == "projection":
+                self._projection(unit, own, tokens * h * e, group)
         rows = tokens * h * e
         self._pass(unit, "forward", 2.0 * rows + 3.0 * rows + (2.0 * rows if self.dropout else 0.0), launches=4)
         self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tensor_of("embedding"), launches=3)
@@ -288,6 +296,22 @@ class _Builder:
             add(Message(part=unit, phase="forward", collective="all_reduce", size=np.where(scattered, 0.0, rows), group=group))
             add(Message(part=unit, phase="forward", collective="reduce_scatter", size=np.where(scattered, rows, 0.0), group=group))
             add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, rows, 0.0), group=group))
+
+    def _projection(self, unit: str, own: Array, size: Array, group: str) -> None:
+        """What surrounds the projection of a multi-token prediction layer: two norms, one vector of both, and collectives.
+
+        `own` elements of each input are on a rank; `size` is that of one input or output of all ranks that share the matrix. [B]
+        """
+        e, fused, scattered = self.element, self.fused("norm"), self.layout.sequence_parallel
+        norm = 2.0 if fused else 6.0
+        self._pass(unit, "forward", (2.0 * norm + 4.0) * own * e, flops=16.0 * own, launches=3 if fused else 9)  # r2 w2 for one vector
+        self._pass(unit, "input", (2.0 * (norm + 3.0) + 4.0) * own * e, flops=32.0 * own, launches=5 if fused else 11)
+        split, whole = np.where(scattered, size, 0.0), np.where(scattered, 0.0, size)
+        for phase, collective, sent in (
+            ("forward", "all_gather", 2.0 * split), ("forward", "all_gather", size), ("input", "all_gather", split),
+            ("input", "all_gather", 2.0 * split), ("input", "reduce_scatter", 2.0 * split), ("input", "all_reduce", 2.0 * whole),
+        ):  # fmt: skip
+            self.messages.append(Message(part=unit, phase=phase, collective=collective, size=sent, group=group))  # type: ignore[arg-type]
 
     def head(self, unit: str, part: Part, tokens: Array) -> None:
         """Last norm, product with the vocabulary, softmax and loss."""
@@ -337,7 +361,7 @@ class _Builder:
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
         forward: Phase = "end" if end else "forward"
-        wide, add = unit in ("embedding", "head") or matrix.name == "router", self.products.append
+        wide, add = unit.split(".")[-1] in ENDS or matrix.name == "router", self.products.append
         add(Product(unit, forward, tokens, n, k, copies, wide=wide))
         self._divided(unit, matrix, "forward")
         if not first:
@@ -376,7 +400,12 @@ class _Builder:
 
 def type_of(part: Part) -> Type:
     """Layer type whose tensor degree a part has, its routed experts apart."""
-    return "attention" if part.attention is not None else "embedding" if part.type in ("embedding", "head") else "mlp"
+    return "attention" if part.attention is not None else "embedding" if part.type in ENDS else "mlp"
+
+
+def ends_of(names: Sequence[str]) -> Mask:
+    """Which units are embeddings and heads, which no plan computes again, shape (units,)."""
+    return np.array([name.split(".")[-1] in ENDS for name in names])
 
 
 def units(model: Transformer) -> Sequence[tuple[str, Part]]:

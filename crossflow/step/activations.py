@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import MASK, type_of
+from crossflow.parallel.blocks import ENDS, MASK, type_of
 from crossflow.parallel.layout import Layout
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Layer, Part
 
 LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
+SOFTMAX = 4.0  # what a loss keeps of a logit for its backward pass is fp32 [B]
 ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
 
 
@@ -31,22 +32,23 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
     Selective recomputation leaves out the probabilities and what follows them (Eq. 6), full recomputation all but the
     layer's input (Sec. 5); what is left out is there again while its layer's backward pass runs.
     """
-    kept, working = {}, {}
+    kept, working, ends = {}, {}, {"embedding": job.model.embedding, "head": job.model.head}
     for i, layer in enumerate(job.model.layers):
+        parts = {f"{i}.{j}.{part.type}": part for j, part in enumerate(layer.parts)}
         tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
-        found = [_Kept.of(part, tokens, job, layout, stack) for part in layer.parts]
-        whole = sum(one.plain + one.scores for one in found)
+        ends |= {name: part for name, part in parts.items() if part.type in ENDS}
+        found = {name: _Kept.of(part, tokens, job, layout, stack) for name, part in parts.items() if name not in ends}
+        whole = sum(one.plain + one.scores for one in found.values())
         entry = _entry(layer, tokens, job, layout)
-        for j, (part, one) in enumerate(zip(layer.parts, found, strict=True)):
-            name = f"{i}.{j}.{part.type}"
+        for j, (name, one) in enumerate(found.items()):
             left = np.where(layout.selective, one.plain, one.plain + one.scores)
             kept[name] = np.where(layout.full, entry if j == 0 else 0.0, left)
             again = np.where(layout.full, whole, np.where(layout.selective, one.scores, 0.0))
             working[name] = one.passing + again if job.training else one.plain + one.scores
-    ends = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
-    for name, part in (("embedding", job.model.embedding), ("head", job.model.head)):
-        kept[name] = _end(part, ends, job, layout)
-        working[name] = _logits(job, layout, stack, ends) if name == "head" else np.zeros(len(layout))
+    tokens = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
+    for name, part in ends.items():
+        kept[name] = _end(part, tokens, job, layout)
+        working[name] = _logits(job, layout, stack, tokens) if part.type == "head" else np.zeros(len(layout))
     if not job.training:
         kept = {name: np.zeros(len(layout)) for name in kept}
     return kept, working
@@ -133,19 +135,27 @@ def _entry(layer: Layer, tokens: Array, job: Job, layout: Layout) -> Array:
 
 
 def _end(part: Part, tokens: Array, job: Job, layout: Layout) -> Array:
-    """Embedding: a dropout mask, and patches; head: inputs of its norm and products ([1]_, Sec. 4.3, without the logits). [B]"""
+    """Embedding: a dropout mask, and patches, or what is projected before and after its norms; head: inputs of its norm and products
+    ([1]_, Sec. 4.3, without the logits). [B]
+    """
     own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
     if part.type == "embedding":
-        patches = sum(matrix.k for matrix in part.matrices) * tokens * layout.tensor_share("embedding") * job.element
-        return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + patches)
+        rows = {"patches": tokens * layout.tensor_share("embedding"), "projection": 2.0 * own}
+        inputs = sum(matrix.k * rows[matrix.name] for matrix in part.matrices) * job.element
+        return np.asarray(own * part.width * (MASK if job.dropout else 0.0) + inputs)
     products = sum(matrix.k for matrix in part.matrices if matrix.over == "tokens")
     return np.asarray(job.element * own * (part.width + products))
 
 
 def _logits(job: Job, layout: Layout, stack: SoftwareStack, tokens: Array) -> Array:
-    """Logits while the loss is computed, in all their copies; without a loss those that the product gives. [B]"""
+    """Logits while the loss is computed, in all their copies; without a loss those that the product gives. [B]
+
+    The losses of further tokens are computed in the same forward pass: their softmaxes wait for the backward pass too.
+    """
     words = sum(matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
     if job.task in ("prefill", "decode"):
         tokens = layout.micro_batch
     tokens = tokens * layout.tensor_share("embedding")
-    return np.asarray(tokens * words / layout.tensor_of("embedding") * (stack.memory.logit if job.training else job.element))
+    further = sum(layer.count for layer in job.model.layers if layer.predicts)
+    each = stack.memory.logit + SOFTMAX * further if job.training else job.element
+    return np.asarray(tokens * words / layout.tensor_of("embedding") * each)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.blocks import type_of, units
+from crossflow.parallel.blocks import ends_of, type_of, units
 from crossflow.parallel.layout import Layout, Spread
 from crossflow.parallel.plan import Type
 from crossflow.parallel.schedules import pipeline_order
@@ -217,7 +217,8 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
 def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
     expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1)
-    cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
+    table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
+    cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + table
     whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
     return cut / layout.tensor_of(type_of(part)) + whole, expert / (layout.tensor_of("experts") * layout.ep)
 
@@ -427,7 +428,8 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     habits, layers = stack.memory, _layers(job)
     buckets = trained @ here.reduced * habits.buckets
     largest = (layers @ here.sharded).max(axis=0)
-    ends = present[:, [0, -1]] @ here.sharded[[0, -1]]
+    at_ends = _ends(job)
+    ends = present[:, at_ends] @ here.sharded[at_ends]
     weight = stack.weight_size(job.element)
     grads = job.training * stack.gradient_size(job.element) / weight
     gathered = ((2.0 if stack.overlap.gather else 1.0) + grads) * largest + ends
@@ -435,7 +437,7 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     gathered = gathered + np.where(apart, grads * (layers @ here.whole).max(axis=0), 0.0)
     low, whole = np.zeros(len(at)), here.whole - here.sharded
     if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
-        low = low + 2.0 * job.operand / weight * (largest + present[:, 1:-1] @ whole[1:-1])
+        low = low + 2.0 * job.operand / weight * (largest + present[:, ~at_ends] @ whole[~at_ends])
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + (largest + present @ whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
@@ -457,6 +459,12 @@ def _kinds(job: Job) -> frozenset[Type]:
 
 @functools.lru_cache(maxsize=256)
 def _layers(job: Job) -> Array:
-    """Which units make up a layer of each kind, shape (layers, units)."""
+    """Which units make up a layer of each kind, embeddings and heads left out, shape (layers, units)."""
     names = [name for name, _ in units(job.model)]
-    return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.layers))], dtype=float)
+    return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.layers))], dtype=float) * ~_ends(job)
+
+
+@functools.lru_cache(maxsize=256)
+def _ends(job: Job) -> Mask:
+    """Which units are embeddings and heads, shape (units,)."""
+    return ends_of([name for name, _ in units(job.model)])

@@ -67,8 +67,8 @@ def _shape(key: Array, names: tuple[str, ...], at: Index) -> Shape:
 def chunk_layers(model: Transformer, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[int, ...]:
     """Layers of every chunk of a pipeline in the order of the model."""
     if balanced and chunks == 1 and not (first or last):
-        costs = [float(layer.parameters) for layer in model.layers for _ in range(layer.count)]
-        return balanced_layers(costs, float(model.head.parameters), stages)
+        costs = [float(layer.parameters) for layer in model.main for _ in range(layer.count)]
+        return balanced_layers(costs, float(model.head.parameters + model.mtp_parameters), stages)
     return stage_layers(model.depth, stages * chunks, first, last)
 
 
@@ -92,17 +92,19 @@ class Occurrence(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _in_order(job: Job) -> tuple[Occurrence, ...]:
-    """Units in the order of the model.
+    """Units in the order of the model, layers that predict further tokens after the head.
 
     A frozen unit has no weight gradient; one with nothing that trains below it needs no gradient of its input either.
     """
     model, training = job.model, job.training
     place = {name: i for i, (name, _) in enumerate(units(model))}
-    order: list[tuple[int, LayerType, int | None]] = [(place["embedding"], "embedding", None)]
+    order: list[tuple[int, LayerType, int | None]] = []
     for layer, kind in enumerate(kind for kind, one in enumerate(model.layers) for _ in range(one.count)):
         if job.takes_part(model.layers[kind]):
             order += [(place[f"{kind}.{j}.{part.type}"], part.type, layer) for j, part in enumerate(model.layers[kind].parts)]
-    order.append((place["head"], "head", None))
+    further = sum(number is not None and number >= model.depth for _, _, number in order)
+    order.insert(0, (place["embedding"], "embedding", None))
+    order.insert(len(order) - further, (place["head"], "head", None))
     found, below = list[Occurrence](), False
     for unit, type_, number in order:
         trains = training and not job.is_frozen(type_, number)
@@ -115,8 +117,9 @@ def _in_order(job: Job) -> tuple[Occurrence, ...]:
 def _chunks_of(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> Index:
     """Chunk of every unit in the order of the model."""
     of_layer = np.repeat(np.arange(stages * chunks), chunk_layers(job.model, stages, chunks, first, last, balanced))
-    inner = [int(of_layer[one.layer]) for one in _in_order(job) if one.layer is not None]
-    return np.array([0, *inner, stages * chunks - 1])
+    main = [int(of_layer[one.layer]) for one in _in_order(job) if one.layer is not None and one.layer < len(of_layer)]
+    behind = len(_in_order(job)) - 1 - len(main)  # the head, and layers that predict further tokens
+    return np.array([0, *main, *[stages * chunks - 1] * behind])
 
 
 @functools.lru_cache(maxsize=1024)

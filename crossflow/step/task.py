@@ -10,13 +10,14 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.parts import message_bytes
-from crossflow.parallel.blocks import block_kernels, units
+from crossflow.parallel.blocks import block_kernels, ends_of, units
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
 from crossflow.step.outcome import Job
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
+from crossflow.workload.transformer import Transformer
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
 OF = {name: i for i, name in enumerate(COLLECTIVES)}
@@ -126,7 +127,7 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
         counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced"))
         occurs[..., shape.at] = counts.sum(axis=1)[..., None] / layout.directions[shape.at]
     names = kernels.units
-    recomputed = np.asarray(layout.full & ~ends_of(names))
+    recomputed = np.asarray(layout.full & ~ends_of(names)[:, None])
     once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
     # Energy of what is sent is that of ranks in the mean; their messages are those of the fullest one.
     volumes = message_bytes(kernels if mean is None else mean, layout)
@@ -141,12 +142,6 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=256)
-def ends_of(names: tuple[str, ...]) -> Mask:
-    """Which units are the ends of a model, which no plan computes again, shape (units, 1)."""
-    return np.array([name in ("embedding", "head") for name in names])[:, None]
-
-
 def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], layout: Layout, stack: SoftwareStack) -> Array:
     """How often each phase of units runs in so many passes of them, with what a backward pass computes again. [1]
 
@@ -159,7 +154,7 @@ def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], 
     ndarray, shape (units, phases, n), phases as in `crossflow.parallel.kernels`.
     """
     forward, backward, weight = passes
-    inner = np.where(ends_of(names), 0.0, backward)
+    inner = np.where(ends_of(names)[:, None], 0.0, backward)
     full, selective = inner * layout.full, inner * layout.selective
     counts = {
         "forward": forward + full, "end": forward + full * (not stack.early_stop), "input": backward, "weight": weight, "again": selective,
@@ -171,13 +166,19 @@ def _between(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -
     """Sizes of what goes between stages, nothing where there is one."""
     several = layout.pp > 1
     boundary = job.element * layout.micro_batch * job.tokens(job.model.tokens) / layout.cp * job.model.embedding.width
-    shared = job.training and job.model.tied and not job.is_frozen("embedding", None)
-    table = weights.parameters[-1] * stack.gradient_size(job.element) * shared
+    model, trains = job.model, job.training and not job.is_frozen("embedding", None)
+    table = weights.parameters[-1] if model.tied else _copied_table(model) / layout.tensor_of("embedding")
+    table = table * stack.gradient_size(job.element) * trains
     return Between(
         transfer=np.where(several, boundary / layout.tp, 0.0),
         whole=np.where(layout.sequence_parallel | ~several, 0.0, boundary),
         tied=np.where(several, table, 0.0),
     )
+
+
+def _copied_table(model: Transformer) -> float:
+    """Parameters of the embedding's table of which the last stage holds a copy, 0 where it needs none. [1]"""
+    return float(sum(layer.count * part.table for layer in model.layers for part in layer.parts if part.holder == "apart"))
 
 
 def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
@@ -203,10 +204,11 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         # Keys and values of an encoder's tokens lie in the cache when a token is written.
         new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
         products = job.model.part_flops(dataclasses.replace(part, attention=None, matrices=new), tokens)
+        first = any(matrix.name == "patches" for matrix in part.matrices)  # which need no gradient of their own
         scores = 0.0
         if part.attention is not None:
             seen = job.model.memory_tokens if part.attention.cross else job.context if job.task == "decode" else tokens
             scores = part.attention.flops(tokens, seen)
-        rows.append((products, products * (part.type != "embedding"), scores))
+        rows.append((products, products * (not first), scores))
     products, backward, scores = np.array(rows).T
     return products, backward, scores

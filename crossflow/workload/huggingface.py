@@ -18,6 +18,7 @@ from typing import Any
 from crossflow import files
 from crossflow.errors import Problem, SpecError
 from crossflow.files import Document, Place
+from crossflow.workload.spec import TransformerSpec
 
 Values = Mapping[str, Any]
 
@@ -86,11 +87,11 @@ NAMES = {
 }
 # Our keys that a file may leave out: what its family fixes, or what a transformer's file leaves out, then holds.
 OPTIONAL = frozenset({
-    "kv_heads", "head_dim", "tied_embeddings", "title", "biases", "qkv_bias", "mlp_bias", "token_types", "relative_buckets",
-    "latent.query_rank", "experts.shared", "experts.dense_layers", "experts.every", "image.channels", "image.classes",
+    "kv_heads", "head_dim", "tied_embeddings", "title", "biases", "qkv_bias", "mlp_bias", "head_bias", "token_types", "relative_buckets",
+    "mtp_layers", "latent.query_rank", "experts.shared", "experts.dense_layers", "experts.every", "image.channels", "image.classes",
 })  # fmt: skip
-BOOLEAN = frozenset({"tied_embeddings", "biases", "qkv_bias", "mlp_bias"})
-FROM_ZERO = frozenset({"token_types", "experts.shared", "experts.dense_layers"})
+BOOLEAN = frozenset({"tied_embeddings", "biases", "qkv_bias", "mlp_bias", "head_bias"})
+FROM_ZERO = frozenset({"token_types", "mtp_layers", "experts.shared", "experts.dense_layers"})
 
 DTYPES: tuple[tuple[Values, Values], ...] = tuple(
     ({name: theirs}, {"dtype": ours})
@@ -110,8 +111,10 @@ _LLAMA = _BASE.but(names={"biases": ("attention_bias",), "mlp_bias": ("mlp_bias"
 _PLAIN = _BASE.but(fixed={"gated": False, "norm": "layernorm"})  # an MLP of two matrices and layer norms
 _LEARNED = _PLAIN.but(fixed={"positions": "learned", "biases": True, "tied_embeddings": True}, shifts={"max_positions": ("sequence", 0)})
 _QWEN2 = _BASE.but(fixed={"qkv_bias": True})
+_GLM = _BASE.but(names={"qkv_bias": ("attention_bias",)})
 _QWEN3 = _LLAMA.but(fixed={"qk_norm": "shared"})
 _EXPERTS = {"experts.active": ("num_experts_per_tok",), "experts.ffn": ("moe_intermediate_size",)}
+_LOCAL_EXPERTS = {"experts.count": ("num_local_experts",), "experts.active": ("num_experts_per_tok",)}
 _QWEN_EXPERTS: dict[str, Any] = {
     "names": {**_EXPERTS, "experts.count": ("num_experts",), "experts.every": ("decoder_sparse_step",)},
     "demanded": {"mlp_only_layers": ([],)},
@@ -132,6 +135,9 @@ _DEEPSEEK = _BASE.but(
     products={"experts.shared": ("n_shared_experts", "experts.ffn")},
     demanded={"attention_bias": (False,), "moe_layer_freq": (1,)},
 )
+_MTP = {"mtp_layers": ("num_nextn_predict_layers",)}
+_DEEPSEEK_V3 = _DEEPSEEK.but(fixed={"experts.router_bias": True}, names=_MTP)
+_SEES = ("ForConditionalGeneration", "ForCausalLM", "Model")  # heads of models that take images: their language part is read
 _BERT = _LEARNED.but(
     names={"token_types": ("type_vocab_size",), "kv_heads": (), "head_dim": ()},
     fixed={"causal": False, "final_norm": False, "embedding_norm": True},
@@ -142,7 +148,7 @@ _BERT = _LEARNED.but(
 FAMILIES: Mapping[str, Family] = {
     "llama": _LLAMA,
     "mistral": _BASE,
-    "mixtral": _BASE.but(names={"experts.count": ("num_local_experts",), "experts.active": ("num_experts_per_tok",)}),
+    "mixtral": _BASE.but(names=_LOCAL_EXPERTS),
     "qwen2": _QWEN2,
     "qwen2_moe": _QWEN2.but(**_QWEN_EXPERTS, fixed={"experts.shared_gate": True}).but(
         names={"experts.shared": ("shared_expert_intermediate_size",), "qkv_bias": ("qkv_bias",)}
@@ -206,7 +212,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": _LLAMA.but(fixed={"tied_embeddings": True}),
     "gemma2": _LLAMA.but(fixed={"tied_embeddings": True, "norms": 4}),
     "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": _DEEPSEEK.but(fixed={"experts.router_bias": True}),
+    "deepseek_v3": _DEEPSEEK_V3,
     "bert": _BERT,
     "roberta": _BERT.but(
         names={"max_positions": ("max_position_embeddings",), "sequence": ()},
@@ -243,12 +249,46 @@ FAMILIES: Mapping[str, Family] = {
         names={"biases": ("attention_bias",)},
         rules=(({"use_qk_norm": True}, {"qk_norm": "per-head"}), ({"use_qk_norm": False}, {})),
     ),
+    "ernie4_5": _BASE.but(fixed={"tied_embeddings": True}, names={"biases": ("use_bias",)}),
+    "glm": _GLM,
+    "glm4": _GLM.but(fixed={"norms": 4}),
+    "glm4_moe": _GLM.but(
+        fixed={"experts.router_bias": True},
+        names={**_EXPERTS, **_MTP, "experts.count": ("n_routed_experts",), "experts.dense_layers": ("first_k_dense_replace",)},
+        products={"experts.shared": ("n_shared_experts", "experts.ffn")},
+        rules=(({"use_qk_norm": True}, {"qk_norm": "shared"}), ({"use_qk_norm": False}, {})),
+    ),
+    "granite": _LLAMA,
+    "granitemoe": _LLAMA.but(names=_LOCAL_EXPERTS),
+    "internlm2": _BASE.but(fixed={"mlp_bias": False}, names={"biases": ("bias",)}),
+    "internlm3": _BASE.but(names={"biases": ("bias",), "qkv_bias": ("qkv_bias",)}),
+    "kimi_k2": _DEEPSEEK_V3,
+    "olmo2": _LLAMA.but(fixed={"qk_norm": "per-head"}),  # a norm over all heads has as many parameters as one of each
+    "phimoe": _PLAIN.but(
+        fixed={"gated": True, "mlp_bias": False},
+        names={**_LOCAL_EXPERTS, "biases": ("attention_bias",), "head_bias": ("lm_head_bias",)},
+    ),
+    "qwen2_vl": _QWEN2.but(heads=_SEES),
+    "qwen2_5_vl": _QWEN2.but(heads=_SEES),
+    "qwen3_vl": _QWEN3.but(heads=_SEES),
+    "qwen3_vl_moe": _QWEN3.but(**_QWEN_EXPERTS, heads=_SEES),
+    "seed_oss": _LLAMA.but(fixed={"qkv_bias": True}, names={"qkv_bias": ("attention_bias",), "biases": ("attention_out_bias",)}),
+    "stablelm": _PLAIN.but(
+        fixed={"gated": True},
+        names={"qkv_bias": ("use_qkv_bias",)},
+        demanded={"qk_layernorm": (False,), "use_parallel_residual": (False,)},
+    ),
     "olmo": _LLAMA.but(fixed={"norm": "layernorm", "norm_vectors": 0}),
     "starcoder2": _PLAIN.but(
         fixed={"biases": True, "tied_embeddings": True},
         names={"biases": ("use_bias",)},
         demanded={"mlp_type": ("default",), "norm_type": ("layer_norm",)},
     ),
+}
+
+# Families that are not modelled, each with why and what to do.
+REFUSED: Mapping[str, str] = {
+    "deepseek_v32": "its sparse attention is not modelled; model_type deepseek_v3 counts full attention in its place, which takes longer",
 }
 
 # The ending of an architecture's name -> the head that it puts on the model.
@@ -261,6 +301,9 @@ HEADS: Mapping[str, Values] = {
     "ForImageClassification": {"head": "classifier"},
     "Model": {"head": "none"},
 }
+# Parts of a model that are not modelled, by the field that describes them.
+TOWERS: Mapping[str, str] = {"vision_config": "vision tower", "audio_config": "audio tower"}
+MTP_NOTE = "multi-token prediction layers run in training only; speculative decoding is not modelled"
 POOLED = frozenset({"bert", "roberta", "vit"})  # families whose bare model ends with a pooler
 
 # Fields that change what a model computes, but not how long it takes or how much it holds.
@@ -284,12 +327,15 @@ NO_COST = frozenset({
     "task_specific_params", "tie_encoder_decoder", "tokenizer_class", "tokenizer_name", "topk_group", "topk_method", "torchscript",
     "transformers_version", "unk_index", "use_bfloat16", "use_cache", "use_fused_cross_entropy", "use_fused_mlp", "use_fused_rope",
     "use_sliding_window", "verbose",
+    "attention_multiplier", "embedding_multiplier", "image_token_id", "input_jitter_noise", "logits_scaling", "residual_multiplier",
+    "video_token_id", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
 })  # fmt: skip
 # Fields that would change the cost, and what is counted instead.
 NOT_COUNTED: Mapping[str, str] = {
     "sliding_window": "attention is counted over the whole sequence",
     "layer_types": "attention is counted over the whole sequence",
     "num_nextn_predict_layers": "the modules that predict further tokens are left out",
+    **dict.fromkeys(TOWERS, "only the language model is described"),
     "quantization_config": "the workload's dtype is that of all numbers",
     "torch_dtype": "the workload's dtype is that of all numbers",
     "dtype": "the workload's dtype is that of all numbers",
@@ -346,8 +392,9 @@ def huggingface_document(path: str | Path) -> tuple[Document, list[FieldUse]]:
         outer = "text_config." if name and isinstance(inner, Mapping) and name.partition(".")[0] in inner else ""
         return Problem(file=file, line=lines.get(name.rpartition(".")[2]), path=outer + name, message=told)
 
-    kind = own.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    kind = str(own.get("model_type"))
+    kind = kind if kind in FAMILIES else kind.removesuffix("_text")  # as newer files name the text part
+    if kind not in FAMILIES:
         raise SpecError([problem("model_type", _unknown(own))])
     family = FAMILIES[kind]
     fields = _flat(own, family.nested)
@@ -355,7 +402,31 @@ def huggingface_document(path: str | Path) -> tuple[Document, list[FieldUse]]:
     wrong = [problem(name, told) for name, told in dict.fromkeys(_wrong(fields, family, kind, found))]
     if wrong:
         raise SpecError(wrong)
+    towers = [name for field_, name in TOWERS.items() if isinstance(config.get(field_), Mapping)]
+    if towers:
+        text = f"Only the language model of {Path(file).name} is described, not its {' and '.join(towers)}."
+        found["notes"] = _Setting(key="notes", value=text)
     return _document(file, found, lines), list(_uses(config, family, found))
+
+
+def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
+    """Sentences on what a workload takes from a ``config.json`` where it gives nothing itself.
+
+    Parameters
+    ----------
+    spec : the workload as it was read.
+    given : its own keys, ``model`` among them; other models than a ``config.json`` have no notes.
+    """
+    name = Path(str(given["model"])).name
+    if not name.endswith(".json"):
+        return
+    prompted = spec.task in ("prefill", "decode") and spec.prompt  # which counts in the place of the sequence
+    if "sequence" not in given and spec.image is None and not prompted:
+        yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
+    if "global_batch" not in given:
+        yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
+    if spec.notes and "notes" not in given:
+        yield spec.notes
 
 
 def _text(file: str) -> str:
@@ -403,6 +474,8 @@ def _lines(text: str) -> dict[str, int]:
 def _unknown(config: Values) -> str:
     """What to say of a file whose family is not known: what was read of it, and what is known."""
     kind = config.get("model_type")
+    if isinstance(kind, str) and kind in REFUSED:
+        return f"model_type {json.dumps(kind)} is refused: {REFUSED[kind]}"
     names = ("architectures", *(name for key, aliases in NAMES.items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)
     what = "the key 'model_type' is missing" if kind is None else f"unknown model_type {json.dumps(kind)}"

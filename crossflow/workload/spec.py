@@ -29,6 +29,7 @@ from crossflow.workload.transformer import (
     experts,
     latent_attention,
     mlp,
+    prediction_layers,
     self_attention,
 )
 
@@ -132,7 +133,7 @@ def frozen_layers(entries: Sequence[str], model: Transformer) -> Frozen:
 def trainable_parameters(model: Transformer, frozen: Frozen) -> int:
     """Parameters that fine-tuning changes; the table of a tied head is the embedding's. [1]"""
     layers = [layer for layer in model.layers for _ in range(layer.count)]
-    head = model.parameters - model.embedding.parameters - sum(layer.parameters for layer in layers)
+    head = model.parameters + model.mtp_parameters - model.embedding.parameters - sum(layer.parameters for layer in layers)
     ends = (0 if frozen.covers("embedding") else model.embedding.parameters) + (0 if frozen.covers("head") else head)
     return ends + sum(part.parameters for i, layer in enumerate(layers) for part in layer.parts if not frozen.covers(part.type, i))
 
@@ -261,6 +262,9 @@ class TransformerSpec(_Sourced):
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
     encoder: EncoderSpec | None = Field(None, description="encoder before the layers, which then attend to it")
+    mtp_layers: NonNegativeInt = Field(
+        0, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
+    )
     image: ImageSpec | None = Field(None, description="images in the place of words")
     head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
     pooler: bool = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
@@ -327,6 +331,8 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "latent: latent attention is modelled without an encoder"
     if spec.experts and not any(spec.experts.at(i) for i in range(spec.layers)):
         yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
+    if spec.mtp_layers and (spec.encoder or spec.head != "language" or not spec.causal):
+        yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
     if spec.task == "training" and spec.dtype == "int8":
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
     yield from _contradictions_of_ends(spec)
@@ -366,11 +372,16 @@ def _transformer(spec: TransformerSpec) -> Transformer:
     layers = _stack(spec, "layers" if spec.encoder is None else "decoder", spec.layers, spec.tokens, causal=spec.causal)
     encoder = spec.encoder
     before = _stack(spec, "encoder", encoder.layers, encoder.sequence, causal=False) if encoder else ()
+    embedding, head = _embedding(spec), _head(spec)
+    further = prediction_layers(
+        count=spec.mtp_layers if spec.task == "training" else 0, tokens=spec.tokens, embedding=embedding, inner=layers[-1].parts,
+        head=head, tied=spec.tied_embeddings, norm_vectors=_norm(spec),
+    )  # fmt: skip
     return Transformer(
         name=spec.title or spec.model,
-        embedding=_embedding(spec),
-        layers=(*before, *layers),
-        head=_head(spec),
+        embedding=embedding,
+        layers=(*before, *layers, *further),
+        head=head,
         tied=spec.tied_embeddings,
         vocabulary=spec.vocabulary or 0,
         memory_tokens=encoder.sequence if encoder else 0,

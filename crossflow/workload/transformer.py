@@ -36,6 +36,7 @@ class Matrix:
     bias : whether it adds a bias.
     experts : how many there are of it, one an expert; a token passes only some (1 for a matrix that every token passes).
     over : which tokens of a sample pass it.
+    shared : whether another part on the same device holds its weights.
     """
 
     name: str
@@ -45,11 +46,12 @@ class Matrix:
     bias: bool = False
     experts: int = 1
     over: Over = "tokens"
+    shared: bool = False
 
     @property
     def parameters(self) -> int:
-        """Parameters of all copies."""
-        return self.experts * (self.k * self.n + (self.n if self.bias else 0))
+        """Parameters of all copies; none of a shared matrix."""
+        return 0 if self.shared else self.experts * (self.k * self.n + (self.n if self.bias else 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,8 @@ class Part:
     width : elements of a token's vector that enter and leave. [1]
     matrices : weights in program order.
     table : parameters of a lookup table, whose rows tensor parallelism divides. [1]
+    holder : which devices hold the table: ``all`` with the part; those ``apart`` from the stage of the model's embedding, as a copy
+        of its table; ``none``, because another part on the same device holds it.
     vectors : parameters of norms and other vectors, which every rank has whole. [1]
     inner : elements a token has between the matrices of an MLP (of one expert). [1]
     gated : whether the MLP multiplies two branches (SwiGLU and kin).
@@ -136,6 +140,7 @@ class Part:
     width: int
     matrices: tuple[Matrix, ...] = ()
     table: int = 0
+    holder: Literal["all", "apart", "none"] = "all"
     vectors: int = 0
     inner: int = 0
     gated: bool = False
@@ -144,8 +149,9 @@ class Part:
 
     @property
     def parameters(self) -> int:
-        """Parameters, all experts counted."""
-        return sum(matrix.parameters for matrix in self.matrices) + self.table + self.vectors
+        """Parameters, all experts counted; a copy of another part's table does not count."""
+        table = self.table if self.holder == "all" else 0
+        return sum(matrix.parameters for matrix in self.matrices) + table + self.vectors
 
     @property
     def shared(self) -> int:
@@ -169,12 +175,20 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """`count` layers alike, one after the other; `tokens` is how many tokens of a sample pass them."""
+    """`count` layers alike, one after the other.
+
+    Attributes
+    ----------
+    name, tokens, parts : for reports; tokens of a sample that pass them; parts in program order.
+    predicts : whether they are multi-token prediction layers (see `prediction_layers`). They run on the last stage, beside the head,
+        and are not among the layers that pipeline stages divide.
+    """
 
     name: str
     count: int
     tokens: int
     parts: tuple[Part, ...]
+    predicts: bool = False
 
     @property
     def parameters(self) -> int:
@@ -191,7 +205,7 @@ class Transformer:
     name : for reports.
     embedding, head : parts before the first and after the last layer; of a tied head only the use counts, its matrix is
         the embedding's.
-    layers : groups of equal layers.
+    layers : groups of equal layers; those that predict further tokens come last.
     tied : whether the head multiplies by the embedding's table.
     vocabulary : rows of the table, 0 for a model of images. [1]
     memory_tokens : tokens that cross-attention looks at, 0 without an encoder. [1]
@@ -206,9 +220,14 @@ class Transformer:
     memory_tokens: int = 0
 
     @functools.cached_property
+    def main(self) -> tuple[Layer, ...]:
+        """Groups of layers without those of multi-token prediction."""
+        return tuple(layer for layer in self.layers if not layer.predicts)
+
+    @functools.cached_property
     def depth(self) -> int:
-        """Layers in all."""
-        return sum(layer.count for layer in self.layers)
+        """Layers of the main model."""
+        return sum(layer.count for layer in self.main)
 
     @functools.cached_property
     def heads(self) -> frozenset[int]:
@@ -238,15 +257,20 @@ class Transformer:
 
     @functools.cached_property
     def parameters(self) -> int:
-        """Parameters of the whole model; a table that two parts share counts once."""
+        """Parameters of the main model, as published counts are; a table that two parts share counts once."""
         own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
-        return own + sum(layer.count * layer.parameters for layer in self.layers)
+        return own + sum(layer.count * layer.parameters for layer in self.main)
+
+    @functools.cached_property
+    def mtp_parameters(self) -> int:
+        """Parameters of the multi-token prediction layers, without the embedding and head that they share with the main model."""
+        return sum(layer.count * layer.parameters for layer in self.layers if layer.predicts)
 
     @property
     def active_parameters(self) -> float:
-        """Parameters that one token passes, the experts it is not sent to left out."""
+        """Parameters of the main model that one token passes, the experts it is not sent to left out."""
         own = self.embedding.parameters + self.head.parameters - (self._table if self.tied else 0)
-        return own + sum(layer.count * part.active_parameters for layer in self.layers for part in layer.parts)
+        return own + sum(layer.count * part.active_parameters for layer in self.main for part in layer.parts)
 
     def encodes(self, layer: Layer) -> bool:
         """Whether a layer belongs to the encoder of a model that has a decoder too."""
@@ -265,12 +289,12 @@ class Transformer:
         return sum(matrix.k * matrix.n for matrix in self.head.matrices if matrix.name == "vocabulary")
 
     def forward_flops(self, tokens: int | None = None) -> float:
-        """Multiplications and additions of one sample's forward pass: matrices of embedding, layers and head, attention. [flop]
+        """Multiplications and additions of one sample's forward pass through the main model: all matrices, attention. [flop]
 
         A causal mask leaves half of the scores to compute; here all are counted, as published counts do.
         """
         total = self.part_flops(self.embedding, self.layers[0].tokens if tokens is None else tokens)
-        for layer in self.layers:
+        for layer in self.main:
             length = layer.tokens if tokens is None else tokens
             total += layer.count * sum(self.part_flops(part, length) for part in layer.parts)
         return total + self.part_flops(self.head, self.tokens if tokens is None else tokens)
@@ -404,3 +428,36 @@ def experts(
         gated=gated,
         routing=routing,
     )
+
+
+def prediction_layers(
+    *, count: int, tokens: int, embedding: Part, inner: tuple[Part, ...], head: Part, tied: bool, norm_vectors: int = 1
+) -> tuple[Layer, ...]:
+    """Multi-token prediction layers [1]_, Sec. 2.2, Eq. 21-23.
+
+    Each looks its token up in the model's embedding, norms it and what the layer before gives out, projects both to one vector
+    (M_k[2 width, width]), passes it through a transformer layer of its own, and computes the logits of one further token with the
+    model's head, after a norm of its own. On a pipeline they run where the head is; the first then has a copy of the embedding's
+    table, if the head is not that table itself, as in Megatron-Core.
+
+    Parameters
+    ----------
+    count : further tokens that are predicted, one by each layer.
+    embedding, inner, head : parts of the main model: its embedding, those of its last layer, its head.
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, arXiv:2412.19437.
+    """
+    width = embedding.width
+    projection = Matrix(name="projection", k=2 * width, n=width, cut="column")
+    vocabulary = tuple(replace(matrix, shared=True) for matrix in head.matrices if matrix.name == "vocabulary")
+    last = Part(type="head", width=width, matrices=vocabulary, vectors=norm_vectors * width)
+
+    def layer(number: int, holder: Literal["apart", "none"]) -> Layer:
+        entry = replace(embedding, matrices=(projection,), holder=holder, vectors=2 * norm_vectors * width)
+        return Layer(name="mtp", count=number, tokens=tokens, parts=(entry, *inner, last), predicts=True)
+
+    copies = 0 if tied else min(count, 1)
+    groups = (layer(copies, "apart"), layer(count - copies, "none"))
+    return tuple(group for group in groups if group.count)

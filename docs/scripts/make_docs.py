@@ -361,7 +361,7 @@ RESULTS = ("case-study.yaml", "lstm-on-h100.yaml", "gpt3.yaml", "serving.yaml", 
 def _results_section() -> str:
     predictions = [crossflow.predict(crossflow.load(EXAMPLES / name)) for name in RESULTS]
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction.to_dict()))
-    found |= dict.fromkeys(("reading_problem", "measured_share"))  # of decoding and of profiles that no example has
+    found |= dict.fromkeys(("reading_problem", "measured_share", "notes[]"))  # of decoding, profiles and models that no example has
     columns = {name: None for prediction in predictions for name in prediction.score.columns()}
     intro = "One object. Times in s, sizes in B, energy in J, power in W; `*` stands for a name.\n\n"
     outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, prose()["keys"]))
