@@ -40,6 +40,7 @@ class PartTimes:
     flops, energy, traffic : operations, their energy, and bytes of main memory. [flop], [J], [B]
     measured : of the time of kernels, what was measured. [s]
     products : time of every matrix product, in the order of `Kernels.products`, shape (products, n). [s]
+    scores : time of one kernel of every fused attention, in the order of `Kernels.scores`, shape (scores, n). [s]
     """
 
     units: tuple[str, ...]
@@ -52,6 +53,7 @@ class PartTimes:
     traffic: Array
     measured: Array
     products: Array
+    scores: Array
 
 
 def part_times(
@@ -60,14 +62,17 @@ def part_times(
     """Cost of all kernels, added up by unit and phase; those that a profile has take the time that was measured."""
     parts = kernel_times(kernels, architecture, stack, dtype, element, profile)
     table = np.array([np.concatenate([part[name] for part in parts]) for name in FIGURES])
+    first = table.shape[1] - len(kernels.scores)
+    scores = table[FIGURES.index("compute"), first:].copy()
+    table[:, first:] *= kernels.score_counts
     totals = (kernels.members @ table).reshape(len(FIGURES), len(kernels.units), len(PHASES), kernels.n)
-    return PartTimes(units=kernels.units, products=parts[0]["compute"], **dict(zip(FIGURES, totals, strict=True)))
+    return PartTimes(units=kernels.units, products=parts[0]["compute"], scores=scores, **dict(zip(FIGURES, totals, strict=True)))
 
 
 def kernel_times(
     kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
 ) -> list[dict[str, Array]]:
-    """Costs of products, passes and, where there is any, fused attention, each by `FIGURES`, shape (kernels, n)."""
+    """Costs of products, passes and, where there is any, fused attention (one kernel of each), each by `FIGURES`, shape (kernels, n)."""
     parts = [_products(kernels, architecture, dtype, element), _passes(kernels, architecture, dtype)]
     if kernels.scores:
         parts.append(_scores(kernels, architecture, stack, dtype))
@@ -89,9 +94,9 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
     for one, sizes in zip(kernels.products, kernels.product_sizes.swapaxes(0, 1), strict=True):
         op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
         products.append((op, unscaled if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
-    for (*_, launches), moved in zip(kernels.passes, kernels.pass_sizes[0], strict=True):
-        passes.append(("pass", "", [pass_shape(size, launches) for size in moved]))
-    for one_, sizes in zip(kernels.scores, filled([one[5:] for one in kernels.scores], kernels.n), strict=True):
+    for moved, _, launches in kernels.pass_sizes.swapaxes(0, 1):
+        passes.append(("pass", "", [pass_shape(moved[i], launches[i]) for i in points]))
+    for one_, sizes in zip(kernels.scores, filled([one[5:9] for one in kernels.scores], kernels.n), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
         scores.append((op, unscaled, [attention_shape(*sizes[:, i]) for i in points]))
     return products, passes, scores
@@ -277,28 +282,30 @@ class Wires:
                 continue
             axes = (("inner", stride), ("group", extent), ("outer", devices // (stride * extent)))
             node = min(self.node, devices)
-            placement = place(axes, wired(self.network, node, devices // node), chains=("group",) if collective == "send_recv" else ())
+            around = extent == group.size[members[0]]  # a ring; a pipeline's transfer is between two of its ranks
+            chains = ("group",) if collective == "send_recv" and not (around and extent > 2) else ()
+            placement = place(axes, wired(self.network, node, devices // node), chains=chains)
             time = axis_time(collective, sizes, "group", placement, self.network, self.architecture, node)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
 
     def times(self, kernels: Kernels, layout: Layout) -> tuple[Array, Array]:
-        """Time of every message and what of it was measured, shape (messages, n). [s]"""
+        """Time of every message, all of its `number`, and what of it was measured, shape (messages, n). [s]"""
         time, measured = np.zeros((2, len(kernels.messages), kernels.n))
         for (collective, name), rows in kernels.kinds.items():
             sizes, group = kernels.message_sizes[rows], getattr(layout, name)
             time[rows] = self.time(collective, sizes, group)
             if self.profile is not None and group.several:
                 measured[rows] = np.nan_to_num(self.measured(collective, sizes, group))
-        return time, measured
+        return time * kernels.message_counts, measured * kernels.message_counts
 
 
 def message_bytes(kernels: Kernels, layout: Layout) -> Array:
-    """Bytes that a rank sends in every message inside its node and out of it, shape (2, messages, n). [B]"""
+    """Bytes that a rank sends in every message, all of its `number`, inside its node and out of it, shape (2, messages, n). [B]"""
     moved = np.zeros((2, len(kernels.messages), kernels.n))
     for (collective, name), rows in kernels.kinds.items():
         moved[:, rows] = sent_bytes(collective, kernels.message_sizes[rows], getattr(layout, name))
-    return moved
+    return moved * kernels.message_counts
 
 
 def sent_bytes(collective: str, size: Array, group: Group) -> Array:
