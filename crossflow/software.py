@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from crossflow import files
 from crossflow.errors import SpecError
@@ -46,7 +46,11 @@ class Overlap(FileModel):
     data: bool = Field(default=False, description="gradients are reduced in buckets while the last backward pass runs")
     gather: bool = Field(default=False, description="weights of the next layer are gathered while this one computes (FSDP prefetch)")
     pipeline: bool = Field(default=False, description="activations travel between stages while the next microbatch computes")
-    context: bool = Field(default=False, description="keys and values travel around the ring while attention computes")
+    context: bool = Field(
+        default=False,
+        description="keys and values of the next step of ring attention travel while this step computes; needs attention.kernel: flash, "
+        "for unfused attention gathers all keys and values first",
+    )
     optimizer: bool = Field(default=False, description="updated weights are gathered while the next forward pass runs")
 
 
@@ -113,6 +117,14 @@ class SoftwareStack(FileModel):
     overlap: Overlap = Overlap()
     host: HostCosts
     memory: MemoryHabits
+
+    @model_validator(mode="after")
+    def _ring(self) -> SoftwareStack:
+        if self.overlap.context and self.attention.kernel == "unfused":
+            raise ValueError(
+                "overlap.context: unfused attention waits for all keys and values; use attention.kernel: flash, or context: false"
+            )
+        return self
 
     def fuses(self, what: Fusion, element: int) -> bool:
         """Whether a group of pointwise operations is one kernel where elements have so many bytes."""

@@ -81,7 +81,7 @@ def test_a_collective_recurs_once_for_all_of_its_ranks():
 @pytest.mark.parametrize(
     ("strategy", "software", "workload"),
     [
-        ("tp4-dp2", "megatron-lm-2022", {}), ("tp2-sp-cp2-pp2-dp4", "megatron-lm-2022", {}), ("dp8-z3-full", "pytorch-fsdp", {}),
+        ("tp4-dp2", "megatron-lm-2022", {}), ("tp2-sp-cp2-pp2-dp4", "megatron-lm-2022", {}), ("tp2-sp-cp4-pp2-dp1", "megatron-core", {}), ("dp8-z3-full", "pytorch-fsdp", {}),
         ("dp8-z3-g4", "pytorch-fsdp", {}), ("dp8-z1", "megatron-lm-2022", {}), ("tp2-pp4-dp2-full", "megatron-core", {}),
         ("tp2-pp2-dp2-selective", "megatron-lm-2022", {}), ("pp4-dp2-chimera", "megatron-lm-2022", {}),
         ("tp2-pp2-dp4-pipedream", "megatron-lm-2022", {"tied_embeddings": True}), ("pp2-dp4-pipedream-z1", "megatron-lm-2022", {}),
@@ -141,7 +141,9 @@ def test_measuring_takes_a_small_part_of_a_step():
 
 def test_lists_are_profiles(written):
     """The predicted times, read back, give the predicted step; launches alone are not in them."""
-    for strategy, software in (("tp2-pp2-dp2", "megatron-lm-2022"), ("dp8-z3", "pytorch-fsdp"), ("tp4-sp-dp4-z1", "megatron-core")):
+    for strategy, software in (
+        ("tp2-pp2-dp2", "megatron-lm-2022"), ("dp8-z3", "pytorch-fsdp"), ("tp4-sp-dp4-z1", "megatron-core"), ("cp4-dp2", "nanotron"),
+    ):  # fmt: skip
         plain = scenario(strategy, software)
         given = scenario(strategy, software, profile=written(events(plain).to_csv()))
         before, after = crossflow.predict(plain), crossflow.predict(given)

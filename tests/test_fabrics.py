@@ -77,6 +77,11 @@ def test_one_card_a_node_first_fills_its_send_buffers():
     assert large == pytest.approx(1e10 / (0.71 * 3.125e9), rel=1e-3)
 
 
+def test_one_rank_of_a_ring_in_a_node_sends_over_the_share_of_all():
+    alone, ring = (time(fabric(network="ethernet", nic=np.nan), "send_recv", 16, n, np.array([[1e10]]))[0, 0] for n in (1, 2))
+    assert ring == pytest.approx(alone / 2, rel=1e-3)
+
+
 LONG = [
     # intra, ranks, collective, volume on the tightest link over what that link achieves [s/B]
     ("pcie", 8, "all_reduce", 2 * 7 / 8 / (0.738 * 32e9)),

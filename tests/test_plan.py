@@ -188,6 +188,7 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
         (Plan(pp=2, first_stage=3, last_stage=4), "first_stage = 3 and last_stage = 4 do not add up to 8 layers in 2 stages"),
         (Plan(first_stage=5), "first_stage = 5 and last_stage = 0 do not add up to 8 layers in 1 stages"),
         (Plan(cp=3, dp=3), "the 512 tokens of a sample do not divide by cp = 3"),
+        (Plan(cp=512), "the 512 tokens of a sample do not divide by 2 x cp = 1024: under a causal mask a context rank has two chunks"),
         (Plan(cp=128, tp=8, sequence_parallel=True), "the 512 tokens of a sample do not divide by cp x tp = 1024"),
         (Plan(dp=3), "global_batch = 64 does not divide by dp x micro_batch = 3 x 1"),
         (Plan(dp=32, micro_batch=4), "global_batch = 64 does not divide by dp x micro_batch = 32 x 4"),

@@ -278,8 +278,9 @@ def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
     if collective == "all_to_all":  # all that goes to other nodes passes the node's one card
         volume = in_node * (ranks - in_node) / ranks
     transfer = collective == "send_recv"
-    # The card is shared by the ranks of the node; on older platforms each rank's share passes through host memory.
-    wire = p.ethernet_efficiency * fabric.line * (1 if transfer else in_node)
+    # The ranks of the node share its card. Of a ring or a chain one of them sends out. On older platforms each rank's share passes
+    # through host memory.
+    wire = p.ethernet_efficiency * fabric.line * in_node
     staged = np.where(fabric.recent, np.inf, p.staged_efficiency * fabric.host * (1 if transfer else in_node))
     per_byte = volume / np.fmin(wire, staged)
     return Path(

@@ -39,6 +39,7 @@ class PartTimes:
     flops, energy, traffic : operations, dynamic energy, and bytes of main memory. [flop], [J], [B]
     measured : of the time of kernels, what was measured. [s]
     products : time of every matrix product, in the order of `Kernels.products`, shape (products, n). [s]
+    scores : time of one kernel of every fused attention, in the order of `Kernels.scores`, shape (scores, n). [s]
     """
 
     units: tuple[str, ...]
@@ -52,6 +53,7 @@ class PartTimes:
     traffic: Array
     measured: Array
     products: Array
+    scores: Array
 
 
 def part_times(
@@ -73,10 +75,13 @@ def part_times(
             here[i] = values
         here[len(FIGURES) :] = costs.bound_times
         first += len(costs.time)
+    products, fused = len(kernels.products), first - len(kernels.scores)
+    scores = table[0, fused:].copy()
+    table[:, fused:] *= kernels.score_counts
     totals = (kernels.members @ table).reshape(len(table), len(kernels.units), len(PHASES), n)
     parts = dict(zip(FIGURES, totals, strict=False))
     return PartTimes(
-        units=kernels.units, resources=names, products=table[0, : len(kernels.products)], bound=totals[len(FIGURES) :], **parts
+        units=kernels.units, resources=names, products=table[0, :products], scores=scores, bound=totals[len(FIGURES) :], **parts
     )
 
 
@@ -90,7 +95,9 @@ def kernel_costs(
     *,
     least: bool = False,
 ) -> Iterator[tuple[KernelCosts, Array | float]]:
-    """Costs of products, then of passes, then of fused attention, and the time of each that was measured, shape (kernels, n). [s]"""
+    """Costs of products, then of passes, then of fused attention (one kernel of each), and what of their time was measured,
+    shape (kernels, n). [s]
+    """
     parts = [_products(kernels, architecture, dtype, element, least=least)] if kernels.products else []
     if kernels.passes:
         moved, flops, launches = kernels.pass_sizes
@@ -117,8 +124,8 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
     for one, sizes in zip(kernels.products, kernels.product_sizes.swapaxes(0, 1), strict=True):
         op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
         products.append((op, unscaled if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
-    for (*_, launches), moved in zip(kernels.passes, kernels.pass_sizes[0], strict=True):
-        passes.append(("pass", "", [pass_shape(size, launches) for size in moved]))
+    for moved, _, launches in kernels.pass_sizes.swapaxes(0, 1):
+        passes.append(("pass", "", [pass_shape(moved[i], launches[i]) for i in points]))
     for one_, sizes in zip(kernels.scores, kernels.score_shapes.swapaxes(0, 1), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
         scores.append((op, unscaled, [attention_shape(*sizes[:, i]) for i in points]))
@@ -217,28 +224,30 @@ class Wires:
                 continue
             axes = (("inner", stride), ("group", extent), ("outer", devices // (stride * extent)))
             node = min(self.node, devices)
-            placement = place(axes, wired(self.network, node, devices // node), chains=("group",) if collective == "send_recv" else ())
+            around = extent == group.size[members[0]]  # a ring; a pipeline's transfer is between two of its ranks
+            chains = ("group",) if collective == "send_recv" and not (around and extent > 2) else ()
+            placement = place(axes, wired(self.network, node, devices // node), chains=chains)
             time = axis_time(collective, sizes, "group", placement, self.network, self.architecture, node)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
 
     def times(self, kernels: Kernels, layout: Layout) -> tuple[Array, Array]:
-        """Time of every message and what of it was measured, shape (messages, n). [s]"""
+        """Time of every message, all of its `number`, and what of it was measured, shape (messages, n). [s]"""
         time, measured = np.zeros((2, len(kernels.messages), kernels.n))
         for (collective, name), rows in kernels.kinds.items():
             sizes, group = kernels.message_sizes[rows], getattr(layout, name)
             time[rows] = self.time(collective, sizes, group)
             if self.profile is not None and group.several:
                 measured[rows] = np.nan_to_num(self.measured(collective, sizes, group))
-        return time, measured
+        return time * kernels.message_counts, measured * kernels.message_counts
 
 
 def message_bytes(kernels: Kernels, layout: Layout) -> Array:
-    """Bytes that a rank sends in every message inside its node and out of it, shape (2, messages, n). [B]"""
+    """Bytes that a rank sends in every message, all of its `number`, inside its node and out of it, shape (2, messages, n). [B]"""
     moved = np.zeros((2, len(kernels.messages), kernels.n))
     for (collective, name), rows in kernels.kinds.items():
         moved[:, rows] = sent_bytes(collective, kernels.message_sizes[rows], getattr(layout, name))
-    return moved
+    return moved * kernels.message_counts
 
 
 def sent_bytes(collective: str, size: Array, group: Group) -> Array:

@@ -83,8 +83,13 @@ class Profile:
             for at in np.ndindex(sizes[..., members].shape):
                 place = (*at[:-1], members[at[-1]])
                 if ranks > 1 and sizes[place] > 0:
-                    found[place] = _time(self.event((op, message_shape(float(sizes[place])), "", ranks, scope)))
+                    found[place] = _time(self.event((op, message_shape(float(sizes[place])), "", parties(op, ranks), scope)))
         return found
+
+
+def parties(op: str, ranks: int) -> int:
+    """Ranks that an event among a group has: a transfer is from one to another, in a pipeline or around a ring of any size. [1]"""
+    return 2 if op == "send_recv" else ranks
 
 
 def _time(found: Measured | None) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from crossflow.arrays import Array, plain
 from crossflow.cost.parts import kernel_costs, kernel_shapes
-from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape
+from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape, parties
 from crossflow.cost.roofline import wide_type
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.layered import machine
@@ -47,7 +47,7 @@ class Event:
     op, shape, dtype, device : what runs, on what, in which type, on which system.
     ranks, scope : of a collective how many take part, and whether inside a node (intra) or between nodes (inter).
     time, spread : of one, as predicted or measured. [s]
-    count : how often it occurs in a step, on all devices; a collective once for all its ranks. [1]
+    count : how often it occurs in a step, on all devices; a collective once for all its ranks, a transfer once for its sender. [1]
     """
 
     op: str
@@ -187,8 +187,10 @@ def _kernels(case: _Case) -> Iterator[Found]:
     times = [time for part, _ in costs for time in (part.time - part.launch)[:, 0].tolist()]
     shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype))
     places = [(entry[0], entry[1]) for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
-    for (unit, phase), (op, type_, shape), time in zip(places, [one for group in shapes for one in group], times, strict=True):
-        yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]])
+    counts = [*[1.0] * (len(places) - len(kernels.scores)), *kernels.score_counts[:, 0].tolist()]
+    identities = [one for group in shapes for one in group]
+    for (unit, phase), (op, type_, shape), time, count in zip(places, identities, times, counts, strict=True):
+        yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]]) * count
 
 
 def _updates(case: _Case) -> Iterator[Found]:
@@ -206,9 +208,10 @@ def _messages(case: _Case) -> Iterator[Found]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
     job, runs_on, plan, layout, task = case.job, case.machine, case.plan, case.layout, case.task
     names, phases, (forward, backward, weight) = _places(job), case.phases, case.occurs
-    for message in task.kernels.messages:
-        size = float(np.broadcast_to(message.size, (1,))[0])
-        yield from _message(runs_on, message.collective, size, getattr(layout, message.group), phases[message.phase][names[message.part]])
+    sizes, counts = (values[:, 0].tolist() for values in (task.kernels.message_sizes, task.kernels.message_counts))
+    for message, size, count in zip(task.kernels.messages, sizes, counts, strict=True):
+        often = phases[message.phase][names[message.part]] * count
+        yield from _message(runs_on, message.collective, size, getattr(layout, message.group), often)
     # Sharded weights come with every pass, and their gradients go with every microbatch; the rest comes with every update.
     updates = float(layout.updates[0]) * case.held
     for shared in task.weights.messages:
@@ -219,7 +222,7 @@ def _messages(case: _Case) -> Iterator[Found]:
     microbatches = int(layout.microbatches[0])
     ways = handovers(plan.schedule, plan.pp, plan.virtual_stages, microbatches)[: 1 + job.training]
     handed = float(ways.sum()) * microbatches / float(layout.directions[0]) * case.ranks
-    counts = (handed * 2.0, handed, 2.0 * case.ranks)
+    counts = (handed, handed, 2.0 * case.ranks)
     for (collective, size_, group), count in zip(task.between.each(layout), counts, strict=True):
         yield from _message(runs_on, collective, float(size_[0]), group, count)
 
@@ -230,12 +233,12 @@ def _places(job: Job) -> Mapping[str, int]:
 
 
 def _message(runs_on: Machine, collective: str, size: float, group: Group, count: float) -> Iterator[Found]:
-    """A collective that `count` ranks take part in, or none."""
+    """A collective that `count` ranks take part in, or a transfer that they send, or none."""
     ranks = int(group.size[0])
     if size > 0 and ranks > 1 and count:
         scope = SCOPES[int(group.per_node[0] < ranks)]
         yield (
-            (collective, message_shape(size), "", ranks, scope),
+            (collective, message_shape(size), "", parties(collective, ranks), scope),
             float(runs_on.wires.time(collective, np.array([size]), group)[0]),
-            count / ranks,
+            count if collective == "send_recv" else count / ranks,
         )

@@ -3,6 +3,14 @@
 Every size is an array over design points, so that thousands of plans are one set of kernels. Matrix products are cut by
 their `Matrix.cut`; what lies between them passes over memory once a kernel, in as many kernels as the software stack
 leaves unfused. Comments such as "r2 w1" read: two elements read and one written per unit.
+
+Context ranks attend as Ring Attention [1]_ does, which Transformer Engine implements [2]_ (`AttnFuncWithCPAndKVP2P`): keys and values
+pass from rank to rank, and every rank attends to those of one rank at a time.
+
+References
+----------
+.. [1] Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023, arXiv:2310.01889.
+.. [2] NVIDIA, Transformer Engine, transformer_engine/pytorch/attention (context parallelism, `cp_comm_type` p2p).
 """
 
 from __future__ import annotations
@@ -22,6 +30,7 @@ from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
 ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
+LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 
 
 def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
@@ -50,7 +59,7 @@ class _Builder:
     layout: Layout
     stack: SoftwareStack
     products: list[Product] = field(default_factory=list)
-    passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
+    passes: list[tuple[str, Phase, Array, Array, Array | float]] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     divided: dict[tuple[str, Cut, Phase], tuple[int, ...]] = field(default_factory=dict)  # products of a unit, by how they are cut
@@ -110,28 +119,60 @@ class _Builder:
         else:
             rows = heads if self.cached and attention.latent else 1.0  # of all heads that share what they attend to
             self._unfused(unit, attention, samples * heads / rows, rows * length, seen)
-        if layout.cp.max() > 1:
-            size = samples * seen * kept * e
-            self.messages += [
-                Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
-                Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
-                Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
-            ]
+            if layout.cp.max() > 1:  # a softmax through memory waits for the keys and values of all ranks
+                size = samples * seen * kept * e
+                self.messages += [
+                    Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
+                    Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
+                    Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
+                ]
 
     def _flash(self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, seen: Array) -> None:
         """Fused attention: two products forward and five backward; a causal mask leaves half of them.
 
-        `kept` is what the keys and values of a token have on one rank. [1]
+        `kept` is what the keys and values of a token have on one rank. [1] Context ranks begin with their own keys.
         """
-        masked = 0.5 if attention.causal and not self.cached else 1.0
+        masked, seen = 0.5 if attention.causal and not self.cached else 1.0, seen / self.layout.cp
         flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value) * masked
         ends = samples * (heads * length * (attention.query + attention.value) + kept * seen) * self.element  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
         blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(seen / 256.0)
-        shape = (samples * heads, length, seen, np.asarray(float(attention.query)))
-        self.scores.append(Scores(unit, "forward", flops, ends, blocks, *shape))
-        self.scores.append(Scores(unit, "input", 2.5 * flops, 2.0 * ends, blocks, *shape))
+        own = Scores(unit, "forward", flops, ends, blocks, samples * heads, length, seen, np.asarray(float(attention.query)))
+        first = self._fused_attention(own)
+        if self.layout.cp.max() > 1:
+            self._ring(own, first, attention, samples * kept * seen)
+
+    def _ring(self, own: Scores, first: int, attention: Attention, pairs: Array) -> None:
+        """Steps of ring attention after the `first`, each with the keys and values of another rank (`pairs` elements) in a kernel.
+
+        Under a causal mask a rank has two of 2 cp chunks of a sample, one from either end. Of another rank's tokens it then needs half
+        of its queries and all keys, or all of its queries and half of the keys, without a mask: as much work as its own. Half of the
+        queries make the fewest blocks; the ranks that have them set the pace. Bytes are those of both cases in the mean.
+        """
+        queries, share = (0.5, 0.75) if attention.causal else (1.0, 1.0)
+        unit, e, steps, length = own.unit, self.element, self.layout.cp - 1.0, queries * own.length
+        blocks = own.heads * np.ceil(length / 128.0)
+        later = self._fused_attention(own._replace(moved=share * own.moved, blocks=blocks, length=length, number=steps))
+        # Results are merged by their log-sum-exp: output r2 w1, log-sum-exp r2 w1. Gradients of queries, keys and values: r2 w1.
+        rows = share * own.heads * own.length
+        self._pass(unit, "forward", 3.0 * steps * rows * (e * attention.value + LOG_SUM), launches=2.0 * steps)
+        self._pass(unit, "input", 3.0 * steps * e * (rows * attention.query + share * pairs), launches=2.0 * steps)
+        # Backward the first step sends keys and values, the last one their gradients, those between both in one transfer.
+        once, between = np.minimum(steps, 1.0), np.maximum(steps - 1.0, 0.0)
+        legs: tuple[tuple[Phase, float, Array, int], ...] = (
+            ("forward", 1.0, once, first), ("forward", 1.0, between, later),
+            ("input", 1.0, once, first + 1), ("input", 2.0, between, later + 1), ("input", 1.0, once, later + 1),
+        )  # fmt: skip
+        self.messages += [
+            Message(part=unit, phase=phase, collective="send_recv", size=many * pairs * e, group="context", number=number, beside=beside)
+            for phase, many, number, beside in legs
+        ]
+
+    def _fused_attention(self, forward: Scores) -> int:
+        """Add a kernel with its backward one, which follows it; the place of the first in `scores`."""
+        self.scores += [forward, forward._replace(phase="input", flops=2.5 * forward.flops, moved=2.0 * forward.moved)]
+        return len(self.scores) - 2
 
     def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, seen: Array) -> None:
         """Attention through memory: scores, softmax, values, each a kernel; the mask saves nothing."""
@@ -394,8 +435,8 @@ class _Builder:
         self._pass(unit, forward, (rows * k + weights) * (full + 2.0 * narrow), launches=2)
         self._pass(unit, "input", rows * n * (full + 2.0 * narrow))
 
-    def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: float = 1) -> None:
-        self.passes.append((unit, phase, moved, np.asarray(flops), float(launches)))
+    def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1) -> None:
+        self.passes.append((unit, phase, moved, np.asarray(flops), launches))
 
 
 def type_of(part: Part) -> Type:

@@ -23,7 +23,8 @@ class Message:
     """A collective of a part: `size` [B] of shape (n,), among a group, in a phase.
 
     It may run beside the weight gradient where it `hides`, and in pieces beside the products of the indices `along`, which take or
-    make what it carries.
+    make what it carries. There are `number` equal ones, one after the other; of a ring each may run beside one kernel of the index
+    `beside` in `Kernels.scores`.
     """
 
     part: str
@@ -33,6 +34,8 @@ class Message:
     group: str
     hides: bool = False
     along: tuple[int, ...] = ()
+    number: Array | float = 1.0
+    beside: int | None = None
 
 
 class Product(NamedTuple):
@@ -52,7 +55,10 @@ class Product(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Fused attention of `heads` heads of all samples, `length` queries and `seen` keys each, of `width` elements; see `Kernels`."""
+    """Fused attention in `number` equal kernels (see `Kernels`).
+
+    Each has `heads` heads of all samples, `length` queries and `seen` keys a head, of `width` elements.
+    """
 
     unit: str
     phase: Phase
@@ -63,6 +69,7 @@ class Scores(NamedTuple):
     length: Array
     seen: Array
     width: Array
+    number: Array | float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +87,7 @@ class Kernels:
     units: tuple[str, ...]
     n: int
     products: tuple[Product, ...]
-    passes: tuple[tuple[str, Phase, Array, Array, float], ...]
+    passes: tuple[tuple[str, Phase, Array, Array, Array | float], ...]
     scores: tuple[Scores, ...]
     messages: tuple[Message, ...] = ()
 
@@ -96,7 +103,7 @@ class Kernels:
 
     @functools.cached_property
     def score_sizes(self) -> Array:
-        """Operations, bytes and blocks of every fused attention, shape (3, scores, n). [flop], [B], [1]"""
+        """Operations, bytes and blocks of one kernel of every fused attention, shape (3, scores, n). [flop], [B], [1]"""
         return filled([one[2:5] for one in self.scores], self.n).swapaxes(0, 1)
 
     @functools.cached_property
@@ -105,9 +112,19 @@ class Kernels:
         return filled([one[5:9] for one in self.scores], self.n).swapaxes(0, 1)
 
     @functools.cached_property
+    def score_counts(self) -> Array:
+        """Kernels of every fused attention, shape (scores, n). [1]"""
+        return repeated([one.number for one in self.scores], self.n)
+
+    @functools.cached_property
     def message_sizes(self) -> Array:
         """Size of every message, shape (messages, n). [B]"""
-        return filled([(message.size,) for message in self.messages], self.n)[:, 0]
+        return repeated([message.size for message in self.messages], self.n)
+
+    @functools.cached_property
+    def message_counts(self) -> Array:
+        """Equal ones of every message, shape (messages, n). [1]"""
+        return repeated([message.number for message in self.messages], self.n)
 
     @functools.cached_property
     def kinds(self) -> dict[tuple[Collective, str], list[int]]:
@@ -125,6 +142,11 @@ class Kernels:
         found = np.zeros((len(rows), len(places)))
         found[places, np.arange(len(places))] = 1.0
         return found
+
+
+def repeated(values: Sequence[Array | float], n: int) -> Array:
+    """Values that broadcast to (n,) as rows of a table, shape (values, n)."""
+    return np.array([np.broadcast_to(value, (n,)) for value in values], dtype=float).reshape(len(values), n)
 
 
 def filled(rows: Sequence[Sequence[Array | float]], n: int) -> Array:

@@ -76,6 +76,10 @@ def _no_tokens(plan: Plan, model: Transformer, task: Task) -> str | None:
     if uneven:
         degree = "tp" if shared == plan.tp else "ranks of a layer"
         return f"the {uneven[0]} tokens of a sample do not divide by cp{f' x {degree}' if plan.sequence_parallel else ''} = {cuts}"
+    masked = {layer.tokens for layer in model.layers for part in layer.parts if part.attention is not None and part.attention.causal}
+    odd = [tokens for tokens in masked if plan.cp > 1 and tokens % (2 * plan.cp)]
+    if odd:
+        return f"the {odd[0]} tokens of a sample do not divide by 2 x cp = {2 * plan.cp}: under a causal mask a context rank has two chunks"
     return None
 
 

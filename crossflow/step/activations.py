@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import ENDS, MASK, type_of
+from crossflow.parallel.blocks import ENDS, LOG_SUM, MASK, type_of
 from crossflow.parallel.layout import Layout
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Layer, Part
 
-LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 SOFTMAX = 4.0  # what a loss keeps of a logit for its backward pass is fp32 [B]
 ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
 

@@ -22,7 +22,7 @@ from crossflow.step.outcome import Job, Machine
 from crossflow.step.task import COLLECTIVES, OF, Between, Task
 from crossflow.step.weights import Weights
 
-FORWARD, INPUT, WEIGHT = (PHASES.index(phase) for phase in ("forward", "input", "weight"))
+WEIGHT = PHASES.index("weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +112,11 @@ def _passes(task: Task, times: PartTimes, layout: Layout, machine: Machine) -> P
     sends, shape = task.sends, full.shape
     of, phase, unit = sends.collective, sends.backward, sends.unit
     took, known = machine.wires.times(task.kernels, layout)
-    sent, around = np.zeros((2, len(COLLECTIVES), 2, *shape))
-    calls, listed, measured, covered = np.zeros((4, 2, *shape))
+    sent = np.zeros((len(COLLECTIVES), 2, *shape))
+    calls, listed, measured = np.zeros((3, 2, *shape))
     hides = np.zeros((len(COLLECTIVES), *shape))
     np.add.at(sent, (of, phase, unit), took)
-    np.add.at(calls, (phase, unit), took > 0)
+    np.add.at(calls, (phase, unit), np.where(took > 0, task.kernels.message_counts, 0.0))
     hiding, shared = sends.hiding, sends.shared
     np.add.at(hides, (of[hiding], unit[hiding]), took[hiding])
     np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, sends.ranks, 0.0))
@@ -129,16 +129,10 @@ def _passes(task: Task, times: PartTimes, layout: Layout, machine: Machine) -> P
     blocking[:, 1] -= hides
     for i in sends.pieces:
         product = times.products[list(messages[i].along)].sum(axis=0)
-        hidden = hidden_in_pieces(took[i], product, getattr(layout, messages[i].group).size)
-        blocking[of[i], phase[i], unit[i]] -= hidden
-        covered[phase[i], unit[i]] += hidden
-    ringed = sends.ringed
-    if stack.overlap.context and ringed.size:  # around the ring while attention computes
-        np.add.at(around, (of[ringed], phase[ringed], unit[ringed]), took[ringed])
-        core, ring = np.stack([times.compute[:, FORWARD], times.compute[:, INPUT]]), around.sum(axis=0)
-        beside = np.minimum(ring, core - covered)
-        share = share_of(beside, ring)
-        blocking -= share * around
+        blocking[of[i], phase[i], unit[i]] -= hidden_in_pieces(took[i], product, getattr(layout, messages[i].group).size)
+    for i in sends.ringed if stack.overlap.context else ():  # what the next step of a ring needs travels beside the kernel of this one
+        blocking[of[i], phase[i], unit[i]] -= np.minimum(took[i], messages[i].number * times.scores[messages[i].beside])
+    blocking = np.maximum(blocking, 0.0)  # rounding may leave a difference of equal sums below zero
     for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
         forward_too[1] += np.where(full, forward_too[0], 0.0)
     launched = times.kernels

@@ -30,7 +30,8 @@ class Sends:
     Attributes
     ----------
     collective, backward, unit : which of `COLLECTIVES` each is, whether it is of a backward pass, and its unit, shape (messages,).
-    hiding, ringed, pieces : those that may run beside weight gradients, around a context ring, and in pieces beside products.
+    hiding, ringed, pieces : those that may run beside weight gradients, beside the kernels of ring attention, and in pieces beside
+        products.
     shared : those among a tensor group; ranks : ranks of it, shape (shared, n). [1]
     """
 
@@ -53,7 +54,7 @@ class Sends:
             backward=np.array([message.phase != "forward" for message in messages], dtype=np.intp),
             unit=np.array([place[message.part] for message in messages], dtype=np.intp),
             hiding=np.flatnonzero([message.hides for message in messages]),
-            ringed=np.flatnonzero([message.group == "context" for message in messages]),
+            ringed=np.flatnonzero([message.beside is not None for message in messages]),
             pieces=np.flatnonzero([bool(message.along) for message in messages]),
             shared=shared,
             ranks=np.array([getattr(layout, messages[i].group).size for i in shared]).reshape(len(shared), len(layout)),
