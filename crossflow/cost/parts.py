@@ -19,10 +19,10 @@ from crossflow.errors import CrossflowError
 from crossflow.mapping import place, wired
 from crossflow.parallel.kernels import PHASES, Kernels, filled
 from crossflow.parallel.layout import Group, Layout
-from crossflow.software import SoftwareStack
-from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.software import HALF, SoftwareStack
+from crossflow.workload.formats import DTYPE_BYTES
 
-WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of 8-bit products (attention, the head): the first that a device has
+WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has
 FIGURES = ("compute", "memory_bound", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
 PATH = tuple(field.name for field in dataclasses.fields(Path))
 
@@ -55,7 +55,7 @@ class PartTimes:
 
 
 def part_times(
-    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
+    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: float, profile: Profile | None = None
 ) -> PartTimes:
     """Cost of all kernels, added up by unit and phase; those that a profile has take the time that was measured."""
     parts = kernel_times(kernels, architecture, stack, dtype, element, profile)
@@ -65,7 +65,7 @@ def part_times(
 
 
 def kernel_times(
-    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
+    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: float, profile: Profile | None = None
 ) -> list[dict[str, Array]]:
     """Costs of products, passes and, where there is any, fused attention, each by `FIGURES`, shape (kernels, n)."""
     parts = [_products(kernels, architecture, dtype, element), _passes(kernels, architecture, dtype)]
@@ -88,13 +88,22 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
     points = range(kernels.n)
     for one, sizes in zip(kernels.products, kernels.product_sizes.swapaxes(0, 1), strict=True):
         op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
-        products.append((op, unscaled if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
+        products.append((op, _mixed(unscaled if one.wide else dtype, one.stored), [gemm_shape(*sizes[:, i]) for i in points]))
     for (*_, launches), moved in zip(kernels.passes, kernels.pass_sizes[0], strict=True):
         passes.append(("pass", "", [pass_shape(size, launches) for size in moved]))
-    for one_, sizes in zip(kernels.scores, filled([one[5:] for one in kernels.scores], kernels.n), strict=True):
+    for one_, sizes in zip(kernels.scores, filled([one[5:9] for one in kernels.scores], kernels.n), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
-        scores.append((op, unscaled, [attention_shape(*sizes[:, i]) for i in points]))
+        scores.append((op, _mixed(unscaled, one_.stored), [attention_shape(*sizes[:, i]) for i in points]))
     return products, passes, scores
+
+
+def _mixed(dtype: str, stored: str) -> str:
+    """Type of a kernel that computes in one type on what is stored in another, as profiles name it.
+
+    >>> _mixed("bf16", "int4"), _mixed("bf16", "")
+    ('bf16 x int4', 'bf16')
+    """
+    return f"{dtype} x {stored}" if stored else dtype
 
 
 def _measured(part: dict[str, Array], names: Sequence[Identity], profile: Profile) -> dict[str, Array]:
@@ -105,33 +114,38 @@ def _measured(part: dict[str, Array], names: Sequence[Identity], profile: Profil
     return {**part, "compute": busy + part["launch"], "memory_bound": bound, "measured": np.where(known, busy, 0.0)}
 
 
-def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int) -> dict[str, Array]:
+def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: float) -> dict[str, Array]:
     """Products with their own type, and those that stay in bf16 where that is narrower."""
     keeps, sums = (np.array([getattr(product, flag) for product in kernels.products]) for flag in ("wide", "sums"))
     sizes, other = kernels.product_sizes, wide_type(architecture, dtype)
+    stored = np.array([DTYPE_BYTES[product.stored] if product.stored else np.nan for product in kernels.products])
     if other == dtype or not keeps.any():
-        return _costed(sizes, sums, architecture, dtype, element)
+        return _costed(sizes, sums, stored, architecture, dtype, element)
     places = np.argsort(keeps, kind="stable").argsort()
-    some, others = (_costed(sizes[:, of], sums[of], architecture, type_, element) for of, type_ in ((~keeps, dtype), (keeps, other)))
+    some, others = (
+        _costed(sizes[:, of], sums[of], stored[of], architecture, type_, element) for of, type_ in ((~keeps, dtype), (keeps, other))
+    )
     return {name: np.concatenate([some[name], others[name]])[places] for name in some}
 
 
 def wide_type(architecture: Architecture, dtype: str) -> str:
-    """Type of what keeps out of 8-bit products on a device; the type itself where it is wider, or where the device has no other."""
-    if DTYPE_BYTES[dtype] > 1:
+    """Type of what keeps out of narrow products on a device; the type itself where it is wider, or where the device has no other."""
+    if DTYPE_BYTES[dtype] >= HALF:
         return dtype
     return next((name for name in WIDE if name in architecture.throughput), dtype)
 
 
-def _costed(sizes: Array, sums: Mask, architecture: Architecture, dtype: str, element: int) -> dict[str, Array]:
+def _costed(sizes: Array, sums: Mask, stored: Array, architecture: Architecture, dtype: str, element: float) -> dict[str, Array]:
+    """Costs of products in one type; `stored` is the size of an element of B where it lies in another one, NaN elsewhere. [B]"""
     (m, width, k, batch), operand, shape = sizes, DTYPE_BYTES[dtype], sizes.shape[1:]
     # Sums go to fp32 in memory, which is read and written, (4 + 4) bytes; a plain result writes `element`. In operands:
     accumulate = np.where(sums, 8.0, element)[:, None] / operand - 1.0
+    second = np.where(np.isnan(stored), 1.0, stored / operand)[:, None]
     if architecture.execution.tiles is not None:
         activity = divide(np.ones(1), architecture.sustained_clock)
-        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
+        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch, second=second)
     else:
-        costs = _searched(m, width, k, accumulate, batch, architecture, dtype, operand)
+        costs = _searched(m, width, k, accumulate, second, batch, architecture, dtype, operand)
     memory = costs.resource_times[1:].max(axis=0) > costs.resource_times[0]
     found = {
         "compute": costs.time, "memory_bound": np.where(memory, costs.time - costs.launch, 0.0), "launch": costs.launch,
@@ -141,7 +155,7 @@ def _costed(sizes: Array, sums: Mask, architecture: Architecture, dtype: str, el
 
 
 def _searched(
-    m: Array, width: Array, k: Array, accumulate: Array, batch: Array, architecture: Architecture, dtype: str, element: int
+    m: Array, width: Array, k: Array, accumulate: Array, second: Array, batch: Array, architecture: Architecture, dtype: str, element: float
 ) -> KernelCosts:
     """Products on a device whose tiles are searched for: equal products of a batch one after the other, without their launches.
 
@@ -150,11 +164,12 @@ def _searched(
     n = m.shape[1]
     same = all((values == values[:, :1]).all() for values in (m, width, k, batch))
     if same:
-        one = searched_costs(m[:, :1], width[:, :1], k[:, :1], accumulate, architecture, dtype, element)
+        one = searched_costs(m[:, :1], width[:, :1], k[:, :1], accumulate, architecture, dtype, element, second=second)
         return _times(one, batch[:, :1])
     if device_points(architecture) == 1:
         rows, columns, depth = (values.reshape(-1, 1) for values in (m, width, k))
-        one = searched_costs(rows, columns, depth, np.repeat(accumulate, n, axis=0), architecture, dtype, element)
+        added, ratio = (np.repeat(values, n, axis=0) for values in (accumulate, second))
+        one = searched_costs(rows, columns, depth, added, architecture, dtype, element, second=ratio)
         shaped = {f.name: getattr(one, f.name).reshape(*getattr(one, f.name).shape[:-2], *m.shape) for f in dataclasses.fields(one)}
         return _times(KernelCosts(**shaped), batch)
     raise CrossflowError("a generated device and a transformer's plan cannot vary in one batch; vary them one after the other")

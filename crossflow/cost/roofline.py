@@ -15,7 +15,7 @@ import numpy as np
 from crossflow.architecture import Architecture
 from crossflow.arrays import Array, Index, divide
 from crossflow.cost.tiling import register_accesses, traffic_by_level
-from crossflow.cost.waves import wave_times
+from crossflow.cost.waves import WIDENING, wave_times
 from crossflow.workload import Gemm, Stream
 
 
@@ -50,7 +50,7 @@ def resources(architecture: Architecture) -> tuple[str, ...]:
     return ("compute", *(level.name for level in architecture.levels))
 
 
-def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
+def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, element: float) -> KernelCosts:
     """Cost of matrix products in long runs: by the library's tiles where they are known, by tiling search elsewhere."""
     m, n, k, accumulate = (np.array([[getattr(g, name)] for g in gemms], dtype=float) for name in ("m", "n", "k", "accumulate"))
     if architecture.execution.tiles is not None:
@@ -58,14 +58,29 @@ def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, el
     return searched_costs(m, n, k, accumulate, architecture, dtype, element)
 
 
-def searched_costs(m: Array, n: Array, k: Array, accumulate: Array, architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Cost of matrix products of shape (kernels, 1) on a device whose tiles are searched for (`crossflow.cost.tiling`)."""
+def searched_costs(
+    m: Array,
+    n: Array,
+    k: Array,
+    accumulate: Array,
+    architecture: Architecture,
+    dtype: str,
+    element: float,
+    *,
+    second: Array | float = 1.0,
+) -> KernelCosts:
+    """Cost of matrix products of shape (kernels, 1) on a device whose tiles are searched for (`crossflow.cost.tiling`).
+
+    `second` is the size of an element of B over `element`; units that multiply widen B as they read it, which takes no time.
+    """
     flops = 2.0 * m * n * k
     # Products that differ only in whether they add to C share their tiles: the sum in C crosses every level once more.
-    distinct, which = np.unique(np.concatenate([m, n, k], axis=1), axis=0, return_inverse=True)
-    delivered, tile = traffic_by_level(distinct[:, :1], distinct[:, 1:2], distinct[:, 2:], element, architecture.levels)
+    sizes = np.concatenate([m, n, k, np.broadcast_to(second, m.shape)], axis=1)
+    distinct, which = np.unique(sizes, axis=0, return_inverse=True)
+    rows, columns, depth, ratio = (distinct[:, i : i + 1] for i in range(4))
+    delivered, tile = traffic_by_level(rows, columns, depth, element, architecture.levels, second=ratio)
     registers = register_accesses(
-        2.0 * distinct.prod(axis=1)[:, None], tile, architecture.array_height, architecture.array_width, architecture.dataflow
+        2.0 * rows * columns * depth, tile, architecture.array_height, architecture.array_width, architecture.dataflow
     )
     shape = np.broadcast_shapes(registers.shape, delivered.shape[1:])
     delivered = np.broadcast_to(delivered, (len(delivered), *shape))
@@ -86,10 +101,17 @@ def tiled_costs(
     *,
     activity: Array | float = 1.0,
     batch: Array | float = 1.0,
+    second: Array | float = 1.0,
 ) -> KernelCosts:
-    """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`)."""
-    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity=activity, batch=batch)
-    moved = batch * element * (m * k + k * n + m * n * (1.0 + accumulate))
+    """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
+
+    `second` is the size of an element of B over `element`; where it is smaller, the kernel widens B.
+    """
+    widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
+    compute, cache, together = wave_times(
+        m, n, k, architecture, dtype, element, activity=activity, batch=batch, second=second, widening=widening
+    )
+    moved = batch * element * (m * k + k * n * second + m * n * (1.0 + accumulate))
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)
     names = [level.name for level in architecture.levels]
@@ -104,7 +126,7 @@ def tiled_costs(
     return KernelCosts(time=time + launch, launch=launch, resource_times=times, flops=flops, traffic=traffic)
 
 
-def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
+def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: str, element: float) -> KernelCosts:
     """Cost of work that passes over data once: its bytes cross every level of memory."""
     flops, elements, launches = (np.array([[getattr(s, name)] for s in streams], dtype=float) for name in ("flops", "elements", "launches"))
     compute = divide(flops, vector_rate(architecture, dtype) * architecture.execution.vector_utilisation)
@@ -112,7 +134,7 @@ def stream_costs(streams: Sequence[Stream], architecture: Architecture, dtype: s
     return _slowest(compute, traffic, flops, architecture, launches=launches)
 
 
-def least_costs(gemms: Sequence[Gemm], streams: Sequence[Stream], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
+def least_costs(gemms: Sequence[Gemm], streams: Sequence[Stream], architecture: Architecture, dtype: str, element: float) -> KernelCosts:
     """Lower bound of kernels, products first: operations at the peak rate, compulsory traffic at main memory's bandwidth."""
     flops = np.array([[gemm.flops] for gemm in gemms] + [[stream.flops] for stream in streams])
     moved = [g.m * g.k + g.k * g.n + g.m * g.n * (2 if g.accumulate else 1) for g in gemms] + [s.elements for s in streams]

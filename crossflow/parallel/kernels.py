@@ -38,7 +38,8 @@ class Message:
 class Product(NamedTuple):
     """C[m, n] = A[m, k] B[k, n], `batch` of them in one launch; each size broadcasts to (n,). [1]
 
-    With `sums` the result is added to one in fp32. A `wide` one keeps to bf16 where a model computes in a narrower type.
+    With `sums` the result is added to one in fp32. A `wide` one keeps to bf16 where a model computes in a narrower type. Where B lies in
+    memory in another type than that of the product, it is `stored`, and the kernel widens what it reads.
     """
 
     unit: str
@@ -49,10 +50,14 @@ class Product(NamedTuple):
     batch: Array
     sums: bool = False
     wide: bool = False
+    stored: str = ""
 
 
 class Scores(NamedTuple):
-    """Fused attention of `heads` heads of all samples, `length` queries and `seen` keys each, of `width` elements; see `Kernels`."""
+    """Fused attention of `heads` heads of all samples, `length` queries and `seen` keys each, of `width` elements; see `Kernels`.
+
+    Keys and values lie in memory in the type `stored`, where that is another than that of the queries.
+    """
 
     unit: str
     phase: Phase
@@ -63,6 +68,7 @@ class Scores(NamedTuple):
     length: Array
     seen: Array
     width: Array
+    stored: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
