@@ -466,7 +466,7 @@ def _preset(name: str, document: Document, base: Path | None) -> Document:
     known = presets()
     if name.endswith(".json"):
         path = Path(name) if base is None or Path(name).is_file() else base / name
-        return huggingface_document(path)[0]
+        return huggingface_document(path, service=document.data.get("task", "training") != "training")[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base, "models")
     except CrossflowError:
