@@ -152,7 +152,8 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
             return True  # the size of the matrix units, from which the power that they draw follows
         return path[1] == dtype
     if path[0] in ("vector_rates", "vector_throughput"):
-        return path[1] == (dtype if dtype in getattr(system, path[0]) else "fp32")
+        widens = path[1] == "fp32" and getattr(scenario.workload, "weight_dtype", None) is not None
+        return widens or path[1] == (dtype if dtype in getattr(system, path[0]) else "fp32")
     return True
 
 

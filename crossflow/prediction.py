@@ -256,15 +256,16 @@ AROUND = {
 def extrapolated(scenario: Scenario) -> bool:
     """Whether the result leaves what measured data cover: a device, a model or a task that nobody here has measured.
 
-    Training runs that were measured are of decoders of language without experts, in 16 bits, all of them trained.
+    Measured products are in 16 bits; measured training runs are of decoders of language without experts, in 16 bits, all of them trained.
     """
     if set(scenario.document.data["system"]) - AROUND:  # the device is another one than the measured
         return True
     measured, workload = getattr(scenario.system, "measured", ()), scenario.workload
+    half = workload.dtype in ("bf16", "fp16")
     if not isinstance(workload, TransformerSpec):
-        return workload.model not in measured
+        return not (workload.model in measured and half)
     dense = workload.head == "language" and workload.causal and workload.encoder is None and workload.experts is None
-    usual = workload.task == "training" and not workload.frozen and workload.dtype in ("bf16", "fp16")
+    usual = workload.task == "training" and not workload.frozen and half
     return not ("training" in measured and dense and usual)
 
 

@@ -190,6 +190,8 @@ def _job(workload: TransformerSpec) -> Job:
         model=model,
         task=workload.task,
         dtype=workload.dtype,
+        weight_dtype=workload.weight_dtype,
+        kv_dtype=workload.kv_dtype,
         optimizer_states=OPTIMIZER_STATES[workload.optimizer],
         dropout=workload.dropout,
         frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
@@ -316,6 +318,9 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         raise SpecError(
             [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]
         )
+    if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
+        message = f"{stack.name} keeps weights in fp32; leave it out, or name other software"
+        raise SpecError([document.problem(("workload", "weight_dtype"), message)])
     strategy = fitting(strategy, system, workload)
     order = None if isinstance(top.placement, str) else top.placement
     if order is not None and not isinstance(strategy, Strategy):
@@ -461,7 +466,7 @@ def _preset(name: str, document: Document, base: Path | None) -> Document:
     known = presets()
     if name.endswith(".json"):
         path = Path(name) if base is None or Path(name).is_file() else base / name
-        return huggingface_document(path)[0]
+        return huggingface_document(path, service=document.data.get("task", "training") != "training")[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base, "models")
     except CrossflowError:

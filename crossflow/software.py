@@ -126,15 +126,15 @@ class SoftwareStack(FileModel):
             )
         return self
 
-    def fuses(self, what: Fusion, element: int) -> bool:
+    def fuses(self, what: Fusion, element: float) -> bool:
         """Whether a group of pointwise operations is one kernel where elements have so many bytes."""
         return what in self.fused or (element <= HALF and what in self.fused_half)
 
-    def weight_size(self, element: int) -> int:
+    def weight_size(self, element: float) -> float:
         """Size of a weight as it is kept and gathered, where kernels move elements of so many bytes. [B]"""
         return max(element, 4) if self.weight == "fp32" else element
 
-    def gradient_size(self, element: int) -> int:
+    def gradient_size(self, element: float) -> float:
         """Size of a gradient as it is summed and reduced. [B]"""
         return max(element, 4) if self.gradient == "fp32" else self.weight_size(element)
 

@@ -286,7 +286,7 @@ def truth_of(given, rng, times, noise):
 
     def run(stage, phases):
         total = busy = 0.0
-        for part, _, m, n, k, batch, sums, _ in (p for p in kernels.products if p[1] in phases):
+        for part, _, m, n, k, batch, sums, *_ in (p for p in kernels.products if p[1] in phases):
             layers = {"embedding": stage == 0, "head": stage == 3}.get(part, 2)
             key = ("gemm_accumulate" if sums else "gemm", gemm_shape(*(float(np.broadcast_to(x, (1,))[0]) for x in (m, n, k, batch))))
             for _ in range(int(layers)):

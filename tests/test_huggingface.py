@@ -70,6 +70,47 @@ def test_parameters_follow_from_the_file_alone(name):
     assert spec.transformer().parameters == COUNTED[name]
 
 
+QUANTISED = [
+    ({"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}, "fp8"),  # DeepSeek-V3, Kimi-K2
+    ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}, "int4"),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "int4"),
+    ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8"),
+    ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}, "mxfp4"),  # gpt-oss
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}}, "int4"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}, "nvfp4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("quantised", "stored"), QUANTISED)
+def test_a_service_keeps_weights_as_the_file_does_and_training_does_not(tmp_path, quantised, stored):
+    path = written(tmp_path, config("llama-2-7b", quantization_config=quantised))
+    document, uses = huggingface_document(path, service=True)
+    assert document.data["weight_dtype"] == stored
+    assert {use.key: use.became for use in uses}["quantization_config"] == f'weight_dtype = "{stored}"'
+    spec, became = read(path)
+    assert spec.weight_dtype is None
+    assert became["quantization_config"] == f"not used in training: a service keeps weights in {stored}"
+
+
+def test_a_method_that_is_not_known_is_told(tmp_path):
+    path = written(tmp_path, config("llama-2-7b", quantization_config={"quant_method": "gptq", "bits": 3}))
+    assert read(path)[1]["quantization_config"] == "not used: not known to crossflow; give weight_dtype"
+
+
+def test_a_scenario_serves_a_file_in_its_weights_and_trains_it_in_its_own(tmp_path):
+    """Layers in one byte, embedding, head and last norm in two; what the scenario says wins."""
+    path = str(written(tmp_path, config("llama-2-7b", quantization_config=QUANTISED[0][0])))
+
+    def weights(**workload):
+        made = crossflow.from_dict({"system": {"template": "h200", "devices": 1}, "workload": {"model": path, **workload}})
+        return float(crossflow.predict(made).score.memory["weights"][0])
+
+    ends = 2 * 32000 * 4096 + 4096
+    assert weights(task="decode") == pytest.approx(COUNTED["llama-2-7b"] + ends)
+    assert weights(task="decode", weight_dtype="bf16", dtype="bf16") == weights() == pytest.approx(2 * COUNTED["llama-2-7b"])
+
+
 def test_every_family_is_read_from_a_file():
     assert {fields.get("text_config", fields)["model_type"].removesuffix("_text") for fields in map(config, CONFIGS)} == set(FAMILIES)
 

@@ -40,8 +40,8 @@ def errors():
     return {kind: np.array(values) for kind, values in found.items()}
 
 
-def test_rates_of_dense_models_in_eight_bits(errors):
-    assert len(errors["dense"]) == 20
+def test_rates_of_dense_models_in_eight_and_four_bits(errors):
+    assert len(errors["dense"]) == 22
     assert np.median(np.abs(errors["dense"])) < 0.07
     assert abs(errors["dense"].mean()) < 0.04
     assert np.abs(errors["dense"]).max() < 0.2

@@ -49,10 +49,10 @@ class Shard:
 class Widths:
     """Sizes of what lookups move: an element of a table, of a pooled output, of its gradient, an index. [B]"""
 
-    table: int
-    output: int
-    gradient: int
-    index: int
+    table: float
+    output: float
+    gradient: float
+    index: float
 
 
 @dataclass(frozen=True, kw_only=True)

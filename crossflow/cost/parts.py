@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
 from crossflow.cost.network import SWITCHED, axis_time
 from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
@@ -19,6 +19,7 @@ from crossflow.mapping import place, wired
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
+from crossflow.workload.formats import DTYPE_BYTES
 
 FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
 PATH = tuple(field.name for field in dataclasses.fields(Path))
@@ -61,7 +62,7 @@ def part_times(
     architecture: Architecture,
     stack: SoftwareStack,
     dtype: str,
-    element: int,
+    element: float,
     profile: Profile | None = None,
     *,
     least: bool = False,
@@ -90,7 +91,7 @@ def kernel_costs(
     architecture: Architecture,
     stack: SoftwareStack,
     dtype: str,
-    element: int,
+    element: float,
     profile: Profile | None = None,
     *,
     least: bool = False,
@@ -123,16 +124,25 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
     points = range(kernels.n)
     for one, sizes in zip(kernels.products, kernels.product_sizes.swapaxes(0, 1), strict=True):
         op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
-        products.append((op, unscaled if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
+        products.append((op, _mixed(unscaled if one.wide else dtype, one.stored), [gemm_shape(*sizes[:, i]) for i in points]))
     for moved, _, launches in kernels.pass_sizes.swapaxes(0, 1):
         passes.append(("pass", "", [pass_shape(moved[i], launches[i]) for i in points]))
     for one_, sizes in zip(kernels.scores, kernels.score_shapes.swapaxes(0, 1), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
-        scores.append((op, unscaled, [attention_shape(*sizes[:, i]) for i in points]))
+        scores.append((op, _mixed(unscaled, one_.stored), [attention_shape(*sizes[:, i]) for i in points]))
     return products, passes, scores
 
 
-def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int, *, least: bool) -> KernelCosts:
+def _mixed(dtype: str, stored: str) -> str:
+    """Type of a kernel that computes in one type on what is stored in another, as profiles name it.
+
+    >>> _mixed("bf16", "int4"), _mixed("bf16", "")
+    ('bf16 x int4', 'bf16')
+    """
+    return f"{dtype} x {stored}" if stored else dtype
+
+
+def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: float, *, least: bool) -> KernelCosts:
     """Products with their own type, and those that stay in bf16 where that is narrower.
 
     A sum in fp32 is read and written, 4 + 4 bytes an element; a plain result writes `element`.
@@ -140,14 +150,21 @@ def _products(kernels: Kernels, architecture: Architecture, dtype: str, element:
     keeps, sums = (np.array([getattr(product, flag) for product in kernels.products]) for flag in ("wide", "sums"))
     sizes, other = kernels.product_sizes, wide_type(architecture, dtype)
     result = np.where(sums, 8.0, element)[:, None]
+    stored = np.array([[DTYPE_BYTES[product.stored] if product.stored else np.nan] for product in kernels.products])
+
+    def costs(of: Mask, type_: str) -> KernelCosts:
+        second = np.where(np.isnan(stored), 1.0, stored / DTYPE_BYTES[type_])
+        return product_costs(sizes[:, of], result[of], architecture, type_, second=second[of], least=least)
+
     if other == dtype or not keeps.any():
-        return product_costs(sizes, result, architecture, dtype, least=least)
-    parts = [(~keeps, dtype), (keeps, other)]
-    costs = joined([product_costs(sizes[:, of], result[of], architecture, type_, least=least) for of, type_ in parts if of.any()])
-    return costs[np.argsort(keeps, kind="stable").argsort()]
+        return costs(np.ones_like(keeps), dtype)
+    parts = [costs(of, type_) for of, type_ in ((~keeps, dtype), (keeps, other)) if of.any()]
+    return joined(parts)[np.argsort(keeps, kind="stable").argsort()]
 
 
-def _attention(kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, *, least: bool) -> KernelCosts:
+def _attention(
+    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: float, *, least: bool
+) -> KernelCosts:
     """Fused attention, as the stack's kernels use a device."""
     kernel = stack.attention
     forward = np.array([[one.phase == "forward"] for one in kernels.scores])

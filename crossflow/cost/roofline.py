@@ -19,10 +19,11 @@ import numpy as np
 from crossflow.architecture import Architecture
 from crossflow.arrays import Array, Index, divide
 from crossflow.cost.tiling import Block, register_accesses, traffic_by_level
-from crossflow.cost.waves import wave_times
-from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.cost.waves import WIDENING, wave_times
+from crossflow.software import HALF
+from crossflow.workload.formats import DTYPE_BYTES
 
-WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of 8-bit products (attention, the head): the first that a device has
+WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has
 ONE = np.ones(1)
 QUERIES = 128  # queries that one block of fused attention holds [2]_
 
@@ -86,8 +87,8 @@ def joined(parts: Sequence[KernelCosts]) -> KernelCosts:
 
 
 def wide_type(architecture: Architecture, dtype: str) -> str:
-    """Type of what keeps out of 8-bit products on a device; the type itself where it is wider, or where the device has no other."""
-    if DTYPE_BYTES[dtype] > 1:
+    """Type of what keeps out of narrow products on a device; the type itself where it is wider, or where the device has no other."""
+    if DTYPE_BYTES[dtype] >= HALF:
         return dtype
     return next((name for name in WIDE if name in architecture.throughput), dtype)
 
@@ -106,7 +107,9 @@ def device_points(architecture: Architecture) -> int:
 # -------------------------------------------------------------------------------------------- matrix products
 
 
-def product_costs(sizes: Array, result: Array, architecture: Architecture, dtype: str, *, least: bool = False) -> KernelCosts:
+def product_costs(
+    sizes: Array, result: Array, architecture: Architecture, dtype: str, *, second: Array | float = 1.0, least: bool = False
+) -> KernelCosts:
     """Cost of matrix products C[m, n] = A[m, k] B[k, n] in long runs.
 
     By the library's tiles where they are known, by tiling search elsewhere.
@@ -115,38 +118,50 @@ def product_costs(sizes: Array, result: Array, architecture: Architecture, dtype
     ----------
     sizes : m, n, k, and how many equal products are launched at once, shape (4, kernels, n). [1]
     result : bytes that an element of C moves: those of one write, or of a read and a write where it is added to, shape (kernels, 1). [B]
+    second : size of an element of B over that of A, less where B is stored in a narrower type, shape (kernels, 1). [1]
     least : take the lower bound: operations at the peak rate, every operand once from main memory.
     """
     m, n, k, batch = sizes
     operand = DTYPE_BYTES[dtype]
     accumulate = result / operand - 1.0
     if least:
-        moved = batch * operand * (m * k + k * n + m * n * (1.0 + accumulate))
+        moved = batch * operand * (m * k + k * n * second + m * n * (1.0 + accumulate))
         return _least(2.0 * batch * m * n * k, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     if architecture.execution.tiles is not None:
         activity = divide(np.ones(1), architecture.sustained_clock)
-        return tiled_costs(m, n, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
-    one = searched_costs(m, n, k, accumulate, architecture, dtype, operand)
+        return tiled_costs(m, n, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch, second=second)
+    one = searched_costs(m, n, k, accumulate, architecture, dtype, operand, second=second)
     together = {name: getattr(one, name) * batch for name in ("resource_times", "flops", "traffic", "energy")}
     return KernelCosts(time=(one.time - one.launch) * batch + one.launch, launch=one.launch, launches=one.launches, **together)
 
 
-def searched_costs(m: Array, n: Array, k: Array, accumulate: Array, architecture: Architecture, dtype: str, element: int) -> KernelCosts:
+def searched_costs(
+    m: Array,
+    n: Array,
+    k: Array,
+    accumulate: Array,
+    architecture: Architecture,
+    dtype: str,
+    element: float,
+    *,
+    second: Array | float = 1.0,
+) -> KernelCosts:
     """Cost of matrix products of shape (kernels, n) on a device whose tiles are searched for (`crossflow.cost.tiling`).
 
-    `accumulate` is what an element of C moves beyond one write, in elements, shape (kernels, 1). [1]
+    `accumulate` is what an element of C moves beyond one write, in elements, shape (kernels, 1). [1] `second` is the size of an element
+    of B over `element`; units that multiply widen B as they read it, which takes no time.
     """
     flops, moved = 2.0 * m * n * k, element * accumulate * m * n
-    sizes = np.stack(np.broadcast_arrays(m, n, k))
+    sizes = np.stack(np.broadcast_arrays(m, n, k, second))
     # Points that share sizes are searched for once, and points that share the device as products of one point.
     alike, alone = bool((sizes == sizes[..., :1]).all()), device_points(architecture) == 1
-    columns = sizes[..., :1] if alike else sizes.reshape(3, -1, 1) if alone else sizes
+    columns = sizes[..., :1] if alike else sizes.reshape(4, -1, 1) if alone else sizes
     # Products that differ only in what they add to C share their tiles: the sum in C crosses every level once more.
     rows, which = np.unique(columns.swapaxes(0, 1).reshape(columns.shape[1], -1), axis=0, return_inverse=True)
-    distinct = rows.reshape(len(rows), 3, -1).swapaxes(0, 1)
-    delivered, tile = traffic_by_level(distinct[0], distinct[1], distinct[2], element, architecture.levels)
+    height, width, depth, ratio = rows.reshape(len(rows), 4, -1).swapaxes(0, 1)
+    delivered, tile = traffic_by_level(height, width, depth, element, architecture.levels, second=ratio)
     registers = register_accesses(
-        2.0 * distinct.prod(axis=0), tile, architecture.array_height, architecture.array_width, architecture.dataflow
+        2.0 * height * width * depth, tile, architecture.array_height, architecture.array_width, architecture.dataflow
     )
     shape = np.broadcast_shapes(registers.shape, delivered.shape[1:])
     traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], np.broadcast_to(delivered, (len(delivered), *shape))])
@@ -167,10 +182,17 @@ def tiled_costs(
     *,
     activity: Array | float = 1.0,
     batch: Array | float = 1.0,
+    second: Array | float = 1.0,
 ) -> KernelCosts:
-    """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`)."""
-    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity=activity, batch=batch)
-    moved, flops = batch * element * (m * k + k * n + m * n * (1.0 + accumulate)), 2.0 * batch * m * n * k
+    """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
+
+    `second` is the size of an element of B over `element`; where it is smaller, the kernel widens B.
+    """
+    widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
+    compute, cache, together = wave_times(
+        m, n, k, architecture, dtype, element, activity=activity, batch=batch, second=second, widening=widening
+    )
+    moved, flops = batch * element * (m * k + k * n * second + m * n * (1.0 + accumulate)), 2.0 * batch * m * n * k
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)
     energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy
@@ -236,7 +258,7 @@ def attention_costs(
         queries = np.minimum(length, QUERIES)
         # A single query reads each key once; a block of queries reads all that they see.
         traffic[:-1] = np.where(length > 1, np.maximum(moved, flops * element / (2.0 * queries)), moved)
-        tile = Block(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE)
+        tile = Block(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
         registers = register_accesses(flops, tile, architecture.array_height, architecture.array_width, architecture.dataflow)
         traffic[0] = registers * element if levels > 1 else moved
     return _slowest(compute, traffic, flops, architecture, energy, launches=np.ones((len(flops), 1)))

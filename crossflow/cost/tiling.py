@@ -60,6 +60,7 @@ class Block:
     m, n, k : dimensions; not whole numbers where a dimension is cut evenly.
     repeats : how many such blocks make up the whole product.
     revisits : share of the visits to C that read what an earlier cut of k has left there.
+    second : size of an element of B over that of the others.
     """
 
     m: Numbers
@@ -67,9 +68,12 @@ class Block:
     k: Numbers
     repeats: Numbers
     revisits: Numbers
+    second: Numbers
 
 
-def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Sequence[Level]) -> tuple[Array, Block]:
+def traffic_by_level(
+    m: Array, n: Array, k: Array, element: float, levels: Sequence[Level], *, second: Array | float = 1.0
+) -> tuple[Array, Block]:
     """Bytes that every level but the nearest delivers to the level inside it, each summed over the device.
 
     Parameters
@@ -77,6 +81,7 @@ def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Seque
     m, n, k : shape (gemms, n) or (gemms, 1). Dimensions. [1]
     element : size of an element. [B]
     levels : memory levels from the nearest to main memory.
+    second : size of an element of B over `element`, shape (gemms, 1); tiles are made as if B were not smaller. [1]
 
     Returns
     -------
@@ -84,7 +89,7 @@ def traffic_by_level(m: Array, n: Array, k: Array, element: float, levels: Seque
     tile : the block that the nearest level holds.
     """
     work = m * n * k
-    whole = Block(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work))
+    whole = Block(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work), second=np.broadcast_to(second, work.shape))
     room = [_room(level, work, element) for level in levels[:-1]]
     costs = [divide(np.array([element]), level.bandwidth) for level in levels[1:]]
     points = max(array.shape[-1] for array in (work, *room, *costs))
@@ -215,7 +220,7 @@ def crossing(outer: Block, cuts: Sequence[Numbers] | Numbers, stays: str) -> Num
     The innermost loop runs over the dimension that the operand which stays does not have, so that it moves once; the two
     others move once for every cut of the dimension that they lack, and C is read and written where it does not stay.
     """
-    a, b, c = (outer.repeats * size for size in (outer.m * outer.k, outer.k * outer.n, outer.m * outer.n))
+    a, b, c = (outer.repeats * size for size in (outer.m * outer.k, outer.k * outer.n * outer.second, outer.m * outer.n))
     if stays == "c":
         return np.asarray(a * cuts[1] + b * cuts[0] + c * (1.0 + outer.revisits))
     once = (b if stays == "b" else a) - c * (1.0 - outer.revisits)
@@ -225,7 +230,10 @@ def crossing(outer: Block, cuts: Sequence[Numbers] | Numbers, stays: str) -> Num
 
 def inside(outer: Block, m: Array, n: Array, k: Array) -> Block:
     """The block that a tile holds, from the numbers of cuts: all tiles together are the whole."""
-    return Block(m=outer.m / m, n=outer.n / n, k=outer.k / k, repeats=outer.repeats * m * n * k, revisits=(k - 1.0 + outer.revisits) / k)
+    return Block(
+        m=outer.m / m, n=outer.n / n, k=outer.k / k, repeats=outer.repeats * m * n * k, revisits=(k - 1.0 + outer.revisits) / k,
+        second=outer.second,
+    )  # fmt: skip
 
 
 def _inner_estimate(outer: Block, sides: Single, capacity: Single) -> Single:
@@ -238,7 +246,7 @@ def _inner_estimate(outer: Block, sides: Single, capacity: Single) -> Single:
     height = np.minimum(m, np.sqrt(capacity))
     width = np.minimum(n, capacity / height)
     np.minimum(m, capacity / width, out=height)
-    estimate = 1.0 / height + 1.0 / width + np.float32(2.0) / k
+    estimate = outer.second / height + 1.0 / width + np.float32(2.0) / k
     estimate -= (1.0 - outer.revisits) / outer.k  # the first visit to C writes only
     estimate *= outer.repeats * outer.m * outer.n * outer.k
     return np.asarray(estimate)

@@ -9,6 +9,10 @@ things take time at once, and none of them hides the others entirely:
 * cache: every block reads its own panels of A and B, and all share the last cache's bandwidth; small tiles read more;
 * memory: each operand crosses the memory bus once.
 
+Where B lies in memory in a narrower type (weights of 4 bits beside activations of 16), panels and operand are as small as that, and
+every block widens the panels of B that it reads before it multiplies (Frantar et al., MARLIN, arXiv:2408.11743). Widening at the full
+rate draws as much power as multiplying at it.
+
 The library is taken to choose the tile and split with the least time. The first three combine by a fourth-power mean, the
 memory joins by a cubic one (exponents fixed; freed in a fit they stay there). Fits and errors: docs/validation.md.
 """
@@ -23,6 +27,12 @@ from crossflow.architecture import Architecture
 from crossflow.arrays import Array, divide
 
 ACCUMULATOR = 4  # size of a partial sum [B]
+# Instructions that widen eight 4-bit integers, over eight: a shift, 4 lop3 and 4 half2 operations make fp16 of them (Kim et al., "Who
+# Says Elephants Can't Run", arXiv:2211.10017), 4 half2 products apply the scale. Each takes the place of an fp32
+# multiply-add, two operations. Other narrow types need about as many. [flop]
+WIDENING = 2.0 * 13.0 / 8.0
+# Rows and columns of further tiles of kernels that widen B, which are made for few rows (MARLIN, arXiv:2408.11743, Sec. 3.4).
+FEW_ROWS = ((16, 64), (16, 128), (16, 256), (32, 128), (32, 256))
 CHUNK = 16384  # matrix products a batch: temporaries stay in cache
 
 
@@ -36,6 +46,8 @@ def wave_times(
     *,
     activity: Array | float = 1.0,
     batch: Array | float = 1.0,
+    second: Array | float = 1.0,
+    widening: Array | float = 0.0,
 ) -> tuple[Array, Array, Array]:
     """Times that computing, the last cache and both together take, without main memory and launch.
 
@@ -46,6 +58,8 @@ def wave_times(
     activity : what of the chip's power the products draw, over random data at the boost clock: 0 for constant data,
         which never meet the power limit, above 1 for work that goes on long enough for the chip to slow down. [1]
     batch : equal products in one launch, shape as m. [1]
+    second : size of an element of B over that of A, shape (gemms, 1). [1]
+    widening : time in which the whole chip widens an element of B, shape (gemms, 1) or (gemms, n). [s]
 
     Returns
     -------
@@ -53,17 +67,32 @@ def wave_times(
     """
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
+    chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
+    ratio, slots = np.asarray(second), np.asarray(widening)
     parts = [
-        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], many[i : i + CHUNK], architecture, dtype, element, activity)
-        for i in range(0, len(m), CHUNK)
+        _wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, activity) for i in chunks
     ]
     if len(parts) == 1:
         return parts[0]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
+def _some(values: Array, rows: slice) -> Array:
+    """Some rows of a table; what holds for all products is given without an axis of them."""
+    return values[rows] if values.ndim > 1 else values
+
+
 def _wave_times(
-    m: Array, n: Array, k: Array, batch: Array, architecture: Architecture, dtype: str, element: float, activity: Array | float
+    m: Array,
+    n: Array,
+    k: Array,
+    batch: Array,
+    second: Array,
+    widening: Array,
+    architecture: Architecture,
+    dtype: str,
+    element: float,
+    activity: Array | float,
 ) -> tuple[Array, Array, Array]:
     tiles = architecture.execution.tiles
     assert tiles is not None  # the caller has looked
@@ -71,19 +100,26 @@ def _wave_times(
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
     power = activity * 2.0 * batch * m * n * k / rate
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
-    per_flop, shape = units / rate, np.broadcast_shapes(power.shape, partial.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape)
+    per_flop, per_element = units / rate, widening * units
+    shape = np.broadcast_shapes(power.shape, partial.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape, per_element.shape)
     best = np.full(shape, np.inf)
     compute, cache = np.zeros(shape), np.zeros(shape)
-    choices = _choices(tiles.shapes, tiles.splits)
+    widens = bool(widening.any())
+    choices = _choices((*tiles.shapes, *FEW_ROWS) if widens else tiles.shapes, tiles.splits)
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
     for start in range(0, choices.shape[1], together):
         rows, columns, splits = choices[:, start : start + together]
         blocks = np.ceil(m / rows) * np.ceil(n / columns) * (splits * batch)
         depth = np.ceil(k / (splits * tiles.depth)) * tiles.depth
-        waves = np.ceil(blocks / units) * (depth * (2.0 * rows * columns) * per_flop + tiles.fill)
+        block = depth * (2.0 * rows * columns) * per_flop + tiles.fill
+        if widens:
+            block = block + depth * columns * per_element
+        waves = np.ceil(blocks / units) * block
         waves = waves + np.where(splits > 1, tiles.split + (splits + 1) * partial, 0.0)
-        panels = blocks * depth * ((rows + columns) * element) / cache_rate
+        panels = blocks * depth * ((rows + columns * second) * element) / cache_rate
         time = _fourth(waves) + _fourth(panels)
+        if widens:
+            time = time + _fourth(power + activity * blocks * depth * columns * widening) - _fourth(power)
         first = time.argmin(axis=0)
         chosen = first * first.size + np.arange(first.size).reshape(first.shape)
         least = time.take(chosen)

@@ -15,6 +15,7 @@ References
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,7 @@ from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Type
 from crossflow.software import HALF, Fusion, SoftwareStack
+from crossflow.workload.formats import FORMATS
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 
@@ -72,7 +74,9 @@ class _Builder:
         # Autocast reads a weight in one precision and writes it in another before its product, and its gradient after it. [B]
         kept = self.stack.weight_size(self.job.weight)
         self.cast = float(kept + self.element) if kept > self.element else 0.0
-        self.narrow = self.job.operand < self.element
+        self.narrow, self.wide = self.job.operand < self.element, wide_units(self.model)
+        # Attention of a token that is written reads the cache as it lies there; a prompt's reads what its products have made.
+        self.seen_type = self.job.kv_dtype or "" if self.cached and self.job.cache != self.element else ""
 
     def fused(self, what: Fusion) -> bool:
         """Whether the stack fuses a group of pointwise operations at the element size of the job."""
@@ -104,11 +108,15 @@ class _Builder:
         length = tokens / samples
         seen = np.asarray(float(self.model.memory_tokens)) if attention.cross else self.cached + length * layout.cp
         moved = tokens * heads * attention.query
-        if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves
-            each, launches = (2.0, 1) if self.fused("rotary") else (8.0, 8)
-            for phase in ("forward", "input"):
-                self._pass(unit, phase, each * (moved + tokens * kv * attention.query) * e, launches=launches)
         kept = kv * (attention.query + attention.value)
+        written = self._cast_to_cache(attention, samples * seen if attention.cross else tokens, kept)
+        if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves; where keys are rotated, the cache is written
+            each, launches = (2.0, 1) if self.fused("rotary") else (8.0, 8)
+            rotated = each * (moved + tokens * kv * attention.query) * e
+            self._pass(unit, "forward", rotated + written, launches=launches)
+            self._pass(unit, "input", rotated, launches=launches)
+        elif written.any():
+            self._pass(unit, "forward", written)
         if self.cached and attention.latent:
             # Queries are taken into the latent instead of keys out of it, and values come out after the sum: all heads attend to
             # the cache as it is, with as many operations in the matrices as one token's keys and values take (DeepSeek-V2, Sec. 2.1.2).
@@ -127,6 +135,16 @@ class _Builder:
                     Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
                 ]
 
+    def _cast_to_cache(self, attention: Attention, tokens: Array, kept: Array) -> Array:
+        """Bytes that casting keys and values of new tokens to the type of the cache moves, r1 w1; of a latent each rank has all. [B]
+
+        A cache in the type of the activations is where the products write. An encoder keeps nothing.
+        """
+        job, encodes = self.job, not (attention.causal or attention.cross)
+        if not job.kv_dtype or job.cache == self.element or encodes or (attention.cross and self.cached):
+            return np.zeros(1)
+        return np.asarray(tokens * (attention.cached if attention.latent else kept) * (self.element + job.cache))
+
     def _flash(self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, seen: Array) -> None:
         """Fused attention: two products forward and five backward; a causal mask leaves half of them.
 
@@ -134,11 +152,13 @@ class _Builder:
         """
         masked, seen = 0.5 if attention.causal and not self.cached else 1.0, seen / self.layout.cp
         flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value) * masked
-        ends = samples * (heads * length * (attention.query + attention.value) + kept * seen) * self.element  # q, o; k, v
+        held = self.job.cache if self.seen_type else self.element
+        ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * seen * held)  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
         blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(seen / 256.0)
-        own = Scores(unit, "forward", flops, ends, blocks, samples * heads, length, seen, np.asarray(float(attention.query)))
+        shape = (samples * heads, length, seen, np.asarray(float(attention.query)))
+        own = Scores(unit, "forward", flops, ends, blocks, *shape, stored=self.seen_type)
         first = self._fused_attention(own)
         if self.layout.cp.max() > 1:
             self._ring(own, first, attention, samples * kept * seen)
@@ -171,7 +191,7 @@ class _Builder:
 
     def _fused_attention(self, forward: Scores) -> int:
         """Add a kernel with its backward one, which follows it; the place of the first in `scores`."""
-        self.scores += [forward, forward._replace(phase="input", flops=2.5 * forward.flops, moved=2.0 * forward.moved)]
+        self.scores += [forward, forward._replace(phase="input", flops=2.5 * forward.flops, moved=2.0 * forward.moved, stored="")]
         return len(self.scores) - 2
 
     def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, seen: Array) -> None:
@@ -182,7 +202,7 @@ class _Builder:
             ("forward", length, seen, d), ("forward", length, v, seen), ("input", length, seen, v), ("input", seen, v, length),
             ("input", length, d, seen), ("input", seen, d, length), ("again", length, seen, d), ("again", length, v, seen),
         ):  # fmt: skip
-            self.products.append(Product(unit, phase, m, n, k, batch, wide=True))  # type: ignore[arg-type]
+            self.products.append(Product(unit, phase, m, n, k, batch, wide=True, stored=self.seen_type))  # type: ignore[arg-type]
         scores, tokens = batch * length * seen, batch * length * d
         forward, backward, kernels = self._softmax()
         drop = (2.0 * e + MASK) * scores if self.dropout else 0.0 * scores
@@ -402,8 +422,8 @@ class _Builder:
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
         forward: Phase = "end" if end else "forward"
-        wide, add = unit.split(".")[-1] in ENDS or matrix.name == "router", self.products.append
-        add(Product(unit, forward, tokens, n, k, copies, wide=wide))
+        wide, add = unit in self.wide or matrix.name == "router", self.products.append
+        add(Product(unit, forward, tokens, n, k, copies, wide=wide, stored="" if wide else self.job.widened))
         self._divided(unit, matrix, "forward")
         if not first:
             add(Product(unit, "input", tokens, k, n, copies, wide=wide))
@@ -424,16 +444,18 @@ class _Builder:
     def _narrow(self, unit: str, forward: Phase, rows: Array, n: Array, k: Array, copies: Array) -> None:
         """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.
 
-        A service has its weights narrow from the start. The largest value of a tensor, which sets its scale, is found in the pass
-        that writes it, of the step before (delayed scaling).
+        A service has its weights narrow from the start, and the scales of its tensors. In training the largest value of a tensor, which
+        sets its scale, is found in the pass that writes it, of the step before (delayed scaling); blocks have scales of their own, which
+        the cast finds. Of a type with both, a pass before it reads the tensor once more (arXiv:2509.25149, App. B).
         """
         full, narrow = float(self.element), float(self.job.operand)
         if not self.training:
             self._pass(unit, forward, rows * k * (full + narrow))
             return
         weights = copies * n * k / self.layout.microbatches  # once a step; the copies are kept
-        self._pass(unit, forward, (rows * k + weights) * (full + 2.0 * narrow), launches=2)
-        self._pass(unit, "input", rows * n * (full + 2.0 * narrow))
+        reads = 2 if FORMATS[self.job.dtype].two_level else 1
+        self._pass(unit, forward, (rows * k + weights) * (reads * full + 2.0 * narrow), launches=2 * reads)
+        self._pass(unit, "input", rows * n * (reads * full + 2.0 * narrow), launches=reads)
 
     def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1) -> None:
         self.passes.append((unit, phase, moved, np.asarray(flops), launches))
@@ -447,6 +469,12 @@ def type_of(part: Part) -> Type:
 def ends_of(names: Sequence[str]) -> Mask:
     """Which units are embeddings and heads, which no plan computes again, shape (units,)."""
     return np.array([name.split(".")[-1] in ENDS for name in names])
+
+
+@functools.lru_cache(maxsize=256)
+def wide_units(model: Transformer) -> frozenset[str]:
+    """Parts whose products and weights stay in 16 bits where a job has narrower ones: embedding, head, and those that are wide."""
+    return frozenset(name for name, part in units(model) if part.wide or name.split(".")[-1] in ENDS)
 
 
 def units(model: Transformer) -> Sequence[tuple[str, Part]]:

@@ -41,7 +41,8 @@ class Message:
 class Product(NamedTuple):
     """C[m, n] = A[m, k] B[k, n], `batch` of them in one launch; each size broadcasts to (n,). [1]
 
-    With `sums` the result is added to one in fp32. A `wide` one keeps to bf16 where a model computes in a narrower type.
+    With `sums` the result is added to one in fp32. A `wide` one keeps to bf16 where a model computes in a narrower type. Where B lies in
+    memory in another type than that of the product, it is `stored`, and the kernel widens what it reads.
     """
 
     unit: str
@@ -52,12 +53,14 @@ class Product(NamedTuple):
     batch: Array
     sums: bool = False
     wide: bool = False
+    stored: str = ""
 
 
 class Scores(NamedTuple):
     """Fused attention in `number` equal kernels (see `Kernels`).
 
-    Each has `heads` heads of all samples, `length` queries and `seen` keys a head, of `width` elements.
+    Each has `heads` heads of all samples, `length` queries and `seen` keys a head, of `width` elements. Keys and values lie in memory
+    in the type `stored`, where that is another than that of the queries.
     """
 
     unit: str
@@ -70,6 +73,7 @@ class Scores(NamedTuple):
     seen: Array
     width: Array
     number: Array | float = 1.0
+    stored: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

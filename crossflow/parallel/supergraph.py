@@ -78,5 +78,5 @@ class SuperGraph:
     memory: tuple[Mapping[str, float], ...]
     volumes: Mapping[str, float]
     dtype: str
-    element: int
+    element: float
     layers_of_stage: tuple[tuple[str, ...], ...]

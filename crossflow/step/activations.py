@@ -63,7 +63,7 @@ class _Kept:
 
     @classmethod
     def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
-        e, p = float(job.element), float(job.operand)
+        e, p = job.element, job.element if part.wide else job.operand
         own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
         routed = 0.0 if part.routing is None else tokens * layout.tensor_share("experts") * part.routing.rows(layout.ep)
         tokens = tokens * layout.tensor_share(type_of(part))

@@ -28,7 +28,7 @@ from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Send
 from crossflow.timeline.streams import Event, Logged, Streams
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
-from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.workload.formats import DTYPE_BYTES
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -124,7 +124,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) 
     )
 
 
-def _times_bytes(send: Send, element: int) -> Send:
+def _times_bytes(send: Send, element: float) -> Send:
     """A collective of elements as one of bytes."""
     return replace(send, size=send.size * element)
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.blocks import ends_of, type_of, units
+from crossflow.parallel.blocks import ends_of, type_of, units, wide_units
 from crossflow.parallel.layout import Layout, Spread
 from crossflow.parallel.plan import Type
 from crossflow.parallel.schedules import pipeline_order
@@ -224,9 +224,9 @@ def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
 
 
 def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
-    """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow products narrow, embedding and head wide. [B]"""
-    ends = stack.weight_size(job.element)
-    return np.array([ends, *[stack.weight_size(job.weight)] * (len(units(job.model)) - 2), ends], dtype=float)[:, None]
+    """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow layers narrow, embedding and head wide. [B]"""
+    wide = wide_units(job.model)
+    return np.array([[stack.weight_size(job.element if name in wide else job.weight)] for name, _ in units(job.model)])
 
 
 def _largest(part: Part, layout: Layout) -> Array:
@@ -400,7 +400,7 @@ def kv_cache(job: Job, layout: Layout) -> Array:
         share = 1.0 if latent else np.maximum(1.0 / layout.tensor_of("attention"), 1.0 / attention.kv_heads)
         share = share * layout.tensor_share("attention")
         kept = job.model.memory_tokens / layout.cp * (job.cached > 0) if attention.cross else tokens
-        rows.append(requests * kept * attention.cached * job.element * share)
+        rows.append(requests * kept * attention.cached * job.cache * share)
     return np.stack(rows)
 
 
@@ -437,7 +437,8 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     gathered = gathered + np.where(apart, grads * (layers @ here.whole).max(axis=0), 0.0)
     low, whole = np.zeros(len(at)), here.whole - here.sharded
     if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
-        low = low + 2.0 * job.operand / weight * (largest + present[:, ~at_ends] @ whole[~at_ends])
+        narrow = _narrow(job)
+        low = low + 2.0 * job.operand / weight * ((layers @ (narrow * here.sharded)).max(axis=0) + present @ (narrow * whole))
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + (largest + present @ whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
@@ -455,6 +456,13 @@ def _kinds(job: Job) -> frozenset[Type]:
     """Layer types of which a model has any."""
     parts = [part for _, part in units(job.model)]
     return frozenset(type_of(part) for part in parts) | {"experts" for part in parts if part.routing}
+
+
+@functools.lru_cache(maxsize=256)
+def _narrow(job: Job) -> Array:
+    """1 for units whose products are narrow where the job's are, shape (units, 1)."""
+    wide = wide_units(job.model)
+    return np.array([[float(name not in wide)] for name, _ in units(job.model)])
 
 
 @functools.lru_cache(maxsize=256)

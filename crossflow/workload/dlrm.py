@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.workload.formats import DTYPE_BYTES
 from crossflow.workload.transformer import Part, Routing
 
 # The layers that fine-tuning may freeze and that reports name; `top` is experts where the model has some.
@@ -232,17 +232,17 @@ class DlrmJob:
     training: bool = True
     optimizer_states: int = 0
     table_optimizer: str = "rowwise_adagrad"
-    table: int = 2
-    forward: int = 2
-    backward: int = 2
-    index: int = 8
+    table: float = 2.0
+    forward: float = 2.0
+    backward: float = 2.0
+    index: float = 8.0
     ahead: bool = True
     bucket: float = 25.0 * 2**20
     uneven: float = 1.0
     frozen: frozenset[str] = frozenset()
 
     @property
-    def element(self) -> int:
+    def element(self) -> float:
         """Size of an activation or weight of the dense part. [B]"""
         return DTYPE_BYTES[self.dtype]
 

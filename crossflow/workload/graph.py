@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Phase = Literal["forward", "backward", "update"]
+from crossflow.workload.formats import DTYPE_BYTES
 
-DTYPE_BYTES: Mapping[str, int] = {
-    "fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "int32": 4, "int8": 1, "fp8": 1,
-}  # fmt: skip
+Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +117,6 @@ class Graph:
         return sum(layer.parameters for layer in self.layers)
 
     @property
-    def element(self) -> int:
+    def element(self) -> float:
         """Size of one element. [B]"""
         return DTYPE_BYTES[self.dtype]

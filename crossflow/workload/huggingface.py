@@ -336,7 +336,6 @@ NOT_COUNTED: Mapping[str, str] = {
     "layer_types": "attention is counted over the whole sequence",
     "num_nextn_predict_layers": "the modules that predict further tokens are left out",
     **dict.fromkeys(TOWERS, "only the language model is described"),
-    "quantization_config": "the workload's dtype is that of all numbers",
     "torch_dtype": "the workload's dtype is that of all numbers",
     "dtype": "the workload's dtype is that of all numbers",
     "gradient_checkpointing": "the strategy says what is recomputed",
@@ -347,7 +346,13 @@ NOT_COUNTED: Mapping[str, str] = {
     "head_dim": "the attention of this family has none of its own",
 }
 # Of a file with a `text_config`, what the outer level says for the inner one too.
-SHARED = ("tie_word_embeddings", "torch_dtype", "dtype", "_name_or_path")
+SHARED = ("tie_word_embeddings", "torch_dtype", "dtype", "_name_or_path", "quantization_config")
+# Types of quantised weights: by the method and what it says of itself, and by bits and kind of numbers where methods leave them open.
+QUANTISED: Mapping[tuple[Any, ...], str] = {
+    ("fp8", None): "fp8", ("mxfp4", None): "mxfp4", ("modelopt", "FP8"): "fp8", ("modelopt", "NVFP4"): "nvfp4",
+    ("awq", 4): "int4", ("gptq", 4): "int4", ("gptq", 8): "int8", ("int", 4): "int4", ("int", 8): "int8", ("float", 8): "fp8",
+    ("float", 4, 16): "nvfp4", ("float", 4, 32): "mxfp4",
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -363,12 +368,13 @@ class _Setting:
     own: bool = False
 
 
-def huggingface_document(path: str | Path) -> tuple[Document, list[FieldUse]]:
+def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Document, list[FieldUse]]:
     """Read a ``config.json`` into the keys of a transformer's file.
 
     Parameters
     ----------
     path : the file.
+    service : whether the model is served, in the type that the file keeps its weights in; training has its own.
 
     Returns
     -------
@@ -399,6 +405,8 @@ def huggingface_document(path: str | Path) -> tuple[Document, list[FieldUse]]:
     family = FAMILIES[kind]
     fields = _flat(own, family.nested)
     found = _settings(fields, family, kind, f"{kind} of {Path(file).name}")
+    if not service:
+        found.pop("weight_dtype", None)
     wrong = [problem(name, told) for name, told in dict.fromkeys(_wrong(fields, family, kind, found))]
     if wrong:
         raise SpecError(wrong)
@@ -498,7 +506,10 @@ def _settings(fields: Values, family: Family, kind: str, title: str) -> dict[str
     found |= {setting.key: setting for setting in _named(fields, family)}
     found |= {setting.key: setting for setting in _products(fields, family, found)}
     found |= {setting.key: setting for setting in _shifted(family, found)}
-    return found | {setting.key: setting for setting in (*_ruled(fields, family), *_dropout(fields), *_headed(fields, family, kind))}
+    return found | {
+        setting.key: setting
+        for setting in (*_ruled(fields, family), *_dropout(fields), *_quantised(fields), *_headed(fields, family, kind))
+    }
 
 
 def _named(fields: Values, family: Family) -> Iterator[_Setting]:
@@ -540,6 +551,25 @@ def _dropout(fields: Values) -> Iterator[_Setting]:
     rates = tuple(name for name in fields if name in DROPOUT and isinstance(fields[name], float) and fields[name] > 0)
     if rates:
         yield _Setting(key="dropout", value=True, fields=rates)
+
+
+def _quantised(fields: Values) -> Iterator[_Setting]:
+    """Type of the weights that a service keeps, of methods that are known."""
+    stored = _stored(fields.get("quantization_config"))
+    if stored:
+        yield _Setting(key="weight_dtype", value=stored, fields=("quantization_config",))
+
+
+def _stored(config: Any) -> str | None:
+    """Type of weights that a ``quantization_config`` describes, None where its method is not known."""
+    if not isinstance(config, Mapping):
+        return None
+    found, groups = config, config.get("config_groups")
+    if isinstance(groups, Mapping) and len(groups) == 1:  # compressed-tensors
+        found = (next(iter(groups.values())) or {}).get("weights") or {}
+        numbers = (found.get("type"), found.get("num_bits"))
+        return QUANTISED.get((*numbers, found.get("group_size")) if numbers == ("float", 4) else numbers)
+    return QUANTISED.get((found.get("quant_method"), found.get("bits", found.get("quant_algo"))))
 
 
 def _headed(fields: Values, family: Family, kind: str) -> Iterator[_Setting]:
@@ -649,6 +679,13 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
         return ", ".join(became[name])
     if value is None:
         return "not used: null"
+    if name == "quantization_config":
+        stored = _stored(value)
+        return (
+            f"not used in training: a service keeps weights in {stored}"
+            if stored
+            else "not used: not known to crossflow; give weight_dtype"
+        )
     if name in family.demanded or name in family.equal:
         return "checked: as it is modelled"
     if any(name in group for group in (*family.names.values(), *(conditions for conditions, _ in family.rules))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.workload.formats import DTYPE_BYTES
 from crossflow.workload.spec import Frozen
 from crossflow.workload.transformer import Layer, LayerType, Transformer
 
@@ -19,7 +19,9 @@ class Job:
     Attributes
     ----------
     model, task : training step, forward pass, or of a service: reading prompts (prefill), writing one token each (decode).
-    dtype : type that products with weights compute in; with fp8 and int8 activations, attention and the head stay in bf16.
+    dtype : type that products with weights compute in; where it has fewer than 16 bits, activations, attention and the head stay in bf16.
+    weight_dtype : type in which a service keeps the weights of its layers; None for that of the products.
+    kv_dtype : type in which a service keeps keys and values; None for that of the activations.
     optimizer_states : values in fp32 that the optimizer keeps for each parameter.
     dropout : whether activations are dropped at random.
     frozen : what does not train.
@@ -29,6 +31,8 @@ class Job:
 
     model: Transformer
     dtype: str
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
     task: Task = "training"
     optimizer_states: int = 2
     dropout: bool = False
@@ -42,19 +46,29 @@ class Job:
         return self.task == "training"
 
     @property
-    def element(self) -> int:
-        """Size of an activation or weight as kernels move it; with fp8 they stay in bf16 outside the products. [B]"""
-        return max(self.operand, 2)
+    def element(self) -> float:
+        """Size of an activation or weight as kernels move it; with narrow types they stay in bf16 outside the products. [B]"""
+        return max(self.operand, 2.0)
 
     @property
-    def operand(self) -> int:
+    def operand(self) -> float:
         """Size of an element as products with weights read it; those of narrow types write what they find in `element`. [B]"""
         return DTYPE_BYTES[self.dtype]
 
     @property
-    def weight(self) -> int:
-        """Size of a weight as products find it: a service keeps weights in the type of its products, training in that of `element`. [B]"""
-        return self.element if self.training else self.operand
+    def weight(self) -> float:
+        """Size of a weight of a layer as it is kept: in a service by `weight_dtype` or the products' type, in training `element`. [B]"""
+        return self.element if self.training else DTYPE_BYTES[self.weight_dtype or self.dtype]
+
+    @property
+    def widened(self) -> str:
+        """Type of weights that the kernel of a product widens to its own type; empty where products read weights as they are."""
+        return self.weight_dtype if self.weight_dtype and self.weight_dtype != self.dtype else ""
+
+    @property
+    def cache(self) -> float:
+        """Size of an element of keys and values in the cache. [B]"""
+        return DTYPE_BYTES[self.kv_dtype] if self.kv_dtype else self.element
 
     def tokens(self, tokens: int) -> int:
         """Tokens of a sample that pass a layer in one step: all, or the one that is written."""

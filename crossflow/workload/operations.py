@@ -44,7 +44,7 @@ def embedding_backward(m: float, width: float, rows: float, first: bool) -> Stre
     return Stream(kind="embedding", flops=m * width, elements=3.0 * m * width + clear, launches=2 if first else 1)
 
 
-def update(parameters: float, states: int, element: int) -> Stream:
+def update(parameters: float, states: int, element: float) -> Stream:
     """Optimizer step with gradient clipping by norm; optimizer states are kept in fp32."""
     # norm r1; clip r1 w1; w -= lr g: r2 w1; each state r1 w1 of 4 bytes
     elements = parameters * (6.0 + 2.0 * states * 4.0 / element)

@@ -16,6 +16,7 @@ from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
 from crossflow.units import Information
 from crossflow.workload.dlrm import DLRM_LAYERS, Dlrm, Encoder, Linear, Tables, interaction_width, linears
+from crossflow.workload.formats import FORMATS
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.lstm import lstm
@@ -34,6 +35,9 @@ from crossflow.workload.transformer import (
 )
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
+ProductType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4"]
+WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "int4", "mxfp4", "nvfp4"]
+CacheType = Literal["fp16", "bf16", "int8", "fp8", "nvfp4"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 
@@ -102,6 +106,27 @@ class Frozen:
         return kind in self.types or layer in self.layers
 
 
+def listed_layers(entries: Sequence[str]) -> Frozen:
+    """What a list of layer types and ranges of layers covers."""
+    numbers = {i for first, last in _ranges(entries) for i in range(first, last + 1)}
+    return Frozen(types=frozenset(entry for entry in entries if not _RANGE.fullmatch(entry)), layers=frozenset(numbers))
+
+
+def check_entries(entries: Sequence[str], model: Transformer) -> None:
+    """Raise ValueError where a list names layers that a model has not."""
+    known = {model.embedding.type, model.head.type, *(part.type for layer in model.layers for part in layer.parts)}
+    for kind in sorted(listed_layers(entries).types - known):
+        raise ValueError(f"the model has no layers of type '{kind}'; it has {', '.join(sorted(known))}")
+    for first, last in _ranges(entries):
+        if not first <= last < model.depth:
+            raise ValueError(f"layers:{first}-{last} is not a range of the model's layers 0-{model.depth - 1}")
+
+
+def _ranges(entries: Sequence[str]) -> list[tuple[int, int]]:
+    """First and last layer of every range in a list."""
+    return [(int(found[1]), int(found[2] or found[1])) for found in map(_RANGE.fullmatch, entries) if found]
+
+
 def frozen_layers(entries: Sequence[str], model: Transformer) -> Frozen:
     """What a list of frozen layers means for a model.
 
@@ -116,15 +141,8 @@ def frozen_layers(entries: Sequence[str], model: Transformer) -> Frozen:
     ValueError
         If the model has no such layers, or if nothing would be left to train.
     """
-    ranges = [(int(found[1]), int(found[2] or found[1])) for found in map(_RANGE.fullmatch, entries) if found]
-    types = frozenset(entry for entry in entries if not _RANGE.fullmatch(entry))
-    known = {model.embedding.type, model.head.type, *(part.type for layer in model.layers for part in layer.parts)}
-    for kind in sorted(types - known):
-        raise ValueError(f"the model has no layers of type '{kind}'; it has {', '.join(sorted(known))}")
-    for first, last in ranges:
-        if not first <= last < model.depth:
-            raise ValueError(f"layers:{first}-{last} is not a range of the model's layers 0-{model.depth - 1}")
-    frozen = Frozen(types=types, layers=frozenset(i for first, last in ranges for i in range(first, last + 1)))
+    check_entries(entries, model)
+    frozen = listed_layers(entries)
     if trainable_parameters(model, frozen) == 0:
         raise ValueError(f"{', '.join(entries)} is the whole model; nothing is left to train")
     return frozen
@@ -143,10 +161,13 @@ def _listed(given: Any) -> Any:
     return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
 
 
-def _frozen_entry(entry: str) -> str:
+def _layer_entry(entry: str) -> str:
     if entry not in LAYER_TYPES and not _RANGE.fullmatch(entry):
         raise ValueError(f"expected one of {', '.join(LAYER_TYPES)}, or layers:first-last; got '{entry}'{did_you_mean(entry, LAYER_TYPES)}")
     return entry
+
+
+LayerEntries = Annotated[tuple[Annotated[str, AfterValidator(_layer_entry)], ...], BeforeValidator(_listed)]
 
 
 class LatentSpec(FileModel):
@@ -272,12 +293,21 @@ class TransformerSpec(_Sourced):
     parallel: bool = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon)")
     dropout: bool = Field(False, description="whether training drops activations at random")
     global_batch: PositiveInt = Field(description="samples of one step over all devices; requests served at once for decode")
-    dtype: DType = "bf16"
+    dtype: ProductType = Field("bf16", description="type that products with weights compute in; below 16 bits the rest stays in bf16")
+    weight_dtype: WeightType | None = Field(
+        None,
+        description="type in which a service keeps its layers' weights, `dtype` where absent; products widen narrower ones as they read",
+    )
+    kv_dtype: CacheType | None = Field(None, description="type of a service's cached keys and values; that of activations where absent")
+    wide_layers: LayerEntries = Field(
+        (),
+        description="what stays in 16 bits where `dtype` or `weight_dtype` is narrower, as `frozen` lists it; embedding and head always do",
+    )
     optimizer: Optimizer = Field("adam", description="decides the states kept per parameter: 0, 1, 2")
     task: Literal["training", "forward", "prefill", "decode"] = Field(
         "training", description="training step, forward pass, or of a service: reading the prompts, or writing token by token"
     )
-    frozen: Annotated[tuple[Annotated[str, AfterValidator(_frozen_entry)], ...], BeforeValidator(_listed)] = Field(
+    frozen: LayerEntries = Field(
         (), description="what fine-tuning leaves as it is: layer types, or layers such as layers:0-30; text lists them with commas"
     )
     prompt: PositiveInt | None = Field(
@@ -307,7 +337,17 @@ class TransformerSpec(_Sourced):
                 frozen_layers(self.frozen, self.transformer())
             except ValueError as error:
                 raise ValueError(f"frozen: {error}") from None
+        if self.wide_layers:
+            self._check_wide(self.transformer())
         return self
+
+    def _check_wide(self, model: Transformer) -> None:
+        try:
+            check_entries(self.wide_layers, model)
+        except ValueError as error:
+            raise ValueError(f"wide_layers: {error}") from None
+        if all(part.wide for layer in model.layers for part in layer.parts):
+            raise ValueError("wide_layers: all layers stay in 16 bits; leave out the narrow type")
 
     @property
     def tokens(self) -> int:
@@ -335,8 +375,36 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
     if spec.task == "training" and spec.dtype == "int8":
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
+    yield from _contradictions_of_types(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
+
+
+def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
+    weight, bits = spec.weight_dtype, FORMATS[spec.dtype].bits
+    if weight and spec.task == "training":
+        yield "weight_dtype: training keeps weights as its software does; leave it out, or give a service's task"
+    elif weight and weight != spec.dtype and FORMATS[weight].bits >= bits:
+        yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
+    if spec.kv_dtype and spec.task not in ("prefill", "decode"):
+        yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
+    elif spec.kv_dtype and not _writes(spec):
+        yield "kv_dtype: only a causal decoder with a language head keeps keys and values; leave it out"
+    if spec.wide_layers:
+        yield from _contradictions_of_width(spec)
+
+
+def _contradictions_of_width(spec: TransformerSpec) -> Iterator[str]:
+    if min(FORMATS[spec.dtype].bits, FORMATS[spec.weight_dtype or spec.dtype].bits) >= 16:
+        yield f"wide_layers: no layer is narrower than 16 bits where dtype is {spec.dtype}; leave it out"
+    ends = [entry for entry in spec.wide_layers if entry in ("embedding", "head")]
+    if ends:
+        yield f"wide_layers: {ends[0]} always stays in 16 bits; leave it out"
+
+
+def _writes(spec: TransformerSpec) -> bool:
+    """Whether a model writes tokens one after the other, so that it keeps keys and values."""
+    return spec.image is None and spec.causal and spec.head == "language"
 
 
 def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
@@ -350,7 +418,7 @@ def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
         yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
     if spec.head == "classifier" and not (spec.image and spec.image.classes):
         yield "head: a classifier needs `image` with its `classes`"
-    if spec.task == "decode" and (spec.image or not spec.causal or spec.head != "language"):
+    if spec.task == "decode" and not _writes(spec):
         kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
         yield f"task: {kind} writes no tokens; decode needs one that does; `prefill` is its forward pass"
 
@@ -369,9 +437,10 @@ def _contradictions_of_length(spec: TransformerSpec) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def _transformer(spec: TransformerSpec) -> Transformer:
-    layers = _stack(spec, "layers" if spec.encoder is None else "decoder", spec.layers, spec.tokens, causal=spec.causal)
     encoder = spec.encoder
-    before = _stack(spec, "encoder", encoder.layers, encoder.sequence, causal=False) if encoder else ()
+    first = encoder.layers if encoder else 0
+    layers = _stack(spec, "decoder" if encoder else "layers", range(first, first + spec.layers), spec.tokens, causal=spec.causal)
+    before = _stack(spec, "encoder", range(first), encoder.sequence, causal=False) if encoder else ()
     embedding, head = _embedding(spec), _head(spec)
     further = prediction_layers(
         count=spec.mtp_layers if spec.task == "training" else 0, tokens=spec.tokens, embedding=embedding, inner=layers[-1].parts,
@@ -412,17 +481,23 @@ def _embedding(spec: TransformerSpec) -> Part:
     )
 
 
-def _stack(spec: TransformerSpec, name: str, count: int, tokens: int, *, causal: bool) -> tuple[Layer, ...]:
-    """Layers of an encoder or decoder, those alike that follow each other in one group."""
+def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, causal: bool) -> tuple[Layer, ...]:
+    """Layers of an encoder or decoder, at their `places` in the model; those alike that follow each other are one group."""
     cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
-    routed = [spec.experts is not None and spec.experts.at(i) for i in range(count)]
-    groups = [list(same) for _, same in itertools.groupby(range(count), key=routed.__getitem__)]
+    listed = listed_layers(spec.wide_layers)
+    kinds = [(spec.experts is not None and spec.experts.at(i), place in listed.layers) for i, place in enumerate(places)]
+    groups = [list(same) for _, same in itertools.groupby(range(len(places)), key=kinds.__getitem__)]
+
+    def parts(routed: bool, wide: bool) -> tuple[Part, ...]:
+        found = (_attention(spec, causal=causal), *cross, _feed_forward(spec, routed))
+        return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
+
     return tuple(
         Layer(
             name=name if len(groups) == 1 else _numbered(name, group),
             count=len(group),
             tokens=tokens,
-            parts=(_attention(spec, causal=causal), *cross, _feed_forward(spec, routed[group[0]])),
+            parts=parts(*kinds[group[0]]),
         )
         for group in groups
     )

@@ -134,6 +134,7 @@ class Part:
     inner : elements a token has between the matrices of an MLP (of one expert). [1]
     gated : whether the MLP multiplies two branches (SwiGLU and kin).
     attention, routing : for parts that attend or route.
+    wide : whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type.
     """
 
     type: LayerType
@@ -146,6 +147,7 @@ class Part:
     gated: bool = False
     attention: Attention | None = None
     routing: Routing | None = None
+    wide: bool = False
 
     @property
     def parameters(self) -> int:

@@ -635,7 +635,7 @@ def summary(report: Report) -> str:
             rows += _summary_rows(table, "source", names)
             rows.append(("training runs, all", *_short(table.measured, table.predicted)))
             rows.append(("peak memory of training runs", *_short(table.peak, table.needed)))
-            for kind, title in (("dense", "dense models in 8 bits"), ("experts", "mixtures of experts")):
+            for kind, title in (("dense", "dense models in 8 and 4 bits"), ("experts", "mixtures of experts")):
                 found = _published_errors(kind)
                 shown = (_percent(size) for size in _sizes(found)[:2])
                 rows.append((f"rates that NVIDIA publishes, {title}; nothing fitted", str(len(found)), *shown))

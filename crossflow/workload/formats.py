@@ -1,0 +1,41 @@
+"""Data types: how many bits of memory an element takes, its share of the scales among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """How elements of a data type lie in memory.
+
+    Attributes
+    ----------
+    bits : of one element. [bit]
+    block, scale : elements that share a scale, and bits of what they share: the scale and, of integers, a zero point. Both are 0
+        where a whole tensor shares one scale, which counts nothing.
+    two_level : whether blocks have a scale and the tensor has another one, which must be known before.
+    """
+
+    bits: int
+    block: int = 0
+    scale: int = 0
+    two_level: bool = False
+
+    @property
+    def size(self) -> float:
+        """Size of an element with its share of the scale. [B]"""
+        return (self.bits + (self.scale / self.block if self.block else 0.0)) / 8.0
+
+
+# MX types: OCP Microscaling Formats (MX) Specification v1.0, 2023, Sec. 5.2: 32 elements share 8 bits.
+# nvfp4: arXiv:2509.25149, Sec. 2: 16 elements share an fp8 scale, a tensor an fp32 one.
+# int4: checkpoints of AWQ (arXiv:2306.00978) and GPTQ (arXiv:2210.17323): 128 elements share an fp16 scale and a zero point of 4 bits.
+FORMATS: Mapping[str, Format] = {
+    "fp64": Format(bits=64), "fp32": Format(bits=32), "tf32": Format(bits=32), "fp16": Format(bits=16), "bf16": Format(bits=16),
+    "int32": Format(bits=32), "int8": Format(bits=8), "fp8": Format(bits=8), "mxfp8": Format(bits=8, block=32, scale=8),
+    "int4": Format(bits=4, block=128, scale=20), "mxfp4": Format(bits=4, block=32, scale=8),
+    "nvfp4": Format(bits=4, block=16, scale=8, two_level=True),
+}  # fmt: skip
+DTYPE_BYTES: Mapping[str, float] = {name: one.size for name, one in FORMATS.items()}
