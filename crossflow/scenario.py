@@ -21,6 +21,7 @@ from crossflow.parallel import Plan, Strategy, transform
 from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.parallel.plan import ORDER
 from crossflow.paths import with_quantity
+from crossflow.program import Program
 from crossflow.software import SoftwareStack, load_stack
 from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.technology import TechLibrary, load_library
@@ -114,6 +115,11 @@ class Scenario:
         if isinstance(self.workload, TransformerSpec | DlrmSpec):
             raise TypeError(f"a {self.workload.model} is layers, not a graph of kernels")
         return _graph(self.workload)
+
+    def program(self) -> Program:
+        """What every class of ranks computes and sends, of a workload that is a graph of kernels."""
+        assert isinstance(self.strategy, Strategy)  # a graph's is
+        return transform(self.graph(), self.strategy)
 
     def job(self) -> Job:
         """What a step of a transformer computes."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.engine import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation import layered
 from crossflow.evaluation.events import events
@@ -15,7 +16,6 @@ from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
 from crossflow.step.passes import steps_of
 from crossflow.step.task import OF, task_of
-from crossflow.timeline import run_tasks
 from crossflow.validation.tables import shipped
 from crossflow.validation.training import training_table
 

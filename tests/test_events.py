@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from crossflow.timeline import longest_path, run_shared, run_tasks
+from crossflow.engine import longest_path, run_shared, run_tasks
 
 
 @st.composite

@@ -11,7 +11,8 @@ from crossflow.cost.collectives import COLLECTIVES, ring_volume
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import message_costs
 from crossflow.mapping import place
-from crossflow.parallel import Message, transform
+from crossflow.parallel import transform
+from crossflow.program import Message
 from crossflow.validation.tables import fabric_parameters
 
 P = fabric_parameters()
@@ -244,7 +245,8 @@ def test_predictions_on_real_systems_obey_their_bandwidth(template, strategy):
     assert made["feasible"]
     assert graph.messages
     assert bound <= sent < 1.0
-    assert made["communication_s"].keys() == {message.collective for message in graph.messages}
+    taken = {name for name, share in made["communication_s"].items() if share["total"] > 0}
+    assert taken == {message.collective for message in graph.messages}
 
 
 @pytest.mark.parametrize("template", SYSTEMS)

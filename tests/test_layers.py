@@ -16,6 +16,7 @@ LAYERS = (
     ("technology", "software"),
     ("architecture",),
     ("workload",),
+    ("program",),
     ("parallel",),
     ("mapping",),
     ("cost",),

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.cost.costs import cost
 from crossflow.cost.parts import part_times
-from crossflow.evaluation import placed
+from crossflow.cost.price import kernel_prices
 from crossflow.parallel.kernels import Kernels, Product, Scores
-from crossflow.parallel.supergraph import SuperGraph, Task, Work
-from crossflow.parallel.transform import transform
+from crossflow.program import Pass, ProgramBuilder
+from crossflow.program import Product as ProgramProduct
 from crossflow.software import load_stack
-from crossflow.workload import Gemm, Stream
 
 SIZES = [(8192, 8192, 8192), (128, 50000, 1024), (7, 333, 4096)]
 DEVICES = ["pathfinder", "v100", "h100-sxm", "mi300x"]
@@ -22,14 +20,12 @@ def alone(device):
     return crossflow.from_dict({"system": system, "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "fp16"}})
 
 
-def graph_costs(device, operation):
-    """Time, launch, energy and time by resource of one operation of a graph of kernels."""
-    given = alone(device)
-    base = transform(given.graph(), given.strategy)
-    task = Task(name="one", stage=0, kind="compute", index=0, after=())
-    graph = SuperGraph(**{**vars(base), "works": (Work(operations=(operation,)),), "tasks": (task,), "messages": ()})
-    found = cost(graph, placed(given, base, given.architecture), given.system.network, given.architecture, 1)
-    return found.work_time[0, 0], found.launch_time[0, 0], found.work_energy[0, 0], found.bound_time[:, 0, 0]
+def program_costs(device, kernel, software=None):
+    """Time, launch, energy and time by resource of one kernel of a program."""
+    builder = ProgramBuilder(dtype="fp16")
+    builder.compute("one", kernel)
+    found = kernel_prices(builder.build(), alone(device).architecture, software)
+    return found.time[0, 0], found.launch[0, 0], found.energy[0, 0], found.bound_times[:, 0, 0]
 
 
 def layer_costs(device, products=(), passes=(), scores=()):
@@ -50,14 +46,14 @@ def same(one, other):
 def test_a_product_costs_the_same(device, size):
     sizes = [np.asarray(float(value)) for value in (*size, 1)]
     product = layer_costs(device, [Product("one", "forward", *sizes)])
-    same(graph_costs(device, Gemm(m=size[0], n=size[1], k=size[2])), product)
+    same(program_costs(device, ProgramProduct(m=size[0], n=size[1], k=size[2])), product)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("elements", [1e3, 1e6, 1e9])
 def test_a_pass_over_memory_costs_the_same(device, elements):
     passed = layer_costs(device, passes=[("one", "forward", np.asarray(2 * elements), np.asarray(3 * elements), 2.0)])
-    same(graph_costs(device, Stream(kind="pass", flops=3 * elements, elements=elements, launches=2)), passed)
+    same(program_costs(device, Pass(moved=2 * elements, flops=3 * elements, launches=2)), passed)
 
 
 def test_a_generated_device_spends_energy_at_every_level():

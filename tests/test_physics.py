@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from crossflow.architecture import architecture
-from crossflow.cost import cost
+from crossflow.cost import price
+from crossflow.engine import schedule
 from crossflow.evaluation import INCONSISTENT, evaluate, placed
 from crossflow.parallel import transform
-from crossflow.timeline import schedule
 
 LOGIC = ["N16", "N12", "N10", "N7", "N5", "N3", "N2", "N1"]
 MEMORY = ["HBM2", "HBM2e", "HBM3", "HBM4"]
@@ -172,9 +172,9 @@ def test_costs_of_parts_are_above_their_lower_bounds(lstm):
     for strategy in ("d512", "CR-8-d64", "RC-16-4-d8"):
         scenario = lstm(strategy)
         graph, device = transform(scenario.graph(), scenario.strategy), architecture(scenario.system)
-        made = cost(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
-        assert (made.work_time >= made.lower_bound * (1 - 1e-12)).all()
-        np.testing.assert_allclose(made.bound_time.sum(axis=0) + made.launch_time, made.work_time, rtol=1e-12)
+        made = price(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
+        assert (made.kernels.time >= made.lower_bound * (1 - 1e-12)).all()
+        np.testing.assert_allclose(made.kernels.bound_times.sum(axis=0) + made.kernels.launch, made.kernels.time, rtol=1e-12)
 
 
 def test_endless_links_leave_no_exposed_communication(lstm):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from crossflow.engine import run_tasks
 from crossflow.parallel.schedules import pipeline_order
-from crossflow.timeline import pipeline, run_tasks
+from crossflow.timeline import pipeline
 from crossflow.timeline.pipeline import pipeline_ends
 
 SHAPES = [(1, 1, 4), (2, 1, 2), (4, 1, 2), (4, 1, 8), (3, 1, 7), (8, 1, 16), (2, 2, 4), (4, 2, 8), (3, 4, 6), (4, 3, 4)]

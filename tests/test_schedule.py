@@ -8,46 +8,56 @@ import pytest
 from hypothesis import given, settings
 
 from crossflow.architecture import architecture
-from crossflow.cost import cost
+from crossflow.cost import price
+from crossflow.engine import longest_path, run_tasks, schedule, stream_edges
 from crossflow.evaluation import placed
-from crossflow.parallel import Message, SuperGraph, Task, Work, parse_strategy, transform
-from crossflow.timeline import longest_path, run_tasks, schedule
-from crossflow.timeline.schedule import stream_edges
-from crossflow.workload import Stream
+from crossflow.parallel import parse_strategy, transform
+from crossflow.program import Message, Op, Pass, Program
 
 STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]
 
 
 @st.composite
 def programs(draw):
-    """Tasks of three stages, each after some earlier ones, with durations of ten orders of magnitude and some of nothing."""
+    """Operations of three stages, each after some earlier ones, with durations of ten orders of magnitude and some of nothing."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = int(rng.integers(1, 31))
     tasks = tuple(
-        Task(
-            name=str(i),
-            stage=int(rng.integers(3)),
-            kind=("compute", "network")[rng.integers(2)],
-            index=i,
-            after=tuple(sorted({int(j) for j in rng.integers(0, i, size=rng.integers(4))})) if i else (),
+        task(
+            str(i),
+            int(rng.integers(3)),
+            ("compute", "network")[rng.integers(2)],
+            i,
+            tuple(sorted({int(j) for j in rng.integers(0, i, size=rng.integers(4))})) if i else (),
         )
         for i in range(count)
     )
     return tasks, (10.0 ** rng.uniform(-9, 1, count) * (rng.random(count) > 0.1)).tolist()
 
 
-def super_graph(tasks):
-    """A super-graph in which task i is work i, or message i."""
-    works = tuple(Work(operations=(Stream(kind=str(i), flops=0.0, elements=0.0),)) for i in range(len(tasks)))
-    messages = tuple(Message(collective="send_recv", size=float(i), axes=("lp",)) for i in range(len(tasks)))
-    return SuperGraph(
-        strategy=parse_strategy("p3"), stages=3, works=works, messages=messages, tasks=tasks, memory=({},) * 3,
-        volumes={}, dtype="fp16", element=2, layers_of_stage=((),) * 3,
+def task(name, rank, stream, row, after=()):
+    """An operation of one kernel, or of one message."""
+    own = {"kernels": (row,)} if stream == "compute" else {"message": row}
+    return Op(name=name, rank=rank, stream=stream, after=after, **own)
+
+
+def program_of(tasks):
+    """A program in which operation i is kernel i, or message i."""
+    rows = range(1 + max(one.message if one.kernels == () else one.kernels[0] for one in tasks))
+    return Program(
+        name="drawn", dtype="fp16", axes=(("lp", 3),), stages="lp", kernels=tuple(Pass(moved=float(i)) for i in rows),
+        messages=tuple(Message(collective="send_recv", size=float(i), axes=("lp",)) for i in rows), ops=tasks, tensors=(),
     )  # fmt: skip
 
 
+def makespan(tasks, times):
+    """Makespan where kernel i and message i take the time i."""
+    rows = len(program_of(tasks).kernels)
+    return schedule(program_of(tasks)).makespan(np.concatenate([times[:rows], times[:rows], np.zeros((1, times.shape[1]))]))
+
+
 def streams(tasks):
-    return [(task.stage, task.kind) for task in tasks]
+    return [(task.rank, task.stream) for task in tasks]
 
 
 @settings(max_examples=400)
@@ -64,14 +74,14 @@ def test_merged_segments_end_when_their_tasks_do(program):
     tasks, durations = program
     times = np.array(durations)[:, None]
     plain = longest_path(times, stream_edges(tasks)).max()
-    assert schedule(super_graph(tasks)).makespan(times, times)[0] == pytest.approx(plain, rel=1e-12)
+    assert makespan(tasks, times)[0] == pytest.approx(plain, rel=1e-12)
 
 
 @given(programs())
 def test_segments_hold_every_task_once_and_wait_for_earlier_ones_alone(program):
     tasks, _ = program
-    plan = schedule(super_graph(tasks))
-    assert sorted(i for segment in plan.segments for i in segment.tasks) == list(range(len(tasks)))
+    plan = schedule(program_of(tasks))
+    assert sorted(i for segment in plan.segments for i in segment.ops) == list(range(len(tasks)))
     assert all(before < i for i, segment in enumerate(plan.segments) for before in segment.after)
     assert plan.counts.sum() == plan.busy.sum() + plan.sent.sum() == len(tasks)
 
@@ -98,20 +108,20 @@ def test_no_stream_runs_two_tasks_at_once(program):
 def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
     graph = transform(lstm(strategy).graph(), parse_strategy(strategy))
     rng = np.random.default_rng(7)
-    works, messages = rng.exponential(size=(len(graph.works), 3)), rng.exponential(size=(len(graph.messages), 3))
-    made = schedule(graph).makespan(works, messages)
+    times = rng.exponential(size=(len(graph.kernels) + len(graph.messages) + 1, 3))
+    made = schedule(graph).makespan(times)
     for i in range(3):
-        seconds = [(works if task.kind == "compute" else messages)[task.index, i] for task in graph.tasks]
-        ends = run_tasks(seconds, [task.after for task in graph.tasks], streams(graph.tasks))[1]
+        seconds = [sum(times[row, i] for row in rows) for rows in graph.rows]
+        ends = run_tasks(seconds, [op.after for op in graph.ops], streams(graph.ops))[1]
         assert made[i] == pytest.approx(ends.max(), rel=1e-12)
 
 
 def test_two_reductions_on_one_link_never_overlap():
     """The public code's event loop freed the link early: three reductions of 5 s ended after 5 s instead of 15."""
-    compute = [Task(name=f"g{i}", stage=0, kind="compute", index=i, after=()) for i in range(3)]
-    network = [Task(name=f"r{i}", stage=0, kind="network", index=i, after=(i,)) for i in range(3)]
-    plan = schedule(super_graph((*compute, *network)))
-    assert plan.makespan(np.full((6, 1), 0.1), np.full((6, 1), 5.0))[0] == pytest.approx(15.1, rel=1e-12)
+    compute = [task(f"g{i}", 0, "compute", i) for i in range(3)]
+    network = [task(f"r{i}", 0, "network", i, (i,)) for i in range(3)]
+    plan = schedule(program_of((*compute, *network)))
+    assert plan.makespan(np.array([[0.1]] * 3 + [[5.0]] * 3 + [[0.0]]))[0] == pytest.approx(15.1, rel=1e-12)
 
 
 def test_data_parallel_case_study_waits_for_all_of_its_reductions(lstm):
@@ -119,11 +129,11 @@ def test_data_parallel_case_study_waits_for_all_of_its_reductions(lstm):
     scenario = lstm("d512")
     graph = transform(scenario.graph(), scenario.strategy)
     device = architecture(scenario.system)
-    costs = cost(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
-    seconds = {task.name: (costs.work_time if task.kind == "compute" else costs.messages.time)[task.index, 0] for task in graph.tasks}
+    prices = price(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
+    seconds = {op.name: prices.times[list(rows), 0].sum() for op, rows in zip(graph.ops, graph.rows, strict=True)}
     reductions = sum(time for name, time in seconds.items() if name.endswith("all_reduce"))
     softmax = sum(time for name, time in seconds.items() if name.startswith("softmax.backward"))
-    step = schedule(graph).makespan(costs.work_time, costs.messages.time)[0]
+    step = schedule(graph).makespan(prices.times)[0]
     assert len([name for name in seconds if name.endswith("all_reduce")]) == 4
     assert step >= softmax + reductions
     assert step <= sum(seconds.values())
@@ -133,15 +143,11 @@ def test_a_step_is_never_shorter_than_the_work_of_any_stream(lstm):
     scenario = lstm("RC-2-2-d2-p4")
     graph = transform(scenario.graph(), scenario.strategy)
     plan, rng = schedule(graph), np.random.default_rng(1)
-    works, messages = rng.random((len(graph.works), 5)), rng.random((len(graph.messages), 5))
-    busiest = np.concatenate([plan.busy @ works, plan.sent @ messages]).max(axis=0)
-    assert (plan.makespan(works, messages) >= busiest * (1 - 1e-12)).all()
+    kernels, messages = rng.random((len(graph.kernels), 5)), rng.random((len(graph.messages), 5))
+    busiest = np.concatenate([plan.busy @ kernels, plan.sent @ messages]).max(axis=0)
+    assert (plan.makespan(np.concatenate([kernels, messages, np.zeros((1, 5))])) >= busiest * (1 - 1e-12)).all()
 
 
 def test_a_link_without_bandwidth_makes_the_step_endless():
-    tasks = (
-        Task(name="a", stage=0, kind="compute", index=0, after=()),
-        Task(name="b", stage=0, kind="network", index=1, after=(0,)),
-    )
-    times = np.array([[1.0], [np.inf]])
-    assert schedule(super_graph(tasks)).makespan(times, times).tolist() == [np.inf]
+    tasks = (task("a", 0, "compute", 0), task("b", 0, "network", 1, (0,)))
+    assert makespan(tasks, np.array([[1.0], [np.inf]])).tolist() == [np.inf]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.engine import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.schedules import RULES, pipeline_order
 from crossflow.step.uneven import Uneven, load_uneven
-from crossflow.timeline import run_tasks
 from crossflow.timeline.pipeline import slot_ends, uneven_times, walk_of
 from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
 

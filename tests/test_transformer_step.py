@@ -10,6 +10,7 @@ from hypothesis import given
 import crossflow
 from crossflow import files
 from crossflow.architecture import architecture, resolve
+from crossflow.engine import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
@@ -22,7 +23,6 @@ from crossflow.step.passes import hidden_in_pieces
 from crossflow.step.sharded import UnitTimes, sharded_passes
 from crossflow.step.stages import counts
 from crossflow.step.transformer import transformer_step
-from crossflow.timeline import run_tasks
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
 from crossflow.workload.transformer import Routing

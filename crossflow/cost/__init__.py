@@ -1,5 +1,5 @@
 """Costs: time, traffic, energy and what binds each kernel and message."""
 
-from crossflow.cost.costs import Costs, cost
+from crossflow.cost.price import Prices, price
 
-__all__ = ["Costs", "cost"]
+__all__ = ["Prices", "price"]

@@ -19,7 +19,7 @@ from crossflow.arrays import Array
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import direct_time, fabric_time
 from crossflow.mapping import AxisRoute, Placement, level_bandwidths
-from crossflow.parallel import Message
+from crossflow.program import Message
 
 ANY_TO_ANY = ("switch", "fully-connected")
 # Fabrics whose links reach their rate, so that placement and sharing say all; and those whose direct links several groups
@@ -69,13 +69,13 @@ def _one(
     message: Message, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
 ) -> dict[str, Array]:
     time, intra, inter = np.zeros(1), np.zeros(1), np.zeros(1)
-    size = message.size
+    size = np.atleast_1d(message.size)
     for axis in message.axes:
         route = placement.route(axis)
-        step = axis_time(message.collective, np.array([size]), axis, placement, network, architecture, devices_per_node)
+        step = axis_time(message.collective, size, axis, placement, network, architecture, devices_per_node)
         inside, outside = _bytes(message.collective, size, route)
         time, intra, inter = time + step, intra + inside, inter + outside
-        size /= route.size
+        size = size / route.size
     return {"time": time, "intra_bytes": intra, "inter_bytes": inter}
 
 
@@ -126,10 +126,10 @@ def _hierarchical(
     return np.asarray(inside + collectives.best(collective, between, packages, bandwidths[1], ports[1].latency, cluster_any))
 
 
-def _bytes(collective: str, size: float, route: AxisRoute) -> tuple[float, float]:
+def _bytes(collective: str, size: Array, route: AxisRoute) -> tuple[Array, Array]:
     """Bytes that a device sends inside its package and out of it; a ring's edges divide between the two levels."""
     total = collectives.ring_volume(collective, route.size) * size
     if not route.crosses:
-        return total, 0.0
+        return total, np.zeros(1)
     outside = 1.0 / route.package_size
     return total * (1.0 - outside), total * outside

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from crossflow.architecture import SystemSpec, architecture
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT
-from crossflow.evaluation.graphs import graph_score, placed
 from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, transformer_score
+from crossflow.evaluation.programs import placed, program_score
 from crossflow.evaluation.stages import stage_memory
 from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy
@@ -110,4 +110,4 @@ def _batch(
         )
     if isinstance(scenario.workload, DlrmSpec):
         return dlrm_score(scenario, system, device, n, plans)  # type: ignore[arg-type]
-    return graph_score(scenario, system, device, n, least=least)
+    return program_score(scenario, system, device, n, least=least)

@@ -1,12 +1,18 @@
-"""What evaluations of all workloads share: reasons of infeasibility, rents, energy within the power limit."""
+"""The score of a step, whatever its workload: throughput, energy within the power limit, use of the peak, what fits, rents."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from crossflow.architecture import Architecture, SystemSpec
-from crossflow.arrays import Array, Index, Mask, wide
+from crossflow.arrays import Array, Index, Mask, divide, wide
 from crossflow.operating import normalised, reference_peak
+from crossflow.scenario import Scenario
+from crossflow.score import OVERFULL, OVERFULL_HOST, Score
+from crossflow.step.outcome import Outcome
+from crossflow.step.task import COLLECTIVES
 
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
@@ -36,3 +42,71 @@ def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, 
 def within_limit(energy: Array, device: Architecture, devices: Array | int, elapsed: Array) -> Array:
     """Energy of devices, no more than their power limit allows: memory that is busy beside long products shares it with them. [J]"""
     return np.asarray(np.minimum(energy, devices * device.maximum_power * elapsed))
+
+
+def score_of(
+    scenario: Scenario, device: Architecture, outcome: Outcome, devices: Array, *, samples: int, tokens: int, dtype: str, parameters: float
+) -> Score:
+    """Score of an outcome: throughput, energy, use of the peak, what fits."""
+    n = outcome.total.size
+    total = np.where(np.isnan(outcome.total), np.inf, outcome.total)
+    timed = np.isfinite(total) & (total > 0)
+    elapsed = np.where(timed, total, 1.0)
+    intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
+    links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
+    static = devices * device.static_power * elapsed
+    drawn = within_limit(outcome.energy + static, device, devices, elapsed)
+    energy = wide(np.where(timed, drawn + links, np.inf), n)
+    peak = device.throughput[dtype] * devices
+    used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
+    needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
+    held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
+    capacity = wide(device.memory.capacity * device.memory.instances, n)
+    causes = unbuildable(device, n)
+    causes += [(wide(mask, n), sentence) for mask, sentence in outcome.problems]
+    causes.append((sum(held.values(), np.zeros(n)) > capacity, OVERFULL))
+    causes.append((wide(outcome.host_memory > outcome.host_capacity, n), OVERFULL_HOST))
+    causes.append((~np.isfinite(total), NO_BANDWIDTH))
+    causes.append((timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6))), INCONSISTENT))
+    feasible, reason, reasons = first_cause(causes)
+    rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
+    return Score(
+        step_time=total,
+        feasible=feasible,
+        reason=reason,
+        reasons=reasons,
+        breakdown=dict(zip(outcome.breakdown, np.fmax(_table(outcome.breakdown, n), 0.0), strict=True)),
+        communication=_every_collective(outcome.communication, n),
+        exposed_communication=_every_collective(outcome.exposed, n),
+        by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},
+        bound=dict(zip(outcome.bound, np.where(timed, np.where(timed, bound, 0.0) / elapsed, np.isinf(bound)), strict=True)),
+        memory=held,
+        memory_capacity=capacity,
+        measured_share=wide(outcome.measured, n),
+        host_memory=wide(outcome.host_memory, n),
+        host_capacity=wide(outcome.host_capacity, n),
+        energy=energy,
+        power=wide(np.where(timed, energy, 0.0) / elapsed, n),
+        cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
+        devices=devices,
+        **rents(scenario.system, device, devices, dtype, n),
+        parameters=np.full(n, float(parameters)),
+        flops=wide(outcome.flops, n),
+        memory_traffic=wide(outcome.traffic, n),
+        mfu=np.where(timed, needed, 0.0),
+        hfu=np.where(timed, used, 0.0),
+        samples_per_second=rate,
+        tokens_per_second=rate * tokens,
+        architecture={name: wide(value, n) for name, value in device.figures.items()},
+    )
+
+
+def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
+    """Times of all collectives, also of those that a strategy has no use for: points of one study have the same columns. [s]"""
+    none = np.zeros(n)
+    return {name: wide(found.get(name, none), n) for name in COLLECTIVES}
+
+
+def _table(found: Mapping[str, Array], n: int) -> Array:
+    """Values of all names, shape (names, n)."""
+    return np.array([wide(values, n) for values in found.values()])

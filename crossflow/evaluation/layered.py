@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec
-from crossflow.arrays import Array, Index, divide, wide
+from crossflow.arrays import Array, Index
 from crossflow.errors import StrategyError
-from crossflow.evaluation.common import INCONSISTENT, NO_BANDWIDTH, first_cause, rents, unbuildable, within_limit
+from crossflow.evaluation.common import score_of
 from crossflow.parallel import Layout, Plan
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
 from crossflow.scenario import Scenario
-from crossflow.score import OVERFULL, OVERFULL_HOST, Score
+from crossflow.score import Score
 from crossflow.step import Machine, Outcome
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.step.task import COLLECTIVES, Task, task_of
+from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.strategies import read_plan, strategy_problem
 from crossflow.workload.job import Job
@@ -68,9 +68,10 @@ def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: 
     runs_on = replace(machine(scenario, device, system), node=node)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
-    return layered_score(
-        scenario, device, outcome, np.full(n, float(scenario.devices)), samples=workload.global_batch, tokens=0, dtype=workload.dtype
-    )
+    return score_of(
+        scenario, device, outcome, np.full(n, float(scenario.devices)), samples=workload.global_batch, tokens=0, dtype=workload.dtype,
+        parameters=workload.dlrm().parameters,
+    )  # fmt: skip
 
 
 def transformer_score(
@@ -96,7 +97,10 @@ def transformer_score(
         outcome = untimed(held)
     else:
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
-    return layered_score(scenario, device, outcome, devices, samples=batch, tokens=scenario.tokens_per_sample, dtype=job.dtype)
+    return score_of(
+        scenario, device, outcome, devices, samples=batch, tokens=scenario.tokens_per_sample, dtype=job.dtype,
+        parameters=job.model.parameters,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)
@@ -188,78 +192,4 @@ def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Mac
         stack=scenario.stack,
         host=found.host,
         profile=scenario.profile,
-    )
-
-
-def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
-    """Times of all collectives, also of those that a strategy has no use for: points of one study have the same columns. [s]"""
-    none = np.zeros(n)
-    return {name: wide(found.get(name, none), n) for name in COLLECTIVES}
-
-
-def _table(found: Mapping[str, Array], n: int) -> Array:
-    """Values of all names, shape (names, n)."""
-    return np.array([wide(values, n) for values in found.values()])
-
-
-def model_parameters(scenario: Scenario) -> int:
-    """Parameters of a layered model. [1]"""
-    workload = scenario.workload
-    return workload.dlrm().parameters if isinstance(workload, DlrmSpec) else scenario.job().model.parameters
-
-
-def layered_score(
-    scenario: Scenario, device: Architecture, outcome: Outcome, devices: Array, *, samples: int, tokens: int, dtype: str
-) -> Score:
-    """Score of an outcome: throughput, energy, use of the peak, what fits."""
-    n = outcome.total.size
-    total = np.where(np.isnan(outcome.total), np.inf, outcome.total)
-    timed = np.isfinite(total) & (total > 0)
-    elapsed = np.where(timed, total, 1.0)
-    intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
-    links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
-    static = devices * device.static_power * elapsed
-    drawn = within_limit(outcome.energy + static, device, devices, elapsed)
-    energy = wide(np.where(timed, drawn + links, np.inf), n)
-    peak = device.throughput[dtype] * devices
-    used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
-    needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
-    held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
-    capacity = wide(device.memory.capacity * device.memory.instances, n)
-    causes = unbuildable(device, n)
-    causes += [(wide(mask, n), sentence) for mask, sentence in outcome.problems]
-    causes.append((sum(held.values(), np.zeros(n)) > capacity, OVERFULL))
-    causes.append((wide(outcome.host_memory > outcome.host_capacity, n), OVERFULL_HOST))
-    causes.append((~np.isfinite(total), NO_BANDWIDTH))
-    causes.append((timed & (used > 1.0 + 1e-6), INCONSISTENT))
-    feasible, reason, reasons = first_cause(causes)
-    rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
-    return Score(
-        step_time=total,
-        feasible=feasible,
-        reason=reason,
-        reasons=reasons,
-        breakdown=dict(zip(outcome.breakdown, np.fmax(_table(outcome.breakdown, n), 0.0), strict=True)),
-        communication=_every_collective(outcome.communication, n),
-        exposed_communication=_every_collective(outcome.exposed, n),
-        by_layer={name: wide(part, n) for name, part in outcome.by_layer.items()},
-        bound=dict(zip(outcome.bound, np.where(timed, np.where(timed, bound, 0.0) / elapsed, np.isinf(bound)), strict=True)),
-        memory=held,
-        memory_capacity=capacity,
-        measured_share=wide(outcome.measured, n),
-        host_memory=wide(outcome.host_memory, n),
-        host_capacity=wide(outcome.host_capacity, n),
-        energy=energy,
-        power=wide(np.where(timed, energy, 0.0) / elapsed, n),
-        cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
-        devices=devices,
-        **rents(scenario.system, device, devices, dtype, n),
-        parameters=np.full(n, float(model_parameters(scenario))),
-        flops=wide(outcome.flops, n),
-        memory_traffic=wide(outcome.traffic, n),
-        mfu=np.where(timed, needed, 0.0),
-        hfu=np.where(timed, used, 0.0),
-        samples_per_second=rate,
-        tokens_per_second=rate * tokens,
-        architecture={name: wide(value, n) for name, value in device.figures.items()},
     )

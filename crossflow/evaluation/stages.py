@@ -8,7 +8,7 @@ import numpy as np
 
 from crossflow.architecture import Architecture
 from crossflow.evaluation.layered import machine
-from crossflow.parallel import Layout, Plan, Strategy, transform
+from crossflow.parallel import Layout, Plan, Strategy
 from crossflow.scenario import Scenario
 from crossflow.step.memory import KINDS, memory
 from crossflow.workload.spec import TransformerSpec
@@ -22,5 +22,5 @@ def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str,
         held = memory(scenario.job(), Layout.of([strategy], np.array([float(scenario.workload_batch)]), runs_on.node), runs_on)
         return tuple(dict(zip(KINDS, stage.tolist(), strict=True)) for stage in held.stages[:, :, 0].T)
     if isinstance(strategy, Strategy):
-        return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in transform(scenario.graph(), strategy).memory)
+        return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)
     return ()

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.cost import cost
+from crossflow.cost import price
+from crossflow.engine import longest_path, stream_edges
 from crossflow.errors import CrossflowError
-from crossflow.evaluation.graphs import placed
 from crossflow.evaluation.layered import machine
-from crossflow.parallel import Layout, Plan, Strategy, transform
+from crossflow.evaluation.programs import placed
+from crossflow.parallel import Layout, Plan, Strategy
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_job, dlrm_log
@@ -19,7 +20,6 @@ from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
 from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
-from crossflow.timeline.schedule import longest_path, stream_edges
 from crossflow.workload.spec import DlrmSpec
 
 
@@ -60,28 +60,27 @@ def _classes(scenario: Scenario, stages: int) -> tuple[Device, ...]:
 
 
 def _graph(scenario: Scenario, title: str) -> Timeline:
-    """Timeline of a graph of kernels: its super-graph's tasks as longest path."""
+    """Timeline of a program: its operations as longest path."""
     if scenario.kernels_per_device > 1:
         raise CrossflowError(
             f"{scenario.name}: kernels_per_device = {scenario.kernels_per_device}: kernels that share a device have no timeline"
         )
-    assert isinstance(scenario.strategy, Strategy)  # a graph's is
-    device = scenario.architecture
-    graph = transform(scenario.graph(), scenario.strategy)
-    costs = cost(graph, placed(scenario, graph, device), scenario.system.network, device, scenario.nodes[0])
-    times = np.array([float((costs.work_time if t.kind == "compute" else costs.messages.time)[t.index, 0]) for t in graph.tasks])
-    ends = longest_path(times[:, None], stream_edges(graph.tasks))[:, 0]
+    device, program = scenario.architecture, scenario.program()
+    prices = price(program, placed(scenario, program, device), scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
+    rows = prices.times[:, 0]
+    times = np.array([rows[list(places)].sum() for places in program.rows])
+    ends = longest_path(times[:, None], stream_edges(program.ops))[:, 0]
     runs = []
-    for task, time, end in zip(graph.tasks, times.tolist(), ends.tolist(), strict=True):
-        name, stream = task.name, COMPUTE
-        if task.kind == "network":
-            name = graph.messages[task.index].collective
+    for op, time, end in zip(program.ops, times.tolist(), ends.tolist(), strict=True):
+        name, stream = op.name, HOST if op.calls else COMPUTE
+        if op.message is not None:
+            name = program.messages[op.message].collective
             stream = PIPELINE if name == "send_recv" else TENSOR
-        runs.append(Run(device=task.stage, stream=stream, name=name, start=end - time, end=end, after=task.after))
+        runs.append(Run(device=op.rank, stream=stream, name=name, start=end - time, end=end, after=op.after))
     memory = device.memory
     return timeline_of(
-        runs, _classes(scenario, graph.stages), title=title, total=float(ends.max()), node=scenario.nodes[0],
-        held=[sum(kinds.values()) for kinds in graph.memory], capacity=float(memory.capacity[0] * memory.instances[0]),
+        runs, _classes(scenario, program.classes), title=title, total=float(ends.max()), node=scenario.nodes[0],
+        held=[sum(kinds.values()) for kinds in program.memory], capacity=float(memory.capacity[0] * memory.instances[0]),
     )  # fmt: skip
 
 

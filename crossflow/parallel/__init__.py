@@ -1,4 +1,4 @@
-"""Strategies and the super-graph that they make of a model."""
+"""Strategies and the program that they make of a model."""
 
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
@@ -7,18 +7,13 @@ from crossflow.parallel.plan import Plan, parse_plan
 from crossflow.parallel.plans import legal_plans
 from crossflow.parallel.strategies import legal_strategies
 from crossflow.parallel.strategy import Axis, Strategy, parse_strategy
-from crossflow.parallel.supergraph import Message, SuperGraph, Task, Work
 from crossflow.parallel.transform import transform
 
 __all__ = [
     "Axis",
     "Layout",
-    "Message",
     "Plan",
     "Strategy",
-    "SuperGraph",
-    "Task",
-    "Work",
     "draw",
     "legal_plans",
     "legal_strategies",

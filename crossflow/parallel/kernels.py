@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.supergraph import Collective
+from crossflow.program.program import Collective
 
 # forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.

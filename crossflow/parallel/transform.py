@@ -1,4 +1,4 @@
-"""Graph transformation: a model's graph under a strategy becomes a super-graph [1]_.
+"""Graph transformation: a model's graph under a strategy becomes a program [1]_.
 
 A matrix product Y[m, n] = X[m, k] W[k, n] is distributed by the axes of its mesh:
 
@@ -20,19 +20,19 @@ References
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crossflow.errors import StrategyError
 from crossflow.parallel.stages import assign_stages
 from crossflow.parallel.strategy import Strategy
-from crossflow.parallel.supergraph import Collective, Message, SuperGraph, Task, Work
+from crossflow.program import Kernel, Pass, Product, Program, ProgramBuilder
+from crossflow.program.program import Collective
 from crossflow.workload import Gemm, Graph, Layer, Node, Operation, operations
 
 
 @functools.lru_cache(maxsize=256)
-def transform(graph: Graph, strategy: Strategy) -> SuperGraph:
-    """Super-graph of a model under a strategy.
+def transform(graph: Graph, strategy: Strategy) -> Program:
+    """Program of a model under a strategy.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def transform(graph: Graph, strategy: Strategy) -> SuperGraph:
     builder = _Builder(graph=graph, strategy=strategy, stage_of=assign_stages(graph, strategy.degree("layers")))
     for i, node in enumerate(graph.nodes):
         builder.add(i, node)
-    return builder.supergraph()
+    return builder.build()
 
 
 def check_divides(graph: Graph, strategy: Strategy) -> None:
@@ -74,43 +74,53 @@ def _inputs(layer: Layer) -> int:
 
 @dataclass(kw_only=True)
 class _Builder:
-    """Collects works, messages and tasks while the nodes of a graph are walked in order."""
+    """Writes operations while the nodes of a graph are walked in order."""
 
     graph: Graph
     strategy: Strategy
     stage_of: tuple[int, ...]
-    works: dict[Work, int] = field(default_factory=dict)
-    messages: dict[Message, int] = field(default_factory=dict)
-    tasks: list[Task] = field(default_factory=list)
-    result: dict[int, int] = field(default_factory=dict)  # node -> task that gives its output
-    gradient: dict[int, int] = field(default_factory=dict)  # backward node -> task that gives the weight gradient
+    result: dict[int, int] = field(default_factory=dict)  # node -> operation that gives its output
+    gradient: dict[int, int] = field(default_factory=dict)  # backward node -> operation that gives the weight gradient
 
     def __post_init__(self) -> None:
         self.m = self.graph.batch / self.strategy.degree("batch", "rows")
         self.columns = self.strategy.degree("columns")
         self.inner = self.strategy.degree("inner")
         self.cut = self.columns * self.inner  # shards of a layer's weights
+        self.program = ProgramBuilder(
+            name=self.graph.model,
+            dtype=self.graph.dtype,
+            axes={axis.name: axis.size for axis in self.strategy.axes},
+            stages=next((axis.name for axis in self.strategy.axes if axis.role == "layers"), ""),
+        )
 
-    # -------------------------------------------------------------------------------------- tasks
+    # -------------------------------------------------------------------------------------- operations
 
-    def compute(self, name: str, layer: int, after: tuple[int, ...], *operation: Operation) -> int:
-        """Append a compute task and return its index."""
-        work = Work(operations=operation)
-        index = self.works.setdefault(work, len(self.works))
-        self.tasks.append(Task(name=name, stage=self.stage_of[layer], kind="compute", index=index, after=after))
-        return len(self.tasks) - 1
+    def compute(self, name: str, node: Node, after: tuple[int, ...], *operation: Operation) -> int:
+        """Append kernels and return their place."""
+        kernels = [self._kernel(one) for one in operation]
+        layer = self.graph.layers[node.layer].name
+        return self.program.compute(name, *kernels, rank=self._stage(node), layer=layer, phase=node.phase, after=after)
 
-    def send(self, name: str, stage: int, after: tuple[int, ...], collective: Collective, elements: float, axes: tuple[str, ...]) -> int:
-        """Append a network task and return its index; where no axis has more than one device, the task it would follow."""
+    def _kernel(self, operation: Operation) -> Kernel:
+        if isinstance(operation, Gemm):
+            return Product(m=operation.m, n=operation.n, k=operation.k, adds=operation.accumulate)
+        return Pass(moved=operation.elements * self.graph.element, flops=operation.flops, launches=operation.launches)
+
+    def send(
+        self, name: str, node: Node, after: tuple[int, ...], collective: Collective, elements: float, axes: tuple[str, ...], stage: int = -1
+    ) -> int:
+        """Append a message and return its place; where no axis has more than one device, the operation it would follow."""
         if not axes:
             return after[-1]
-        message = Message(collective=collective, size=elements * self.graph.element, axes=axes)
-        index = self.messages.setdefault(message, len(self.messages))
-        self.tasks.append(Task(name=f"{name}.{collective}", stage=stage, kind="network", index=index, after=after))
-        return len(self.tasks) - 1
+        rank = self._stage(node) if stage < 0 else stage
+        return self.program.send(
+            collective, elements * self.graph.element, axes, name=f"{name}.{collective}", rank=rank, phase=node.phase, after=after,
+            layer=self.graph.layers[node.layer].name,
+        )  # fmt: skip
 
     def inputs(self, node: Node) -> tuple[int, ...]:
-        """Tasks that a node waits for; results of other stages are sent first."""
+        """Operations that a node waits for; results of other stages are sent first."""
         waits = []
         for source in node.after:
             ends = self.gradient if node.phase == "update" else self.result
@@ -126,12 +136,12 @@ class _Builder:
         layer = self.graph.layers[node.layer]
         width = layer.columns if node.phase == "forward" else _inputs(layer)
         width = self.graph.sizes["hidden"] if layer.kind == "cell" and node.phase == "forward" else width
-        return self.send(node.name, stage, (task,), "send_recv", self.m * width / self.inner, self.strategy.names("layers"))
+        return self.send(node.name, node, (task,), "send_recv", self.m * width / self.inner, self.strategy.names("layers"), stage)
 
     # -------------------------------------------------------------------------------------- nodes
 
     def add(self, index: int, node: Node) -> None:
-        """Append the tasks of one node."""
+        """Append the operations of one node."""
         layer = self.graph.layers[node.layer]
         after = self.inputs(node)
         if node.phase == "update":
@@ -146,11 +156,11 @@ class _Builder:
     def _embedding(self, index: int, node: Node, layer: Layer, after: tuple[int, ...]) -> None:
         width = layer.columns / self.cut
         if node.phase == "forward":
-            task = self.compute(node.name, node.layer, after, operations.embedding_forward(self.m, width))
-            task = self.send(node.name, self._stage(node), (task,), "all_gather", self.m * layer.columns, self.strategy.names("columns"))
+            task = self.compute(node.name, node, after, operations.embedding_forward(self.m, width))
+            task = self.send(node.name, node, (task,), "all_gather", self.m * layer.columns, self.strategy.names("columns"))
         else:
             stream = operations.embedding_backward(self.m, width, layer.rows, node.first)
-            task = self.compute(node.name, node.layer, after, stream)
+            task = self.compute(node.name, node, after, stream)
             self.gradient[index] = task
         self.result[index] = task
 
@@ -158,16 +168,16 @@ class _Builder:
         m, product = self.m, Gemm(m=self.m, n=layer.columns / self.columns, k=layer.rows / self.inner)
         tail = self._pointwise(layer, forward=True)
         if self.inner > 1:  # CR: partial sums of the whole width, reduced to a shard each
-            task = self.compute(node.name, node.layer, after, product)
-            task = self.send(node.name, self._stage(node), (task,), "reduce_scatter", m * layer.columns, self.strategy.names("inner"))
-            task = self.compute(f"{node.name}.tail", node.layer, (task,), *tail) if tail else task
+            task = self.compute(node.name, node, after, product)
+            task = self.send(node.name, node, (task,), "reduce_scatter", m * layer.columns, self.strategy.names("inner"))
+            task = self.compute(f"{node.name}.tail", node, (task,), *tail) if tail else task
         else:
-            task = self.compute(node.name, node.layer, after, product, *tail)
+            task = self.compute(node.name, node, after, product, *tail)
         if layer.kind == "softmax":  # maximum and sum of exponentials of every sample
-            task = self.send(node.name, self._stage(node), (task,), "all_reduce", 2 * m, self.strategy.names("columns", "inner"))
+            task = self.send(node.name, node, (task,), "all_reduce", 2 * m, self.strategy.names("columns", "inner"))
         else:
             width = self.graph.sizes["hidden"] if layer.kind == "cell" else layer.columns
-            task = self.send(node.name, self._stage(node), (task,), "all_gather", m * width, self.strategy.names("columns"))
+            task = self.send(node.name, node, (task,), "all_gather", m * width, self.strategy.names("columns"))
         self.result[index] = task
 
     def _backward(self, index: int, node: Node, layer: Layer, after: tuple[int, ...]) -> None:
@@ -175,20 +185,20 @@ class _Builder:
         tail = self._pointwise(layer, forward=False)
         to_input, to_weight = Gemm(m=m, n=k, k=n), Gemm(m=k, n=n, k=m, accumulate=not node.first)
         if self.inner > 1:  # CR: every device needs the whole of dY
-            task = self.compute(f"{node.name}.head", node.layer, after, *tail) if tail else after[-1]
-            task = self.send(node.name, self._stage(node), (task,), "all_gather", m * layer.columns, self.strategy.names("inner"))
-            self.result[index] = self.gradient[index] = self.compute(node.name, node.layer, (task,), to_input, to_weight)
+            task = self.compute(f"{node.name}.head", node, after, *tail) if tail else after[-1]
+            task = self.send(node.name, node, (task,), "all_gather", m * layer.columns, self.strategy.names("inner"))
+            self.result[index] = self.gradient[index] = self.compute(node.name, node, (task,), to_input, to_weight)
             return
-        task = self.compute(f"{node.name}.input", node.layer, after, *tail, to_input)
-        self.result[index] = self.send(node.name, self._stage(node), (task,), "all_reduce", m * layer.rows, self.strategy.names("columns"))
-        self.gradient[index] = self.compute(f"{node.name}.weight", node.layer, (task,), to_weight)
+        task = self.compute(f"{node.name}.input", node, after, *tail, to_input)
+        self.result[index] = self.send(node.name, node, (task,), "all_reduce", m * layer.rows, self.strategy.names("columns"))
+        self.gradient[index] = self.compute(f"{node.name}.weight", node, (task,), to_weight)
 
     def _update(self, node: Node, layer: Layer, after: tuple[int, ...]) -> None:
         parameters = layer.parameters / self.cut
         axes = self.strategy.names("rows", "batch")
-        task = self.send(node.name, self._stage(node), after, "all_reduce", parameters, axes)
+        task = self.send(node.name, node, after, "all_reduce", parameters, axes)
         stream = operations.update(parameters, self.graph.optimizer_states, self.graph.element)
-        self.compute(node.name, node.layer, (task,), stream)
+        self.compute(node.name, node, (task,), stream)
 
     def _pointwise(self, layer: Layer, forward: bool) -> tuple[Operation, ...]:
         if layer.kind == "cell":
@@ -204,38 +214,27 @@ class _Builder:
 
     # -------------------------------------------------------------------------------------- result
 
-    def supergraph(self) -> SuperGraph:
-        """Everything collected, frozen."""
-        stages = self.strategy.degree("layers")
-        names = tuple(
-            tuple(layer.name for i, layer in enumerate(self.graph.layers) if self.stage_of[i] == stage) for stage in range(stages)
-        )
-        return SuperGraph(
-            strategy=self.strategy,
-            stages=stages,
-            works=tuple(self.works),
-            messages=tuple(self.messages),
-            tasks=tuple(self.tasks),
-            memory=tuple(self._memory(stage) for stage in range(stages)),
-            volumes=self._volumes(),
-            dtype=self.graph.dtype,
-            element=self.graph.element,
-            layers_of_stage=names,
-        )
+    def build(self) -> Program:
+        """Everything written, with what devices hold."""
+        for stage in range(self.strategy.degree("layers")):
+            self._hold(stage)
+        return self.program.build(samples=self.graph.batch, tokens=self.graph.tokens_per_sample, parameters=float(self.graph.parameters))
 
-    def _memory(self, stage: int) -> Mapping[str, float]:
+    def _hold(self, stage: int) -> None:
         """Bytes of one device of a stage by kind: what a training step keeps at its fullest moment."""
         layers = [layer for i, layer in enumerate(self.graph.layers) if self.stage_of[i] == stage]
         weights = sum(layer.parameters for layer in layers) / self.cut * self.graph.element
         inputs = sum(layer.rows for layer in layers if layer.kind == "gemm") / self.inner
         saved = self.m * self.graph.element * (inputs + sum(self._saved(layer) for layer in layers))
         training = self.graph.training
-        return {
+        held = {
             "weights": weights,
             "gradients": weights if training else 0.0,
             "optimizer": weights / self.graph.element * 4.0 * self.graph.optimizer_states if training else 0.0,
             "activations": saved * (self.graph.sizes.get("sequence", 1) if training else 1),
         }
+        for kind, size in held.items():
+            self.program.hold(kind, size, rank=stage)
 
     def _saved(self, layer: Layer) -> float:
         """Elements per sample and time step that a layer's forward pass leaves in memory."""
@@ -243,16 +242,3 @@ class _Builder:
             hidden = self.graph.sizes["hidden"]
             return operations.saved_per_cell(hidden / self.cut, hidden / self.inner)
         return layer.columns / (self.cut if layer.kind == "softmax" else self.inner)
-
-    def _volumes(self) -> dict[str, float]:
-        """Bytes that one device sends along each axis in one step; along each further axis only the shard that is left moves."""
-        sizes = {axis.name: axis.size for axis in self.strategy.axes}
-        volumes = dict.fromkeys((name for message in self.messages for name in message.axes), 0.0)
-        messages = tuple(self.messages)
-        for message in (messages[task.index] for task in self.tasks if task.kind == "network"):
-            size = message.size
-            for axis in message.axes:
-                share = 1.0 if message.collective == "send_recv" else (sizes[axis] - 1) / sizes[axis]
-                volumes[axis] += (2.0 if message.collective == "all_reduce" else 1.0) * share * size
-                size /= sizes[axis]
-        return volumes

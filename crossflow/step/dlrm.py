@@ -23,7 +23,7 @@ from crossflow.cost.lookups import LookupCosts, Shard, Widths, lookup_costs
 from crossflow.cost.parts import Wires, part_times, sent_bytes
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.parallel.hierarchy import Hierarchies
-from crossflow.parallel.supergraph import Collective
+from crossflow.program.program import Collective
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Send
 from crossflow.timeline.streams import Event, Logged, Streams

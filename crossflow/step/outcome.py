@@ -57,6 +57,7 @@ class Outcome:
     traffic : bytes of main memory on all devices. [B]
     sent : bytes that one device sends inside its node, and out of it. [B]
     bound : time of the step that each resource binds: compute, memory levels, launch, host, network, bubble; they add up too. [s]
+    least : time below which no step can be, 0 where it is not worked out. [s]
     problems : design points that cannot run, each with the sentence that says why.
     """
 
@@ -76,6 +77,7 @@ class Outcome:
     measured: Array = field(default_factory=lambda: np.zeros(1))
     host_memory: Array = field(default_factory=lambda: np.zeros(1))
     host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))
+    least: Array = field(default_factory=lambda: np.zeros(1))
 
 
 __all__ = ["Job", "Machine", "Outcome"]

@@ -1,0 +1,19 @@
+"""Programs: what every class of ranks computes and sends in a step, in order."""
+
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.file import read_program, write_program
+from crossflow.program.program import Attention, Kernel, Message, Op, Pass, Product, Program, Tensor
+
+__all__ = [
+    "Attention",
+    "Kernel",
+    "Message",
+    "Op",
+    "Pass",
+    "Product",
+    "Program",
+    "ProgramBuilder",
+    "Tensor",
+    "read_program",
+    "write_program",
+]

@@ -1,0 +1,222 @@
+"""Program files: JSON, plain or compressed, of version 1; the form that importers write, and that people may write by hand.
+
+Sizes are bytes, as numbers or as text with a unit (``8.4 MB``); all else is counts. docs/files.md lists the fields.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from crossflow import files
+from crossflow.errors import Problem, SpecError, did_you_mean
+from crossflow.files import Document, FileModel
+from crossflow.program.program import COMPUTE, HOST, NETWORK, Attention, Collective, Kernel, Message, Op, Pass, Product, Program, Tensor
+from crossflow.units import parse
+from crossflow.workload.formats import DTYPE_BYTES
+
+VERSION = 1
+
+
+def _bytes(given: Any) -> Any:
+    return parse(given, "B") if isinstance(given, str) else given
+
+
+Bytes = Annotated[NonNegativeFloat, BeforeValidator(_bytes)]
+Places = tuple[NonNegativeInt, ...]
+
+
+class ProductRow(FileModel):
+    """A matrix product C[m, n] = A[m, k] B[k, n]."""
+
+    kind: Literal["product"]
+    m: NonNegativeFloat
+    n: NonNegativeFloat
+    k: NonNegativeFloat
+    batch: NonNegativeFloat = Field(1.0, description="equal products in one launch")
+    adds: bool = Field(False, description="whether C is read, added to and written")
+    wide: bool = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
+
+
+class PassRow(FileModel):
+    """Work that passes over data once."""
+
+    kind: Literal["pass"]
+    moved: Bytes = Field(description="bytes read and written, all passes over memory counted")
+    flops: NonNegativeFloat = Field(0.0, description="operations")
+    launches: NonNegativeFloat = Field(1.0, description="kernels that it takes")
+
+
+class AttentionRow(FileModel):
+    """Fused attention, forward or backward."""
+
+    kind: Literal["attention"]
+    samples: NonNegativeFloat
+    heads: NonNegativeFloat
+    length: NonNegativeFloat = Field(description="queries of a head and sample")
+    seen: NonNegativeFloat = Field(description="keys that a query sees at most")
+    width: NonNegativeFloat = Field(description="elements of a head")
+    kv_heads: NonNegativeFloat | None = Field(None, description="heads of keys and values; as many as of queries where absent")
+    causal: bool = Field(True, description="whether a query sees only the keys before it")
+    backward: bool = False
+
+
+class MessageRow(FileModel):
+    """A collective or a transfer."""
+
+    collective: Collective
+    size: Bytes = Field(description="whole buffer per rank: the full result of an all_gather, the full input otherwise")
+    axes: tuple[str, ...] = Field(min_length=1, description="axes of the mesh whose devices take part")
+
+
+class OpRow(FileModel):
+    """One operation: kernels, or one message."""
+
+    name: str
+    rank: NonNegativeInt = Field(0, description="class of ranks that runs it, along the axis `stages`")
+    layer: str = ""
+    phase: str = ""
+    stream: str = Field("", description="in-order stream that it occupies; compute for kernels and network for a message where absent")
+    kernels: Places = Field((), description="rows of `kernels`, run one after the other")
+    message: NonNegativeInt | None = Field(None, description="row of `messages`")
+    calls: NonNegativeInt = Field(0, description="calls that the host makes, where it is work of the host")
+    after: Places = Field((), description="operations that it waits for, by their place; they stand before it")
+
+
+class TensorRow(FileModel):
+    """Memory of a device of one class of ranks."""
+
+    kind: str = Field(description="weights, gradients, optimizer, activations, buffers ...")
+    size: Bytes
+    rank: NonNegativeInt = 0
+    made: NonNegativeInt | None = Field(None, description="operation that makes it; there from the beginning where absent")
+    last: NonNegativeInt | None = Field(None, description="last operation that needs it; there to the end where absent")
+
+
+class ProgramFile(FileModel):
+    """A program of version 1."""
+
+    kind: Literal["program"]
+    version: Literal[1]
+    name: str = "program"
+    dtype: str = Field(description="data type of the products")
+    mesh: Mapping[str, PositiveInt] = Field({}, description="sizes of the axes of the device mesh by name, nearest neighbours first")
+    stages: str = Field("", description="axis along which ranks run different programs; none where all run the same")
+    samples: PositiveInt = Field(1, description="samples of a step over all devices")
+    tokens: NonNegativeInt = Field(0, description="tokens of a sample; 0 where the word has no meaning")
+    parameters: NonNegativeFloat = Field(0.0, description="parameters of the whole model")
+    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow, Field(discriminator="kind")], ...] = ()
+    messages: tuple[MessageRow, ...] = ()
+    ops: tuple[OpRow, ...] = Field(min_length=1)
+    tensors: tuple[TensorRow, ...] = ()
+
+
+KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention}
+
+
+def write_program(program: Program, path: str | Path) -> Path:
+    """Write a program to a file, compressed where its name ends in ``.gz``."""
+    import orjson
+
+    target = Path(path)
+    data = orjson.dumps(document_of(program), option=orjson.OPT_INDENT_2)
+    files.write_bytes(target, gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
+    return target
+
+
+def document_of(program: Program) -> dict[str, Any]:
+    """A program as plain data."""
+    names = {kind: name for name, kind in KERNELS.items()}
+    own = {"kind": "program", "version": VERSION, "mesh": dict(program.axes)}
+    own |= {name: getattr(program, name) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
+    return {
+        **own,
+        "kernels": [{"kind": names[type(kernel)], **_plain(kernel)} for kernel in program.kernels],
+        "messages": [_plain(message) for message in program.messages],
+        "ops": [_plain(op) for op in program.ops],
+        "tensors": [_plain(tensor) for tensor in program.tensors],
+    }
+
+
+def _plain(one: Any) -> dict[str, Any]:
+    """Fields of an object that differ from their defaults."""
+    found = {field.name: (getattr(one, field.name), field.default) for field in fields(one)}
+    return {name: float(value) if hasattr(value, "dtype") else value for name, (value, default) in found.items() if value != default}
+
+
+def read_program(path: str | Path) -> Program:
+    """Read a program from its file.
+
+    Raises
+    ------
+    SpecError
+        With every problem of the file, each with its place.
+    """
+    import orjson
+
+    source = Path(path)
+    try:
+        raw = source.read_bytes()
+        data = orjson.loads(gzip.decompress(raw) if source.suffix == ".gz" else raw)
+    except OSError as error:
+        raise SpecError([Problem(file=str(source), message=f"cannot be read: {error.strerror or error}")]) from None
+    except (EOFError, ValueError) as error:
+        raise SpecError([Problem(file=str(source), message=f"expected a program in JSON, {error}")]) from None
+    return program_of(data, str(source))
+
+
+def program_of(data: Any, file: str = "program") -> Program:
+    """A program from plain data; SpecError with every problem of it."""
+    document = Document(file=file, data=data)
+    found = files.validate(ProgramFile, document)
+    problems = [document.problem(path, message) for path, message in _misplaced(found)]
+    if problems:
+        raise SpecError(problems)
+    return Program(
+        **found.model_dump(include={"name", "dtype", "stages", "samples", "tokens", "parameters"}),
+        axes=tuple(found.mesh.items()),
+        kernels=tuple(KERNELS[row.kind](**row.model_dump(exclude={"kind"})) for row in found.kernels),
+        messages=tuple(Message(**vars(row)) for row in found.messages),
+        ops=tuple(Op(**{**vars(row), "stream": row.stream or _stream(row)}) for row in found.ops),
+        tensors=tuple(Tensor(**vars(row)) for row in found.tensors),
+    )
+
+
+def _stream(row: OpRow) -> str:
+    """Stream of an operation that names none."""
+    return NETWORK if row.message is not None else HOST if row.calls else COMPUTE
+
+
+def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Names and numbers that lead nowhere, with where they stand."""
+    if found.dtype not in DTYPE_BYTES:
+        yield ("dtype",), f"expected one of {', '.join(DTYPE_BYTES)}, got {found.dtype!r}{did_you_mean(found.dtype, DTYPE_BYTES)}"
+    named = [(("stages",), (found.stages,)), *((("messages", i, "axes"), row.axes) for i, row in enumerate(found.messages))]
+    for path, axes in named:
+        for axis in axes:
+            if axis and axis not in found.mesh:
+                yield path, f"'{axis}' is not an axis of the mesh{did_you_mean(axis, found.mesh)}; axes: {', '.join(found.mesh) or 'none'}"
+    ranks, ops = found.mesh.get(found.stages, 1), len(found.ops)
+    for i, op in enumerate(found.ops):
+        if op.kernels and op.message is not None:
+            yield ("ops", i), "an operation runs kernels or sends a message, not both"
+        if op.calls and (op.kernels or op.message is not None):
+            yield ("ops", i, "calls"), "work of the host runs no kernels and sends nothing"
+        yield from _beyond(("ops", i), op, {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages)})
+        yield from ((("ops", i, "after"), f"operation {place} does not stand before it") for place in op.after if place >= i)
+    for i, tensor in enumerate(found.tensors):
+        yield from _beyond(("tensors", i), tensor, {"rank": ranks, "made": ops, "last": ops})
+
+
+def _beyond(path: tuple[str | int, ...], row: FileModel, counts: Mapping[str, int]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Places in lists that are shorter."""
+    for key, count in counts.items():
+        given = getattr(row, key)
+        for place in given if isinstance(given, tuple) else () if given is None else (given,):
+            if place >= count:
+                yield (*path, key), f"expected a number from 0 to {count - 1}, got {place}" if count else f"there is none, got {place}"
