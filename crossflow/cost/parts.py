@@ -91,9 +91,9 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
         products.append((op, unscaled if one.wide else dtype, [gemm_shape(*sizes[:, i]) for i in points]))
     for (*_, launches), moved in zip(kernels.passes, kernels.pass_sizes[0], strict=True):
         passes.append(("pass", "", [pass_shape(size, launches) for size in moved]))
-    for one_, sizes in zip(kernels.scores, filled([one[5:] for one in kernels.scores], kernels.n), strict=True):
+    for one_, sizes in zip(kernels.scores, filled([one[5:9] for one in kernels.scores], kernels.n), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
-        scores.append((op, unscaled, [attention_shape(*sizes[:, i]) for i in points]))
+        scores.append((op, unscaled, [attention_shape(heads, length, keys, width, one_.mask) for heads, length, keys, width in sizes.T]))
     return products, passes, scores
 
 

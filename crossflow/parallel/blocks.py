@@ -88,7 +88,8 @@ class _Builder:
         heads, kv = attention.heads / ranks, np.maximum(attention.kv_heads / ranks, 1.0)
         samples = layout.micro_batch * layout.tensor_share("attention")
         length = tokens / samples
-        seen = np.asarray(float(self.model.memory_tokens)) if attention.cross else self.cached + length * layout.cp
+        seen = self.job.seen(attention, length * layout.cp)
+        keys = seen if attention.cross or self.cached else length * layout.cp  # that are read, whatever the mask leaves to one query
         moved = tokens * heads * attention.query
         if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves
             each, launches = (2.0, 1) if self.fused("rotary") else (8.0, 8)
@@ -101,43 +102,45 @@ class _Builder:
             kept = np.asarray(float(attention.cached))
             attention = replace(attention, query=attention.cached, value=attention.latent)
         if self.stack.attention.kernel == "flash":
-            self._flash(unit, attention, samples, heads, kept, length, seen)
+            self._flash(unit, attention, samples, heads, kept, length, keys, seen)
         else:
             rows = heads if self.cached and attention.latent else 1.0  # of all heads that share what they attend to
-            self._unfused(unit, attention, samples * heads / rows, rows * length, seen)
+            self._unfused(unit, attention, samples * heads / rows, rows * length, keys)
         if layout.cp.max() > 1:
-            size = samples * seen * kept * e
+            size = samples * keys * kept * e  # all keys, within a window or not, as Transformer Engine gathers them (#1060)
             self.messages += [
                 Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
                 Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
                 Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
             ]
 
-    def _flash(self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, seen: Array) -> None:
-        """Fused attention: two products forward and five backward; a causal mask leaves half of them.
+    def _flash(
+        self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, keys: Array, seen: Array
+    ) -> None:
+        """Fused attention: two products forward and five backward, of the scores that mask and window leave.
 
-        `kept` is what the keys and values of a token have on one rank. [1]
+        `kept` is what the keys and values of a token have on one rank, `keys` how many are read, `seen` how many a query sees. [1]
         """
-        masked = 0.5 if attention.causal and not self.cached else 1.0
-        flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value) * masked
-        ends = samples * (heads * length * (attention.query + attention.value) + kept * seen) * self.element  # q, o; k, v
+        flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value)
+        ends = samples * (heads * length * (attention.query + attention.value) + kept * keys) * self.element  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
-        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(seen / 256.0)
-        shape = (samples * heads, length, seen, np.asarray(float(attention.query)))
+        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(keys / 256.0)
+        mask = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
+        shape = (samples * heads, length, keys, np.asarray(float(attention.query)), mask)
         self.scores.append(Scores(unit, "forward", flops, ends, blocks, *shape))
         self.scores.append(Scores(unit, "input", 2.5 * flops, 2.0 * ends, blocks, *shape))
 
-    def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, seen: Array) -> None:
-        """Attention through memory: scores, softmax, values, each a kernel; the mask saves nothing."""
+    def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, keys: Array) -> None:
+        """Attention through memory: scores, softmax, values, each a kernel; neither mask nor window saves anything."""
         e, d, v = self.element, np.asarray(float(attention.query)), np.asarray(float(attention.value))
         # forward; gradients of probabilities, values, queries and keys; what selective recomputation repeats
         for phase, m, n, k in (
-            ("forward", length, seen, d), ("forward", length, v, seen), ("input", length, seen, v), ("input", seen, v, length),
-            ("input", length, d, seen), ("input", seen, d, length), ("again", length, seen, d), ("again", length, v, seen),
+            ("forward", length, keys, d), ("forward", length, v, keys), ("input", length, keys, v), ("input", keys, v, length),
+            ("input", length, d, keys), ("input", keys, d, length), ("again", length, keys, d), ("again", length, v, keys),
         ):  # fmt: skip
             self.products.append(Product(unit, phase, m, n, k, batch, wide=True))  # type: ignore[arg-type]
-        scores, tokens = batch * length * seen, batch * length * d
+        scores, tokens = batch * length * keys, batch * length * d
         forward, backward, kernels = self._softmax()
         drop = (2.0 * e + MASK) * scores if self.dropout else 0.0 * scores
         transposes = 8.0 * e * tokens  # q, k, v and the result change places: r4 w4

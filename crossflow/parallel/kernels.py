@@ -52,7 +52,10 @@ class Product(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Fused attention of `heads` heads of all samples, `length` queries and `seen` keys each, of `width` elements; see `Kernels`."""
+    """Fused attention of `heads` heads of all samples, `length` queries and `keys` keys each, of `width` elements; see `Kernels`.
+
+    `mask` says which window limits the keys that a query sees, as profiles name it.
+    """
 
     unit: str
     phase: Phase
@@ -61,8 +64,9 @@ class Scores(NamedTuple):
     blocks: Array
     heads: Array
     length: Array
-    seen: Array
+    keys: Array
     width: Array
+    mask: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

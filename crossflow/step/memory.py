@@ -385,9 +385,9 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     """Keys and values, or their latents, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
 
     Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
-    Nothing looks back at what an encoder's attention saw.
+    A layer with a window keeps the tokens of the window. Nothing looks back at what an encoder's attention saw.
     """
-    requests, tokens = layout.micro_batch * layout.microbatches, job.cached / layout.cp
+    requests = layout.micro_batch * layout.microbatches
     encoding = {f"{i}" for i, layer in enumerate(job.model.layers) if job.model.encodes(layer)}
     rows = []
     for name, part in units(job.model):
@@ -398,8 +398,8 @@ def kv_cache(job: Job, layout: Layout) -> Array:
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
         share = 1.0 if latent else np.maximum(1.0 / layout.tensor_of("attention"), 1.0 / attention.kv_heads)
         share = share * layout.tensor_share("attention")
-        kept = job.model.memory_tokens / layout.cp * (job.cached > 0) if attention.cross else tokens
-        rows.append(requests * kept * attention.cached * job.element * share)
+        kept = job.model.memory_tokens * (job.cached > 0) if attention.cross else min(job.cached, attention.window or job.cached)
+        rows.append(requests * kept / layout.cp * attention.cached * job.element * share)
     return np.stack(rows)
 
 

@@ -205,8 +205,8 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         products = job.model.part_flops(dataclasses.replace(part, attention=None, matrices=new), tokens)
         scores = 0.0
         if part.attention is not None:
-            seen = job.model.memory_tokens if part.attention.cross else job.context if job.task == "decode" else tokens
-            scores = part.attention.flops(tokens, seen)
+            masked = part.attention.cross or part.attention.window or job.task == "decode"
+            scores = part.attention.flops(tokens, float(job.seen(part.attention, tokens)) if masked else tokens)
         rows.append((products, products * (part.type != "embedding"), scores))
     products, backward, scores = np.array(rows).T
     return products, backward, scores

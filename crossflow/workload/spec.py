@@ -185,6 +185,26 @@ class ExpertsSpec(FileModel):
         return layer >= self.dense_layers and (layer + 1) % self.every == 0
 
 
+class WindowSpec(FileModel):
+    """Window of attention: each token sees the last ones (sliding window), or those of its chunk; the size alone will do."""
+
+    size: PositiveInt = Field(description="tokens that a token sees at most, itself included")
+    pattern: Annotated[tuple[Literal["local", "global"], ...], BeforeValidator(_listed)] = Field(
+        ("local",), min_length=1, description="kinds of successive layers, repeated to the last: local sees the window, global all tokens"
+    )
+    chunked: bool = Field(False, description="whether windows are consecutive chunks of a sample (Llama 4) instead of sliding")
+    global_rotary: bool = Field(True, description="whether global layers rotate queries and keys; those of Llama 4 do not (NoPE)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, data: Any) -> Any:
+        return {"size": data} if isinstance(data, int) else data
+
+    def at(self, layer: int) -> bool:
+        """Whether a layer (from 0) sees the window only."""
+        return self.pattern[layer % len(self.pattern)] == "local"
+
+
 class EncoderSpec(FileModel):
     """Encoder whose outputs every layer of the decoder attends to."""
 
@@ -256,6 +276,8 @@ class TransformerSpec(_Sourced):
     mlp_bias: bool | None = Field(None, description="the same of the MLP alone; `biases` where absent")
     head_bias: bool | None = Field(None, description="the same of the product with the vocabulary; only a masked head's where absent")
     causal: bool = Field(True, description="whether a token sees only those before it")
+    window: WindowSpec | None = Field(None, description="sliding window or chunks of attention; all tokens are seen where absent")
+    attention_sinks: bool = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
     final_norm: bool = Field(True, description="whether a norm follows the last layer")
     embedding_norm: bool = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
@@ -323,14 +345,29 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield f"heads: hidden = {spec.hidden} is not a multiple of heads = {spec.heads}; give head_dim"
     if spec.heads % kv_heads:
         yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
+    if spec.latent and spec.attention_sinks:
+        yield "attention_sinks: sinks are modelled without latent attention"
     if spec.latent and spec.encoder:
         yield "latent: latent attention is modelled without an encoder"
     if spec.experts and not any(spec.experts.at(i) for i in range(spec.layers)):
         yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
     if spec.task == "training" and spec.dtype == "int8":
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
+    yield from _contradictions_of_window(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
+
+
+def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
+    window = spec.window
+    if window is None:
+        return
+    if spec.encoder or not spec.causal:
+        yield "window: windows are supported for causal decoders without an encoder only; leave it out"
+    if not any(window.at(i) for i in range(spec.layers)):
+        yield f"window: the pattern makes none of {spec.layers} layers local; leave it out"
+    if not window.global_rotary and spec.positions != "rotary":
+        yield f"window: global_rotary = false needs positions: rotary, got {spec.positions}"
 
 
 def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
@@ -405,13 +442,14 @@ def _stack(spec: TransformerSpec, name: str, count: int, tokens: int, *, causal:
     """Layers of an encoder or decoder, those alike that follow each other in one group."""
     cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
     routed = [spec.experts is not None and spec.experts.at(i) for i in range(count)]
-    groups = [list(same) for _, same in itertools.groupby(range(count), key=routed.__getitem__)]
+    local = [spec.window is not None and spec.window.at(i) for i in range(count)]
+    groups = [list(same) for _, same in itertools.groupby(range(count), key=lambda i: (routed[i], local[i]))]
     return tuple(
         Layer(
             name=name if len(groups) == 1 else _numbered(name, group),
             count=len(group),
             tokens=tokens,
-            parts=(_attention(spec, causal=causal), *cross, _feed_forward(spec, routed[group[0]])),
+            parts=(_windowed(spec, _attention(spec, causal=causal), local[group[0]]), *cross, _feed_forward(spec, routed[group[0]])),
         )
         for group in groups
     )
@@ -437,7 +475,17 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False) -> P
         qkv_bias=spec.qkv_bias,
         norm_vectors=norms,
     )
-    return replace(part, vectors=part.vectors + _qk_norm(spec, part))
+    return replace(part, vectors=part.vectors + _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0))
+
+
+def _windowed(spec: TransformerSpec, part: Part, local: bool) -> Part:
+    """The attention of a local or global layer."""
+    window, attention = spec.window, part.attention
+    if window is None or attention is None:
+        return part
+    if local:
+        return replace(part, attention=replace(attention, window=window.size, chunked=window.chunked))
+    return replace(part, attention=replace(attention, rotary=attention.rotary and window.global_rotary))
 
 
 def _qk_norm(spec: TransformerSpec, part: Part) -> int:

@@ -65,6 +65,8 @@ class Attention:
     causal : whether a token sees only those before it.
     cross : whether keys and values come from the encoder.
     rotary : whether queries and keys are rotated by their positions.
+    window : tokens that a token sees at most, itself included; 0 for all before it. [1]
+    chunked : whether the window is a fixed block of the sample (chunked attention) rather than the last tokens (sliding window).
     """
 
     heads: int
@@ -76,10 +78,35 @@ class Attention:
     causal: bool = True
     cross: bool = False
     rotary: bool = False
+    window: int = 0
+    chunked: bool = False
 
     def flops(self, tokens: float, seen: float) -> float:
-        """Operations of scores and of sums of values, where each of so many tokens sees so many, masked or not. [flop]"""
+        """Operations of scores and of sums of values, where each of so many tokens sees so many. [flop]"""
         return 2.0 * tokens * seen * self.heads * (self.query + self.value)
+
+    def seen(self, first: Array | float, last: Array | float) -> Array:
+        """Mean number of keys that the mask leaves to the queries between two positions of a sample. [1]
+
+        Positions are continuous, so that a causal mask leaves half of the keys (Dao et al. 2022); the exact sum has half a key more.
+        A sliding window w leaves min(i, w) keys at position i, chunks of w leave i mod w.
+        """
+        if not self.causal:
+            return np.asarray(last, dtype=float)
+        return (self._pairs(last) - self._pairs(first)) / (np.asarray(last) - first)
+
+    @property
+    def mask(self) -> str:
+        """The window as shapes of kernels name it, empty where there is none."""
+        return f"{'chunks of' if self.chunked else 'window'} {self.window}" if self.window else ""
+
+    def _pairs(self, tokens: Array | float) -> Array:
+        """Pairs of query and key that the mask leaves among the first `tokens` of a sample. [1]"""
+        if self.window and self.chunked:
+            chunks, rest = np.divmod(tokens, self.window)
+            return np.asarray((chunks * self.window**2 + rest**2) / 2.0)
+        width = np.minimum(self.window or np.inf, tokens)
+        return np.asarray(width * (tokens - width / 2.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +294,7 @@ class Transformer:
     def forward_flops(self, tokens: int | None = None) -> float:
         """Multiplications and additions of one sample's forward pass: matrices of embedding, layers and head, attention. [flop]
 
-        A causal mask leaves half of the scores to compute; here all are counted, as published counts do.
+        A causal mask leaves half of the scores to compute; here all within the window are counted, as published counts do.
         """
         total = self.part_flops(self.embedding, self.layers[0].tokens if tokens is None else tokens)
         for layer in self.layers:
@@ -283,7 +310,8 @@ class Transformer:
             routed = part.routing.active if part.routing and matrix.experts > 1 else 1
             total += 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
         if part.attention:
-            total += part.attention.flops(tokens, self.memory_tokens if part.attention.cross else tokens)
+            seen = float(part.attention.seen(0.0, tokens)) if part.attention.window else tokens
+            total += part.attention.flops(tokens, self.memory_tokens if part.attention.cross else seen)
         return total
 
 
