@@ -113,6 +113,14 @@ def test_a_tensor_group_divides_operations_and_weights(changes, stack):
         assert moved[0] == pytest.approx(4 * moved[1], rel=1e-12)
 
 
+@pytest.mark.parametrize("tp", [4, 8, 16])
+def test_every_tensor_rank_computes_whole_heads_of_keys_and_values(tp):
+    """Of 16 query heads of 64 and 4 heads of keys and values."""
+    kernels = kernels_of(job_of(gated=True, kv_heads=4), Plan(tp=tp))
+    columns = [n for unit, phase, _, n, *_ in kernels.products if (unit, phase) == ("0.0.attention", "forward")]
+    assert columns[0].tolist() == [16 * 64 / tp + 2 * 64]
+
+
 @pytest.mark.parametrize("stack", [UNFUSED, FLASH])
 def test_context_ranks_divide_tokens_and_operations(stack):
     kernels = kernels_of(job_of(), Plan(), Plan(cp=4), stack=stack)

@@ -85,7 +85,7 @@ class _Builder:
         for matrix in part.matrices:
             self._product(unit, matrix, tokens, "attention")
         ranks = layout.tensor_of("attention")
-        heads, kv = attention.heads / ranks, np.maximum(attention.kv_heads / ranks, 1.0)
+        heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
         samples = layout.micro_batch * layout.tensor_share("attention")
         length = tokens / samples
         seen = self.job.seen(attention, length * layout.cp)
@@ -334,7 +334,7 @@ class _Builder:
             tokens = layout.micro_batch * layout.tensor_share(kind)
         elif matrix.over == "memory":
             tokens = layout.micro_batch * layout.tensor_share(kind) * self.model.memory_tokens / layout.cp
-        n = matrix.n / tp if matrix.cut == "column" else np.asarray(float(matrix.n))
+        n = matrix.columns(tp)
         k = matrix.k / tp if matrix.cut == "row" else np.asarray(float(matrix.k))
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)

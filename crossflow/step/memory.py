@@ -216,10 +216,10 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
 
 def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
+    ranks = layout.tensor_of(type_of(part))
     expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1)
-    cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + part.table
-    whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
-    return cut / layout.tensor_of(type_of(part)) + whole, expert / (layout.tensor_of("experts") * layout.ep)
+    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if matrix.experts == 1), part.table / ranks)
+    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
 
 
 def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
@@ -235,8 +235,8 @@ def _largest(part: Part, layout: Layout) -> Array:
     sizes = [np.asarray(part.table / layout.tensor_of(own) * kept)]
     for matrix in part.matrices:
         kind: Type = "experts" if matrix.experts > 1 else own
-        share = (layout.ep if kind == "experts" else 1.0) * (layout.tensor_of(kind) if matrix.cut != "none" else 1.0)
-        sizes.append(np.asarray(matrix.parameters / share * (layout.spread(kind).zero < 2)))
+        held = matrix.parameters * matrix.share(layout.tensor_of(kind)) / (layout.ep if kind == "experts" else 1.0)
+        sizes.append(np.asarray(held * (layout.spread(kind).zero < 2)))
     return np.asarray(np.max(np.broadcast_arrays(*sizes), axis=0))
 
 
@@ -396,7 +396,7 @@ def kv_cache(job: Job, layout: Layout) -> Array:
             rows.append(np.zeros(len(layout)))
             continue
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
-        share = 1.0 if latent else np.maximum(1.0 / layout.tensor_of("attention"), 1.0 / attention.kv_heads)
+        share = 1.0 if latent else attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads
         share = share * layout.tensor_share("attention")
         kept = job.model.memory_tokens * (job.cached > 0) if attention.cross else min(job.cached, attention.window or job.cached)
         rows.append(requests * kept / layout.cp * attention.cached * job.element * share)

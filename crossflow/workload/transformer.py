@@ -36,6 +36,8 @@ class Matrix:
     bias : whether it adds a bias.
     experts : how many there are of it, one an expert; a token passes only some (1 for a matrix that every token passes).
     over : which tokens of a sample pass it.
+    kv_heads, kv_head : of the outputs of a matrix cut by columns, heads of keys and values, of `kv_head` elements each: no rank
+        has a part of one, so that ranks repeat them where there are more ranks than heads. [1]
     """
 
     name: str
@@ -45,11 +47,24 @@ class Matrix:
     bias: bool = False
     experts: int = 1
     over: Over = "tokens"
+    kv_heads: int = 0
+    kv_head: int = 0
 
     @property
     def parameters(self) -> int:
         """Parameters of all copies."""
         return self.experts * (self.k * self.n + (self.n if self.bias else 0))
+
+    def columns(self, ranks: Array) -> Array:
+        """Outputs of one of `ranks` ranks that share the matrix. [1]"""
+        if self.cut != "column":
+            return np.asarray(float(self.n))
+        divided = (self.n - self.kv_heads * self.kv_head) / ranks
+        return np.asarray(divided + np.ceil(self.kv_heads / ranks) * self.kv_head)
+
+    def share(self, ranks: Array) -> Array:
+        """Share of its parameters that one of `ranks` ranks holds. [1]"""
+        return 1.0 / ranks if self.cut == "row" else self.columns(ranks) / self.n
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +95,10 @@ class Attention:
     rotary: bool = False
     window: int = 0
     chunked: bool = False
+
+    def kv_heads_on(self, ranks: Array) -> Array:
+        """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
+        return np.ceil(self.kv_heads / ranks)
 
     def flops(self, tokens: float, seen: float) -> float:
         """Operations of scores and of sums of values, where each of so many tokens sees so many. [flop]"""
@@ -340,10 +359,10 @@ def self_attention(
     first = (
         (
             Matrix(name="query", k=width, n=heads * d, cut="column", bias=qkv),
-            Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory"),
+            Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory", kv_heads=kv, kv_head=2 * d),
         )
         if cross
-        else (Matrix(name="query_key_value", k=width, n=(heads + 2 * kv) * d, cut="column", bias=qkv),)
+        else (Matrix(name="query_key_value", k=width, n=(heads + 2 * kv) * d, cut="column", bias=qkv, kv_heads=kv, kv_head=2 * d),)
     )
     return Part(
         type="attention",
