@@ -124,8 +124,8 @@ def test_every_preset_says_what_it_is_and_where_it_comes_from(name):
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("megatron")])
 def test_operations_are_those_of_megatrons_formula(name):
-    """Narayanan et al. 2021, appendix: the forward pass of one sample, 24 s l h^2 (1 + s/6h) + 2 s h V."""
-    spec = preset(name)
+    """Narayanan et al. 2021, appendix: the forward pass of one sample, 24 s l h^2 (1 + s/6h) + 2 s h V, with scores that a mask hides."""
+    spec = preset(name, causal=False)
     s, n, h = spec.sequence, spec.layers, spec.hidden
     assert spec.transformer().forward_flops() == pytest.approx(
         24 * s * n * h**2 * (1 + s / (6 * h)) + 2 * s * h * spec.vocabulary, rel=1e-12
@@ -150,9 +150,11 @@ def test_operations_of_a_token_are_twice_its_parameters(name, per_token):
 
 
 def test_attention_grows_with_the_square_of_the_context():
-    described = model("gpt3-175b")
-    linear = described.forward_flops(tokens=1) - 4 * 96 * 12288
-    assert described.forward_flops() == pytest.approx(2048 * linear + 4 * 96 * 12288 * 2048**2, rel=1e-12)
+    """4 h for each pair of query and key in each of 96 layers, half of the pairs under a causal mask."""
+    for share, described in ((0.5, model("gpt3-175b")), (1.0, model("gpt3-175b", causal=False))):
+        scores = share * 4 * 96 * 12288
+        linear = described.forward_flops(tokens=1) - scores
+        assert described.forward_flops() == pytest.approx(2048 * linear + scores * 2048**2, rel=1e-12)
 
 
 def test_keys_of_cross_attention_are_of_the_encoders_tokens():

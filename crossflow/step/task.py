@@ -183,7 +183,7 @@ def _between(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -
 def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
     """Operations that one sample needs: forward, and as many again for each gradient; attention's backward pass takes twice. [flop]
 
-    All scores are counted, masked or not, as published counts do.
+    Of scores those count that mask and window leave.
     """
     products, backward, scores = _unit_flops(job)
     return np.asarray(products @ (forward + weights) + backward @ inputs + scores @ (forward + 2.0 * inputs))
@@ -197,6 +197,8 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
     for unit, (_, part) in enumerate(units(job.model)):
         layer = layers[unit - 1] if 0 < unit <= len(layers) else None
         tokens = job.tokens(job.model.tokens if layer is None else layer.tokens)
+        if part is job.model.head and job.task == "prefill":  # the next token's probabilities alone
+            tokens = 1
         if layer is not None and not job.takes_part(layer):
             rows.append((0.0, 0.0, 0.0))
             continue
@@ -205,8 +207,7 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         products = job.model.part_flops(dataclasses.replace(part, attention=None, matrices=new), tokens)
         scores = 0.0
         if part.attention is not None:
-            masked = part.attention.cross or part.attention.window or job.task == "decode"
-            scores = part.attention.flops(tokens, float(job.seen(part.attention, tokens)) if masked else tokens)
+            scores = part.attention.flops(tokens, float(job.seen(part.attention, tokens)))
         rows.append((products, products * (part.type != "embedding"), scores))
     products, backward, scores = np.array(rows).T
     return products, backward, scores

@@ -313,7 +313,7 @@ class Transformer:
     def forward_flops(self, tokens: int | None = None) -> float:
         """Multiplications and additions of one sample's forward pass: matrices of embedding, layers and head, attention. [flop]
 
-        A causal mask leaves half of the scores to compute; here all within the window are counted, as published counts do.
+        Of scores those count that mask and window leave: half of them under a causal mask.
         """
         total = self.part_flops(self.embedding, self.layers[0].tokens if tokens is None else tokens)
         for layer in self.layers:
@@ -326,11 +326,11 @@ class Transformer:
         passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens}
         total = 0.0
         for matrix in part.matrices:
-            routed = part.routing.active if part.routing and matrix.experts > 1 else 1
+            routed = part.routing.active * min(part.routing.kept, 1.0) if part.routing and matrix.experts > 1 else 1
             total += 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
         if part.attention:
-            seen = float(part.attention.seen(0.0, tokens)) if part.attention.window else tokens
-            total += part.attention.flops(tokens, self.memory_tokens if part.attention.cross else seen)
+            seen = self.memory_tokens if part.attention.cross else float(part.attention.seen(0.0, tokens))
+            total += part.attention.flops(tokens, seen)
         return total
 
 
