@@ -89,7 +89,8 @@ class Score:
     parameters : parameters of the model. [1]
     flops : operations of one step, all devices. [flop]
     memory_traffic : bytes that one step reads and writes in main memory, all devices. [B]
-    mfu, hfu : operations that the model needs, and those that are done, over what all devices could do at peak. [1]
+    mfu, hfu : operations that the model needs, and those that kernels execute, over what all devices could do at peak; both count
+        the attention scores that mask and window leave. [1]
     samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
     measured_share : share of the time of kernels and collectives that a profile of measured events gives. [1]
     architecture : derived figures of one device, in SI units.

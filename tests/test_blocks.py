@@ -66,8 +66,9 @@ def test_the_head_has_six_b_s_h_v_operations(tp):
 
 
 def test_forward_operations_are_the_models_own():
+    """Without a mask, of which unfused attention takes no advantage."""
     for changes in ({}, {"gated": True, "kv_heads": 4}, MOE, {"experts": {"count": 4, "active": 1, "shared": 512, "dense_layers": 1}}):
-        job = job_of(**changes)
+        job = job_of(causal=False, **changes)
         counted = {
             name: layer.count for i, layer in enumerate(job.model.layers) for name, _ in units(job.model) if name.startswith(f"{i}.")
         }
@@ -111,6 +112,14 @@ def test_a_tensor_group_divides_operations_and_weights(changes, stack):
     for _, _, flops, moved, *_ in kernels.scores:
         assert flops[0] == pytest.approx(4 * flops[1], rel=1e-12)
         assert moved[0] == pytest.approx(4 * moved[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("tp", [4, 8, 16])
+def test_every_tensor_rank_computes_whole_heads_of_keys_and_values(tp):
+    """Of 16 query heads of 64 and 4 heads of keys and values."""
+    kernels = kernels_of(job_of(gated=True, kv_heads=4), Plan(tp=tp))
+    columns = [n for unit, phase, _, n, *_ in kernels.products if (unit, phase) == ("0.0.attention", "forward")]
+    assert columns[0].tolist() == [16 * 64 / tp + 2 * 64]
 
 
 @pytest.mark.parametrize("stack", [UNFUSED, FLASH])

@@ -19,8 +19,10 @@ CONFIGS = {path.stem: path for path in sorted((Path(__file__).parent / "data" / 
 COUNTED = {
     "bert-base-uncased": 109_514_298, "bloom-176b": 176_247_271_424, "command-r": 34_980_831_232, "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200, "falcon-7b": 6_921_720_704, "flan-t5-xl": 2_849_757_184,
-    "gemma-2-9b": 9_241_705_984, "gemma-7b": 8_537_680_896, "gpt-j-6b": 6_050_882_784, "gpt-neox-20b": 20_554_567_680, "gpt2": 124_439_808,
-    "llama-2-7b": 6_738_415_616, "llama-3.1-405b": 405_853_388_800, "llava-of-llama": 6_738_415_616, "mistral-7b": 7_241_732_096,
+    "gemma-2-9b": 9_241_705_984, "gemma-3-1b": 999_885_952, "gemma-3-27b": 27_009_346_304, "gemma-7b": 8_537_680_896, "gpt-j-6b": 6_050_882_784, "gpt-neox-20b": 20_554_567_680, "gpt2": 124_439_808,
+    "gpt-oss-20b": 20_914_757_184, "gpt-oss-120b": 116_829_156_672,
+    "llama-2-7b": 6_738_415_616, "llama-3.1-405b": 405_853_388_800, "llama-4-maverick": 400_711_848_960,
+    "llama-4-scout": 107_769_861_120, "llava-of-llama": 6_738_415_616, "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704, "mpt-7b": 6_649_286_656, "olmo-7b": 6_888_095_744, "opt-1.3b": 1_315_758_080, "phi-2": 2_779_683_840,
     "phi-3-mini": 3_821_079_552, "qwen1.5-moe-a2.7b": 14_315_784_192, "qwen2-7b": 7_615_616_512, "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-8b": 8_190_735_360, "roberta-base": 124_697_433, "starcoder2-3b": 3_030_371_328, "t5-large": 737_668_096,
@@ -112,7 +114,8 @@ def test_a_scenario_serves_a_file_in_its_weights_and_trains_it_in_its_own(tmp_pa
 
 
 def test_every_family_is_read_from_a_file():
-    assert {fields.get("text_config", fields)["model_type"].removesuffix("_text") for fields in map(config, CONFIGS)} == set(FAMILIES)
+    types = {fields.get("text_config", fields)["model_type"] for fields in map(config, CONFIGS)}
+    assert {type_ if type_ in FAMILIES else type_.removesuffix("_text") for type_ in types} == set(FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,10 @@ def test_every_family_is_read_from_a_file():
         ("deepseek-v3", "deepseek-v3"),
         ("bloom-176b", "bloom-176b"),
         ("t5-large", "t5-large"),
+        ("mistral-7b", "mistral-7b"),
+        ("gemma-3-27b", "gemma3-27b"),
+        ("gpt-oss-120b", "gpt-oss-120b"),
+        ("llama-4-scout", "llama4-scout"),
     ],
 )
 def test_a_file_and_a_preset_describe_one_model(name, preset):
@@ -221,6 +228,36 @@ def test_larger_models_of_a_family_have_their_published_parameters(tmp_path):
     assert read(written(tmp_path, config("olmo2-7b", **wide)))[0].transformer().parameters == 13_716_198_400
     wide = {**wide, "intermediate_size": 27648, "num_key_value_heads": 8, "num_hidden_layers": 64}
     assert read(written(tmp_path, config("olmo2-7b", **wide)))[0].transformer().parameters == 32_234_279_936
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "window"),
+    [
+        ("mistral-7b", {}, "4096 local"),
+        ("mistral-7b", {"sliding_window": None}, None),
+        ("gemma-2-9b", {}, "4096 local global"),
+        ("gemma-3-27b", {}, "1024 local local local local local global"),
+        ("gpt-oss-20b", {}, "128 local global"),
+        ("gpt-oss-20b", {"layer_types": ["full_attention"] * 24}, None),
+        ("gpt-oss-20b", {"layer_types": ["full_attention"] + ["sliding_attention"] * 23}, "128 global" + 23 * " local"),
+        ("llama-4-scout", {}, "8192 local local local global chunked, without positions"),
+        ("llama-4-maverick", {}, "8192 local local local global chunked, without positions"),
+        ("qwen2-7b", {"sliding_window": 512}, None),
+        ("qwen2-7b", {"sliding_window": 512, "use_sliding_window": True, "max_window_layers": 26}, "512" + 26 * " global" + 2 * " local"),
+    ],
+)
+def test_which_layers_see_a_window(tmp_path, name, changes, window):
+    found = read(written(tmp_path, config(name, **changes)))[0].window
+    special = " chunked, without positions" if found and found.chunked and not found.global_rotary else ""
+    assert window == (found and " ".join([str(found.size), *found.pattern]) + special)
+
+
+def test_what_became_of_windows_and_of_images():
+    became = read(CONFIGS["llama-4-scout"])[1]
+    assert became["text_config.attention_chunk_size"] == "window.size = 8192"
+    assert became["text_config.intermediate_size"] == "experts.ffn = 8192, experts.shared = 8192"
+    assert became["vision_config"] == "not used: only text_config is read"
+    assert read(CONFIGS["gpt-oss-20b"])[1]["layer_types"] == 'window.pattern = ["local", "global"]'
 
 
 def test_without_an_architecture_a_family_has_its_usual_head(tmp_path):
@@ -353,6 +390,14 @@ def test_missing_fields_are_told_all_at_once(tmp_path, name, missing, message):
         ("qwen3-30b-a3b", {"mlp_only_layers": [1]}, "[1] is not modelled; known: []"),
         ("stablelm-3b-4e1t", {"qk_layernorm": True}, "true is not modelled; known: false"),
         ("glm-4.5", {"num_nextn_predict_layers": -1}, "expected a whole number of at least 0, got -1"),
+        ("mistral-7b", {"sliding_window": "4096"}, 'expected a whole number of at least 1, got "4096"'),
+        ("gemma-3-1b", {"sliding_window_pattern": 0}, "expected a whole number of at least 1, got 0"),
+        ("gpt-oss-20b", {"layer_types": ["full_attention"] * 23}, "expected an entry for each of 24 layers, got 23"),
+        (
+            "gpt-oss-20b",
+            {"layer_types": ["linear_attention"] * 24},
+            '"linear_attention" is not modelled; known: "sliding_attention", "chunked_attention", "full_attention"',
+        ),
     ],
 )
 def test_wrong_values_are_told_with_their_field(tmp_path, name, changes, message):
@@ -360,6 +405,15 @@ def test_wrong_values_are_told_with_their_field(tmp_path, name, changes, message
     (key,) = changes
     line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if f'"{key}"' in text)
     assert problems(path) == [(line, key, message)]
+
+
+def test_lists_of_layers_that_do_not_agree_are_told(tmp_path):
+    inner = {**config("llama-4-maverick")["text_config"], "moe_layers": [0, 2], "layer_types": ["chunked_attention"] * 48}
+    found = [problem[1:] for problem in problems(written(tmp_path, {"model_type": "llama4", "text_config": inner}))]
+    assert found == [
+        ("text_config.moe_layers", "[0, 2] is not modelled where experts.every = 2"),
+        ("text_config.no_rope_layers", "is not modelled where layer_types makes other layers local"),
+    ]
 
 
 def test_all_wrong_values_are_told_at_once(tmp_path):

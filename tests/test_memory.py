@@ -20,6 +20,7 @@ from crossflow.step.activations import activations
 from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory, parameters
 from crossflow.step.outcome import Machine
 from crossflow.step.remedies import remedies
+from crossflow.step.weights import weights_of
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
 
@@ -167,6 +168,34 @@ def test_stages_together_hold_the_model_once_and_a_tied_table_twice(machine, pla
 def test_one_device_holds_a_tied_table_once(machine):
     job = job_of(tied_embeddings=True)
     assert memory(job, layout_of(Plan()), machine()).kinds["weights"][0] == pytest.approx(2 * job.model.parameters)
+
+
+@pytest.mark.parametrize(("t", "kv"), [(4, 1), (8, 1), (16, 1), (2, 2), (1, 4)])
+def test_tensor_ranks_repeat_whole_heads_of_keys_and_values(machine, t, kv):
+    """Of 4 heads of keys and values of 64 elements each rank has `kv`, with all that training keeps of them."""
+    h, f, v = 1024, 2816, 32000
+    held = 8 * (h * (2 * h // t + 2 * kv * 64) + 3 * h * f // t + 2 * h) + 2 * v * h // t + h
+    found = memory(job_of(LLAMA, kv_heads=4), layout_of(Plan(tp=t)), machine()).kinds
+    assert [found[kind][0] for kind in ("weights", "gradients", "optimizer")] == pytest.approx([2 * held, 2 * held, 12 * held])
+
+
+def test_parameters_of_llama_3_on_sixteen_ranks():
+    """Two query heads of 128 and, of 8 heads of keys and values, a whole one on each rank."""
+    given = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp16"}
+    layer = 4096 * (2 * 128 + 2 * 128) + 4096 * 256 + 3 * 4096 * 14336 // 16 + 2 * 4096
+    weights = crossflow.predict(crossflow.from_dict(given)).score.memory["weights"][0]
+    assert weights == pytest.approx(2 * (32 * layer + 2 * 128256 * 4096 // 16 + 4096))
+
+
+@pytest.mark.parametrize(("zero", "share"), [(0, 1), (1, 2), (3, 2)])
+def test_gradients_of_repeated_heads_are_summed_over_the_ranks_that_repeat_them(zero, share):
+    """Of 4 heads 16 ranks hold one each, four by four; a rank sums what it owns of the key and value of its head, in bf16."""
+    job, stack = job_of(LLAMA, kv_heads=4), stack_of("megatron-core")
+    found = weights_of(job, layout_of(Plan(tp=16, dp=2, zero=zero)), stack).messages[-1]
+    assert (found.collective, found.group.size[0], found.role) == ("all_reduce", 4, "reduce")
+    assert found.size[:, 0].tolist() == [0, stack.gradient_size(2) * 1024 * 2 * 64 / share, 0, 0]
+    few = weights_of(job, layout_of(Plan(tp=4, dp=2, zero=zero)), stack).messages
+    assert len(few) == len(weights_of(job, layout_of(Plan(tp=16, dp=2, zero=zero)), stack).messages) - 1
 
 
 def test_tensor_ranks_share_matrices_and_repeat_vectors(machine):

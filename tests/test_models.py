@@ -43,6 +43,7 @@ COUNTED = {
     "bloom-176b": 176_247_271_424, "mpt-125m": 125_311_488, "mpt-760m": 760_470_528, "mpt-1b": 1_315_950_592, "bert-base": 110_106_428,
     "bert-large": 336_226_108, "t5-large": 737_668_096, "t5-11b": 11_307_321_344, "gpt2-345m": 354_823_168, "gpt2-xl": 1_557_611_200,
     "vit-l": 304_326_632, "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
+    "mistral-7b": 7_241_732_096, "gemma3-27b": 27_009_346_304, "gpt-oss-120b": 116_829_156_672, "llama4-scout": 107_769_861_120,
     "bert-exlarge": 336_226_108 + 24 * (12 * 1024**2 + 13 * 1024),  # BERT-large with as many layers again
 }  # fmt: skip
 # As printed in papers, within half a unit of the last digit printed where no tolerance is given.
@@ -81,6 +82,8 @@ def test_every_preset_is_checked_against_a_published_count():
         ("deepseek-v3", 37e9),
         ("qwen3-30b-a3b", 3.3e9),
         ("qwen3-235b-a22b", 22e9),
+        ("llama4-scout", 17.17e9),
+        ("gpt-oss-120b", 5.13e9 + 0.58e9),  # the model card leaves the embedding's table out
     ],
 )
 def test_parameters_that_a_token_passes(name, active):
@@ -121,8 +124,8 @@ def test_every_preset_says_what_it_is_and_where_it_comes_from(name):
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("megatron")])
 def test_operations_are_those_of_megatrons_formula(name):
-    """Narayanan et al. 2021, appendix: the forward pass of one sample, 24 s l h^2 (1 + s/6h) + 2 s h V."""
-    spec = preset(name)
+    """Narayanan et al. 2021, appendix: the forward pass of one sample, 24 s l h^2 (1 + s/6h) + 2 s h V, with scores that a mask hides."""
+    spec = preset(name, causal=False)
     s, n, h = spec.sequence, spec.layers, spec.hidden
     assert spec.transformer().forward_flops() == pytest.approx(
         24 * s * n * h**2 * (1 + s / (6 * h)) + 2 * s * h * spec.vocabulary, rel=1e-12
@@ -147,9 +150,11 @@ def test_operations_of_a_token_are_twice_its_parameters(name, per_token):
 
 
 def test_attention_grows_with_the_square_of_the_context():
-    described = model("gpt3-175b")
-    linear = described.forward_flops(tokens=1) - 4 * 96 * 12288
-    assert described.forward_flops() == pytest.approx(2048 * linear + 4 * 96 * 12288 * 2048**2, rel=1e-12)
+    """4 h for each pair of query and key in each of 96 layers, half of the pairs under a causal mask."""
+    for share, described in ((0.5, model("gpt3-175b")), (1.0, model("gpt3-175b", causal=False))):
+        scores = share * 4 * 96 * 12288
+        linear = described.forward_flops(tokens=1) - scores
+        assert described.forward_flops() == pytest.approx(2048 * linear + scores * 2048**2, rel=1e-12)
 
 
 def test_keys_of_cross_attention_are_of_the_encoders_tokens():
@@ -264,6 +269,12 @@ WRONG = [
     ({"experts": {**EXPERTS, "capacity": 1.25, "uneven": 1.5}}, "experts", "a capacity fills all experts up alike; leave out `uneven` or `capacity`"),
     ({"experts": {**EXPERTS, "dense_layers": 4}}, "experts", "dense_layers = 4 and every = 1 leave no layer with experts"),
     ({"experts": {"count": 4}}, "experts", "the key 'active' is missing"),
+    ({"window": 4, "causal": False}, "window", "windows are supported for causal decoders without an encoder only; leave it out"),
+    ({"window": 4, "encoder": {"layers": 1, "sequence": 5}}, "window", "windows are supported for causal decoders without an encoder only; leave it out"),
+    ({"window": {"size": 4, "pattern": "global"}}, "window", "the pattern makes none of 4 layers local; leave it out"),
+    ({"window": {"size": 4, "global_rotary": False}, "positions": "alibi"}, "window", "global_rotary = false needs positions: rotary, got alibi"),
+    ({"window": 0}, "window", "input should be greater than 0, got 0"),
+    ({"window": {"size": 4, "pattern": "local, full"}}, "window.pattern[1]", "expected one of local, global, got 'full'"),
     ({"hiden": 8}, "hiden", "unknown key 'hiden'; did you mean 'hidden'?"),
     ({"layers": 0}, "layers", "input should be greater than 0, got 0"),
     ({"positions": "rotery"}, "positions", "expected one of rotary, learned, alibi, relative, none, got 'rotery'; did you mean 'rotary'?"),

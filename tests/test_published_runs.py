@@ -16,13 +16,14 @@ def rows():
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-def scenario(row):
+def scenario(row, **workload):
     gpus, domain = int(row["gpus"]), int(row["domain"])
     return from_dict(
         {
             "system": {"template": row["system"], "devices_per_node": domain, "nodes": gpus // domain},
             "workload": {
                 "model": row["model"], "global_batch": int(row["global_batch"]), "sequence": int(row["sequence"]), "dtype": row["dtype"],
+                **workload,
             },
             "strategy": row["strategy"],
             "software": "nemo",
@@ -54,9 +55,12 @@ def test_rates_of_mixtures_of_experts(errors):
 
 
 def test_operations_of_a_token_are_those_that_nvidia_counts():
-    """The teraflops that are printed beside the rates of NeMo 24.07, to their last digit: the models are the same."""
+    """The teraflops that are printed beside the rates of NeMo 24.07, to their last digit: the models are the same.
+
+    NeMo counts scores that the causal mask hides.
+    """
     printed = [770, 755, 802, 895, 767, 760, 763, 643, 559, 691, 688, 746]
     for row, teraflops in zip(rows(), printed, strict=False):
-        model = scenario(row).job().model
+        model = scenario(row, causal=False).job().model
         needed = 3.0 * model.forward_flops() / int(row["sequence"]) * float(row["tokens_per_second_per_gpu"])
         assert needed / 1e12 == pytest.approx(teraflops, abs=0.8)

@@ -13,6 +13,7 @@ from crossflow.architecture import architecture, resolve
 from crossflow.engine import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
+from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import TYPES, Plan
@@ -489,15 +490,16 @@ def test_frozen_weights_are_neither_reduced_nor_updated(plan):
 
 
 def test_operations_of_gpt3_are_six_n_d_and_attention():
-    """6 N D (Kaplan 2020) and 12 l h s D of attention."""
+    """6 N D (Kaplan 2020) and, of the scores that the causal mask leaves, 6 l h s D of attention."""
     scenario = crossflow.from_dict(
         {"system": {"template": "a100-ib-cluster", "nodes": 128}, "workload": "gpt3-175b", "strategy": "tp8-pp8-dp16"}
     )
     job, batch = scenario.job(), scenario.workload_batch
     found = step(Plan(tp=8, pp=8, dp=16), job=job, machine=machine_of("megatron-lm-2021"), batch=batch)
     tokens = batch * job.model.tokens
-    attention = 12.0 * 96 * 12288 * job.model.tokens
-    assert found.model_flops[0] == pytest.approx((6.0 * 175e9 + attention) * tokens, rel=0.01)
+    attention = 6.0 * 96 * 12288 * job.model.tokens
+    parameters = job.model.parameters - job.model.embedding.vectors  # a tied table is the head's product
+    assert found.model_flops[0] == pytest.approx((6.0 * parameters + attention) * tokens, rel=1e-3)
 
 
 def test_operations_do_not_depend_on_the_plan():
@@ -505,12 +507,54 @@ def test_operations_do_not_depend_on_the_plan():
     np.testing.assert_allclose(found.model_flops, found.model_flops[0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("stack", [name for name in STACKS if load_stack(name)[0].attention.kernel == "unfused"])
-def test_shares_of_the_peak(stack):
-    """Attention that skips masked scores does less than is counted, so that of flash attention this cannot be said."""
-    found, machine = step(*possible(stack), machine=machine_of(stack)), machine_of(stack)
-    peak = machine.architecture.throughput["bf16"] * np.array([plan.devices for plan in possible(stack)]) * found.total
+@pytest.mark.parametrize("changes", [{}, {"window": 128}, {**MOE, "sequence": 16384}], ids=["causal", "window", "experts"])
+@pytest.mark.parametrize("stack", STACKS)
+def test_shares_of_the_peak(stack, changes):
+    """What the model needs is done, and no more than the devices can do: mfu <= hfu <= 1."""
+    machine, job = machine_of(stack), job_of(**changes)
+    plans = possible(stack, job.model)
+    found = step(*plans, job=job, machine=machine)
+    peak = machine.architecture.throughput["bf16"] * np.array([plan.devices for plan in plans]) * found.total
     assert ((found.model_flops > 0) & (found.model_flops <= found.flops) & (found.flops <= peak)).all()
+
+
+KINDS_OF_JOBS = [
+    {}, {"window": 128}, {"window": {"size": 256, "chunked": True}}, {"experts": {"count": 8, "active": 2, "capacity": 0.5}},
+    {"kv_heads": 2}, {"encoder": {"layers": 2, "sequence": 512}}, {"latent": {"kv_rank": 64, "nope": 64, "rope": 32, "value": 64}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", KINDS_OF_JOBS, ids=str)
+@pytest.mark.parametrize("stack", ["megatron-lm-2021", "megatron-core"])
+@pytest.mark.parametrize("task", ["training", "forward", "prefill", "decode"])
+def test_what_is_needed_is_done(task, stack, changes):
+    job = replace(job_of(task, context=600, **changes), cached=700 if task == "decode" else 0)
+    plans = [Plan(dp=4), Plan(tp=4), Plan(tp=4, recompute="selective"), Plan(dp=4, recompute="full"), Plan(pp=2, dp=2)]
+    found = step(*(plans if task == "training" else plans[:2]), job=job, machine=machine_of(stack))
+    assert (found.flops >= found.model_flops * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 128}, {"causal": False}], ids=str)
+def test_fused_attention_does_what_the_model_needs_and_scores_once_more(changes):
+    """Forward to the last digit; its backward pass computes the scores again, a fifth product (Dao 2022). Unfused kernels do all scores."""
+    needs = {stack: [] for stack in ("megatron-core", "megatron-lm-2021")}
+    for stack, found in needs.items():
+        for task in ("forward", "training"):
+            job, layout = job_of(task, **changes), layout_of(Plan())
+            done, machine = step(Plan(), job=job, machine=machine_of(stack)), machine_of(stack)
+            pointwise = 64 * pointwise_flops(job, layout, machine.stack)
+            found.append(done.flops[0] - pointwise - done.model_flops[0])
+    forward = 64 * 8 * 2 * 1024 * 2048 * float(job.seen(job.model.layers[0].parts[0].attention, 1024))
+    assert needs["megatron-core"] == pytest.approx([0, forward], abs=1e-6 * forward)
+    masked = 64 * 8 * 4 * 1024 * 2048 * 1024 - 2 * forward
+    assert needs["megatron-lm-2021"] == pytest.approx([masked, 3 * masked], abs=1e-6 * forward)
+
+
+def pointwise_flops(job, layout, stack):
+    """Operations of a microbatch's kernels that are neither products nor attention."""
+    kernels, occurs = block_kernels(job, layout, stack), {"0": 8.0}
+    phases = ("forward", "end", "input", "weight") if job.training else ("forward", "end")
+    return sum(occurs.get(unit[0], 1.0) * float(np.sum(flops)) for unit, phase, _, flops, _ in kernels.passes if phase in phases)
 
 
 # -------------------------------------------------------------------------------------------- overlaps

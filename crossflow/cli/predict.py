@@ -81,7 +81,7 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
     if math.isfinite(time):
         rows["throughput"] = _throughput(prediction)
         again = number(prediction.score.hfu)
-        done = f" ({percent(again)} with what is computed again)" if again > mfu * 1.01 else ""
+        done = f" ({percent(again)} with all that kernels execute)" if again > mfu * 1.01 else ""
         rows["peak use"] = f"{percent(mfu)} of the {prediction.scenario.workload.dtype} rate of matrix products{done}"
         rows |= {_SERVING[name]: _figure(name, value) for name, value in prediction.serving.items() if value is not None}
         if prediction.reading_problem:

@@ -129,7 +129,7 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
         passes.append(("pass", "", [pass_shape(moved[i], launches[i]) for i in points]))
     for one_, sizes in zip(kernels.scores, kernels.score_shapes.swapaxes(0, 1), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
-        scores.append((op, _mixed(unscaled, one_.stored), [attention_shape(*sizes[:, i]) for i in points]))
+        scores.append((op, _mixed(unscaled, one_.stored), [attention_shape(h, q, k, w, one_.mask) for h, q, k, w in sizes.T]))
     return products, passes, scores
 
 

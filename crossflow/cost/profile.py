@@ -112,13 +112,13 @@ def gemm_shape(m: float, n: float, k: float, batch: float) -> str:
     return each if batch == 1 else f"{batch:.10g} x {each}"
 
 
-def attention_shape(heads: float, length: float, seen: float, width: float) -> str:
-    """Shape of fused attention: heads of all samples, queries, keys, elements of a head.
+def attention_shape(heads: float, length: float, keys: float, width: float, mask: str = "") -> str:
+    """Shape of fused attention: heads of all samples, queries, keys, elements of a head, and the window of the keys if there is one.
 
-    >>> attention_shape(32, 2048, 2048, 128)
-    '32 x 2048x2048x128'
+    >>> attention_shape(32, 2048, 2048, 128), attention_shape(32, 2048, 2048, 128, "window 512")
+    ('32 x 2048x2048x128', '32 x 2048x2048x128 window 512')
     """
-    return f"{heads:.10g} x {length:.10g}x{seen:.10g}x{width:.10g}"
+    return f"{heads:.10g} x {length:.10g}x{keys:.10g}x{width:.10g} {mask}".rstrip()
 
 
 def pass_shape(moved: float, launches: float) -> str:

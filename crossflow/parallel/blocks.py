@@ -103,10 +103,11 @@ class _Builder:
         for matrix in part.matrices:
             self._product(unit, matrix, tokens, "attention")
         ranks = layout.tensor_of("attention")
-        heads, kv = attention.heads / ranks, np.maximum(attention.kv_heads / ranks, 1.0)
+        heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
         samples = layout.micro_batch * layout.tensor_share("attention")
         length = tokens / samples
-        seen = np.asarray(float(self.model.memory_tokens)) if attention.cross else self.cached + length * layout.cp
+        seen = self.job.seen(attention, length * layout.cp)
+        keys = seen if attention.cross or self.cached else length * layout.cp  # that are read, whatever the mask leaves to one query
         moved = tokens * heads * attention.query
         kept = kv * (attention.query + attention.value)
         written = self._cast_to_cache(attention, samples * seen if attention.cross else tokens, kept)
@@ -123,17 +124,22 @@ class _Builder:
             kept = np.asarray(float(attention.cached))
             attention = replace(attention, query=attention.cached, value=attention.latent)
         if self.stack.attention.kernel == "flash":
-            self._flash(unit, attention, samples, heads, kept, length, seen)
+            self._flash(unit, attention, samples, heads, kept, length, keys, seen)
         else:
             rows = heads if self.cached and attention.latent else 1.0  # of all heads that share what they attend to
-            self._unfused(unit, attention, samples * heads / rows, rows * length, seen)
-            if layout.cp.max() > 1:  # a softmax through memory waits for the keys and values of all ranks
-                size = samples * seen * kept * e
-                self.messages += [
-                    Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
-                    Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
-                    Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
-                ]
+            self._unfused(unit, attention, samples * heads / rows, rows * length, keys)
+        if layout.cp.max() > 1 and not self._rings(attention):
+            # A softmax through memory waits for all keys and values; within a window Transformer Engine gathers them too (#1060).
+            size = samples * keys * kept * e
+            self.messages += [
+                Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
+                Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
+                Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
+            ]
+
+    def _rings(self, attention: Attention) -> bool:
+        """Whether context ranks attend in a ring, a step for the keys and values of each rank."""
+        return self.stack.attention.kernel == "flash" and not attention.window
 
     def _cast_to_cache(self, attention: Attention, tokens: Array, kept: Array) -> Array:
         """Bytes that casting keys and values of new tokens to the type of the cache moves, r1 w1; of a latent each rank has all. [B]
@@ -145,23 +151,28 @@ class _Builder:
             return np.zeros(1)
         return np.asarray(tokens * (attention.cached if attention.latent else kept) * (self.element + job.cache))
 
-    def _flash(self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, seen: Array) -> None:
-        """Fused attention: two products forward and five backward; a causal mask leaves half of them.
+    def _flash(
+        self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, keys: Array, seen: Array
+    ) -> None:
+        """Fused attention: two products forward and five backward, of the scores that mask and window leave.
 
-        `kept` is what the keys and values of a token have on one rank. [1] Context ranks begin with their own keys.
+        `kept` is what the keys and values of a token have on one rank, `keys` how many are read, `seen` how many a query sees. [1]
+        Context ranks in a ring begin with their own keys.
         """
-        masked, seen = 0.5 if attention.causal and not self.cached else 1.0, seen / self.layout.cp
-        flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value) * masked
+        ring = self.layout.cp if self._rings(attention) else 1.0
+        keys, seen = keys / ring, seen / ring
+        flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value)
         held = self.job.cache if self.seen_type else self.element
-        ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * seen * held)  # q, o; k, v
+        ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * keys * held)  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
-        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(seen / 256.0)
-        shape = (samples * heads, length, seen, np.asarray(float(attention.query)))
-        own = Scores(unit, "forward", flops, ends, blocks, *shape, stored=self.seen_type)
+        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(keys / 256.0)
+        mask = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
+        shape = (samples * heads, length, keys, np.asarray(float(attention.query)))
+        own = Scores(unit, "forward", flops, ends, blocks, *shape, stored=self.seen_type, mask=mask)
         first = self._fused_attention(own)
-        if self.layout.cp.max() > 1:
-            self._ring(own, first, attention, samples * kept * seen)
+        if self.layout.cp.max() > 1 and self._rings(attention):
+            self._ring(own, first, attention, samples * kept * keys)
 
     def _ring(self, own: Scores, first: int, attention: Attention, pairs: Array) -> None:
         """Steps of ring attention after the `first`, each with the keys and values of another rank (`pairs` elements) in a kernel.
@@ -194,16 +205,16 @@ class _Builder:
         self.scores += [forward, forward._replace(phase="input", flops=2.5 * forward.flops, moved=2.0 * forward.moved, stored="")]
         return len(self.scores) - 2
 
-    def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, seen: Array) -> None:
-        """Attention through memory: scores, softmax, values, each a kernel; the mask saves nothing."""
+    def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, keys: Array) -> None:
+        """Attention through memory: scores, softmax, values, each a kernel; neither mask nor window saves anything."""
         e, d, v = self.element, np.asarray(float(attention.query)), np.asarray(float(attention.value))
         # forward; gradients of probabilities, values, queries and keys; what selective recomputation repeats
         for phase, m, n, k in (
-            ("forward", length, seen, d), ("forward", length, v, seen), ("input", length, seen, v), ("input", seen, v, length),
-            ("input", length, d, seen), ("input", seen, d, length), ("again", length, seen, d), ("again", length, v, seen),
+            ("forward", length, keys, d), ("forward", length, v, keys), ("input", length, keys, v), ("input", keys, v, length),
+            ("input", length, d, keys), ("input", keys, d, length), ("again", length, keys, d), ("again", length, v, keys),
         ):  # fmt: skip
             self.products.append(Product(unit, phase, m, n, k, batch, wide=True, stored=self.seen_type))  # type: ignore[arg-type]
-        scores, tokens = batch * length * seen, batch * length * d
+        scores, tokens = batch * length * keys, batch * length * d
         forward, backward, kernels = self._softmax()
         drop = (2.0 * e + MASK) * scores if self.dropout else 0.0 * scores
         transposes = 8.0 * e * tokens  # q, k, v and the result change places: r4 w4
@@ -416,7 +427,7 @@ class _Builder:
             tokens = layout.micro_batch * layout.tensor_share(kind)
         elif matrix.over == "memory":
             tokens = layout.micro_batch * layout.tensor_share(kind) * self.model.memory_tokens / layout.cp
-        n = matrix.n / tp if matrix.cut == "column" else np.asarray(float(matrix.n))
+        n = matrix.columns(tp)
         k = matrix.k / tp if matrix.cut == "row" else np.asarray(float(matrix.k))
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)

@@ -59,8 +59,9 @@ class Product(NamedTuple):
 class Scores(NamedTuple):
     """Fused attention in `number` equal kernels (see `Kernels`).
 
-    Each has `heads` heads of all samples, `length` queries and `seen` keys a head, of `width` elements. Keys and values lie in memory
-    in the type `stored`, where that is another than that of the queries.
+    Each has `heads` heads of all samples, `length` queries and `keys` keys a head, of `width` elements. Keys and values lie in memory
+    in the type `stored`, where that is another than that of the queries; `mask` says which window limits the keys that a query sees,
+    as profiles name it.
     """
 
     unit: str
@@ -70,10 +71,11 @@ class Scores(NamedTuple):
     blocks: Array
     heads: Array
     length: Array
-    seen: Array
+    keys: Array
     width: Array
     number: Array | float = 1.0
     stored: str = ""
+    mask: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -96,7 +96,7 @@ def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job:
         if matrix.cut == "row":
             inputs, inside = inputs + many * matrix.k / ranks, inside + many * matrix.k / ranks
             continue
-        inside = inside + many * matrix.n / np.where(matrix.cut == "column", ranks, 1.0)
+        inside = inside + many * matrix.columns(ranks)
         if matrix.experts > 1:
             inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
         elif matrix.k != part.width:
@@ -109,7 +109,7 @@ def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job:
 def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
     """Queries, keys and values with the log-sum-exp of fused attention, and all that follows scores that go through memory. [B]"""
     ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
-    heads, kv = attention.heads / ranks, np.maximum(attention.kv_heads / ranks, 1.0)
+    heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
     memory_tokens = samples * job.model.memory_tokens / layout.cp
     vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
     if stack.attention.kernel == "flash":

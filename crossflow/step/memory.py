@@ -216,11 +216,11 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
 
 def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
+    ranks = layout.tensor_of(type_of(part))
     expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1)
     table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
-    cut = sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut != "none") + table
-    whole = part.vectors + sum(matrix.parameters for matrix in part.matrices if matrix.experts == 1 and matrix.cut == "none")
-    return cut / layout.tensor_of(type_of(part)) + whole, expert / (layout.tensor_of("experts") * layout.ep)
+    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if matrix.experts == 1), table / ranks)
+    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
 
 
 def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
@@ -236,8 +236,8 @@ def _largest(part: Part, layout: Layout) -> Array:
     sizes = [np.asarray(part.table / layout.tensor_of(own) * kept)]
     for matrix in part.matrices:
         kind: Type = "experts" if matrix.experts > 1 else own
-        share = (layout.ep if kind == "experts" else 1.0) * (layout.tensor_of(kind) if matrix.cut != "none" else 1.0)
-        sizes.append(np.asarray(matrix.parameters / share * (layout.spread(kind).zero < 2)))
+        held = matrix.parameters * matrix.share(layout.tensor_of(kind)) / (layout.ep if kind == "experts" else 1.0)
+        sizes.append(np.asarray(held * (layout.spread(kind).zero < 2)))
     return np.asarray(np.max(np.broadcast_arrays(*sizes), axis=0))
 
 
@@ -386,9 +386,9 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     """Keys and values, or their latents, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
 
     Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
-    Nothing looks back at what an encoder's attention saw.
+    A layer with a window keeps the tokens of the window. Nothing looks back at what an encoder's attention saw.
     """
-    requests, tokens = layout.micro_batch * layout.microbatches, job.cached / layout.cp
+    requests = layout.micro_batch * layout.microbatches
     encoding = {f"{i}" for i, layer in enumerate(job.model.layers) if job.model.encodes(layer)}
     rows = []
     for name, part in units(job.model):
@@ -397,10 +397,10 @@ def kv_cache(job: Job, layout: Layout) -> Array:
             rows.append(np.zeros(len(layout)))
             continue
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
-        share = 1.0 if latent else np.maximum(1.0 / layout.tensor_of("attention"), 1.0 / attention.kv_heads)
+        share = 1.0 if latent else attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads
         share = share * layout.tensor_share("attention")
-        kept = job.model.memory_tokens / layout.cp * (job.cached > 0) if attention.cross else tokens
-        rows.append(requests * kept * attention.cached * job.cache * share)
+        kept = job.model.memory_tokens * (job.cached > 0) if attention.cross else min(job.cached, attention.window or job.cached)
+        rows.append(requests * kept / layout.cp * attention.cached * job.cache * share)
     return np.stack(rows)
 
 

@@ -185,7 +185,7 @@ def _copied_table(model: Transformer) -> float:
 def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
     """Operations that one sample needs: forward, and as many again for each gradient; attention's backward pass takes twice. [flop]
 
-    All scores are counted, masked or not, as published counts do.
+    Of scores those count that mask and window leave.
     """
     products, backward, scores = _unit_flops(job)
     return np.asarray(products @ (forward + weights) + backward @ inputs + scores @ (forward + 2.0 * inputs))
@@ -199,6 +199,8 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
     for unit, (_, part) in enumerate(units(job.model)):
         layer = layers[unit - 1] if 0 < unit <= len(layers) else None
         tokens = job.tokens(job.model.tokens if layer is None else layer.tokens)
+        if part is job.model.head and job.task == "prefill":  # the next token's probabilities alone
+            tokens = 1
         if layer is not None and not job.takes_part(layer):
             rows.append((0.0, 0.0, 0.0))
             continue
@@ -208,8 +210,7 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         first = any(matrix.name == "patches" for matrix in part.matrices)  # which need no gradient of their own
         scores = 0.0
         if part.attention is not None:
-            seen = job.model.memory_tokens if part.attention.cross else job.context if job.task == "decode" else tokens
-            scores = part.attention.flops(tokens, seen)
+            scores = part.attention.flops(tokens, float(job.seen(part.attention, tokens)))
         rows.append((products, products * (not first), scores))
     products, backward, scores = np.array(rows).T
     return products, backward, scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ from crossflow.program.program import Collective
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import parameters, weight_sizes
 from crossflow.workload.job import Job
+from crossflow.workload.transformer import Part
 
 Role = Literal["reduce", "gather", "regather"]
 
@@ -72,12 +74,34 @@ def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
         spreads[layout.spread("experts")] = expert
     owned, moved, messages = np.zeros(dense.shape), np.zeros((2, *dense.shape)), list[WeightMessage]()
     for spread, amount in spreads.items():
-        zero = spread.zero
-        owned += amount / np.where(zero >= 1, np.where(zero >= 3, spread.shards.size, spread.data.size), 1.0)
+        owned += _owned(spread, amount)
         messages += _messages(job, stack, spread, amount)
+    messages += _repeated_heads(parts, layout, stack.gradient_size(job.element))
     for message in messages:
         moved += sent_bytes(message.collective, message.size * message.rounds(layout), message.group)
     return Weights(parameters=dense + expert, owned=owned, messages=tuple(messages), moved=moved)
+
+
+def _owned(spread: Spread, amount: Array) -> Array:
+    """Of so many parameters, those whose optimizer's states a device keeps. [1]"""
+    return np.asarray(amount / np.where(spread.zero >= 1, np.where(spread.zero >= 3, spread.shards.size, spread.data.size), 1.0))
+
+
+def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> list[WeightMessage]:
+    """Sums of the gradients of key and value heads over the neighbouring tensor ranks that repeat them, of what each rank owns.
+
+    Queries of every rank add to them; GQAQKVColumnParallelLinear of NeuronX Distributed sums them so.
+    """
+    ranks, group = layout.tensor_of("attention"), layout.attention_tensor
+    found = []
+    for heads in {matrix.kv_heads for part in parts for matrix in part.matrices if matrix.kv_heads}:
+        copies = np.ceil(ranks / heads)
+        if (copies > 1).any():
+            held = [[sum((m.k + m.bias) * m.kv_head for m in part.matrices if m.kv_heads == heads)] for part in parts]
+            size = gradient * _owned(layout.spread("attention"), np.where(copies > 1, held, 0.0))
+            among = layout.group(group.stride, copies)
+            found.append(WeightMessage(collective="all_reduce", size=size, group=among, role="reduce", sharded=False))
+    return found
 
 
 def _messages(job: Job, stack: SoftwareStack, spread: Spread, amount: Array) -> list[WeightMessage]:

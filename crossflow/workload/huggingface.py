@@ -46,6 +46,8 @@ class Family:
     assumed : values of fields in `products` and `rules` that a file leaves out.
     demanded : field -> the values that are modelled.
     equal : field -> the field that it must equal.
+    listed : field that lists layers -> our key; the list must be each of so many layers as the key says.
+    window : field that holds the size of a window of attention; `local` are our keys that hold where there is one.
     heads : endings of architectures that are modelled, the usual one first.
     nested : fields that are mappings and whose own fields are named ``outer.inner`` above.
     """
@@ -58,6 +60,9 @@ class Family:
     assumed: Values = field(default_factory=dict)
     demanded: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     equal: Mapping[str, str] = field(default_factory=dict)
+    listed: Mapping[str, str] = field(default_factory=dict)
+    window: str = ""
+    local: Values = field(default_factory=dict)
     heads: tuple[str, ...] = ("ForCausalLM", "LMHeadModel", "Model")
     nested: tuple[str, ...] = ()
 
@@ -66,7 +71,7 @@ class Family:
         extended: dict[str, Any] = {}
         for key, value in changes.items():
             old = getattr(self, key)
-            extended[key] = {**old, **value} if isinstance(value, dict) else value if key == "heads" else (*old, *value)
+            extended[key] = {**old, **value} if isinstance(value, dict) else value if key in ("heads", "window") else (*old, *value)
         names = {key: aliases for key, aliases in extended.get("names", self.names).items() if aliases}
         return replace(self, **{**extended, "names": names})
 
@@ -110,9 +115,11 @@ _BASE = Family(
 _LLAMA = _BASE.but(names={"biases": ("attention_bias",), "mlp_bias": ("mlp_bias",)}, fixed={"mlp_bias": False})
 _PLAIN = _BASE.but(fixed={"gated": False, "norm": "layernorm"})  # an MLP of two matrices and layer norms
 _LEARNED = _PLAIN.but(fixed={"positions": "learned", "biases": True, "tied_embeddings": True}, shifts={"max_positions": ("sequence", 0)})
-_QWEN2 = _BASE.but(fixed={"qkv_bias": True})
+_SLIDING = {"window": "sliding_window"}
+_QWEN_SLIDING: dict[str, Any] = {**_SLIDING, "assumed": {"use_sliding_window": False, "max_window_layers": 28}}
+_QWEN2 = _BASE.but(fixed={"qkv_bias": True}, **_QWEN_SLIDING)
 _GLM = _BASE.but(names={"qkv_bias": ("attention_bias",)})
-_QWEN3 = _LLAMA.but(fixed={"qk_norm": "shared"})
+_QWEN3 = _LLAMA.but(fixed={"qk_norm": "shared"}, **_QWEN_SLIDING)
 _EXPERTS = {"experts.active": ("num_experts_per_tok",), "experts.ffn": ("moe_intermediate_size",)}
 _LOCAL_EXPERTS = {"experts.count": ("num_local_experts",), "experts.active": ("num_experts_per_tok",)}
 _QWEN_EXPERTS: dict[str, Any] = {
@@ -147,8 +154,8 @@ _BERT = _LEARNED.but(
 
 FAMILIES: Mapping[str, Family] = {
     "llama": _LLAMA,
-    "mistral": _BASE,
-    "mixtral": _BASE.but(names=_LOCAL_EXPERTS),
+    "mistral": _BASE.but(**_SLIDING, assumed={"sliding_window": 4096}),
+    "mixtral": _BASE.but(**_SLIDING, names=_LOCAL_EXPERTS),
     "qwen2": _QWEN2,
     "qwen2_moe": _QWEN2.but(**_QWEN_EXPERTS, fixed={"experts.shared_gate": True}).but(
         names={"experts.shared": ("shared_expert_intermediate_size",), "qkv_bias": ("qkv_bias",)}
@@ -208,9 +215,11 @@ FAMILIES: Mapping[str, Family] = {
         assumed={"parallel_attn": True, "new_decoder_architecture": False, "multi_query": True},
     ),
     "phi": _PLAIN.but(fixed={"biases": True, "head_bias": True, "parallel": True, "norms": 1}, demanded={"qk_layernorm": (False,)}),
-    "phi3": _BASE.but(demanded={"attention_bias": (False,)}),
+    "phi3": _BASE.but(**_SLIDING, demanded={"attention_bias": (False,)}),
     "gemma": _LLAMA.but(fixed={"tied_embeddings": True}),
-    "gemma2": _LLAMA.but(fixed={"tied_embeddings": True, "norms": 4}),
+    "gemma2": _LLAMA.but(
+        **_SLIDING, fixed={"tied_embeddings": True, "norms": 4}, assumed={"sliding_window": 4096, "sliding_window_pattern": 2}
+    ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK_V3,
     "bert": _BERT,
@@ -280,9 +289,49 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "olmo": _LLAMA.but(fixed={"norm": "layernorm", "norm_vectors": 0}),
     "starcoder2": _PLAIN.but(
+        **_SLIDING,
         fixed={"biases": True, "tied_embeddings": True},
         names={"biases": ("use_bias",)},
         demanded={"mlp_type": ("default",), "norm_type": ("layer_norm",)},
+    ),
+    "gemma3_text": _LLAMA.but(
+        **_SLIDING,
+        fixed={
+            "tied_embeddings": True,
+            "norms": 4,
+            "qk_norm": "shared",
+            "heads": 8,
+            "kv_heads": 4,
+            "head_dim": 256,
+            "vocabulary": 262208,
+            "sequence": 131072,
+        },
+        assumed={"sliding_window": 4096, "sliding_window_pattern": 6},
+        demanded={"use_bidirectional_attention": (False,)},
+    ),
+    "gpt_oss": _BASE.but(
+        **_SLIDING,
+        fixed={"biases": True, "mlp_bias": True, "experts.router_bias": True, "attention_sinks": True},
+        names={
+            "biases": ("attention_bias",),
+            "experts.count": ("num_local_experts",),
+            "experts.active": ("num_experts_per_tok", "experts_per_token"),
+        },
+        assumed={"sliding_window": 128, "sliding_window_pattern": 2},
+    ),
+    "llama4_text": _LLAMA.but(
+        window="attention_chunk_size",
+        local={"window.chunked": True, "window.global_rotary": False},
+        names={
+            "ffn": ("intermediate_size_mlp",),
+            "experts.ffn": ("intermediate_size",),
+            "experts.count": ("num_local_experts",),
+            "experts.active": ("num_experts_per_tok",),
+            "experts.every": ("interleave_moe_layer_step",),
+        },
+        shifts={"experts.shared": ("experts.ffn", 0)},
+        assumed={"attention_chunk_size": 8192, "no_rope_layer_interval": 4},
+        listed={"moe_layers": "experts.every"},
     ),
 }
 
@@ -304,31 +353,38 @@ HEADS: Mapping[str, Values] = {
 # Parts of a model that are not modelled, by the field that describes them.
 TOWERS: Mapping[str, str] = {"vision_config": "vision tower", "audio_config": "audio tower"}
 MTP_NOTE = "multi-token prediction layers run in training only; speculative decoding is not modelled"
+# What files call layers that see a window and layers that see all tokens; in `no_rope_layers` 1 is a layer with rotary positions.
+LAYER_KINDS: Mapping[str, Mapping[Any, str]] = {
+    "layer_types": {"sliding_attention": "local", "chunked_attention": "local", "full_attention": "global"},
+    "no_rope_layers": {1: "local", 0: "global"},
+}
+PERIODS = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")  # each so-many-th layer is global
 POOLED = frozenset({"bert", "roberta", "vit"})  # families whose bare model ends with a pooler
 
 # Fields that change what a model computes, but not how long it takes or how much it holds.
 NO_COST = frozenset({
-    "activation_function", "add_bias_linear", "apply_residual_connection_post_layernorm", "attention_softmax_in_fp32",
-    "attn_config.alibi_bias_max", "attn_config.attn_impl", "attn_config.attn_pdrop", "attn_config.attn_uses_sequence_id",
-    "attn_config.clip_qkv", "attn_config.softmax_scale", "attn_logit_softcapping", "auto_map", "aux_loss_alpha",
-    "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "classifier_dropout", "clip_qkv",
-    "cls_token_id", "decoder_start_token_id", "dense_act_fn", "emb_pdrop", "embedding_fraction", "encoder_stride", "eos_token_id",
-    "ep_size", "final_logit_softcapping", "finetuning_task", "hidden_act", "hidden_activation", "id2label", "init_config",
-    "init_device", "init_std", "initializer_factor", "initializer_range", "is_encoder_decoder", "is_gated_act", "label2id",
+    "_attn_implementation_autoset", "activation_function", "add_bias_linear", "apply_residual_connection_post_layernorm",
+    "attention_softmax_in_fp32", "attn_config.alibi_bias_max", "attn_config.attn_impl", "attn_config.attn_pdrop",
+    "attn_config.attn_uses_sequence_id", "attn_config.clip_qkv", "attn_config.softmax_scale", "attn_logit_softcapping", "attn_scale",
+    "attn_temperature_tuning", "auto_map", "aux_loss_alpha", "begin_suppress_tokens", "bos_token_id", "cache_implementation",
+    "chunk_size_feed_forward", "classifier_dropout", "clip_qkv", "cls_token_id", "decoder_start_token_id", "dense_act_fn",
+    "emb_pdrop", "embedding_fraction", "encoder_stride", "eos_token_id", "ep_size", "final_logit_softcapping", "finetuning_task",
+    "floor_scale", "for_llm_compressor", "hidden_act", "hidden_activation", "id2label", "init_config", "init_device", "init_std",
+    "initial_context_length", "initializer_factor", "initializer_range", "is_encoder_decoder", "is_gated_act", "label2id",
     "layer_norm_eps", "layer_norm_epsilon", "layerdrop", "logit_scale", "masked_softmax_fusion", "max_window_layers",
     "model_max_length", "n_group", "norm_eps", "norm_epsilon", "norm_topk_prob", "norm_type", "num_labels", "offset_alibi",
     "original_max_position_embeddings", "output_attentions", "output_hidden_states", "output_past", "output_router_logits",
     "pad_token_id", "partial_rotary_factor", "position_embedding_type", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
     "query_pre_attn_scalar", "relative_attention_max_distance", "reorder_and_upcast_attn", "return_dict", "rms_norm_eps",
-    "rope_interleave", "rope_parameters", "rope_scaling", "rope_theta", "rotary", "rotary_dim", "rotary_emb_base", "rotary_pct",
-    "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise", "scale_attention_softmax_in_fp32",
-    "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scoring_func", "sep_token_id", "seq_aux", "skip_bias_add",
-    "slow_but_exact", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    "task_specific_params", "tie_encoder_decoder", "tokenizer_class", "tokenizer_name", "topk_group", "topk_method", "torchscript",
-    "transformers_version", "unk_index", "use_bfloat16", "use_cache", "use_fused_cross_entropy", "use_fused_mlp", "use_fused_rope",
-    "use_sliding_window", "verbose",
     "attention_multiplier", "embedding_multiplier", "image_token_id", "input_jitter_noise", "logits_scaling", "residual_multiplier",
-    "video_token_id", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
+    "rope_interleave", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "rotary", "rotary_dim",
+    "rotary_emb_base", "rotary_pct", "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
+    "scale_attention_softmax_in_fp32", "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scoring_func", "sep_token_id",
+    "seq_aux", "skip_bias_add", "slow_but_exact", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "summary_type", "summary_use_proj", "swiglu_limit", "task_specific_params", "tie_encoder_decoder", "tokenizer_class",
+    "tokenizer_name", "topk_group", "topk_method", "torchscript", "transformers_version", "unk_index", "use_bfloat16", "use_cache",
+    "use_fused_cross_entropy", "use_fused_mlp", "use_fused_rope", "use_qk_norm", "use_sliding_window", "verbose", "video_token_id",
+    "vision_end_token_id", "vision_start_token_id", "vision_token_id",
 })  # fmt: skip
 # Fields that would change the cost, and what is counted instead.
 NOT_COUNTED: Mapping[str, str] = {
@@ -506,6 +562,7 @@ def _settings(fields: Values, family: Family, kind: str, title: str) -> dict[str
     found |= {setting.key: setting for setting in _named(fields, family)}
     found |= {setting.key: setting for setting in _products(fields, family, found)}
     found |= {setting.key: setting for setting in _shifted(family, found)}
+    found |= {setting.key: setting for setting in _windowed(fields, family, found)}
     return found | {
         setting.key: setting
         for setting in (*_ruled(fields, family), *_dropout(fields), *_quantised(fields), *_headed(fields, family, kind))
@@ -545,6 +602,48 @@ def _ruled(fields: Values, family: Family) -> Iterator[_Setting]:
         if all(name in known and known[name] == value for name, value in conditions.items()):
             given = tuple(name for name in conditions if name in fields)
             yield from (_Setting(key=key, value=value, fields=given) for key, value in results.items())
+
+
+def _windowed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """The window of attention and the layers that have it; nothing where no layer has one."""
+    known = {name: value for name, value in {**family.assumed, **fields}.items() if value is not None}
+    kinds, name = _layer_kinds(known, _layers(found))
+    if family.window not in known or not known.get("use_sliding_window", True) or "local" not in kinds:
+        return
+    given = tuple(field for field in (family.window, "use_sliding_window") if field in fields)
+    yield _Setting(key="window.size", value=known[family.window], fields=given, own=bool(given))
+    yield _Setting(key="window.pattern", value=kinds, fields=(name,) if name in fields else ())
+    yield from (_Setting(key=key, value=value) for key, value in family.local.items())
+
+
+def _layer_kinds(known: Values, layers: int) -> tuple[list[str], str]:
+    """Kinds of successive layers as the shortest list that repeats, and the field that says them."""
+    for name in LAYER_KINDS:
+        if isinstance(known.get(name), list) and known[name]:
+            found = [_kind(name, entry) for entry in known[name]]
+            period = next(n for n in range(1, len(found) + 1) if all(kind == found[i % n] for i, kind in enumerate(found)))
+            return found[:period], name
+    for name in PERIODS:
+        if every := _count(known.get(name)):
+            return ["local"] * (every - 1) + ["global"], name
+    if first := _count(known.get("max_window_layers")):
+        return ["global"] * min(first, layers) + ["local"] * (layers - first), "max_window_layers"
+    return ["local"], ""
+
+
+def _kind(name: str, entry: Any) -> str:
+    """Kind of a layer by its entry in a list, empty where it is not known."""
+    return LAYER_KINDS[name].get(entry, "") if isinstance(entry, str | int) else ""
+
+
+def _count(value: Any) -> int:
+    """A whole number of at least 1, or 0 for all else."""
+    return value if type(value) is int and value > 0 else 0
+
+
+def _layers(found: Mapping[str, _Setting]) -> int:
+    """Layers of the model, 0 where the file does not say."""
+    return _count(found["layers"].value) if "layers" in found else 0
 
 
 def _dropout(fields: Values) -> Iterator[_Setting]:
@@ -607,7 +706,29 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
     for name, other in family.equal.items():
         if fields.get(name) not in (None, fields.get(other)):
             yield name, f"{json.dumps(fields[name])} is not modelled where {other} = {json.dumps(fields.get(other))}"
+    for name, key in family.listed.items():
+        every = (_count(found[key].value) if key in found else 0) or 1
+        if fields.get(name) and fields[name] != list(range(every - 1, _layers(found), every)):
+            yield name, f"{json.dumps(fields[name])} is not modelled where {key} = {every}"
     yield from _unruly(fields, family)
+    if family.window:
+        yield from _unlike(fields, _layers(found))
+
+
+def _unlike(fields: Values, layers: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with the fields that say which layers see a window."""
+    for name in PERIODS:
+        if fields.get(name) is not None and not _count(fields[name]):
+            yield name, f"expected a whole number of at least 1, got {json.dumps(fields[name])}"
+    lists = {name: fields[name] if isinstance(fields[name], list) else [fields[name]] for name in LAYER_KINDS if fields.get(name)}
+    for name, entries in lists.items():
+        other = [entry for entry in entries if not _kind(name, entry)]
+        if other:
+            yield name, f"{json.dumps(other[0])} is not modelled; known: {', '.join(map(json.dumps, LAYER_KINDS[name]))}"
+        elif len(entries) != layers:
+            yield name, f"expected an entry for each of {layers} layers, got {len(entries)}"
+    if len({tuple(_kind(name, entry) for entry in entries) for name, entries in lists.items()}) > 1:
+        yield "no_rope_layers", "is not modelled where layer_types makes other layers local"
 
 
 def _missing(family: Family, kind: str, found: Mapping[str, _Setting]) -> Iterator[tuple[str, str]]:
@@ -686,9 +807,10 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
             if stored
             else "not used: not known to crossflow; give weight_dtype"
         )
-    if name in family.demanded or name in family.equal:
+    if name in (*family.demanded, *family.equal, *family.listed):
         return "checked: as it is modelled"
-    if any(name in group for group in (*family.names.values(), *(conditions for conditions, _ in family.rules))):
+    windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
+    if any(name in group for group in (windows, *family.names.values(), *(conditions for conditions, _ in family.rules))):
         return "not used: other fields decide"
     if name in NOT_COUNTED:
         return f"not used: {NOT_COUNTED[name]}"

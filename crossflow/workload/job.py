@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from crossflow.arrays import Array
 from crossflow.workload.formats import DTYPE_BYTES
 from crossflow.workload.spec import Frozen
-from crossflow.workload.transformer import Layer, LayerType, Transformer
+from crossflow.workload.transformer import Attention, Layer, LayerType, Transformer
 
 Task = Literal["training", "forward", "prefill", "decode"]
 
@@ -73,6 +76,18 @@ class Job:
     def tokens(self, tokens: int) -> int:
         """Tokens of a sample that pass a layer in one step: all, or the one that is written."""
         return 1 if self.task == "decode" else tokens
+
+    def seen(self, attention: Attention, tokens: Array | float) -> Array:
+        """Mean number of keys that a query sees: of a sample's `tokens`, of the encoder's, or of those before a written token. [1]
+
+        A token that is written sees itself and its context, which grows to `cached` tokens while the requests are served.
+        """
+        if attention.cross:
+            return np.asarray(float(self.model.memory_tokens))
+        if self.task != "decode":
+            return attention.seen(0.0, tokens)
+        middle, half = self.context + 1.0, max(self.cached - self.context, 0.5)
+        return attention.seen(middle - half, middle + half)
 
     def takes_part(self, layer: Layer) -> bool:
         """Whether a step passes a group of layers: an encoder is done when a decoder writes."""

@@ -207,6 +207,26 @@ class ExpertsSpec(FileModel):
         return layer >= self.dense_layers and (layer + 1) % self.every == 0
 
 
+class WindowSpec(FileModel):
+    """Window of attention: each token sees the last ones (sliding window), or those of its chunk; the size alone will do."""
+
+    size: PositiveInt = Field(description="tokens that a token sees at most, itself included")
+    pattern: Annotated[tuple[Literal["local", "global"], ...], BeforeValidator(_listed)] = Field(
+        ("local",), min_length=1, description="kinds of successive layers, repeated to the last: local sees the window, global all tokens"
+    )
+    chunked: bool = Field(False, description="whether windows are consecutive chunks of a sample (Llama 4) instead of sliding")
+    global_rotary: bool = Field(True, description="whether global layers rotate queries and keys; those of Llama 4 do not (NoPE)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, data: Any) -> Any:
+        return {"size": data} if isinstance(data, int) else data
+
+    def at(self, layer: int) -> bool:
+        """Whether a layer (from 0) sees the window only."""
+        return self.pattern[layer % len(self.pattern)] == "local"
+
+
 class EncoderSpec(FileModel):
     """Encoder whose outputs every layer of the decoder attends to."""
 
@@ -278,6 +298,8 @@ class TransformerSpec(_Sourced):
     mlp_bias: bool | None = Field(None, description="the same of the MLP alone; `biases` where absent")
     head_bias: bool | None = Field(None, description="the same of the product with the vocabulary; only a masked head's where absent")
     causal: bool = Field(True, description="whether a token sees only those before it")
+    window: WindowSpec | None = Field(None, description="sliding window or chunks of attention; all tokens are seen where absent")
+    attention_sinks: bool = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
     final_norm: bool = Field(True, description="whether a norm follows the last layer")
     embedding_norm: bool = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
@@ -367,6 +389,8 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield f"heads: hidden = {spec.hidden} is not a multiple of heads = {spec.heads}; give head_dim"
     if spec.heads % kv_heads:
         yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
+    if spec.latent and spec.attention_sinks:
+        yield "attention_sinks: sinks are modelled without latent attention"
     if spec.latent and spec.encoder:
         yield "latent: latent attention is modelled without an encoder"
     if spec.experts and not any(spec.experts.at(i) for i in range(spec.layers)):
@@ -376,6 +400,7 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     if spec.task == "training" and spec.dtype == "int8":
         yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
     yield from _contradictions_of_types(spec)
+    yield from _contradictions_of_window(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
 
@@ -405,6 +430,18 @@ def _contradictions_of_width(spec: TransformerSpec) -> Iterator[str]:
 def _writes(spec: TransformerSpec) -> bool:
     """Whether a model writes tokens one after the other, so that it keeps keys and values."""
     return spec.image is None and spec.causal and spec.head == "language"
+
+
+def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
+    window = spec.window
+    if window is None:
+        return
+    if spec.encoder or not spec.causal:
+        yield "window: windows are supported for causal decoders without an encoder only; leave it out"
+    if not any(window.at(i) for i in range(spec.layers)):
+        yield f"window: the pattern makes none of {spec.layers} layers local; leave it out"
+    if not window.global_rotary and spec.positions != "rotary":
+        yield f"window: global_rotary = false needs positions: rotary, got {spec.positions}"
 
 
 def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
@@ -485,11 +522,18 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
     """Layers of an encoder or decoder, at their `places` in the model; those alike that follow each other are one group."""
     cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
     listed = listed_layers(spec.wide_layers)
-    kinds = [(spec.experts is not None and spec.experts.at(i), place in listed.layers) for i, place in enumerate(places)]
+    kinds = [
+        (
+            spec.experts is not None and spec.experts.at(i),
+            place in listed.layers,
+            spec.window is not None and spec.window.at(i),
+        )
+        for i, place in enumerate(places)
+    ]
     groups = [list(same) for _, same in itertools.groupby(range(len(places)), key=kinds.__getitem__)]
 
-    def parts(routed: bool, wide: bool) -> tuple[Part, ...]:
-        found = (_attention(spec, causal=causal), *cross, _feed_forward(spec, routed))
+    def parts(routed: bool, wide: bool, local: bool) -> tuple[Part, ...]:
+        found = (_windowed(spec, _attention(spec, causal=causal), local), *cross, _feed_forward(spec, routed))
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     return tuple(
@@ -523,7 +567,17 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False) -> P
         qkv_bias=spec.qkv_bias,
         norm_vectors=norms,
     )
-    return replace(part, vectors=part.vectors + _qk_norm(spec, part))
+    return replace(part, vectors=part.vectors + _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0))
+
+
+def _windowed(spec: TransformerSpec, part: Part, local: bool) -> Part:
+    """The attention of a local or global layer."""
+    window, attention = spec.window, part.attention
+    if window is None or attention is None:
+        return part
+    if local:
+        return replace(part, attention=replace(attention, window=window.size, chunked=window.chunked))
+    return replace(part, attention=replace(attention, rotary=attention.rotary and window.global_rotary))
 
 
 def _qk_norm(spec: TransformerSpec, part: Part) -> int:

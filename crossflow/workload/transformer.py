@@ -37,6 +37,8 @@ class Matrix:
     experts : how many there are of it, one an expert; a token passes only some (1 for a matrix that every token passes).
     over : which tokens of a sample pass it.
     shared : whether another part on the same device holds its weights.
+    kv_heads, kv_head : of the outputs of a matrix cut by columns, heads of keys and values, of `kv_head` elements each: no rank
+        has a part of one, so that ranks repeat them where there are more ranks than heads. [1]
     """
 
     name: str
@@ -47,11 +49,24 @@ class Matrix:
     experts: int = 1
     over: Over = "tokens"
     shared: bool = False
+    kv_heads: int = 0
+    kv_head: int = 0
 
     @property
     def parameters(self) -> int:
         """Parameters of all copies; none of a shared matrix."""
         return 0 if self.shared else self.experts * (self.k * self.n + (self.n if self.bias else 0))
+
+    def columns(self, ranks: Array) -> Array:
+        """Outputs of one of `ranks` ranks that share the matrix. [1]"""
+        if self.cut != "column":
+            return np.asarray(float(self.n))
+        divided = (self.n - self.kv_heads * self.kv_head) / ranks
+        return np.asarray(divided + np.ceil(self.kv_heads / ranks) * self.kv_head)
+
+    def share(self, ranks: Array) -> Array:
+        """Share of its parameters that one of `ranks` ranks holds. [1]"""
+        return 1.0 / ranks if self.cut == "row" else self.columns(ranks) / self.n
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +82,8 @@ class Attention:
     causal : whether a token sees only those before it.
     cross : whether keys and values come from the encoder.
     rotary : whether queries and keys are rotated by their positions.
+    window : tokens that a token sees at most, itself included; 0 for all before it. [1]
+    chunked : whether the window is a fixed block of the sample (chunked attention) rather than the last tokens (sliding window).
     """
 
     heads: int
@@ -78,10 +95,39 @@ class Attention:
     causal: bool = True
     cross: bool = False
     rotary: bool = False
+    window: int = 0
+    chunked: bool = False
+
+    def kv_heads_on(self, ranks: Array) -> Array:
+        """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
+        return np.ceil(self.kv_heads / ranks)
 
     def flops(self, tokens: float, seen: float) -> float:
-        """Operations of scores and of sums of values, where each of so many tokens sees so many, masked or not. [flop]"""
+        """Operations of scores and of sums of values, where each of so many tokens sees so many. [flop]"""
         return 2.0 * tokens * seen * self.heads * (self.query + self.value)
+
+    def seen(self, first: Array | float, last: Array | float) -> Array:
+        """Mean number of keys that the mask leaves to the queries between two positions of a sample. [1]
+
+        Positions are continuous, so that a causal mask leaves half of the keys (Dao et al. 2022); the exact sum has half a key more.
+        A sliding window w leaves min(i, w) keys at position i, chunks of w leave i mod w.
+        """
+        if not self.causal:
+            return np.asarray(last, dtype=float)
+        return (self._pairs(last) - self._pairs(first)) / (np.asarray(last) - first)
+
+    @property
+    def mask(self) -> str:
+        """The window as shapes of kernels name it, empty where there is none."""
+        return f"{'chunks of' if self.chunked else 'window'} {self.window}" if self.window else ""
+
+    def _pairs(self, tokens: Array | float) -> Array:
+        """Pairs of query and key that the mask leaves among the first `tokens` of a sample. [1]"""
+        if self.window and self.chunked:
+            chunks, rest = np.divmod(tokens, self.window)
+            return np.asarray((chunks * self.window**2 + rest**2) / 2.0)
+        width = np.minimum(self.window or np.inf, tokens)
+        return np.asarray(width * (tokens - width / 2.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +339,7 @@ class Transformer:
     def forward_flops(self, tokens: int | None = None) -> float:
         """Multiplications and additions of one sample's forward pass through the main model: all matrices, attention. [flop]
 
-        A causal mask leaves half of the scores to compute; here all are counted, as published counts do.
+        Of scores those count that mask and window leave: half of them under a causal mask.
         """
         total = self.part_flops(self.embedding, self.layers[0].tokens if tokens is None else tokens)
         for layer in self.main:
@@ -306,10 +352,11 @@ class Transformer:
         passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens}
         total = 0.0
         for matrix in part.matrices:
-            routed = part.routing.active if part.routing and matrix.experts > 1 else 1
+            routed = part.routing.active * min(part.routing.kept, 1.0) if part.routing and matrix.experts > 1 else 1
             total += 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
         if part.attention:
-            total += part.attention.flops(tokens, self.memory_tokens if part.attention.cross else tokens)
+            seen = self.memory_tokens if part.attention.cross else float(part.attention.seen(0.0, tokens))
+            total += part.attention.flops(tokens, seen)
         return total
 
 
@@ -338,10 +385,10 @@ def self_attention(
     first = (
         (
             Matrix(name="query", k=width, n=heads * d, cut="column", bias=qkv),
-            Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory"),
+            Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory", kv_heads=kv, kv_head=2 * d),
         )
         if cross
-        else (Matrix(name="query_key_value", k=width, n=(heads + 2 * kv) * d, cut="column", bias=qkv),)
+        else (Matrix(name="query_key_value", k=width, n=(heads + 2 * kv) * d, cut="column", bias=qkv, kv_heads=kv, kv_head=2 * d),)
     )
     return Part(
         type="attention",

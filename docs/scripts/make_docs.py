@@ -182,6 +182,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Workloads: `model: lstm`", workloads.LstmSpec, None),
         ("Workloads: `model: gemm`", workloads.GemmSpec, None),
         ("Workloads: `model: transformer`", workloads.TransformerSpec, None),
+        ("`window` of a transformer (the size alone will do)", workloads.WindowSpec, None),
         ("`latent` of a transformer", workloads.LatentSpec, None),
         ("`experts` of a transformer", workloads.ExpertsSpec, None),
         ("`encoder` of a transformer", workloads.EncoderSpec, None),
