@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from lags import by_slot, travelling
 
 from crossflow.engine import run_tasks
 from crossflow.parallel.schedules import pipeline_order
@@ -26,15 +27,19 @@ def slots(schedule, stages, chunks, microbatches):
 
 
 def ends_of(forward, backward, transfer=0.0, **shape):
-    """One point, from numbers a chunk; the times at which stages end."""
-    f, b = (np.array(times, dtype=float)[:, None] for times in (forward, backward))
-    shape = {"chunks": len(forward) // shape["stages"], **shape}
-    return pipeline_ends(f, b, np.array([float(transfer)]), **shape)[:, 0]
+    """One point, from numbers a chunk, and of a boundary or of all; the times at which stages end."""
+    f, b, late = (np.broadcast_to(np.array(times, dtype=float), len(forward))[:, None] for times in (forward, backward, transfer))
+    shape = {"chunks": len(forward) // shape["stages"], "schedule": "1f1b", **shape}
+    return pipeline_ends(f, b, travelling(made(**shape), late), **shape)[:, 0]
+
+
+def made(stages, microbatches, chunks=1, schedule="1f1b"):
+    return pipeline_order(schedule, stages, chunks, microbatches)
 
 
 def by_events(forward, backward, transfer, stages, microbatches, schedule):
     """The same by the event engine: slots are tasks of their stages, transfers tasks of a resource each."""
-    chunks = len(forward) // stages
+    chunks, transfer = len(forward) // stages, np.broadcast_to(transfer, len(forward)).tolist()
     names = [(kind, chunk * stages + stage, batch) for stage, (kind, chunk, batch) in slots(schedule, stages, chunks, microbatches)]
     task = {name: i for i, name in enumerate(names)}
     durations = [(forward if kind == "F" else backward)[virtual] for kind, virtual, _ in names]
@@ -47,7 +52,7 @@ def by_events(forward, backward, transfer, stages, microbatches, schedule):
         if source is None or source[1] == virtual or stages == 1:
             after.append(() if source is None else (task[source],))
             continue
-        durations.append(transfer)
+        durations.append(transfer[max(virtual, source[1])])
         resources.append(("wire", len(durations)))
         after.append((len(durations) - 1,))
     moving = [(kind, virtual, batch) for kind, virtual, batch in names if virtual != (0 if kind == "F" else len(forward) - 1)]
@@ -58,7 +63,7 @@ def by_events(forward, backward, transfer, stages, microbatches, schedule):
 
 @st.composite
 def pipelines(draw, longest=60):
-    """Stages, chunks, microbatches; durations alike, nearly alike, whole numbers, or anything; transfers, or none."""
+    """Stages, chunks, microbatches; durations alike, nearly alike, whole numbers, or anything; transfers alike, none, or each another."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     stages, chunks = int(rng.integers(1, 7)), int(rng.choice([1, 1, 2, 3]))
     microbatches = int(rng.integers(1, max(longest // stages, 2))) * stages if chunks > 1 else int(rng.integers(1, longest))
@@ -72,7 +77,8 @@ def pipelines(draw, longest=60):
         f, b = rng.uniform(0.1, 3, count), rng.uniform(0.1, 3, count)
     elif kind == 4:
         f[[0, -1]] += rng.random(2) * rng.choice([1e-6, 1e-3, 1.0])
-    return f, b, float(rng.choice([0.0, 1e-3, 0.1, 2.0]) * rng.random()), {"stages": stages, "microbatches": microbatches}
+    transfer = rng.choice([0.0, 1e-3, 0.1, 2.0]) * (rng.random(count) if rng.random() < 0.5 else rng.random())
+    return f, b, transfer, {"stages": stages, "microbatches": microbatches}
 
 
 # -------------------------------------------------------------------------------------------- orders
@@ -150,8 +156,9 @@ def test_ends_are_those_of_the_event_engine(case, schedule):
 
 def walked(f, b, transfer, stages, microbatches):
     """Every slot walked."""
-    walk = pipeline.walk_of(pipeline_order("1f1b", stages, len(f) // stages, microbatches))
-    ends = pipeline.slot_ends(walk, np.concatenate([f, b])[:, None], np.array([transfer]))
+    order, durations = pipeline_order("1f1b", stages, len(f) // stages, microbatches), np.concatenate([f, b])[:, None]
+    walk = pipeline.walk_of(order)
+    ends = pipeline.slot_ends(walk, durations, by_slot(order, np.broadcast_to(transfer, len(f))[:, None], durations))
     return ends[[mine[-1] for mine in walk.stages], 0]
 
 
@@ -201,9 +208,10 @@ def test_arrays_and_plain_numbers_agree(shape, transfer, monkeypatch):
     rng = np.random.default_rng(3)
     f, b = rng.uniform(0.1, 2.0, (2, stages * chunks, 5))
     given = {"stages": stages, "chunks": chunks, "microbatches": microbatches, "schedule": "1f1b"}
-    plain = pipeline_ends(f, b, np.full(5, transfer), **given)
+    late = travelling(made(**given), transfer * rng.random((len(f), 5)))
+    plain = pipeline_ends(f, b, late, **given)
     monkeypatch.setattr(pipeline, "PLAIN", 0)
-    np.testing.assert_array_equal(pipeline_ends(f, b, np.full(5, transfer), **given), plain)
+    np.testing.assert_array_equal(pipeline_ends(f, b, late, **given), plain)
 
 
 @settings(max_examples=30)
@@ -211,16 +219,19 @@ def test_arrays_and_plain_numbers_agree(shape, transfer, monkeypatch):
 def test_points_do_not_mix(case, n):
     f, b, transfer, shape = case
     rng = np.random.default_rng(n)
-    stretch = rng.uniform(0.5, 2.0, (len(f), n))
-    many = pipeline_ends(f[:, None] * stretch, b[:, None] * stretch, np.full(n, transfer), chunks=len(f) // shape["stages"], **shape)
+    stretch, apart = rng.uniform(0.5, 2.0, (2, len(f), n))
+    shape = {**shape, "chunks": len(f) // shape["stages"]}
+    late = travelling(made(**shape), np.broadcast_to(transfer, len(f))[:, None] * apart)
+    many = pipeline_ends(f[:, None] * stretch, b[:, None] * stretch, late, **shape)
     for i in range(n):
-        np.testing.assert_allclose(many[:, i], ends_of(f * stretch[:, i], b * stretch[:, i], transfer, **shape), rtol=2e-9)
+        np.testing.assert_allclose(many[:, i], ends_of(f * stretch[:, i], b * stretch[:, i], transfer * apart[:, i], **shape), rtol=2e-9)
 
 
 @pytest.mark.parametrize("points", [1, 2000])
 @pytest.mark.parametrize(("time", "transfer"), [(np.inf, 0.0), (1.0, np.inf)])
 def test_without_bandwidth_a_pipeline_never_ends(points, time, transfer):
-    found = pipeline_ends(np.full((4, points), time), np.ones((4, points)), np.full(points, transfer), stages=4, microbatches=32)
+    late = travelling(made(stages=4, microbatches=32), np.full(points, transfer))
+    found = pipeline_ends(np.full((4, points), time), np.ones((4, points)), late, stages=4, microbatches=32)
     assert np.isposinf(found).all()
 
 
@@ -228,28 +239,26 @@ def test_without_bandwidth_a_pipeline_never_ends(points, time, transfer):
 def test_a_service_waits_for_nothing_to_come_back(schedule, chunks):
     """Only forward passes: one after the other once the first has arrived, however long transfers take."""
     p, m, time, transfer = 4, 24, 1.0, 0.7
-    ends = pipeline_ends(
-        np.full((p * chunks, 1), time), None, np.array([transfer]), stages=p, microbatches=m, chunks=chunks, schedule=schedule
-    )
+    late = travelling(made(p, m, chunks, schedule), np.array([transfer]))
+    ends = pipeline_ends(np.full((p * chunks, 1), time), None, late, stages=p, microbatches=m, chunks=chunks, schedule=schedule)
     first = np.arange(p) * (time + transfer)
     if chunks == 1:
         np.testing.assert_allclose(ends[:, 0], first + m * time)
     else:  # a round of the first chunk is shorter than the way to the second
-        back = pipeline_ends(
-            np.full((p * chunks, 1), time), np.zeros((p * chunks, 1)), np.array([transfer]), stages=p, microbatches=m, chunks=chunks
-        )
+        back = pipeline_ends(np.full((p * chunks, 1), time), np.zeros((p * chunks, 1)), late, stages=p, microbatches=m, chunks=chunks)
         assert (ends < back).all()
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("1f1b", 2), ("1f1b", 3)])
 @pytest.mark.parametrize("microbatches", [4, 36, 400])
 def test_long_services_are_walked_ones(schedule, chunks, microbatches):
-    """Closed form and repetition, of uneven stages and one that takes no time, are the walk through every slot."""
+    """Closed form and repetition, of uneven stages and boundaries and one that takes no time, are the walk through every slot."""
     p, n = 4, 5
     rng = np.random.default_rng(chunks)
-    forward, transfer = rng.uniform(0.0, 2.0, (p * chunks, n)), rng.uniform(0.0, 1.0, n)
-    forward[:, 1], forward[2, 2], transfer[0] = 1.0, 0.0, 0.0
-    found = pipeline_ends(forward, None, transfer, stages=p, microbatches=microbatches, chunks=chunks, schedule=schedule)
-    walk = pipeline.walk_of(pipeline_order("gpipe", p, chunks, microbatches).forward_only)
-    ends = pipeline.slot_ends(walk, forward, transfer)
+    forward, transfer = rng.uniform(0.0, 2.0, (p * chunks, n)), rng.uniform(0.0, 1.0, (p * chunks, n))
+    forward[:, 1], forward[2, 2], transfer[:, 0] = 1.0, 0.0, 0.0
+    order = pipeline_order("gpipe", p, chunks, microbatches).forward_only
+    found = pipeline_ends(forward, None, travelling(order, transfer), stages=p, microbatches=microbatches, chunks=chunks, schedule=schedule)
+    walk = pipeline.walk_of(order)
+    ends = pipeline.slot_ends(walk, forward, by_slot(order, transfer, forward))
     np.testing.assert_allclose(found, ends[[slots[-1] for slots in walk.stages]], rtol=1e-9)

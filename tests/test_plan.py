@@ -365,7 +365,7 @@ TABLES = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant"
 
 def groups(layout):
     """Groups of ranks by name, with those of every layer type's weights."""
-    names = ("tensor", "context", "expert", "stages", *(f"{kind}_tensor" for kind in TYPES))
+    names = ("tensor", "context", "expert", "ends", *(f"{kind}_tensor" for kind in TYPES))
     found = {name: getattr(layout, name) for name in names}
     for kind in TYPES:
         spread = layout.spread(kind)
@@ -429,9 +429,36 @@ def test_ranks_of_a_node_are_those_of_the_placement(seed, placement):
     apart = place({axis.name: axis.size for axis in plan.axes}, network)
     assert layout.tensor.per_node[0] == apart.route("tp").package_size
     assert layout.context.per_node[0] == apart.route("cp").package_size
-    assert (layout.stages.per_node[0] == 2) == (apart.route("pp").package_size > 1)
     sizes = {"tp": tp, "dp": dp * cp, "pp": pp}
     assert layout.spread("mlp").data.per_node[0] == place({block: sizes[block] for block in placement}, network).route("dp").package_size
+
+
+def ranks_of_stages(plan):
+    """Ranks of every stage, each in the same place as those that it sends to, shape (stages, ranks)."""
+    sizes = {"tp": plan.tp, "dp": plan.cp * plan.dp, "pp": plan.pp}
+    mesh = np.arange(plan.devices).reshape([sizes[block] for block in plan.placement[::-1]])
+    return np.moveaxis(mesh, plan.placement[::-1].index("pp"), 0).reshape(plan.pp, -1)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
+@pytest.mark.parametrize("seed", range(60))
+def test_stages_in_different_nodes_are_those_of_their_ranks(seed, placement):
+    """Of any two stages, neighbours or not, rank by rank; and of the first and the last one."""
+    node, _, (tp, cp, dp, pp) = random_mesh(seed)
+    plan = Plan(tp=tp, cp=cp, dp=dp, pp=pp, placement=placement)
+    layout, nodes = Layout.of([plan], np.array([float(dp)]), node), ranks_of_stages(plan) // node
+    first, last = np.triu_indices(pp, 1)
+    expected = (nodes[first] != nodes[last]).any(axis=1)
+    assert layout.crosses(first[:, None], last[:, None])[:, 0].tolist() == expected.tolist()
+    assert layout.ends.per_node[0] == (1 if pp == 1 or (nodes[0] != nodes[-1]).any() else 2)
+
+
+def test_stages_of_many_plans_lie_as_those_of_each():
+    found = [Plan(tp=tp, dp=dp, pp=8, placement=placement) for tp in (1, 2, 3) for dp in (1, 3, 4) for placement in PLACEMENTS]
+    first, last = (stages[:, None].astype(float) for stages in np.triu_indices(8, 1))
+    together = Layout.of(found, np.full(len(found), 12.0), 8).crosses(first, last)
+    each = [Layout.of([plan], np.array([12.0]), 8).crosses(first, last)[:, 0] for plan in found]
+    np.testing.assert_array_equal(together, np.stack(each, axis=1))
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from lags import travelling
 
 import crossflow
 from crossflow.errors import SpecError, StrategyError
@@ -23,7 +24,8 @@ def makespan(rule, p, m, forward=1.0, backward=1.0, weight=1.0):
     """Time of uniform slots; the backward pass has the weight gradient in it where the rule does not part them."""
     order = pipeline_order(rule, p, 1, m)
     times = [forward, backward, weight] if order.split else [forward, backward + weight]
-    return slot_ends(walk_of(order), np.repeat(times, order.rows)[:, None], np.zeros(1)).max()
+    durations = np.repeat(times, order.rows)[:, None]
+    return slot_ends(walk_of(order), durations, np.zeros_like(durations)).max()
 
 
 @pytest.fixture
@@ -187,7 +189,8 @@ def test_chunks_may_lie_as_a_v(written):
     text = "kind: schedule\nname: v\nchunks: [0, 1, 1, 0]\norder:\n  - F0 F0.1 B0.1 B0\n  - F0 F0.1 B0.1 B0\n"
     order = read_order(written(text))
     assert order.chains == ((0, 1, 3, 2),)
-    ends = pipeline_ends(np.ones((4, 1)), np.ones((4, 1)), np.full(1, 0.5), stages=2, chunks=2, microbatches=1, schedule=str(written(text)))
+    late = travelling(order, np.full(1, 0.5))
+    ends = pipeline_ends(np.ones((4, 1)), np.ones((4, 1)), late, stages=2, chunks=2, microbatches=1, schedule=str(written(text)))
     assert ends[:, 0].tolist() == [8 + 4 * 0.5, 7 + 3 * 0.5]
 
 

@@ -151,18 +151,19 @@ def path_time(size: Array, path: Path) -> Array:
     return np.asarray(np.maximum(np.minimum(full, path.small_base + size * path.small_per_byte), path.floor))
 
 
-def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, whole_nodes: bool | None = None) -> Path:
+def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, whole_nodes: bool | None = None, racks: bool = False) -> Path:
     """Path of a collective over `ranks` devices, `ranks_per_node` of them in each node.
 
     `whole_nodes` says that the other devices of the nodes take part in other groups of the same job, so that every
     device has its share of the network to itself; where None, a group of fewer ranks than a node has devices runs alone.
+    `racks` says that `ranks_per_node` counts the ranks of a rack on NVL72 too; otherwise ranks fill one rack after another there.
     """
     if ranks < 2:
         return Path(per_byte=ZERO, base=ZERO)
-    if ranks_per_node >= ranks or (fabric.intra == "nvl72" and ranks <= fabric.devices_per_node):
+    in_node = ranks_per_node if racks or fabric.intra != "nvl72" else min(ranks, fabric.devices_per_node)
+    if in_node >= ranks:
         found = _inside(fabric, collective, ranks)
     else:
-        in_node = fabric.devices_per_node if fabric.intra == "nvl72" else ranks_per_node
         whole = in_node >= fabric.devices_per_node if whole_nodes is None else whole_nodes
         found = _between(fabric, collective, ranks, in_node, whole)
     return found if collective == "send_recv" else replace(found, floor=fabric.parameters.launch)

@@ -18,7 +18,7 @@ from crossflow.architecture import Architecture, NetworkSpec, Port
 from crossflow.arrays import Array
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import direct_time, fabric_time
-from crossflow.mapping import AxisRoute, Placement, level_bandwidths
+from crossflow.mapping import AxisRoute, Network, Placement, level_bandwidths
 from crossflow.program import Message
 
 ANY_TO_ANY = ("switch", "fully-connected")
@@ -83,20 +83,35 @@ def axis_time(
     collective: str, size: Array, axis: str, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
 ) -> Array:
     """Time of a collective of `size` bytes, shape (n,) or (1,), along one axis of a placed mesh. [s]"""
+    adjacent = placement.strides.get(axis, 1) == 1
     route = placement.route(axis)
+    return route_time(collective, size, route, placement.network, network, architecture, devices_per_node, adjacent=adjacent)
+
+
+def route_time(
+    collective: str,
+    size: Array,
+    route: AxisRoute,
+    wires: Network,
+    network: NetworkSpec,
+    architecture: Architecture,
+    devices_per_node: int,
+    *,
+    adjacent: bool,
+) -> Array:
+    """The same along a route over the `wires` of a network; `adjacent` where its ranks are neighbouring devices. [s]"""
     if network.intra.fabric in PLACED and (network.inter.fabric in PLACED or not route.crosses):
-        return _ideal_time(collective, size, route, placement, architecture)
+        return _ideal_time(collective, size, route, wires, architecture)
     if network.intra.fabric in DIRECT and not route.crosses and route.size < devices_per_node:
         return direct_time(collective, size, route, network, architecture)
-    adjacent = placement.strides[axis] == 1
     return fabric_time(collective, size, route, network, architecture, devices_per_node, adjacent=adjacent)
 
 
-def _ideal_time(collective: str, size: Array, route: AxisRoute, placement: Placement, architecture: Architecture) -> Array:
+def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture) -> Array:
     """Alpha-beta time on links that reach their rate: flat over all ranks, or package by package, whichever is faster."""
     intra, inter = architecture.intra or NO_PORT, architecture.inter or NO_PORT
     inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
-    package_any, cluster_any = (level.kind in ANY_TO_ANY for level in (placement.network.package, placement.network.cluster))
+    package_any, cluster_any = (level.kind in ANY_TO_ANY for level in (wires.package, wires.cluster))
     if not route.crosses:
         return collectives.best(collective, size, route.size, inside, route.hops * intra.latency, package_any)
     latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)

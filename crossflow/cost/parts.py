@@ -12,12 +12,12 @@ import numpy as np
 from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
-from crossflow.cost.network import SWITCHED, axis_time
+from crossflow.cost.network import SWITCHED, route_time
 from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
-from crossflow.mapping import place, wired
+from crossflow.mapping import pair_route, place, wired
 from crossflow.parallel.kernels import PHASES, Kernels
-from crossflow.parallel.layout import Group, Layout
+from crossflow.parallel.layout import Group, Layout, Pair
 from crossflow.software import SoftwareStack
 from crossflow.workload.formats import DTYPE_BYTES
 
@@ -191,14 +191,14 @@ class Wires:
         return fabric_of(self.network, self.architecture, self.node)
 
     @functools.cached_property
-    def _paths(self) -> dict[tuple[str, int, int], Path]:
+    def _paths(self) -> dict[tuple[str, int, int, bool], Path]:
         return {}
 
-    def path(self, collective: str, ranks: int, per_node: int) -> Path:
+    def path(self, collective: str, ranks: int, per_node: int, *, racks: bool = False) -> Path:
         """Path of a collective among the ranks of nodes in which every device is busy, worked out once."""
-        key = (collective, ranks, per_node)
+        key = (collective, ranks, per_node, racks)
         if key not in self._paths:
-            self._paths[key] = path(self.fabric, collective, ranks, per_node, whole_nodes=True)
+            self._paths[key] = path(self.fabric, collective, ranks, per_node, whole_nodes=True, racks=racks)
         return self._paths[key]
 
     def time(self, collective: str, size: Array, group: Group) -> Array:
@@ -220,14 +220,15 @@ class Wires:
             return np.zeros(sizes.shape)
         if self.network.intra.fabric not in SWITCHED:
             return self._placed(collective, sizes, group)
+        racks = isinstance(group, Pair)  # whose ranks are looked up one by one
         if len(group.kinds) == 1:
             ranks, per_node, _ = group.kinds[0]
-            time = path_time(sizes, self.path(collective, ranks, per_node))
+            time = path_time(sizes, self.path(collective, ranks, per_node, racks=racks))
             return np.asarray(np.where(sizes > 0, time, 0.0))
         result = np.zeros(sizes.shape)
         for ranks, per_node, members in group.kinds:
             if ranks > 1:
-                found = self.path(collective, ranks, per_node)
+                found = self.path(collective, ranks, per_node, racks=racks)
                 chosen = Path(**{name: _at(getattr(found, name), members) for name in PATH})
                 mine = sizes[..., members]
                 result[..., members] = np.where(mine > 0, path_time(mine, chosen), 0.0)
@@ -236,15 +237,21 @@ class Wires:
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
         """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""
         result = np.zeros(sizes.shape)
-        for stride, extent, devices, members in group.places:
+        for (stride, extent, devices, *pair), members in group.places:
             if extent < 2:
                 continue
             axes = (("inner", stride), ("group", extent), ("outer", devices // (stride * extent)))
             node = min(self.node, devices)
-            around = extent == group.size[members[0]]  # a ring; a pipeline's transfer is between two of its ranks
-            chains = ("group",) if collective == "send_recv" and not (around and extent > 2) else ()
-            placement = place(axes, wired(self.network, node, devices // node), chains=chains)
-            time = axis_time(collective, sizes, "group", placement, self.network, self.architecture, node)
+            network = wired(self.network, node, devices // node)
+            if pair:
+                per_node, first, last = pair
+                route = pair_route(place(axes, network, chains=("group",)), "group", (first, last), inside=per_node > 1)
+                adjacent = stride * (last - first) == 1
+            else:
+                # Transfers of a ring go round; those of two ranks go there and back.
+                placement = place(axes, network, chains=("group",) if collective == "send_recv" and extent == 2 else ())
+                route, adjacent = placement.route("group"), placement.strides["group"] == 1
+            time = route_time(collective, sizes, route, network, self.network, self.architecture, node, adjacent=adjacent)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
 

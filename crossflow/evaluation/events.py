@@ -28,9 +28,9 @@ from crossflow.parallel.kernels import PHASES
 from crossflow.parallel.layout import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step import Machine
+from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
 from crossflow.step.passes import optimizer_costs
-from crossflow.step.slots import handovers
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.workload.job import Job
@@ -220,9 +220,10 @@ def _messages(case: _Case) -> Iterator[Found]:
         for size, count in zip(shared.size[:, 0].tolist(), often.tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)
     microbatches = int(layout.microbatches[0])
-    ways = handovers(plan.schedule, plan.pp, plan.virtual_stages, microbatches)[: 1 + job.training]
-    handed = float(ways.sum()) * microbatches / float(layout.directions[0]) * case.ranks
-    counts = (handed, handed, 2.0 * case.ranks)
+    found = boundaries(plan.schedule, plan.pp, plan.virtual_stages, microbatches, training=job.training)
+    often = found.often.sum(axis=0) * microbatches / float(layout.directions[0]) * case.ranks
+    handed, outside = float(often.sum()), float(often @ layout.crosses(found.first, found.last)[:, 0])
+    counts = (handed - outside, outside, handed, 2.0 * case.ranks)
     for (collective, size_, group), count in zip(task.between.each(layout), counts, strict=True):
         yield from _message(runs_on, collective, float(size_[0]), group, count)
 

@@ -17,7 +17,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -48,8 +48,8 @@ class AxisRoute:
         [k g, (k + 1) g) stays inside one package. 1: all of it crosses packages. [1]
     crosses : bool
         Whether some edge leaves a package.
-    hops : int
-        Largest number of hops of one edge. [1]
+    package_hops, cluster_hops : int
+        Largest number of hops of one edge inside a package, and of one that leaves it; 0 where there is none. [1]
     package_sharing, cluster_sharing : float
         Largest number of this axis's edges on one directed physical link inside packages, and between them; 0 where
         unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
@@ -61,11 +61,17 @@ class AxisRoute:
     size: int
     package_size: int
     crosses: bool
-    hops: int
+    package_hops: int
+    cluster_hops: int
     package_sharing: float
     cluster_sharing: float
     package_degree: int
     cluster_degree: int
+
+    @property
+    def hops(self) -> int:
+        """Largest number of hops of one edge. [1]"""
+        return max(self.package_hops, self.cluster_hops)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +118,16 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class _Span:
-    """An axis in its place of the walk: its ring is base, base + stride, ..., below base + stride * size."""
+    """An axis in its place of the walk: its ring is base, base + stride, ..., below base + stride * size.
+
+    `only` is set where shards do not pass data on in turn, but one shard sends to one other.
+    """
 
     name: str
     size: int
     stride: int
     chain: bool
+    only: tuple[int, int] | None = None
 
     @property
     def end(self) -> int:
@@ -240,6 +250,43 @@ def effective_bandwidth(
     return np.minimum(*level_bandwidths(route, package_bandwidth, cluster_bandwidth))
 
 
+def pair_route(placement: Placement, name: str, shards: tuple[int, int], *, inside: bool) -> AxisRoute:
+    """Route from one shard of a chain to another, between ranks of one package or between packages.
+
+    Neighbours share links with all other neighbours of the chain, which send at the same time; other shards are alone.
+
+    Parameters
+    ----------
+    shards : tuple of int
+        The one that sends, and the one that receives.
+    inside : bool
+        Whether the two lie in one package. One route may have edges of both kinds.
+    """
+    chain, first, other = placement.route(name), *shards
+    size = max(chain.package_size, 2) if inside else 2
+    pair = replace(chain, size=size) if other - first == 1 else _lone_route(placement, name, shards)
+    if inside:
+        return replace(pair, package_size=pair.size, crosses=False, cluster_hops=0, cluster_sharing=0.0)
+    return replace(pair, package_size=1, crosses=True, package_hops=0, package_sharing=0.0)
+
+
+@lru_cache(maxsize=1024)
+def _lone_route(placement: Placement, name: str, shards: tuple[int, int]) -> AxisRoute:
+    """Route from one shard to another that are the only ones to send, its edges counted at both levels."""
+    spans = _spans(placement.axes, placement.order, placement.chains)
+    lone = [replace(span, only=shards) for span in spans if span.name == name]
+    inside = _counted_inside(lone, spans, placement.network, placement.network.cluster.nodes)
+    outside = _counted_between(lone, spans, placement.network)
+    return replace(
+        placement.route(name),
+        size=2,
+        package_hops=inside.hops[0],
+        cluster_hops=outside.hops[0],
+        package_sharing=inside.sharing[0],
+        cluster_sharing=outside.sharing[0],
+    )
+
+
 def _shared(bandwidth: ArrayLike, degree: int, sharing: float) -> NDArray[np.float64]:
     device = np.asarray(bandwidth, np.float64)
     return device / (degree * sharing) if sharing else np.full_like(device, np.inf)
@@ -295,7 +342,8 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
         routes[span.name] = _route(
             span,
             network,
-            hops=max(package.hops[i], cluster.hops[i]),
+            package_hops=package.hops[i],
+            cluster_hops=cluster.hops[i],
             package_sharing=package.sharing[i],
             cluster_sharing=cluster.sharing[i],
         )
@@ -309,13 +357,22 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
     )
 
 
-def _route(span: _Span, network: Network, *, hops: int = 0, package_sharing: float = 0.0, cluster_sharing: float = 0.0) -> AxisRoute:
+def _route(
+    span: _Span,
+    network: Network,
+    *,
+    package_hops: int = 0,
+    cluster_hops: int = 0,
+    package_sharing: float = 0.0,
+    cluster_sharing: float = 0.0,
+) -> AxisRoute:
     return AxisRoute(
         name=span.name,
         size=span.size,
         package_size=_package_size(span, network.package.nodes),
         crosses=_crosses(span, network.package.nodes),
-        hops=hops,
+        package_hops=package_hops,
+        cluster_hops=cluster_hops,
         package_sharing=package_sharing,
         cluster_sharing=cluster_sharing,
         package_degree=network.package.degree,
@@ -367,10 +424,13 @@ def _package_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
     if package == 1 or (aligned and network.package.kind in {"switch", "fully-connected"}):
         return _closed_form(network.package, inside)
     # Packages that look alike are counted once.
-    packages = 1 if aligned else network.cluster.nodes
-    nodes = walk(network.package, _package_spans(spans, package))
-    edges = [_inside_edges(span, nodes, packages) for span in spans]
-    return _counted(network.package, edges, copies=packages, senders=1)
+    return _counted_inside(spans, spans, network, 1 if aligned else network.cluster.nodes)
+
+
+def _counted_inside(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network, packages: int) -> _Usage:
+    """Usage of the links inside packages by some axes of a layout, counted edge by edge in the first `packages`."""
+    nodes = walk(network.package, _package_spans(spans, network.package.nodes))
+    return _counted(network.package, [_inside_edges(span, nodes, packages) for span in some], copies=packages, senders=1)
 
 
 def _cluster_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
@@ -379,13 +439,18 @@ def _cluster_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
     own_links = cluster.kind == "switch" or (cluster.kind == "fully-connected" and package == 1)
     if not any(crosses) or (own_links and _aligned(spans, package)):
         return _closed_form(cluster, crosses)
+    return _counted_between(spans, spans, network)
+
+
+def _counted_between(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network) -> _Usage:
+    """Usage of the links between packages by some axes of a layout, counted edge by edge."""
+    package, cluster = network.package.nodes, network.cluster
     if cluster.kind == "switch":
         # Ports belong to devices, not to packages: a switch of as many nodes as there are devices.
-        edges = [_crossing_edges(span, np.arange(network.devices), package) for span in spans]
+        edges = [_crossing_edges(span, np.arange(network.devices), package) for span in some]
         return _counted(Topology(kind="switch", nodes=network.devices), edges, copies=1, senders=1)
     nodes = np.repeat(walk(cluster, _cluster_spans(spans, package)), package)
-    edges = [_crossing_edges(span, nodes, package) for span in spans]
-    return _counted(cluster, edges, copies=1, senders=package)
+    return _counted(cluster, [_crossing_edges(span, nodes, package) for span in some], copies=1, senders=package)
 
 
 def _inside_edges(span: _Span, nodes: Ints, packages: int) -> Edges:
@@ -409,6 +474,10 @@ def _crossing_edges(span: _Span, nodes: Ints, package: int) -> Edges:
 def _edges(span: _Span, ranks: int) -> tuple[Ints, Ints]:
     """Logical ranks at both ends of the axis's edges that start below `ranks`."""
     source = np.arange(ranks)
+    if span.only is not None:
+        first, other = span.only
+        source = source[source // span.stride % span.size == first]
+        return source, source + (other - first) * span.stride
     last = source // span.stride % span.size == span.size - 1
     if span.chain:
         source, last = source[~last], last[~last]

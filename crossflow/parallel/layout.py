@@ -20,8 +20,7 @@ class Group:
     Attributes
     ----------
     size, per_node : how many, and how many of them share a node. [1]
-    stride, extent, devices : how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart; of the two
-        neighbours in a pipeline `extent` is all its stages. [1]
+    stride, extent, devices : how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart. [1]
     """
 
     size: Array
@@ -41,14 +40,27 @@ class Group:
         return tuple((ranks, per_node, members) for (ranks, per_node), members in _different(self.size, self.per_node))
 
     @functools.cached_property
-    def places(self) -> tuple[tuple[int, int, int, Index], ...]:
-        """The same by how they lie: stride, extent, devices, and the points."""
-        found = _different(self.stride, self.extent, self.devices)
-        return tuple((stride, extent, devices, members) for (stride, extent, devices), members in found)
+    def places(self) -> list[tuple[tuple[int, ...], Index]]:
+        """The same by how they lie: stride, extent and devices, and the points."""
+        return _different(self.stride, self.extent, self.devices)
 
-    def at(self, members: Index) -> Group:
-        """Some of the points."""
-        return Group(**{field.name: getattr(self, field.name)[members] for field in fields(self)})
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pair(Group):
+    """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages.
+
+    Attributes
+    ----------
+    first, last : the two stages; 0 and 1 stand for any two neighbours. [1]
+    """
+
+    first: Array
+    last: Array
+
+    @functools.cached_property
+    def places(self) -> list[tuple[tuple[int, ...], Index]]:
+        """The same with the ranks that share a node, and the two stages."""
+        return _different(self.stride, self.extent, self.devices, self.per_node, self.first, self.last)
 
 
 def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
@@ -313,11 +325,57 @@ class Layout:
         )
 
     @functools.cached_property
-    def stages(self) -> Group:
-        """Neighbouring stages of a pipeline, as a pair."""
+    def neighbours(self) -> tuple[Pair, Pair]:
+        """Neighbouring stages of a pipeline that lie in one node, and that lie in different ones."""
+        none, every = np.zeros_like(self.pp), np.ones_like(self.pp)
+        return self._pair(none, every, none > 0), self._pair(none, every, every > 0)
+
+    @functools.cached_property
+    def ends(self) -> Pair:
+        """First and last stage of a pipeline."""
+        first, last = np.zeros_like(self.pp), self.pp - 1.0
+        return self._pair(first, last, self.crosses(first, last))
+
+    def jump(self, first: int, last: int, crosses: Mask, members: Index) -> Pair:
+        """Two stages of some points, which lie in different nodes where it `crosses`; other points have no pair."""
+        every = np.ones_like(self.pp)
+        there, far = np.zeros(len(self), dtype=bool), np.zeros(len(self), dtype=bool)
+        there[members], far[members] = True, crosses
+        pair = self._pair(first * every, last * every, far)
+        return replace(pair, size=np.where(there, pair.size, 1.0), extent=np.where(there, pair.extent, 1.0))
+
+    def _pair(self, first: Array, last: Array, crosses: Mask) -> Pair:
+        size = np.minimum(self.pp, 2.0)
+        return Pair(
+            size=size, per_node=np.where(crosses, 1.0, size), stride=self.strides["pp"], devices=self.devices, extent=self.pp,
+            first=first, last=last,
+        )  # fmt: skip
+
+    def crosses(self, first: Array, last: Array, members: Index | slice = slice(None)) -> Mask:
+        """Whether a message between two stages leaves a node, for some of the points, shape (..., members).
+
+        Each rank of a stage sends to the rank in the same place of the other. All of these messages stay inside nodes if all devices
+        from the first rank of the earlier stage to the last rank of the later one share a node, in every pipeline.
+
+        Parameters
+        ----------
+        first, last : numbers of the earlier and the later stage, shape (..., members) or (..., 1). [1]
+        """
+        stride, whole, turns = (values[members] for values in self._pipelines)
+        low, high = stride * first, stride * (last + 1.0) - 1.0
+        found = low // self.node != high // self.node
+        for turn in range(1, int(turns.max())):
+            begin = whole * (turn % turns)
+            found |= (low + begin) // self.node != (high + begin) // self.node
+        return np.asarray(found)
+
+    @functools.cached_property
+    def _pipelines(self) -> tuple[Array, Array, Array]:
+        """Devices from a stage to the next, from a block of pipelines to the next, and blocks that lie differently in their nodes. [1]"""
         stride = self.strides["pp"]
-        per_node = np.minimum(self.group(stride, self.pp).per_node, 2.0)
-        return Group(size=np.minimum(self.pp, 2.0), per_node=per_node, stride=stride, devices=self.devices, extent=self.pp)
+        whole = stride * self.pp
+        turns = self.node / np.gcd(whole.astype(int), self.node)
+        return stride, whole, np.minimum(self.devices / whole, turns)
 
 
 def _types(plans: Sequence[Plan], name: str) -> dict[Type, Mask]:

@@ -99,10 +99,10 @@ def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
         mean = times_of(task.mean)
         times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
-    transfer, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
+    inside, outside, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
     return Steps(
         task=task, times=times, passes=_passes(task, times, layout, machine), state=_state(job, layout, machine, task.weights),
-        between=Between(transfer=transfer, whole=whole, tied=tied),
+        between=Between(transfer=np.stack([inside, outside]), whole=whole, tied=tied),
     )  # fmt: skip
 
 
@@ -215,12 +215,13 @@ def measured_optimizer(owned: Array, profile: Profile) -> Array:
 def between_measured(layout: Layout, machine: Machine, steps: Steps, handed: Array) -> tuple[Array, Array]:
     """Time of transfers between stages and of a tied table's sum in a step, and what of it was measured, of shape (n,). [s]
 
-    `handed` is how often stages hand over to another one, all ranks together.
+    `handed` are the transfers of all ranks inside nodes and between nodes, and the time of all of them with putting their parts
+    together, shape (3, n). [1], [1], [s]
     """
-    between = steps.between
-    known = [np.nan_to_num(machine.wires.measured(*one)) for one in steps.task.between.each(layout)]
+    near, far, time = handed
+    inside, outside, whole, tied = (np.nan_to_num(machine.wires.measured(*one)) for one in steps.task.between.each(layout))
     both = 2.0 * layout.tp * layout.cp * layout.dp  # ends of a pipeline that hold a tied table
-    return handed * (between.transfer + between.whole) + both * between.tied, handed * (known[0] + known[1]) + both * known[2]
+    return time + both * steps.between.tied, near * inside + far * outside + (near + far) * whole + both * tied
 
 
 def weights_measured(layout: Layout, machine: Machine, steps: Steps, profile: Profile) -> tuple[Array, Array]:

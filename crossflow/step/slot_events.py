@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.arrays import Array
+from crossflow.cost.profile import SCOPES
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
 from crossflow.step.outcome import Job, Machine
@@ -191,7 +192,7 @@ class StepPasses:
             self._at_once(made, row)
         self._copied(made, kind, row)
         made.units = max(made.units, made.data)
-        for name, time in self.transfer(self.handed(kind, row)):
+        for name, time in self.transfer(kind, row, self.handed(kind, row)):
             made.send(name, PIPELINE, time, -1)
         # What the host takes beyond is what is left of the slot.
         left = float(self.times(kind, row, 1.0 / slowest)) - made.units
@@ -209,7 +210,7 @@ class StepPasses:
 
     def _held(self, kind: int, row: int) -> float:
         """Time that a slot's stage would be held up by what it hands over on even links. [s]"""
-        return 0.0 if kind == WEIGHT else float((self.slots.hop - self.slots.flight)[0] * self.slots.hands[kind, row])
+        return 0.0 if kind == WEIGHT else float(self.slots.held[kind, row, 0])
 
     def handed(self, kind: int, row: int) -> float:
         """Time that a slot's stage is held up by what it hands over. [s]"""
@@ -220,10 +221,15 @@ class StepPasses:
         other = chain[chain.index(row) + (1 if kind == FORWARD else -1)]
         return held / float(self.link.rate(np.asarray(row % self.order.stages), np.asarray(other % self.order.stages)))
 
-    def transfer(self, time: float) -> Sends:
-        """Parts of what takes `time` [s] to hand over: the transfer itself, and parts put together where receivers do not keep them."""
-        each = [float(part[0]) for part in (self.steps.between.transfer, self.steps.between.whole)]
-        return tuple((name, time * part / sum(each)) for name, part in zip(("send_recv", "all_gather"), each, strict=True) if time)
+    def transfer(self, kind: int, row: int, time: float) -> Sends:
+        """Parts of what a slot takes `time` [s] to hand over: the transfer itself, and its parts put together where receivers need that."""
+        if not time:
+            return ()
+        handed = self.slots.handed
+        at = handed.boundaries.onwards[kind, row]
+        sent, gathered = float(handed.sent[at, 0]), float(handed.gathered[0])
+        name = f"{SCOPES[int(handed.crosses[at, 0])]} send_recv"
+        return (name, time * sent / (sent + gathered)), ("all_gather", time * gathered / (sent + gathered))
 
     def _copied(self, made: Laid, kind: int, row: int) -> None:
         """Activations, and shards of weights with their gradients, between the device and its host while the pass runs."""

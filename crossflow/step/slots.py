@@ -6,15 +6,14 @@ in closed form where pieces are alike (`crossflow.step.offload.flow`).
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
+from crossflow.parallel.layout import Layout
+from crossflow.step.handovers import Handed, handed_of
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Job, Machine
 from crossflow.step.passes import Steps, share_of
@@ -46,8 +45,9 @@ class Slots:
     busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, of a training step
         backward and, if apart, weight.
     final : time of the last slot with gradients of weights.
-    hands : how often a pass of a row hands over to another stage, forward and backward, shape (2, rows). [1]
-    hop, flight : time to hand over, and as far as no stage is held up by it, shape (n,).
+    handed : what passes hand over to other stages.
+    held, late : time that a row's stage is held up by what it hands over, and time that what a row receives travels while no stage
+        is held up, forward and backward, shape (2, rows, n).
     """
 
     forward_of: Array
@@ -65,16 +65,16 @@ class Slots:
     renewing: Array
     busy: Array
     final: Array
-    hands: Array
-    hop: Array
-    flight: Array
+    handed: Handed
+    held: Array
+    late: Array
 
 
-def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
+def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> Slots:
     """Slots of points whose pipelines have one shape."""
     at, schedule = shape.at, shape.schedule
     stack, training = machine.stack, job.training
-    passes, state, between = steps.passes, steps.state, steps.between
+    passes, state = steps.passes, steps.state
     forward_of, input_of, weight_of = row_counts(job, shape, balanced=stack.stages == "balanced")
     split = schedule not in WHOLE and shape.order.split
     device_f = forward_of @ passes.device[:, 0][..., at]
@@ -105,11 +105,9 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
         forward = np.maximum(forward, np.maximum(forward_of @ copied.activations, forward_of @ copied.fetched))
         upwards = input_of @ (copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, weight_of @ copied.stored) * float(training))
-    # Activations between stages.
-    hands = handovers(schedule, shape.stages, shape.chunks, shape.microbatches) * np.array([[1.0], [float(training)]])
-    hop = between.transfer[at] + between.whole[at]
-    held = np.zeros_like(hop) if stack.overlap.pipeline else hop
-    busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held * hands[0][:, None]
+    handed, none = handed_of(layout, machine, steps, shape, training=training), np.zeros((2, *gpu_f.shape))
+    held, late = (none, handed.inwards) if stack.overlap.pipeline else (handed.onwards, none)
+    busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held[0]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
         volume, update = weight_of @ state.reduce[..., at].sum(axis=0), weight_of @ state.update[:, at]
@@ -118,7 +116,7 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
         grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
     busy = [busy_f]
     if training:
-        busy += [backward + grown + update + renewing + held * hands[1][:, None], *([plain_w] if split else [])]
+        busy += [backward + grown + update + renewing + held[1], *([plain_w] if split else [])]
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         on_stage=by_stage(np.array([forward_of, input_of, weight_of]), shape.stages),
@@ -128,7 +126,7 @@ def slots_of(job: Job, machine: Machine, steps: Steps, shape: Shape) -> Slots:
         host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
         behind=np.stack([forward - plain_f, backward - plain_b]), grown=grown, renewing=renewing, busy=np.concatenate(busy),
         final=plain_w if split else backward,
-        hands=hands, hop=hop, flight=hop - held,
+        handed=handed, held=held, late=late,
     )  # fmt: skip
 
 
@@ -157,30 +155,6 @@ def _beside_weights(
     weight = nothing if split else passes.weight[..., at].sum(axis=0)
     first = gather + (nothing if copied is None else copied.fetched) - arrive
     return sharded_passes(unit_groups(job.model), often, (forward, backward, weight, block[2]), stretch, first, ahead=ahead)
-
-
-def handovers(schedule: str, stages: int, chunks: int, microbatches: int) -> Array:
-    """How often a pass of each row hands over to another stage, forward and backward, shape (2, rows). [1]"""
-    if schedule in NATURAL:
-        return _along(stages, stages * chunks)
-    return _between(pipeline_order(schedule, stages, chunks, microbatches))
-
-
-@functools.lru_cache(maxsize=256)
-def _along(stages: int, rows: int) -> Array:
-    """The same of rows that are the chunks of the model in its order."""
-    row = np.arange(rows)
-    return np.stack([row < rows - 1, row > 0]).astype(float) * (stages > 1)
-
-
-@functools.lru_cache(maxsize=256)
-def _between(order: PipelineOrder) -> Array:
-    """The same of an order whose chunks may lie anywhere; of a file that changes each version is an order of its own."""
-    found = np.zeros((2, order.rows))
-    for chain in order.chains:
-        for one, later in itertools.pairwise(chain):
-            found[0, one] = found[1, later] = (one - later) % order.stages > 0
-    return found
 
 
 def by_stage(values: Array, stages: int) -> Array:

@@ -65,8 +65,9 @@ class Sends:
 class Between:
     """What goes between the stages of a pipeline, each of shape (n,): sizes [B], or times [s].
 
-    `transfer` takes activations from a stage to the next, each rank of a tensor group its part; `whole` puts the parts together
-    where the receivers do not keep them divided; `tied` adds up the gradients of a table that first and last stage both hold.
+    `transfer` takes activations from a stage to the next, each rank of a tensor group its part; its times are of shape (2, n), between
+    neighbours inside a node and in different nodes. `whole` puts the parts together where the receivers do not keep them divided;
+    `tied` adds up the gradients of a table that first and last stage both hold.
     """
 
     transfer: Array
@@ -74,11 +75,13 @@ class Between:
     tied: Array
 
     def each(self, layout: Layout) -> tuple[tuple[str, Array, Group], ...]:
-        """Collective, amount and group of `transfer`, `whole` and `tied`."""
+        """Collective, size and group of `transfer` inside a node and between nodes, of `whole` and of `tied`."""
+        inside, outside = layout.neighbours
         return (
-            ("send_recv", self.transfer, layout.stages),
+            ("send_recv", self.transfer, inside),
+            ("send_recv", self.transfer, outside),
             ("all_gather", self.whole, layout.tensor),
-            ("all_reduce", self.tied, layout.stages),
+            ("all_reduce", self.tied, layout.ends),
         )
 
 

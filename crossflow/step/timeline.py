@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossflow.arrays import Array, Index
+from crossflow.cost.profile import SCOPES
 from crossflow.errors import CrossflowError
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, WEIGHT
@@ -59,7 +60,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
     with np.errstate(invalid="ignore", divide="ignore"):  # a step without end is told below
         steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
-        slots, order = slots_of(job, machine, steps, shape), shape.order if job.training else shape.order.forward_only
+        slots, order = slots_of(job, layout, machine, steps, shape), shape.order if job.training else shape.order.forward_only
         closing = closing_of(machine, steps, slots, shape)
     in_order = sequence(job, shape.stages, shape.chunks, *shape.ends, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
@@ -134,10 +135,10 @@ class _Filler:
     @functools.cached_property
     def lags(self) -> Array:
         """Time that what each slot needs travels from another stage, shape (slots,). [s]"""
-        walk, order, flight = self.walk, self.step.order, float(self.step.slots.flight[0])
+        walk, order, late = self.walk, self.step.order, self.step.slots.late[..., 0].ravel()
         row = walk.kind_row % order.rows
         sender = np.append(row, 0)[walk.source] % order.stages
-        return np.where(walk.crosses, flight / self.world.rate(sender, row % order.stages), 0.0)
+        return np.append(late, np.zeros(order.rows))[walk.kind_row] / self.world.rate(sender, row % order.stages)
 
     def _pipelines(self, starts: Array, ends: Array) -> Index:
         """Slots of the schedule of all classes; the last slot of every class, shape (classes,)."""
@@ -174,19 +175,21 @@ class _Filler:
         source = walk.source[crossing]
         sender = walk.kind_row[source] % order.rows % order.stages
         streams = np.where(walk.kind_row[crossing] < order.rows, PIPELINE, BACKWARDS)
-        kinds, which = np.unique(np.stack([lags[crossing], streams]), axis=1, return_inverse=True)
-        passes = [self.passed(self._transfer(lag, int(stream))) for lag, stream in kinds.T.tolist()]
-        numbers = np.array(passes, dtype=np.intp)[which.ravel()]
+        # All that a row receives comes over one boundary.
+        _, firsts, which = np.unique(walk.kind_row[crossing], return_index=True, return_inverse=True)
+        columns = (lags[crossing], streams, walk.kind_row[source])
+        passes = [self.passed(self._transfer(*one)) for one in zip(*(column[firsts].tolist() for column in columns), strict=True)]
+        numbers = np.array(passes, dtype=np.intp)[which]
         for device, one in enumerate(self.classes):
             mine = sender == one.stage
             at, count = ends[source[mine], one.kind], int(mine.sum())
             none = np.full(count, -1)
             self.extend(np.full(count, device), numbers[mine], at, at, batches[crossing[mine]], none, np.zeros(count))
 
-    def _transfer(self, lag: float, stream: int) -> Pass:
+    def _transfer(self, lag: float, stream: int, kind_row: int) -> Pass:
         """Activations, or their gradients, on their way, and their parts put together where receivers do not keep them divided."""
         made, end = Laid(self.step.names), 0.0
-        for name, time in self.step.transfer(lag):
+        for name, time in self.step.transfer(*divmod(kind_row, self.step.order.rows), lag):
             end = made.add(name, stream, COMMUNICATION, end, time, -1)
         return made.made("transfer")
 
@@ -250,7 +253,8 @@ class _Filler:
         time = float(self.step.steps.between.tied[0])
         if not time:
             return begin, latest
-        passed = self.passed(lone_pass(self.step.names, "all_reduce", PIPELINE, COMMUNICATION))
+        scope = SCOPES[int(self.step.layout.ends.per_node[0] < 2)]
+        passed = self.passed(lone_pass(self.step.names, f"{scope} all_reduce", PIPELINE, COMMUNICATION))
         before = int(last[latest])
         for device, one in enumerate(self.classes):
             if one.stage in (0, self.step.order.stages - 1):

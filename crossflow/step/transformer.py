@@ -22,7 +22,7 @@ from crossflow.step.stages import Shape
 from crossflow.step.task import COLLECTIVES, OF, Task, task_of
 from crossflow.timeline.pipeline import pipeline_ends
 
-LINES = ("waits", "behind", "grown", "hands")  # of `Slots`, forward and backward together
+LINES = ("waits", "behind", "grown", "sent", "gathered")  # of `Slots` and what they hand over, forward and backward together
 STEADY = 4  # rounds of `stages` microbatches after which a pipeline without flush is full
 
 
@@ -71,13 +71,13 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> A
     stages, microbatches = shape.stages, shape.microbatches
     if stages == 1 and shape.schedule in NATURAL:
         return np.asarray((rounds * slots.busy.sum(axis=0))[None])
-    rows = len(slots.hands[0])
+    rows = len(slots.forward_of)
     if steady:
-        through = slots.busy.sum(axis=0) + (slots.hands[0] > 0).sum() * slots.flight
+        through = slots.busy.sum(axis=0) + slots.late[0].sum(axis=0)
         return np.tile(np.maximum(rounds * by_stage(slots.busy, stages).max(axis=0), through), (stages, 1))
     forward, *back = (slots.busy[i : i + rows] for i in range(0, len(slots.busy), rows))
     backward, weight = [*back, None, None][:2]
-    ends = functools.partial(pipeline_ends, forward, backward, slots.flight, weight, stages=stages, chunks=shape.chunks)
+    ends = functools.partial(pipeline_ends, forward, backward, slots.late, weight, stages=stages, chunks=shape.chunks)
     if shape.schedule == "pipedream":  # what a microbatch adds once the pipeline is full, which cannot be less than the busiest stage takes
         added = (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) / (STEADY * stages)
         busiest = by_stage(slots.busy.reshape(-1, rows, slots.busy.shape[-1]).sum(axis=0), stages).max(axis=0)
@@ -88,13 +88,12 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> A
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> dict[str, Array]:
     """Step of points whose pipelines have one shape: its time, and its parts on the busiest stage."""
     at, stages, schedule = shape.at, shape.stages, shape.schedule
-    stack, state, between = machine.stack, steps.state, steps.between
-    slots = slots_of(job, machine, steps, shape)
+    stack, state, tied = machine.stack, steps.state, steps.between.tied[shape.at]
+    slots = slots_of(job, layout, machine, steps, shape)
     microbatch = layout.microbatches[at]
     rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
     copied = None if state.copies is None else state.copies.at(at)
-    transfer, whole, tied = between.transfer[at], between.whole[at], between.tied[at]
-    hop, extra = slots.hop, float(stack.host.microbatch[0])
+    extra = float(stack.host.microbatch[0])
     closing, trained = closing_of(machine, steps, slots, shape), slots.on_stage[2]
     reductions, lowered, exposed, regather = closing.reductions, closing.lowered, closing.exposed, closing.regather
     update, on_host, renewed = closing.update, closing.on_host, closing.renewed
@@ -106,7 +105,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     after = ends + exposed
     step = float(stack.host.step[0])
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
-    rows = len(slots.hands[0])
+    rows = len(slots.forward_of)
     busy = by_stage(slots.busy.reshape(-1, rows, len(at)).sum(axis=0), stages)
     # The busiest, for which others wait; of those that are as busy, the one that ends last.
     as_busy = busy >= busy.max(axis=0) * (1.0 - 1e-9)
@@ -115,14 +114,14 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     in_slots = rounds * by_stage(_in_slots(steps, slots, shape), stages)[:, s, points]
     kinds, lines = len(slots.device), -len(LINES)
     device, (net, sent, inner) = in_slots[:kinds], in_slots[kinds:lines].reshape(3, len(COLLECTIVES), -1)
-    waits, gathering, grown, handed = in_slots[lines:]
+    waits, gathering, grown, transfer, whole = in_slots[lines:]
     final_ = reductions[:, s, points]  # behind the last pass: reductions and copies
     if copied is not None:
         final_[OF["host_copy"]] = lowered[s, points]
     late, update, on_host, renewed, regather, regathered = np.array(
         [exposed, update, on_host, renewed, regather, trained @ state.regather[:, at]]
     )[:, s, points]
-    sending = np.zeros(len(at)) if stack.overlap.pipeline else handed * hop
+    sending = np.zeros(len(at)) if stack.overlap.pipeline else transfer + whole
     device[-2] += update  # which main memory binds
     compute, memory_bound = device[0], device[1:-1].sum(axis=0)
     host = waits + microbatch * extra + step + on_host
@@ -131,8 +130,8 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
     sent += inner + final_
-    sent[OF["send_recv"]] += handed * transfer
-    sent[OF["all_gather"]] += handed * whole + regathered * layout.updates[at]
+    sent[OF["send_recv"]] += transfer
+    sent[OF["all_gather"]] += whole + regathered * layout.updates[at]
     sent[OF["all_reduce"]] += tied
     if copied is not None:
         sent[OF["host_copy"]] += (trained @ copied.renewed)[s, points]
@@ -143,8 +142,8 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     of_units[1:, 0] += tied  # the first unit's is the table that the ends of a pipeline share
     shown = net + gathering * share_of(inner, inner.sum(axis=0)) + (late + grown) * share_of(final_, final_.sum(axis=0))
     if not stack.overlap.pipeline:
-        shown[OF["send_recv"]] += handed * transfer
-        shown[OF["all_gather"]] += handed * whole
+        shown[OF["send_recv"]] += transfer
+        shown[OF["all_gather"]] += whole
     shown[OF["all_gather"]] += regather
     shown[OF["host_copy"]] += renewed
     shown[OF["all_reduce"]] += tied
@@ -159,9 +158,9 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         "exposed": shown,
         "device": device,
         "waits": host,
-        "handed": rounds * slots.hands.sum(),
+        "handed": np.zeros((3, len(at))) if machine.profile is None else _handed(slots, rounds),
         "units": of_units,
-        "between": np.stack([handed * (transfer + whole), sending]),
+        "between": np.stack([transfer + whole, sending]),
     }
 
 
@@ -179,9 +178,15 @@ def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
         through = copied.activations + copied.fetched
         behind[OF["host_copy"]] = forward_of @ through + input_of @ through + weight_of @ copied.stored
     sent = forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]
-    handed = np.repeat(slots.hands.sum(axis=0)[:, None], len(at), axis=1)
-    lines = np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, handed])
+    handed = slots.handed
+    gathered = handed.boundaries.often.sum(axis=1)[:, None] * handed.gathered
+    lines = np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, handed.boundaries.often @ handed.sent, gathered])
     return np.concatenate([slots.device.sum(axis=1), slots.net.sum(axis=1), sent, behind, lines])
+
+
+def _handed(slots: Slots, rounds: Array) -> Array:
+    """Transfers of a step between all stages inside nodes and between nodes, and the time of all of them, shape (3, n). [1], [1], [s]"""
+    return np.asarray(rounds * np.stack([*slots.handed.scopes, slots.handed.onwards.sum(axis=(0, 1))]))
 
 
 def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:

@@ -32,7 +32,7 @@ class Walk:
     before, source : place in the sequence of the slot before each on its stage, and of the one whose result it needs; one past the
         end where there is none.
     kind_row : kind x rows + row of each, into a table of durations.
-    crosses : whether what it needs comes from another stage.
+    crosses : whether what it needs comes from another stage, shape (slots,).
     stages : places of the slots of every stage in its order, shape (stages, slots of a stage).
     depths : places by depth: slots of one depth do not wait for each other.
     """
@@ -45,15 +45,15 @@ class Walk:
     depths: tuple[slice, ...]
 
     @functools.cached_property
-    def plain(self) -> list[tuple[int, int, int, bool]]:
+    def plain(self) -> list[tuple[int, int, int]]:
         """The sequence slot by slot, with places from 1; 0 stands for nothing to wait for."""
         before, source = ((part + 1) % (len(self.before) + 1) for part in (self.before, self.source))
-        return list(zip(*(part.tolist() for part in (before, source, self.kind_row, self.crosses)), strict=True))
+        return list(zip(*(part.tolist() for part in (before, source, self.kind_row)), strict=True))
 
     @functools.cached_property
-    def layers(self) -> tuple[tuple[slice, Index, Index, Index, Mask], ...]:
+    def layers(self) -> tuple[tuple[slice, Index, Index, Index], ...]:
         """For each depth its slots, with what each comes after and takes."""
-        return tuple((at, self.before[at], self.source[at], self.kind_row[at], self.crosses[at][:, None]) for at in self.depths)
+        return tuple((at, self.before[at], self.source[at], self.kind_row[at]) for at in self.depths)
 
 
 @functools.lru_cache(maxsize=512)
@@ -98,7 +98,7 @@ def walk_of(order: PipelineOrder) -> Walk:
 def pipeline_ends(
     forward: Array,
     backward: Array | None,
-    transfer: Array,
+    late: Array,
     weight: Array | None = None,
     *,
     stages: int,
@@ -111,13 +111,17 @@ def pipeline_ends(
     Parameters
     ----------
     forward, backward : time of a pass through every row, shape (rows, n); None where nothing comes back. [s]
-    transfer : time from one stage to the next during which neither stage is held up, shape (n,). [s]
+    late : time that what each row receives travels from another stage while no stage is held up, forward and backward, shape
+        (2, rows, n); 0 where nothing comes from another stage. [s]
     weight : time of the weight gradients of every row where the schedule has them apart. [s]
     """
     if backward is None and chunks == 1 and schedule in NATURAL:
-        return _flow_line(forward, transfer, microbatches)
+        return _flow_line(forward, late[0], microbatches)
     durations = np.concatenate([part for part in (forward, backward, weight) if part is not None])
-    result, left, short = np.zeros((stages, len(transfer))), np.arange(len(transfer)), ROUNDS * stages + microbatches % stages
+    n, lags = forward.shape[1], np.zeros(durations.shape)  # what weight gradients need is on their own stage
+    travelling = late.reshape(-1, n)[: len(lags)]
+    lags[: len(travelling)] = travelling
+    result, left, short = np.zeros((stages, n)), np.arange(n), ROUNDS * stages + microbatches % stages
 
     def walked(count: int) -> Walk:
         order = pipeline_order(schedule, stages, chunks, count)
@@ -125,22 +129,22 @@ def pipeline_ends(
 
     while schedule == "1f1b" and left.size and short + stages < microbatches:
         walk = walked(short)
-        ends = slot_ends(walk, durations[:, left], transfer[left])
+        ends = slot_ends(walk, durations[:, left], lags[:, left])
         round_, repeats = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
         result[:, left] = _last(ends, walk) + round_ * ((microbatches - short) / stages)
         left, short = left[~repeats], 2 * short - microbatches % stages
     if left.size:
         walk = walked(microbatches)
-        result[:, left] = _last(slot_ends(walk, durations[:, left], transfer[left]), walk)
+        result[:, left] = _last(slot_ends(walk, durations[:, left], lags[:, left]), walk)
     return result
 
 
-def _flow_line(forward: Array, transfer: Array, microbatches: int) -> Array:
+def _flow_line(forward: Array, late: Array, microbatches: int) -> Array:
     """Ends of stages that pass microbatches on and wait for nothing to come back, shape (stages, n). [s]
 
     All microbatches take the same: the first goes through all stages, the others follow at the pace of the slowest one so far.
     """
-    arrived = np.cumsum(forward, axis=0) + np.arange(len(forward))[:, None] * transfer
+    arrived = np.cumsum(forward, axis=0) + np.cumsum(late, axis=0)
     return arrived + (microbatches - 1) * np.maximum.accumulate(forward, axis=0) if microbatches > 1 else arrived
 
 
@@ -173,21 +177,21 @@ def _round_of(walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Index, 
     return np.take_along_axis(found, window, axis=1).ravel(), earlier.ravel()
 
 
-def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
+def slot_ends(walk: Walk, durations: Array, lags: Array) -> Array:
     """Finishing time of every slot, and a row of zeros, shape (slots + 1, n). [s]
 
-    durations : by kind and row, shape (kinds x rows, n). [s]
-    transfer : time that the result of another stage travels, shape (n,). [s]
+    durations, lags : time that slots take, and that what they need travels from another stage, by kind and row, shape
+        (kinds x rows, n). [s]
     """
     n, total = durations.shape[1], len(walk.before)
     if total * n <= PLAIN * len(walk.depths):
-        return np.stack([_walked(walk, durations[:, i].tolist(), float(transfer[i])) for i in range(n)], axis=1)
+        return np.stack([_walked(walk, durations[:, i].tolist(), lags[:, i].tolist()) for i in range(n)], axis=1)
     ends = np.zeros((total + 1, n))
-    late = bool(transfer.any())
-    for slots, before, source, row, crosses in walk.layers:
+    late = bool(lags.any())
+    for slots, before, source, row in walk.layers:
         arrived = ends.take(source, axis=0)
         if late:
-            arrived += np.where(crosses, transfer, 0.0)
+            arrived += lags.take(row, axis=0)
         np.maximum(arrived, ends.take(before, axis=0), out=arrived)
         np.add(arrived, durations.take(row, axis=0), out=ends[slots])
     return ends
@@ -195,20 +199,21 @@ def slot_ends(walk: Walk, durations: Array, transfer: Array) -> Array:
 
 def uneven_times(walk: Walk, durations: Array, lags: Array) -> tuple[Array, Array]:
     """Start and end of every slot where each takes a time of its own, and each result travels for one, all of shape (slots, n). [s]"""
+    lags = np.where(walk.crosses[:, None], lags, 0.0)
     starts, ends = np.zeros(durations.shape), np.zeros((len(walk.before) + 1, durations.shape[1]))
-    for slots, before, source, _, crosses in walk.layers:
-        arrived = ends.take(source, axis=0) + np.where(crosses, lags[slots], 0.0)
+    for slots, before, source, _ in walk.layers:
+        arrived = ends.take(source, axis=0) + lags[slots]
         np.maximum(arrived, ends.take(before, axis=0), out=starts[slots])
         np.add(starts[slots], durations[slots], out=ends[slots])
     return starts, ends[:-1]
 
 
-def _walked(walk: Walk, durations: list[float], transfer: float) -> Array:
+def _walked(walk: Walk, durations: list[float], lags: list[float]) -> Array:
     """The same for one point, slot by slot in plain numbers."""
     ends = [0.0]
     add = ends.append
-    for before, source, row, crosses in walk.plain:
-        free, arrived = ends[before], ends[source] + transfer if crosses else ends[source]
+    for before, source, row in walk.plain:
+        free, arrived = ends[before], ends[source] + lags[row]
         add((free if free > arrived else arrived) + durations[row])
     add(0.0)
     return np.array(ends)[1:]
