@@ -13,6 +13,7 @@ import crossflow
 from crossflow.architecture import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
+from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import Plan, parse_plan
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import load_stack
@@ -206,6 +207,17 @@ def test_experts_have_a_tensor_degree_of_their_own(etp):
     whole, one = (parameters(part, layout_of(p)) for p in (plan, Plan()))
     assert whole[1][0] == one[1][0] / (4 * etp)
     assert whole[0][0] == parameters(part, layout_of(Plan(tp=4)))[0][0]
+
+
+@pytest.mark.parametrize(("tp", "cp", "dp"), [(1, 1, 16), (2, 2, 4), (4, 1, 4), (8, 1, 2), (16, 1, 1)])
+@pytest.mark.parametrize(("etp", "ep"), [(1, 8), (1, 16), (2, 4), (2, 8), (4, 2), (4, 4), (8, 1)])
+def test_devices_hold_every_expert_as_often_as_there_are_copies(tp, cp, dp, etp, ep):
+    model = job_of(LLAMA, experts={"count": 16, "active": 2}).model
+    plan = Plan(tp=tp, cp=cp, dp=dp, etp=etp, ep=ep, sequence_parallel=True)
+    assert plan_problem(plan, model, 64) is None
+    layout, part = layout_of(plan), model.layers[0].parts[1]
+    whole = 16 * 3 * 1024 * 2816
+    assert parameters(part, layout)[1][0] * plan.devices == whole * layout.spread("experts").data.size[0]
 
 
 def test_hybrid_sharding_keeps_experts_within_a_group_too(machine):

@@ -247,13 +247,26 @@ def test_why_a_plan_is_impossible(plan, sentence):
         (Plan(ep=3, dp=3, micro_batch=1), "8 experts do not divide by ep = 3"),
         (Plan(ep=4, dp=2), "dp x cp = 2 x 1 ranks do not divide by ep = 4"),
         (Plan(tp=4, etp=3), "tp = 4 does not divide by etp = 3"),
-        (Plan(tp=4, ep=8, etp=2, dp=2, sequence_parallel=True), "tp / etp x dp x cp = 2 x 2 x 1 ranks do not divide by ep = 8"),
+        (
+            Plan(tp=4, ep=8, etp=2, dp=2, sequence_parallel=True),
+            "tp x dp x cp / etp = 4 x 2 x 1 / 2 ranks do not divide by ep = 8; they do with etp: 1",
+        ),
+        (
+            Plan(tp=8, ep=8),
+            "dp x cp = 1 x 1 ranks do not divide by ep = 8; they do with etp: 1 and sequence_parallel: true",
+        ),
+        (Plan(tp=2, etp=3, dp=3, sequence_parallel=True), "etp = 3 does not divide by tp = 2"),
+        (Plan(tp=2, etp=4, dp=4), "etp = 4 above tp = 2 needs sequence_parallel: true, which gives every tensor rank tokens of its own"),
+        (Plan(etp=2, ep=8, dp=8), "tp x dp x cp / etp = 1 x 8 x 1 / 2 ranks do not divide by ep = 8; they do with etp: 1"),
+        (Plan(etp=2, ep=4, dp=8), None),
+        (Plan(tp=2, etp=4, ep=8, dp=4, cp=4, sequence_parallel=True), None),
+        (Plan(tp=8, etp=1, ep=8, dp=2, pp=4, sequence_parallel=True, placement=("tp", "pp", "dp")), None),
         (
             Plan(tp=4, ep=2, etp=2, dp=2),
             "etp = 2 below tp = 4 needs sequence_parallel: true, which gives every tensor rank tokens of its own",
         ),
         (
-            Plan(tp=4, ep=2, etp=2, dp=2, sequence_parallel=True, placement=("dp", "tp", "pp")),
+            Plan(tp=4, ep=4, etp=2, dp=2, sequence_parallel=True, placement=("dp", "tp", "pp")),
             "etp = 2 below tp = 4 needs dp right after tp in placement, for ranks that hold the same lie along both",
         ),
         (Plan(tp=4, ep=4, etp=2, dp=2, sequence_parallel=True), None),
@@ -439,11 +452,11 @@ def test_experts_along_tensor_ranks_are_those_of_the_placement(seed):
     node, nodes, (etp, ep, same, pp) = random_mesh(seed)
     switches = [Topology(kind="switch" if size > 1 else "single", nodes=size) for size in (node, nodes)]
     placed = place({"etp": etp, "ep": ep, "same": same, "pp": pp}, Network(package=switches[0], cluster=switches[1]))
-    plan = Plan(tp=etp * ep, ep=ep, etp=etp, dp=same, pp=pp, sequence_parallel=True)
-    layout = Layout.of([plan], np.array([float(plan.dp)]), node)
-    for group, axis, size in ((layout.expert, "ep", ep), (layout.spread("experts").data, "same", same)):
-        assert (group.size[0], group.per_node[0]) == (size, placed.route(axis).package_size)
-    if ep > 1:
+    for tp in (etp * ep, 1, etp):
+        plan = Plan(tp=tp, ep=ep, etp=etp, dp=etp * ep * same // tp, pp=pp, sequence_parallel=True)
+        layout = Layout.of([plan], np.array([float(plan.dp)]), node)
+        for group, axis, size in ((layout.expert, "ep", ep), (layout.spread("experts").data, "same", same)):
+            assert (group.size[0], group.per_node[0]) == (size, placed.route(axis).package_size)
         assert (layout.experts_tensor.size[0], layout.experts_tensor.per_node[0]) == (etp, placed.route("etp").package_size)
 
 

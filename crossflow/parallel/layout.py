@@ -88,7 +88,8 @@ class Layout:
     zero, shard_group : as in `Plan`.
     own_shards : ranks over which a layer type's weights are sharded, of those that any plan gives a group of its own; 0 without. [1]
     apart : points whose shard groups of a layer type lie far apart, by type; what none has is not there.
-    sequence_parallel, full, selective : options as masks.
+    sequence_parallel, full, selective : options as masks; a rank alone in its tensor group has tokens of its own as well, which
+        tells where several such ranks share an expert.
     own_tensor : tensor degrees by layer type, of those that any plan gives one of its own. [1]
     unsharded : points that keep a layer type's weights whole, by type; what none keeps is not there.
     distant : points whose ranks of a layer type lie the other way round, by type; what none has is not there.
@@ -141,8 +142,8 @@ class Layout:
             own_shards={kind: ranks for kind, ranks in shards.items() if ranks.any()},
             apart=_types(plans, "apart"), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
             unsharded=_types(plans, "unsharded"), distant=_types(plans, "distant"),
-            sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
-            selective=np.array([r == "selective" for r in recompute]),
+            sequence_parallel=(column("sequence_parallel") > 0) | ((tp == 1) & (own["experts"] > 1)),
+            full=np.array([r == "full" for r in recompute]), selective=np.array([r == "selective" for r in recompute]),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
             placement=np.array([placements.index(plan.placement) for plan in plans]), placements=placements,
@@ -214,7 +215,7 @@ class Layout:
         return self.own_tensor.get(kind, self.tp)
 
     def tensor_share(self, kind: Type) -> Array | float:
-        """Of the tokens and samples of a tensor group, those of the ranks that share each layer of a type. [1]"""
+        """Tokens and samples of the ranks that share each layer of a type, over those of a tensor group. [1]"""
         return self.own_tensor[kind] / self.tp if kind in self.own_tensor else 1.0
 
     def gathers(self, kinds: Iterable[Type]) -> Mask:
@@ -268,11 +269,15 @@ class Layout:
         They lie in this order, the nearest first, or where they are distant in the opposite one.
         """
         groups: Array | float = self.ep if kind == "experts" else 1.0
-        sharing, beyond, nearest = self.strides["tp"], self.strides["dp"], np.minimum(self.strides["tp"], self.strides["dp"])
+        sharing, data, nearest = self.strides["tp"], self.strides["dp"], np.minimum(self.strides["tp"], self.strides["dp"])
+        shared, repeated = data, data * groups
         if kind in self.own_tensor:
             own = self.own_tensor[kind]
-            beyond = np.where(own < self.tp, np.where(own == 1, nearest, sharing * own), beyond)
-        shared, repeated = beyond, beyond * groups
+            sharing = np.where((self.tp == 1) & (own > 1), data, sharing)
+            filling = own * groups == self.tp  # what they share out ends with the tensor group; data ranks repeat it
+            beyond = np.where((own == 1) & ~filling, nearest, sharing * own)
+            shared = np.where(own == self.tp, shared, beyond)
+            repeated = np.where(own == self.tp, repeated, np.where(filling, data, beyond * groups))
         if kind in self.distant:
             far, same = self.distant[kind], self._repeats(kind)
             sharing, shared = np.where(far, nearest * same * groups, sharing), np.where(far, nearest * same, shared)

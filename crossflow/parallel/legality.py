@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossflow.parallel.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type
+from crossflow.parallel.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type, divisors
 from crossflow.parallel.schedules import RULES, pipeline_order, schedule_problem
 from crossflow.parallel.stages import stage_layers
 from crossflow.workload.job import Task
@@ -65,7 +65,8 @@ def _no_tokens(plan: Plan, model: Transformer, task: Task) -> str | None:
 
     Ranks that hold copies of every layer have samples of their own; of a sample only those that share a layer have parts.
     """
-    shared = max(plan.tensor_of(kind) for kind in TYPES if model.experts or kind != "experts") if plan.sequence_parallel else 1
+    degrees = [plan.tensor_of(kind) for kind in TYPES if model.experts or kind != "experts"]
+    shared = min(max(degrees), plan.tp) if plan.sequence_parallel else 1
     cuts = plan.cp * shared
     if task == "decode":
         if plan.cp > 1:
@@ -113,11 +114,17 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     for width in model.expert_widths:
         if width % ranks:
             return f"{width} inner elements of an expert do not divide by {_named(plan, 'experts')}"
-    copies = plan.tp // ranks
-    if (copies * plan.dp * plan.cp) % plan.ep:
-        beside = f"tp / etp x dp x cp = {copies} x {plan.dp} x {plan.cp}" if copies > 1 else f"dp x cp = {plan.dp} x {plan.cp}"
-        return f"{beside} ranks do not divide by ep = {plan.ep}"
-    return None
+    sharing = plan.tp * plan.dp * plan.cp
+    if sharing % (ranks * plan.ep) == 0:
+        return None
+    beside = f"dp x cp = {plan.dp} x {plan.cp}"
+    if ranks != plan.tp:
+        beside = f"tp x dp x cp / etp = {plan.tp} x {plan.dp} x {plan.cp} / {ranks}"
+    fewer = [degree for degree in divisors(plan.tp) if degree < ranks and sharing % (degree * plan.ep) == 0]
+    cure = f"; they do with etp: {fewer[-1]}" if fewer else ""
+    if fewer and fewer[-1] < plan.tp and not plan.sequence_parallel:
+        cure += " and sequence_parallel: true"
+    return f"{beside} ranks do not divide by ep = {plan.ep}{cure}"
 
 
 def _not_on_host(plan: Plan, task: Task) -> str | None:
@@ -162,18 +169,28 @@ def _no_own_tensor(plan: Plan) -> str | None:
         ranks = getattr(plan, key)
         if ranks in (0, plan.tp):  # as the plan's
             continue
-        if plan.tp % ranks:
+        wider = kind == "experts" and ranks > plan.tp
+        if wider and ranks % plan.tp:
+            return f"etp = {ranks} does not divide by tp = {plan.tp}"
+        if not wider and plan.tp % ranks:
             return f"tp = {plan.tp} does not divide by {key} = {ranks}"
-        below = f"{key} = {ranks} below tp = {plan.tp} needs"
-        if not plan.sequence_parallel:
-            return f"{below} sequence_parallel: true, which gives every tensor rank tokens of its own"
-        order = _blocks_beyond_tp(plan)
-        if order != 1 and not (order == -1 and ranks == 1 and kind != "experts"):
-            return f"{below} dp right after tp in placement, for ranks that hold the same lie along both"
+        needs = f"{key} = {ranks} {'above' if wider else 'below'} tp = {plan.tp} needs"
+        if plan.tp > 1 and not plan.sequence_parallel:
+            return f"{needs} sequence_parallel: true, which gives every tensor rank tokens of its own"
+        if not _lies_along(plan, kind, ranks):
+            return f"{needs} dp right after tp in placement, for ranks that hold the same lie along both"
         if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
             who = "each rank" if ranks == 1 else "each group"
-            return f"{below} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
+            return f"{needs} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
     return None
+
+
+def _lies_along(plan: Plan, kind: Type, ranks: int) -> bool:
+    """Whether a placement has room for layers of a type that `ranks` ranks share each: experts may fill just the tensor group."""
+    order = _blocks_beyond_tp(plan)
+    if kind == "experts":
+        return order == 1 or (ranks * plan.ep == plan.tp and kind not in plan.distant)
+    return order == 1 or (order == -1 and ranks == 1)
 
 
 def _not_sharded(plan: Plan) -> str | None:

@@ -31,9 +31,10 @@ class Plan:
     Attributes
     ----------
     tp, cp, dp, pp : tensor, context, data and pipeline degrees; their product is the number of devices.
-    ep : expert degree; groups of experts lie along the data and context ranks, which it divides.
+    ep : expert degree; groups of experts lie along the data and context ranks. `ep` x `etp` divides `tp` x `cp` x `dp`.
     etp : tensor degree of routed experts; that of the layers where 0. Where it is less, experts lie along the other tensor
-        ranks too, each of which then has tokens of its own.
+        ranks too, each of which then has tokens of its own; where it is more, data ranks share each expert (MoE parallel folding,
+        arXiv:2504.14960).
     attention_tp, mlp_tp, embedding_tp : tensor degree of a layer type (of the embedding's table and the head); that of the plan
         where 0. Where it is less, the other tensor ranks hold copies, for tokens of their own (data-parallel attention).
     zero : what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP).
