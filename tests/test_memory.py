@@ -156,13 +156,26 @@ def test_fp32_gradients_and_weights(machine):
     assert full.kinds["optimizer"][0] == 8 * job.model.parameters  # no master weights beside weights in fp32
 
 
-@pytest.mark.parametrize("plan", [Plan(pp=4, dp=2), Plan(pp=8), Plan(pp=2, virtual_stages=2, dp=4), Plan(pp=3, first_stage=2)])
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(pp=4, dp=2), Plan(pp=8), Plan(pp=2, virtual_stages=2, dp=4), Plan(pp=3, first_stage=2), Plan(pp=4, stage_layers=(0, 7, 1, 0))],
+)
 @pytest.mark.parametrize("tied", [False, True])
 def test_stages_together_hold_the_model_once_and_a_tied_table_twice(machine, plan, tied):
     job = job_of(tied_embeddings=tied)
     found = memory(job, layout_of(plan, batch=48), machine())
     table = 32000 * 1024 if tied else 0
     assert found.stages[0].sum() == pytest.approx(2 * (job.model.parameters + table))
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_a_stage_without_a_layer_holds_the_embedding_or_the_head_alone(machine, zero):
+    """However wide the layers are that the other stages hold."""
+    plan = Plan(pp=4, dp=2, zero=zero, stage_layers=(0, 4, 4, 0))
+    narrow, wide = (memory(job_of(ffn=ffn), layout_of(plan), machine()) for ffn in (4096, 8192))
+    np.testing.assert_array_equal(narrow.stages[:, [0, -1]], wide.stages[:, [0, -1]])
+    ends = [part.parameters for part in (job_of().model.embedding, job_of().model.head)]
+    np.testing.assert_allclose(narrow.stages[0, [0, -1], 0], [2 * own / (2 if zero == 3 else 1) for own in ends])
 
 
 def test_one_device_holds_a_tied_table_once(machine):
@@ -368,6 +381,8 @@ def test_a_remedy_fits_on_as_many_devices(machine, plan):
         (Plan(tp=8, etp=1, dp=2, sequence_parallel=True), "etp: 2"),
         (Plan(tp=8, attention_tp=1, dp=2, micro_batch=8, sequence_parallel=True), "attention_tp: 2"),
         (Plan(dp=16, zero=3, unsharded=("experts",)), "unsharded: none"),
+        (Plan(pp=4, dp=4, stage_layers=(13, 1, 1, 1)), "stage_layers: none"),
+        (Plan(pp=4, dp=4, stage_layers=(13, 1, 1, 1)), "pp: 8 (dp: 2, stage_layers: none)"),
     ],
 )
 def test_experts_and_layer_types_on_more_ranks_are_remedies(machine, plan, remedy):

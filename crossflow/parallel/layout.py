@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.plan import BLOCKS, OFFLOADS, OWN_SHARDS, TYPES, Block, Offload, Plan, Type
+from crossflow.parallel.stages import Division
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,6 +97,7 @@ class Layout:
     schedule : index of each point's schedule in `schedules`.
     offload : points that keep something on the host, by what they keep; what none keeps is not there.
     placement : index of each point's placement in `placements`.
+    division : index of how each point's layers are divided over stages in `divisions`.
     node : devices of one node. [1]
     """
 
@@ -122,8 +124,8 @@ class Layout:
     offload: Mapping[Offload, Mask]
     placement: Index
     placements: tuple[tuple[Block, ...], ...]
-    first_stage: Array
-    last_stage: Array
+    division: Index
+    divisions: tuple[Division, ...]
     node: int
 
     @classmethod
@@ -131,7 +133,9 @@ class Layout:
         """Arrays of plans; `batch` is the global batch of each. [samples]"""
         column = functools.partial(_column, plans)
         dp, micro = column("dp"), column("micro_batch")
-        schedules, placements = (tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement"))
+        schedules, placements, divisions = (
+            tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement", "division")
+        )
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
         own = {kind: np.array([float(plan.tensor_of(kind)) for plan in plans]) for kind in TYPES}
         shards = {kind: column(key) for kind, key in OWN_SHARDS.items()}
@@ -147,7 +151,7 @@ class Layout:
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
             placement=np.array([placements.index(plan.placement) for plan in plans]), placements=placements,
-            first_stage=column("first_stage"), last_stage=column("last_stage"), node=node,
+            division=np.array([divisions.index(plan.division) for plan in plans]), divisions=divisions, node=node,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -155,7 +159,7 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        kept = ("node", "schedules", "placements")
+        kept = ("node", "schedules", "placements", "divisions")
         tables = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
         chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}

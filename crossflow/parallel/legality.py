@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from crossflow.parallel.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type, divisors
 from crossflow.parallel.schedules import RULES, pipeline_order, schedule_problem
-from crossflow.parallel.stages import stage_layers
 from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 
@@ -12,7 +11,8 @@ from crossflow.workload.transformer import Transformer
 def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, task: Task = "training") -> str | None:
     """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
 
-    With `balanced` stages, of which the last may hold the head alone, there may be more stages than layers.
+    Layers need not divide: there may be up to two more stages than layers, the ends then hold the embedding and the head alone, and
+    any number where `stage_layers` lists them. With `balanced` stages, where a stage may be left empty, up to twice as many.
     """
     return (
         _not_cut(plan, model)
@@ -42,21 +42,37 @@ def _not_cut(plan: Plan, model: Transformer) -> str | None:
 
 def _no_stages(plan: Plan, model: Transformer, *, balanced: bool) -> str | None:
     """Why layers cannot be laid out as stages."""
-    stages = plan.pp * plan.virtual_stages
-    if stages > model.depth * (2 if balanced else 1):
-        return f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages} chunks, but the model has {model.depth} layers"
-    ends = plan.first_stage or plan.last_stage
-    if plan.virtual_stages > 1 and not ends and model.depth % stages and (model.depth + 2) % stages:
-        return f"{model.depth} layers do not divide by pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
+    chunks, depth = plan.pp * plan.virtual_stages, model.depth
+    cut = f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
     if plan.virtual_stages > 1 and plan.pp == 1:
         return "virtual_stages > 1 needs a pipeline, but pp = 1"
-    if ends or not balanced:
-        sizes = stage_layers(model.depth, stages, plan.first_stage, plan.last_stage)
-        told = f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage}"
-        if min(sizes) < 1:
-            return f"{told} leave no layer for another of {stages} stages"
-        if (len(sizes), sum(sizes)) != (stages, model.depth):
-            return f"{told} do not add up to {model.depth} layers in {stages} stages"
+    if plan.stage_layers:
+        return _not_listed(plan, depth, cut)
+    if chunks > (2 * depth if balanced and plan.virtual_stages == 1 else depth + 2):
+        listed = f"0+1x{depth}+0x{chunks - depth - 1}"
+        return f"{cut} chunks, but the model has {depth} layers; stage_layers can list chunks without a layer, such as {listed}"
+    if not (plan.first_stage or plan.last_stage):
+        return None
+    sizes = plan.division.layers(depth, chunks)
+    told = f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage}"
+    if min(sizes) < 1:
+        return f"{told} leave no layer for another of {chunks} stages; stage_layers can list stages without a layer"
+    if (len(sizes), sum(sizes)) != (chunks, depth):
+        return f"{told} do not add up to {depth} layers in {chunks} stages"
+    return None
+
+
+def _not_listed(plan: Plan, depth: int, cut: str) -> str | None:
+    """Why a list of the stages' layers is not one of a model's, which its plan cuts so."""
+    listed = plan.stage_layers
+    if plan.first_stage or plan.last_stage:
+        return "stage_layers lists the first and the last stage too; leave first_stage and last_stage out"
+    chunks, missing = plan.pp * plan.virtual_stages, depth - sum(listed)
+    if len(listed) != chunks:
+        return f"stage_layers lists {len(listed)} chunks, but {cut} = {chunks} chunks need a number each, 0 where one has no layer"
+    if missing:
+        cure = f"place {abs(missing)} {'more' if missing > 0 else 'fewer'}"
+        return f"stage_layers adds up to {sum(listed)} layers, but the model has {depth}; {cure}"
     return None
 
 
