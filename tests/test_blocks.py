@@ -225,6 +225,17 @@ def test_experts_cut_over_fewer_ranks_do_as_much_and_send_less(etp, shared):
     assert gathered["experts_tensor"] == (routed * etp / 4 if etp == 2 else 0.0)
 
 
+@pytest.mark.parametrize(("tp", "dp"), [(1, 16), (2, 8), (8, 2), (16, 1)])
+@pytest.mark.parametrize(("etp", "ep"), [(1, 8), (2, 8), (4, 4), (8, 2)])
+def test_all_ranks_together_dispatch_every_row_once(tp, dp, etp, ep):
+    """However the ranks are folded into tensor and expert groups."""
+    job = job_of(experts={"count": 8, "active": 2})
+    kernels = kernels_of(job, Plan(tp=tp, dp=dp, etp=etp, ep=ep, micro_batch=16 // dp, sequence_parallel=True))
+    rows = 16 * GPT["sequence"] * 2
+    assert 16 * sizes(kernels, "all_to_all", "forward", "experts") == pytest.approx(2 * rows * GPT["hidden"] * 2.0)
+    assert 16 * product_flops(kernels, "forward", "end", of="experts") == pytest.approx(rows * 4.0 * 1024 * 4096, rel=0.01)  # and a router
+
+
 @pytest.mark.parametrize(("etp", "rows"), [(0, 1), (1, 1), (4, 2)])
 def test_a_single_token_meets_its_experts_whole(etp, rows):
     """In decode with fewer tokens than tensor ranks the busiest rank has one; cut over all ranks each has a part of every row."""

@@ -260,6 +260,8 @@ def test_experts_and_all_else_uncut_is_expert_parallel():
         ("tp16-atp2-mlptp2-embtp2-distant:attention+mlp+embedding-mb64-sp", "tp2-dp8-mb8-sp-placed:dp+tp+pp", "llama2-7b"),
         ("tp16-atp1-mlptp1-embtp1-etp1-ep2-distant:experts-mb64-sp", "ep2-dp16-mb4-distant:experts", "mixtral-8x7b"),
         ("tp16-atp8-mlptp8-embtp8-mb64-sp", "tp8-dp2-mb32-sp", "llama2-7b"),
+        ("tp4-atp1-mlptp1-embtp1-ep2-dp4-mb16-sp", "etp4-ep2-dp16-mb4", "mixtral-8x7b"),
+        ("tp8-atp2-mlptp2-embtp2-ep2-dp2-mb32-sp-z1", "tp2-etp8-ep2-dp8-mb8-sp-z1", "mixtral-8x7b"),
     ],
 )
 def test_a_tensor_group_of_all_devices_says_what_nearer_ones_do(whole, near, model):

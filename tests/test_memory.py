@@ -13,6 +13,7 @@ import crossflow
 from crossflow.architecture import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
+from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import Plan, parse_plan
 from crossflow.parallel.schedules import pipeline_order
 from crossflow.software import load_stack
@@ -156,13 +157,26 @@ def test_fp32_gradients_and_weights(machine):
     assert full.kinds["optimizer"][0] == 8 * job.model.parameters  # no master weights beside weights in fp32
 
 
-@pytest.mark.parametrize("plan", [Plan(pp=4, dp=2), Plan(pp=8), Plan(pp=2, virtual_stages=2, dp=4), Plan(pp=3, first_stage=2)])
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(pp=4, dp=2), Plan(pp=8), Plan(pp=2, virtual_stages=2, dp=4), Plan(pp=3, first_stage=2), Plan(pp=4, stage_layers=(0, 7, 1, 0))],
+)
 @pytest.mark.parametrize("tied", [False, True])
 def test_stages_together_hold_the_model_once_and_a_tied_table_twice(machine, plan, tied):
     job = job_of(tied_embeddings=tied)
     found = memory(job, layout_of(plan, batch=48), machine())
     table = 32000 * 1024 if tied else 0
     assert found.stages[0].sum() == pytest.approx(2 * (job.model.parameters + table))
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_a_stage_without_a_layer_holds_the_embedding_or_the_head_alone(machine, zero):
+    """However wide the layers are that the other stages hold."""
+    plan = Plan(pp=4, dp=2, zero=zero, stage_layers=(0, 4, 4, 0))
+    narrow, wide = (memory(job_of(ffn=ffn), layout_of(plan), machine()) for ffn in (4096, 8192))
+    np.testing.assert_array_equal(narrow.stages[:, [0, -1]], wide.stages[:, [0, -1]])
+    ends = [part.parameters for part in (job_of().model.embedding, job_of().model.head)]
+    np.testing.assert_allclose(narrow.stages[0, [0, -1], 0], [2 * own / (2 if zero == 3 else 1) for own in ends])
 
 
 def test_one_device_holds_a_tied_table_once(machine):
@@ -235,6 +249,17 @@ def test_experts_have_a_tensor_degree_of_their_own(etp):
     whole, one = (parameters(part, layout_of(p)) for p in (plan, Plan()))
     assert whole[1][0] == one[1][0] / (4 * etp)
     assert whole[0][0] == parameters(part, layout_of(Plan(tp=4)))[0][0]
+
+
+@pytest.mark.parametrize(("tp", "cp", "dp"), [(1, 1, 16), (2, 2, 4), (4, 1, 4), (8, 1, 2), (16, 1, 1)])
+@pytest.mark.parametrize(("etp", "ep"), [(1, 8), (1, 16), (2, 4), (2, 8), (4, 2), (4, 4), (8, 1)])
+def test_devices_hold_every_expert_as_often_as_there_are_copies(tp, cp, dp, etp, ep):
+    model = job_of(LLAMA, experts={"count": 16, "active": 2}).model
+    plan = Plan(tp=tp, cp=cp, dp=dp, etp=etp, ep=ep, sequence_parallel=True)
+    assert plan_problem(plan, model, 64) is None
+    layout, part = layout_of(plan), model.layers[0].parts[1]
+    whole = 16 * 3 * 1024 * 2816
+    assert parameters(part, layout)[1][0] * plan.devices == whole * layout.spread("experts").data.size[0]
 
 
 def test_hybrid_sharding_keeps_experts_within_a_group_too(machine):
@@ -385,6 +410,8 @@ def test_a_remedy_fits_on_as_many_devices(machine, plan):
         (Plan(tp=8, etp=1, dp=2, sequence_parallel=True), "etp: 2"),
         (Plan(tp=8, attention_tp=1, dp=2, micro_batch=8, sequence_parallel=True), "attention_tp: 2"),
         (Plan(dp=16, zero=3, unsharded=("experts",)), "unsharded: none"),
+        (Plan(pp=4, dp=4, stage_layers=(13, 1, 1, 1)), "stage_layers: none"),
+        (Plan(pp=4, dp=4, stage_layers=(13, 1, 1, 1)), "pp: 8 (dp: 2, stage_layers: none)"),
     ],
 )
 def test_experts_and_layer_types_on_more_ranks_are_remedies(machine, plan, remedy):

@@ -9,6 +9,7 @@ from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import parse_plan
+from crossflow.parallel.stages import Division
 from crossflow.software import load_stack
 from crossflow.step.activations import activations
 from crossflow.step.memory import parameters
@@ -86,7 +87,7 @@ def test_they_are_not_among_the_layers_that_a_plan_freezes():
 @pytest.mark.parametrize(("stages", "chunks"), [(1, 1), (4, 1), (2, 2)])
 def test_the_last_chunk_runs_them_and_others_keep_their_layers(stages, chunks):
     jobs = [scenario(mtp_layers=k).job() for k in (0, 2)]
-    (without, *_), (forward, _, weight) = (counts(job, stages, chunks, 0, 0, False) for job in jobs)
+    (without, *_), (forward, _, weight) = (counts(job, stages, chunks, Division(), False) for job in jobs)
     main = without.shape[1] - 1  # embedding and layers come first, the head last
     assert (forward[:, :main] == without[:, :main]).all()
     assert (forward[:, -1] == without[:, -1]).all()
@@ -97,7 +98,7 @@ def test_the_last_chunk_runs_them_and_others_keep_their_layers(stages, chunks):
 
 def test_stages_by_weight_leave_room_for_them():
     """As nanotron divides a pipeline: the last stage has fewer layers where it has more to hold."""
-    sizes = [counts(scenario(mtp_layers=k).job(), 2, 1, 0, 0, True)[0][1, 1:5].sum() for k in (0, 2)]
+    sizes = [counts(scenario(mtp_layers=k).job(), 2, 1, Division(), True)[0][1, 1:5].sum() for k in (0, 2)]
     assert sizes[1] < sizes[0]
 
 

@@ -15,14 +15,14 @@ from crossflow.mapping import Network, Topology, place
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan
-from crossflow.parallel.plans import neighbouring_plans
+from crossflow.parallel.plans import legal_plans, neighbouring_plans
 from crossflow.parallel.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, last_stage, micro_batch, mlp_shard_group, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, tp, unsharded, virtual_stages, zero"
+KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, last_stage, micro_batch, mlp_shard_group, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, stage_layers, tp, unsharded, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -48,6 +48,11 @@ EXPERTS = model_of(experts={"count": 8, "active": 2})
         ({}, Plan()),
         ({"tp": 8, "zero": 3, "shard_group": 4, "sequence_parallel": True}, Plan(tp=8, zero=3, shard_group=4, sequence_parallel=True)),
         ({"pp": 3, "first_stage": 5, "last_stage": 1}, Plan(pp=3, first_stage=5, last_stage=1)),
+        ("pp4-layers:3+4x2+0", Plan(pp=4, stage_layers=(3, 4, 4, 0))),
+        ({"pp": 4, "stage_layers": [3, 4, 4, 0]}, Plan(pp=4, stage_layers=(3, 4, 4, 0))),
+        ({"pp": 4, "stage_layers": "3+4x2+0"}, Plan(pp=4, stage_layers=(3, 4, 4, 0))),
+        ({"pp": 4, "stage_layers": [3, "4x2", 0]}, Plan(pp=4, stage_layers=(3, 4, 4, 0))),
+        ({"pp": 4, "stage_layers": []}, Plan(pp=4)),
         ("dp8-z3-offload:weights+optimizer", Plan(dp=8, zero=3, offload=("optimizer", "weights"))),
         ({"dp": 8, "offload": "activations"}, Plan(dp=8, offload=("activations",))),
     ],
@@ -85,6 +90,13 @@ def test_choices_of_words_may_be_none_or_text(key):
         ({"micro_batch": -1}, "micro_batch must be a positive whole number, got -1"),
         ({"first_stage": -1}, "first_stage must be a whole number, got -1"),
         ({"shard_group": None}, "shard_group must be a whole number, got None"),
+        *(
+            (
+                {"stage_layers": wrong},
+                f"stage_layers must list the layers of every stage (with virtual_stages: chunk), such as [3, 4, 4, 2] or 3+4x2+2, got {wrong!r}",
+            )
+            for wrong in (61, "3+x4", [3, -1], [True, 3], [2.0], "3*4")
+        ),
         ({"zero": 4}, "zero must be one of 0, 1, 2, 3, got 4"),
         ({"zero": True}, "zero must be one of 0, 1, 2, 3, got True"),
         ({"zero": 1.0}, "zero must be one of 0, 1, 2, 3, got 1.0"),
@@ -122,7 +134,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
         parse_plan(text)
 
@@ -148,6 +160,7 @@ def plans(draw):
         },
         zero=draw(st.integers(0, 3)),
         **{name: tuple(kind for kind in TYPES if draw(st.booleans())) for name in ("apart", "distant", "unsharded")},
+        stage_layers=tuple(draw(st.lists(st.integers(0, 3), max_size=12))),
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "my-own/order.yaml"])),
@@ -172,9 +185,24 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
     ("plan", "sentence"),
     [
         (Plan(tp=3), "16 attention heads do not divide by tp = 3"),
-        (Plan(pp=16), "pp x virtual_stages = 16 x 1 chunks, but the model has 8 layers"),
-        (Plan(pp=4, virtual_stages=4), "pp x virtual_stages = 4 x 4 chunks, but the model has 8 layers"),
-        (Plan(pp=3, virtual_stages=2), "8 layers do not divide by pp x virtual_stages = 3 x 2"),
+        (
+            Plan(pp=11),
+            "pp x virtual_stages = 11 x 1 chunks, but the model has 8 layers; stage_layers can list chunks without a layer, such as 0+1x8+0x2",
+        ),
+        (
+            Plan(pp=4, virtual_stages=4),
+            "pp x virtual_stages = 4 x 4 chunks, but the model has 8 layers; stage_layers can list chunks without a layer, such as 0+1x8+0x7",
+        ),
+        (
+            Plan(pp=4, stage_layers=(4, 4)),
+            "stage_layers lists 2 chunks, but pp x virtual_stages = 4 x 1 = 4 chunks need a number each, 0 where one has no layer",
+        ),
+        (Plan(pp=2, stage_layers=(4, 3)), "stage_layers adds up to 7 layers, but the model has 8; place 1 more"),
+        (Plan(pp=2, stage_layers=(4, 6)), "stage_layers adds up to 10 layers, but the model has 8; place 2 fewer"),
+        (
+            Plan(pp=2, stage_layers=(4, 4), first_stage=4),
+            "stage_layers lists the first and the last stage too; leave first_stage and last_stage out",
+        ),
         (Plan(virtual_stages=2), "virtual_stages > 1 needs a pipeline, but pp = 1"),
         (
             Plan(offload=("weights", "optimizer")),
@@ -184,7 +212,10 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
             Plan(zero=3, offload=("weights",)),
             "offload: weights needs zero: 3, which shares them out, and the optimizer's states on the host too",
         ),
-        (Plan(pp=3, first_stage=4, last_stage=4), "first_stage = 4 and last_stage = 4 leave no layer for another of 3 stages"),
+        (
+            Plan(pp=3, first_stage=4, last_stage=4),
+            "first_stage = 4 and last_stage = 4 leave no layer for another of 3 stages; stage_layers can list stages without a layer",
+        ),
         (Plan(pp=2, first_stage=3, last_stage=4), "first_stage = 3 and last_stage = 4 do not add up to 8 layers in 2 stages"),
         (Plan(first_stage=5), "first_stage = 5 and last_stage = 0 do not add up to 8 layers in 1 stages"),
         (Plan(cp=3, dp=3), "the 512 tokens of a sample do not divide by cp = 3"),
@@ -248,13 +279,26 @@ def test_why_a_plan_is_impossible(plan, sentence):
         (Plan(ep=3, dp=3, micro_batch=1), "8 experts do not divide by ep = 3"),
         (Plan(ep=4, dp=2), "dp x cp = 2 x 1 ranks do not divide by ep = 4"),
         (Plan(tp=4, etp=3), "tp = 4 does not divide by etp = 3"),
-        (Plan(tp=4, ep=8, etp=2, dp=2, sequence_parallel=True), "tp / etp x dp x cp = 2 x 2 x 1 ranks do not divide by ep = 8"),
+        (
+            Plan(tp=4, ep=8, etp=2, dp=2, sequence_parallel=True),
+            "tp x dp x cp / etp = 4 x 2 x 1 / 2 ranks do not divide by ep = 8; they do with etp: 1",
+        ),
+        (
+            Plan(tp=8, ep=8),
+            "dp x cp = 1 x 1 ranks do not divide by ep = 8; they do with etp: 1 and sequence_parallel: true",
+        ),
+        (Plan(tp=2, etp=3, dp=3, sequence_parallel=True), "etp = 3 does not divide by tp = 2"),
+        (Plan(tp=2, etp=4, dp=4), "etp = 4 above tp = 2 needs sequence_parallel: true, which gives every tensor rank tokens of its own"),
+        (Plan(etp=2, ep=8, dp=8), "tp x dp x cp / etp = 1 x 8 x 1 / 2 ranks do not divide by ep = 8; they do with etp: 1"),
+        (Plan(etp=2, ep=4, dp=8), None),
+        (Plan(tp=2, etp=4, ep=8, dp=4, cp=4, sequence_parallel=True), None),
+        (Plan(tp=8, etp=1, ep=8, dp=2, pp=4, sequence_parallel=True, placement=("tp", "pp", "dp")), None),
         (
             Plan(tp=4, ep=2, etp=2, dp=2),
             "etp = 2 below tp = 4 needs sequence_parallel: true, which gives every tensor rank tokens of its own",
         ),
         (
-            Plan(tp=4, ep=2, etp=2, dp=2, sequence_parallel=True, placement=("dp", "tp", "pp")),
+            Plan(tp=4, ep=4, etp=2, dp=2, sequence_parallel=True, placement=("dp", "tp", "pp")),
             "etp = 2 below tp = 4 needs dp right after tp in placement, for ranks that hold the same lie along both",
         ),
         (Plan(tp=4, ep=4, etp=2, dp=2, sequence_parallel=True), None),
@@ -281,10 +325,25 @@ def test_an_mlp_that_does_not_divide():
 
 
 @pytest.mark.parametrize(
-    "plan", [Plan(), Plan(tp=16), Plan(pp=4, virtual_stages=2), Plan(pp=3, first_stage=3), Plan(cp=4, dp=8, zero=3, shard_group=2)]
+    "plan",
+    [
+        Plan(),
+        Plan(tp=16),
+        Plan(pp=4, virtual_stages=2),
+        Plan(pp=3, first_stage=3),
+        Plan(cp=4, dp=8, zero=3, shard_group=2),
+        Plan(pp=10),
+        Plan(pp=4, virtual_stages=3, stage_layers=(0, 4, *(0,) * 9, 4)),
+        Plan(pp=2, virtual_stages=3),
+    ],
 )
 def test_what_divides_has_no_problem(plan):
     assert plan_problem(plan, MODEL, 64) is None
+
+
+def test_layers_need_not_divide_over_chunks():
+    assert plan_problem(Plan(pp=3, virtual_stages=2), MODEL, 66) is None
+    assert plan_problem(Plan(pp=5, virtual_stages=2), MODEL, 65) is None  # whose ends hold the embedding and the head alone
 
 
 def test_balanced_stages_may_outnumber_the_layers():
@@ -313,6 +372,9 @@ def test_layers_of_bloom():
         ((10, 4, 1, 3), (1, 3, 3, 3)),
         ((10, 2, 4, 6), (4, 6)),
         ((7, 1), (7,)),
+        ((126, 128), (0, *(1,) * 126, 0)),  # Llama 3.1 405B, 16 stages of 8 chunks (arXiv:2407.21783, Sec. 3.3.2)
+        ((61, 16), (3, *(4,) * 13, 3, 3)),
+        ((8, 9), (*(1,) * 8, 0)),
     ],
 )
 def test_layers_of_stages(given, layers):
@@ -324,6 +386,12 @@ def test_stages_hold_all_layers_as_evenly_as_can_be(depth, stages):
     sizes = stage_layers(depth, stages)
     assert (len(sizes), sum(sizes)) == (stages, depth)
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 130), st.integers(2, 16), st.integers(1, 8))
+def test_stages_of_several_chunks_hold_layers_as_evenly_too(depth, stages, chunks):
+    sizes = np.array(stage_layers(depth, stages * chunks)).reshape(chunks, stages).sum(axis=0)
+    assert (sizes.sum(), sizes.max() - sizes.min() <= 1) == (depth, True)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=40), st.floats(0, 50), st.integers(1, 8))
@@ -358,8 +426,10 @@ MIXED = [
     Plan(dp=16, zero=3, shard_group=2, apart=TYPES),
     Plan(dp=16, ep=4, zero=3, shard_group=8, attention_shard_group=2, experts_shard_group=4, apart=("attention",)),
     Plan(tp=16, attention_tp=2, sequence_parallel=True, micro_batch=8, ep=2, etp=1, distant=("attention", "experts")),
+    Plan(etp=4, ep=2, dp=16),
+    Plan(tp=8, ep=8, etp=1, dp=2, pp=4, sequence_parallel=True, placement=("tp", "pp", "dp"), stage_layers=(0, 4, 4, 0)),
 ]
-INDEXED = ("schedule", "schedules", "placement", "placements")
+INDEXED = ("schedule", "schedules", "placement", "placements", "division", "divisions")
 TABLES = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant")
 
 
@@ -375,7 +445,7 @@ def groups(layout):
 
 @pytest.mark.parametrize("i", range(len(MIXED)))
 def test_a_layout_of_many_is_each_alone(i):
-    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0, 64.0, 64.0, 64.0, 64.0])
+    batch = np.array([64.0, 32.0, 128.0, 64.0, 48.0, 64.0, 64.0, 64.0, 64.0, 64.0, 64.0, 64.0])
     many, one = Layout.of(MIXED, batch, 8), Layout.of([MIXED[i]], batch[[i]], 8)
     for name in (field for field in one.__dataclass_fields__ if field not in ("node", *TABLES, *INDEXED)):
         assert getattr(many, name)[i] == getattr(one, name)[0], name
@@ -467,11 +537,11 @@ def test_experts_along_tensor_ranks_are_those_of_the_placement(seed):
     node, nodes, (etp, ep, same, pp) = random_mesh(seed)
     switches = [Topology(kind="switch" if size > 1 else "single", nodes=size) for size in (node, nodes)]
     placed = place({"etp": etp, "ep": ep, "same": same, "pp": pp}, Network(package=switches[0], cluster=switches[1]))
-    plan = Plan(tp=etp * ep, ep=ep, etp=etp, dp=same, pp=pp, sequence_parallel=True)
-    layout = Layout.of([plan], np.array([float(plan.dp)]), node)
-    for group, axis, size in ((layout.expert, "ep", ep), (layout.spread("experts").data, "same", same)):
-        assert (group.size[0], group.per_node[0]) == (size, placed.route(axis).package_size)
-    if ep > 1:
+    for tp in (etp * ep, 1, etp):
+        plan = Plan(tp=tp, ep=ep, etp=etp, dp=etp * ep * same // tp, pp=pp, sequence_parallel=True)
+        layout = Layout.of([plan], np.array([float(plan.dp)]), node)
+        for group, axis, size in ((layout.expert, "ep", ep), (layout.spread("experts").data, "same", same)):
+            assert (group.size[0], group.per_node[0]) == (size, placed.route(axis).package_size)
         assert (layout.experts_tensor.size[0], layout.experts_tensor.per_node[0]) == (etp, placed.route("etp").package_size)
 
 
@@ -500,7 +570,9 @@ def test_experts_and_shards_of_a_node_are_those_of_the_placement(seed):
 # -------------------------------------------------------------------------------------------- neighbours
 
 
-@pytest.mark.parametrize("text", ["dp8", "tp4-pp2-dp1", "tp2-dp2-pp2-mb2-z1-sp-full", "cp2-tp2-dp2", "pp4-dp2-v2-mb4"])
+@pytest.mark.parametrize(
+    "text", ["dp8", "tp4-pp2-dp1", "tp2-dp2-pp2-mb2-z1-sp-full", "cp2-tp2-dp2", "pp4-dp2-v2-mb4", "pp4-dp2-layers:1+3x2+1"]
+)
 @pytest.mark.parametrize("model", [MODEL, EXPERTS], ids=["dense", "experts"])
 def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model):
     plan = parse_plan(text)
@@ -511,9 +583,21 @@ def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model)
         assert other.devices == plan.devices
         assert plan_problem(other, model, 64) is None
         assert parse_plan(str(other)) == other
-        names = {words.split()[0] for words in plan.changes(other).split(", ")} - {"sequence_parallel"}
+        names = {words.split()[0] for words in plan.changes(other).split(", ")} - {"sequence_parallel", "stage_layers"}
         assert len(names) <= 2
         assert names <= {"tp", "cp", "dp", "pp"} or len(names) <= 1
+
+
+def test_a_list_of_layers_stays_with_as_many_stages():
+    found = neighbouring_plans(parse_plan("pp4-dp2-layers:1+3x2+1"), MODEL, 64, node=8)
+    assert {plan.stage_layers for plan in found if plan.pp == 4} == {(1, 3, 3, 1), ()}
+    assert parse_plan("pp4-dp2-layers:1+3x2+1").changes(parse_plan("pp2-dp4")) == "dp 2 to 4, pp 4 to 2, stage_layers 1+3x2+1 to none"
+
+
+def test_chunks_that_are_not_even_are_listed_where_the_stages_are_not_either():
+    """Of eight layers in two or four stages the even ones alone; in three stages all that have a layer a chunk, or nearly."""
+    found = {(plan.pp, plan.virtual_stages) for plan in legal_plans(MODEL, 12, 48, node=4)}
+    assert found == {(1, 1), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2), (6, 1)}
 
 
 def test_neighbours_of_neighbours_lead_back():

@@ -10,6 +10,7 @@ from lags import by_slot
 import crossflow
 from crossflow.engine import run_tasks
 from crossflow.errors import CrossflowError, SpecError
+from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.schedules import RULES, pipeline_order
 from crossflow.step.uneven import Uneven, load_uneven
@@ -26,7 +27,7 @@ PLANS = [
     "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera",
     "pp2-dp2-z1-offload:optimizer+activations", "dp8-z3-offload:optimizer+weights", "tp2-pp2-dp2-v2-z3-sp", "pp4-dp2-z3-full",
     "pp2-dp4-z3-g2-offload:optimizer+weights", "pp2-dp4-z3-unsharded:embedding-gpipe", "dp16-z3-g8-ag2-apart:mlp",
-    "tp4-atp2-dp1-mb2-sp-distant:attention",
+    "tp4-atp2-dp1-mb2-sp-distant:attention", "tp2-pp2-dp2-v3", "pp4-dp4-layers:0+7+1+0", "tp2-pp4-dp2-v2-sp-layers:3+0+1x5+0",
 ]  # fmt: skip
 STACKS = ["megatron-lm-2022", "megatron-core", "nemo", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal"]
 OTHERS = [
@@ -485,3 +486,37 @@ def test_layers_and_microbatches_are_told():
     assert set(events.layer.tolist()) == {-1, 0, 1, 2, 3}
     assert set(events.microbatch.tolist()) == {-1, *range(8)}
     assert not (events.kind == WAIT).any()
+
+
+# ------------------------------------------------------------------------------------------ layouts of published runs
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [
+        ("llama3.1-405b", "tp8-dp4-pp16-v8-z1-sp"),  # arXiv:2407.21783, Sec. 3.3.2
+        ("deepseek-v3", "tp8-etp1-ep32-dp4-pp16-z1-sp-full"),  # arXiv:2412.19437, Sec. 3.2: 16 stages
+        ("deepseek-v3", "dp32-ep32-pp16-v2-z1-full-layers:3+2x29+0x2"),  # Megatron-Core's layout Et*3|(tt|)*29m|L
+        ("deepseek-v3", "dp32-etp2-ep16-pp8-v2-z1-full"),
+    ],
+)
+def test_layers_of_published_runs_need_not_divide(model, strategy):
+    workload = {"model": model, "global_batch": 512, "sequence": 4096}
+    system = {"template": "dgx-h100", "nodes": None}
+    given = crossflow.from_dict({"system": system, "workload": workload, "strategy": strategy, "software": "nemo"})
+    found, predicted = timeline(given), crossflow.predict(given)
+    assert found.total == pytest.approx(predicted.step_time, rel=1e-9)
+    assert len(predicted.to_dict()["memory_by_stage"]) == given.strategy.pp
+    assert events(given).recurrences > 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_layers_over_any_stages_take_as_long_as_predicted(seed):
+    rng = np.random.default_rng(seed)
+    pp, chunks = int(rng.choice([2, 4])), int(rng.choice([1, 2, 3]))
+    layers = rng.multinomial(8, rng.dirichlet(np.full(pp * chunks, 0.5)))
+    given = scenario(f"pp{pp}-v{chunks}-dp2-z{rng.integers(4)}-layers:{'+'.join(map(str, layers))}", STACKS[seed % 5])
+    found, predicted = timeline(given), crossflow.predict(given)
+    assert found.total == pytest.approx(predicted.step_time, rel=1e-9)
+    np.testing.assert_allclose(sum(found.activity().values()), found.total, rtol=1e-9)
+    assert max(held.max() for _, held in found.memory) <= predicted.score.memory_needed[0] * (1 + 1e-9)

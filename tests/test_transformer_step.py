@@ -17,6 +17,7 @@ from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import TYPES, Plan
+from crossflow.parallel.stages import Division, stage_layers
 from crossflow.software import load_stack
 from crossflow.step import Machine
 from crossflow.step.by_layer import FIGURES
@@ -59,6 +60,8 @@ PLANS = [
     Plan(pp=4, dp=4, zero=3, recompute="full"),
     Plan(tp=2, pp=2, dp=4, virtual_stages=2, zero=3, sequence_parallel=True),
     Plan(tp=8, attention_tp=2, micro_batch=4, sequence_parallel=True, distant=("attention",)),
+    Plan(pp=2, virtual_stages=3, dp=4),
+    Plan(pp=4, virtual_stages=2, dp=2, zero=3, stage_layers=(0, 3, 1, 1, 1, 2, 0, 0)),
 ]
 HOST = {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.7}
 
@@ -330,7 +333,7 @@ def test_recomputed_operations_are_not_the_models():
 @pytest.mark.parametrize("task", ["forward", "prefill", "decode"])
 def test_services_only_pass_forward(task):
     job = job_of(task, context=100)
-    forward, inputs, weights = counts(job, 2, 1, 0, 0, False)
+    forward, inputs, weights = counts(job, 2, 1, Division(), False)
     assert forward.sum() > 0
     assert inputs.sum() == weights.sum() == 0
     alone, replicas = step(Plan(), job=job), step(Plan(dp=16), job=job, batch=16 * 64)
@@ -424,7 +427,7 @@ def test_a_written_token_needs_its_decoders_operations_alone():
 def test_an_encoder_is_done_when_its_decoder_writes():
     job = job_of("decode", context=10, encoder={"layers": 24, "sequence": 512})
     longer = job_of("decode", context=10, encoder={"layers": 48, "sequence": 512})
-    assert counts(job, 2, 1, 0, 0, False)[0].sum() > 0
+    assert counts(job, 2, 1, Division(), False)[0].sum() > 0
     machine = machine_of(stack_of(host=False))
     one, two = (step(Plan(), job=j, machine=machine, batch=1).total[0] for j in (job, longer))
     assert two == pytest.approx(one, rel=1e-12)
@@ -450,7 +453,7 @@ BODY = frozenset({"embedding", "attention", "mlp"})
 )
 def test_which_gradients_frozen_layers_need(frozen, inputs, weights):
     """Columns: embedding, attention, MLP, head. The lowest part that trains needs no gradient of its input."""
-    found = counts(job_of(frozen=frozen), 1, 1, 0, 0, False)
+    found = counts(job_of(frozen=frozen), 1, 1, Division(), False)
     assert found[0].sum(axis=0).tolist() == [1, 8, 8, 1]
     lowest = 1 if frozen == Frozen(types=frozenset({"embedding"}), layers=frozenset(range(6))) else 0
     assert found[1].sum(axis=0).tolist() == [inputs[0], inputs[1] - lowest, *inputs[2:]]
@@ -661,3 +664,42 @@ def test_a_service_keeps_narrow_weights_and_a_training_run_wide_ones_beside_narr
     assert narrow.memory["buffers"][0] - wide.memory["buffers"][0] == pytest.approx(wide.memory["weights"][0] - ends)
     wide, narrow = (step(Plan(dp=8, zero=3), job=job_of(dtype=dtype)) for dtype in ("bf16", "fp8"))
     assert narrow.memory["buffers"][0] - wide.memory["buffers"][0] == pytest.approx((8 * wide.memory["weights"][0] - ends) / 8, rel=0.01)
+
+
+# -------------------------------------------------------------------------------------------- layers of stages
+
+
+@pytest.mark.parametrize("plan", [Plan(pp=4, dp=2), Plan(pp=3, dp=4), Plan(pp=2, virtual_stages=3, dp=4), Plan(pp=8, schedule="gpipe")])
+def test_a_list_of_even_stages_is_the_default(plan):
+    listed = replace(plan, stage_layers=stage_layers(8, plan.pp * plan.virtual_stages))
+    even, other = step(plan), step(listed)
+    assert (even.total[0], even.memory["activations"][0]) == (other.total[0], other.memory["activations"][0])
+
+
+def added(*layers):
+    """Time that a further microbatch adds to a full pipeline of four stages."""
+    few, many = (step(Plan(pp=4, stage_layers=layers), batch=batch).total[0] for batch in (64, 128))
+    return (many - few) / 64
+
+
+def test_a_further_microbatch_takes_what_the_busiest_stage_takes():
+    assert added(1, 5, 1, 1) == pytest.approx(added(1, 5, 2, 0), rel=1e-9)
+    assert added(1, 5, 1, 1) - added(1, 4, 2, 1) == pytest.approx(added(0, 7, 1, 0) - added(0, 6, 2, 0), rel=1e-9)
+
+
+def test_plans_of_different_lists_are_each_alone():
+    plans = [Plan(pp=4, stage_layers=layers) for layers in ((), (0, 4, 4, 0), (5, 1, 1, 1), (2, 2, 2, 2))]
+    many = step(*plans)
+    for i, plan in enumerate(plans):
+        assert many.total[i] == pytest.approx(step(plan).total[0], rel=1e-12)
+
+
+@pytest.mark.parametrize(("devices", "dp", "measured"), [(8192, 64, 430e12), (16384, 128, 400e12)])
+def test_llama_405b_with_a_chunk_a_layer(devices, dp, measured):
+    """The Llama 3 Herd of Models, arXiv:2407.21783, Table 4 and Sec. 3.3.2: 16 stages of 8 chunks, the first and the last without a layer.
+
+    Nothing was fitted to these runs.
+    """
+    workload = {"model": "llama3.1-405b", "global_batch": 2048}
+    given = {"system": {"template": "dgx-h100", "devices": devices}, "workload": workload, "strategy": f"tp8-dp{dp}-pp16-v8-z1-sp"}
+    assert crossflow.predict(crossflow.from_dict(given)).score.mfu[0] * 989.4e12 == pytest.approx(measured, rel=0.05)

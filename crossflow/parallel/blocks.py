@@ -306,7 +306,7 @@ class _Builder:
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
-        apart = layout.tensor_of("experts") < layout.tp
+        apart = layout.tensor_of("experts") != layout.tp
         rows = self._own(tokens, "experts") * part.width * e * np.where(layout.ep > 1, part.routing.rows(layout.ep), 1.0)
         common, alone = size * float(part.shared > 0), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
@@ -318,9 +318,9 @@ class _Builder:
             self._gathered(unit, np.where(apart & (layout.tensor_of("experts") > 1), rows, 0.0), np.zeros(1), "experts_tensor")
 
     def _own(self, tokens: Array, kind: Type) -> Array:
-        """Tokens of the ranks that share a layer of some type: all of a tensor group, or, where fewer share one, at least one. [1]"""
+        """Tokens of the ranks that share a layer of some type: of a tensor group, of a part of one, at least one, or of several. [1]"""
         own, tp = self.layout.own_tensor.get(kind), self.layout.tp
-        return tokens if own is None else np.where(own < tp, np.ceil(tokens * own / tp), tokens)
+        return tokens if own is None else np.where(own != tp, np.ceil(tokens * own / tp), tokens)
 
     def _group(self, kind: Type) -> str:
         """Name of the group that shares a layer of some type."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.plan import BLOCKS, OFFLOADS, OWN_SHARDS, TYPES, Block, Offload, Plan, Type
+from crossflow.parallel.stages import Division
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,13 +101,15 @@ class Layout:
     zero, shard_group : as in `Plan`.
     own_shards : ranks over which a layer type's weights are sharded, of those that any plan gives a group of its own; 0 without. [1]
     apart : points whose shard groups of a layer type lie far apart, by type; what none has is not there.
-    sequence_parallel, full, selective : options as masks.
+    sequence_parallel, full, selective : options as masks; a rank alone in its tensor group has tokens of its own as well, which
+        tells where several such ranks share an expert.
     own_tensor : tensor degrees by layer type, of those that any plan gives one of its own. [1]
     unsharded : points that keep a layer type's weights whole, by type; what none keeps is not there.
     distant : points whose ranks of a layer type lie the other way round, by type; what none has is not there.
     schedule : index of each point's schedule in `schedules`.
     offload : points that keep something on the host, by what they keep; what none keeps is not there.
     placement : index of each point's placement in `placements`.
+    division : index of how each point's layers are divided over stages in `divisions`.
     node : devices of one node. [1]
     """
 
@@ -133,8 +136,8 @@ class Layout:
     offload: Mapping[Offload, Mask]
     placement: Index
     placements: tuple[tuple[Block, ...], ...]
-    first_stage: Array
-    last_stage: Array
+    division: Index
+    divisions: tuple[Division, ...]
     node: int
 
     @classmethod
@@ -142,7 +145,9 @@ class Layout:
         """Arrays of plans; `batch` is the global batch of each. [samples]"""
         column = functools.partial(_column, plans)
         dp, micro = column("dp"), column("micro_batch")
-        schedules, placements = (tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement"))
+        schedules, placements, divisions = (
+            tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement", "division")
+        )
         recompute, hosted = [plan.recompute for plan in plans], {what for plan in plans for what in plan.offload}
         own = {kind: np.array([float(plan.tensor_of(kind)) for plan in plans]) for kind in TYPES}
         shards = {kind: column(key) for kind, key in OWN_SHARDS.items()}
@@ -153,12 +158,12 @@ class Layout:
             own_shards={kind: ranks for kind, ranks in shards.items() if ranks.any()},
             apart=_types(plans, "apart"), own_tensor={kind: ranks for kind, ranks in own.items() if (ranks != tp).any()},
             unsharded=_types(plans, "unsharded"), distant=_types(plans, "distant"),
-            sequence_parallel=column("sequence_parallel") > 0, full=np.array([r == "full" for r in recompute]),
-            selective=np.array([r == "selective" for r in recompute]),
+            sequence_parallel=(column("sequence_parallel") > 0) | ((tp == 1) & (own["experts"] > 1)),
+            full=np.array([r == "full" for r in recompute]), selective=np.array([r == "selective" for r in recompute]),
             schedule=np.array([schedules.index(plan.schedule) for plan in plans]), schedules=schedules,
             offload={what: np.array([what in plan.offload for plan in plans]) for what in OFFLOADS if what in hosted},
             placement=np.array([placements.index(plan.placement) for plan in plans]), placements=placements,
-            first_stage=column("first_stage"), last_stage=column("last_stage"), node=node,
+            division=np.array([divisions.index(plan.division) for plan in plans]), divisions=divisions, node=node,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -166,7 +171,7 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        kept = ("node", "schedules", "placements")
+        kept = ("node", "schedules", "placements", "divisions")
         tables = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
         chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}
@@ -226,7 +231,7 @@ class Layout:
         return self.own_tensor.get(kind, self.tp)
 
     def tensor_share(self, kind: Type) -> Array | float:
-        """Of the tokens and samples of a tensor group, those of the ranks that share each layer of a type. [1]"""
+        """Tokens and samples of the ranks that share each layer of a type, over those of a tensor group. [1]"""
         return self.own_tensor[kind] / self.tp if kind in self.own_tensor else 1.0
 
     def gathers(self, kinds: Iterable[Type]) -> Mask:
@@ -280,11 +285,15 @@ class Layout:
         They lie in this order, the nearest first, or where they are distant in the opposite one.
         """
         groups: Array | float = self.ep if kind == "experts" else 1.0
-        sharing, beyond, nearest = self.strides["tp"], self.strides["dp"], np.minimum(self.strides["tp"], self.strides["dp"])
+        sharing, data, nearest = self.strides["tp"], self.strides["dp"], np.minimum(self.strides["tp"], self.strides["dp"])
+        shared, repeated = data, data * groups
         if kind in self.own_tensor:
             own = self.own_tensor[kind]
-            beyond = np.where(own < self.tp, np.where(own == 1, nearest, sharing * own), beyond)
-        shared, repeated = beyond, beyond * groups
+            sharing = np.where((self.tp == 1) & (own > 1), data, sharing)
+            filling = own * groups == self.tp  # what they share out ends with the tensor group; data ranks repeat it
+            beyond = np.where((own == 1) & ~filling, nearest, sharing * own)
+            shared = np.where(own == self.tp, shared, beyond)
+            repeated = np.where(own == self.tp, repeated, np.where(filling, data, beyond * groups))
         if kind in self.distant:
             far, same = self.distant[kind], self._repeats(kind)
             sharing, shared = np.where(far, nearest * same * groups, sharing), np.where(far, nearest * same, shared)

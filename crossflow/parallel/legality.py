@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from crossflow.parallel.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type
+from crossflow.parallel.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type, divisors
 from crossflow.parallel.schedules import RULES, pipeline_order, schedule_problem
-from crossflow.parallel.stages import stage_layers
 from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 
@@ -12,7 +11,8 @@ from crossflow.workload.transformer import Transformer
 def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, task: Task = "training") -> str | None:
     """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
 
-    With `balanced` stages, of which the last may hold the head alone, there may be more stages than layers.
+    Layers need not divide: there may be up to two more stages than layers, the ends then hold the embedding and the head alone, and
+    any number where `stage_layers` lists them. With `balanced` stages, where a stage may be left empty, up to twice as many.
     """
     return (
         _not_cut(plan, model)
@@ -42,21 +42,37 @@ def _not_cut(plan: Plan, model: Transformer) -> str | None:
 
 def _no_stages(plan: Plan, model: Transformer, *, balanced: bool) -> str | None:
     """Why layers cannot be laid out as stages."""
-    stages = plan.pp * plan.virtual_stages
-    if stages > model.depth * (2 if balanced else 1):
-        return f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages} chunks, but the model has {model.depth} layers"
-    ends = plan.first_stage or plan.last_stage
-    if plan.virtual_stages > 1 and not ends and model.depth % stages and (model.depth + 2) % stages:
-        return f"{model.depth} layers do not divide by pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
+    chunks, depth = plan.pp * plan.virtual_stages, model.depth
+    cut = f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
     if plan.virtual_stages > 1 and plan.pp == 1:
         return "virtual_stages > 1 needs a pipeline, but pp = 1"
-    if ends or not balanced:
-        sizes = stage_layers(model.depth, stages, plan.first_stage, plan.last_stage)
-        told = f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage}"
-        if min(sizes) < 1:
-            return f"{told} leave no layer for another of {stages} stages"
-        if (len(sizes), sum(sizes)) != (stages, model.depth):
-            return f"{told} do not add up to {model.depth} layers in {stages} stages"
+    if plan.stage_layers:
+        return _not_listed(plan, depth, cut)
+    if chunks > (2 * depth if balanced and plan.virtual_stages == 1 else depth + 2):
+        listed = f"0+1x{depth}+0x{chunks - depth - 1}"
+        return f"{cut} chunks, but the model has {depth} layers; stage_layers can list chunks without a layer, such as {listed}"
+    if not (plan.first_stage or plan.last_stage):
+        return None
+    sizes = plan.division.layers(depth, chunks)
+    told = f"first_stage = {plan.first_stage} and last_stage = {plan.last_stage}"
+    if min(sizes) < 1:
+        return f"{told} leave no layer for another of {chunks} stages; stage_layers can list stages without a layer"
+    if (len(sizes), sum(sizes)) != (chunks, depth):
+        return f"{told} do not add up to {depth} layers in {chunks} stages"
+    return None
+
+
+def _not_listed(plan: Plan, depth: int, cut: str) -> str | None:
+    """Why a list of the stages' layers is not one of a model's, which its plan cuts so."""
+    listed = plan.stage_layers
+    if plan.first_stage or plan.last_stage:
+        return "stage_layers lists the first and the last stage too; leave first_stage and last_stage out"
+    chunks, missing = plan.pp * plan.virtual_stages, depth - sum(listed)
+    if len(listed) != chunks:
+        return f"stage_layers lists {len(listed)} chunks, but {cut} = {chunks} chunks need a number each, 0 where one has no layer"
+    if missing:
+        cure = f"place {abs(missing)} {'more' if missing > 0 else 'fewer'}"
+        return f"stage_layers adds up to {sum(listed)} layers, but the model has {depth}; {cure}"
     return None
 
 
@@ -65,7 +81,8 @@ def _no_tokens(plan: Plan, model: Transformer, task: Task) -> str | None:
 
     Ranks that hold copies of every layer have samples of their own; of a sample only those that share a layer have parts.
     """
-    shared = max(plan.tensor_of(kind) for kind in TYPES if model.experts or kind != "experts") if plan.sequence_parallel else 1
+    degrees = [plan.tensor_of(kind) for kind in TYPES if model.experts or kind != "experts"]
+    shared = min(max(degrees), plan.tp) if plan.sequence_parallel else 1
     cuts = plan.cp * shared
     if task == "decode":
         if plan.cp > 1:
@@ -117,11 +134,17 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     for width in model.expert_widths:
         if width % ranks:
             return f"{width} inner elements of an expert do not divide by {_named(plan, 'experts')}"
-    copies = plan.tp // ranks
-    if (copies * plan.dp * plan.cp) % plan.ep:
-        beside = f"tp / etp x dp x cp = {copies} x {plan.dp} x {plan.cp}" if copies > 1 else f"dp x cp = {plan.dp} x {plan.cp}"
-        return f"{beside} ranks do not divide by ep = {plan.ep}"
-    return None
+    sharing = plan.tp * plan.dp * plan.cp
+    if sharing % (ranks * plan.ep) == 0:
+        return None
+    beside = f"dp x cp = {plan.dp} x {plan.cp}"
+    if ranks != plan.tp:
+        beside = f"tp x dp x cp / etp = {plan.tp} x {plan.dp} x {plan.cp} / {ranks}"
+    fewer = [degree for degree in divisors(plan.tp) if degree < ranks and sharing % (degree * plan.ep) == 0]
+    cure = f"; they do with etp: {fewer[-1]}" if fewer else ""
+    if fewer and fewer[-1] < plan.tp and not plan.sequence_parallel:
+        cure += " and sequence_parallel: true"
+    return f"{beside} ranks do not divide by ep = {plan.ep}{cure}"
 
 
 def _not_on_host(plan: Plan, task: Task) -> str | None:
@@ -166,18 +189,28 @@ def _no_own_tensor(plan: Plan) -> str | None:
         ranks = getattr(plan, key)
         if ranks in (0, plan.tp):  # as the plan's
             continue
-        if plan.tp % ranks:
+        wider = kind == "experts" and ranks > plan.tp
+        if wider and ranks % plan.tp:
+            return f"etp = {ranks} does not divide by tp = {plan.tp}"
+        if not wider and plan.tp % ranks:
             return f"tp = {plan.tp} does not divide by {key} = {ranks}"
-        below = f"{key} = {ranks} below tp = {plan.tp} needs"
-        if not plan.sequence_parallel:
-            return f"{below} sequence_parallel: true, which gives every tensor rank tokens of its own"
-        order = _blocks_beyond_tp(plan)
-        if order != 1 and not (order == -1 and ranks == 1 and kind != "experts"):
-            return f"{below} dp right after tp in placement, for ranks that hold the same lie along both"
+        needs = f"{key} = {ranks} {'above' if wider else 'below'} tp = {plan.tp} needs"
+        if plan.tp > 1 and not plan.sequence_parallel:
+            return f"{needs} sequence_parallel: true, which gives every tensor rank tokens of its own"
+        if not _lies_along(plan, kind, ranks):
+            return f"{needs} dp right after tp in placement, for ranks that hold the same lie along both"
         if kind == "attention" and plan.micro_batch % (plan.tp // ranks):
             who = "each rank" if ranks == 1 else "each group"
-            return f"{below} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
+            return f"{needs} micro_batch to divide by {plan.tp // ranks}, for {who} attends to samples of its own"
     return None
+
+
+def _lies_along(plan: Plan, kind: Type, ranks: int) -> bool:
+    """Whether a placement has room for layers of a type that `ranks` ranks share each: experts may fill just the tensor group."""
+    order = _blocks_beyond_tp(plan)
+    if kind == "experts":
+        return order == 1 or (ranks * plan.ep == plan.tp and kind not in plan.distant)
+    return order == 1 or (order == -1 and ranks == 1)
 
 
 def _not_sharded(plan: Plan) -> str | None:

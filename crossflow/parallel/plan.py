@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from crossflow.errors import StrategyError, did_you_mean
 from crossflow.parallel.schedules import RULES
+from crossflow.parallel.stages import Division
 from crossflow.parallel.strategy import Axis
 
 Recompute = Literal["none", "selective", "full"]
@@ -31,9 +33,10 @@ class Plan:
     Attributes
     ----------
     tp, cp, dp, pp : tensor, context, data and pipeline degrees; their product is the number of devices.
-    ep : expert degree; groups of experts lie along the data and context ranks, which it divides.
+    ep : expert degree; groups of experts lie along the data and context ranks. `ep` x `etp` divides `tp` x `cp` x `dp`.
     etp : tensor degree of routed experts; that of the layers where 0. Where it is less, experts lie along the other tensor
-        ranks too, each of which then has tokens of its own.
+        ranks too, each of which then has tokens of its own; where it is more, data ranks share each expert (MoE parallel folding,
+        arXiv:2504.14960).
     attention_tp, mlp_tp, embedding_tp : tensor degree of a layer type (of the embedding's table and the head); that of the plan
         where 0. Where it is less, the other tensor ranks hold copies, for tokens of their own (data-parallel attention).
     zero : what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP).
@@ -50,6 +53,7 @@ class Plan:
     recompute : what the backward pass computes again: nothing, attention's scores, or whole layers.
     schedule : order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file.
     first_stage, last_stage : layers of the first and the last stage, or chunk, where they differ from the others; 0 for even ones.
+    stage_layers : layers of every stage, or chunk, in the order of the model, any of them 0; empty for even ones.
     offload : what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations.
     placement : how ranks lie on consecutive devices, nearest first; context ranks lie nearest among those of dp.
     """
@@ -79,6 +83,7 @@ class Plan:
     schedule: str = "1f1b"
     first_stage: int = 0
     last_stage: int = 0
+    stage_layers: tuple[int, ...] = ()
     offload: tuple[Offload, ...] = ()
     placement: tuple[Block, ...] = BLOCKS
 
@@ -96,6 +101,11 @@ class Plan:
         return int(getattr(self, OWN_SHARDS[kind]))
 
     @property
+    def division(self) -> Division:
+        """What it says of how layers are divided over stages, or chunks."""
+        return Division(first=self.first_stage, last=self.last_stage, listed=self.stage_layers)
+
+    @property
     def axes(self) -> tuple[Axis, ...]:
         """Axes of the device mesh, nearest neighbours first."""
         found: Mapping[Block, tuple[Axis, ...]] = {
@@ -107,6 +117,11 @@ class Plan:
 
     def __str__(self) -> str:
         return self.text()
+
+    def but(self, **values: Any) -> Plan:
+        """The plan with some values changed; a list of the stages' layers stays where there are as many stages, or chunks."""
+        changed = replace(self, **values)
+        return changed if changed.pp * changed.virtual_stages == self.pp * self.virtual_stages else replace(changed, stage_layers=())
 
     def serving(self, requests: int) -> Plan:
         """The plan with a service's microbatch: all requests of a replica, divided over the stages where they divide."""
@@ -124,7 +139,7 @@ class Plan:
         numbers = [f"{word}{getattr(self, name)}" for word, name in told.items()]
         words = [word for word, (name, value) in WORDS.items() if getattr(self, name) == value]
         chosen = {prefix: getattr(self, name) for prefix, name in LISTS.items() if getattr(self, name) != _DEFAULTS[name]}
-        lists = [prefix + "+".join(values) for prefix, values in chosen.items() if not (prefix == "apart:" and values == TYPES)]
+        lists = [prefix + _joined(values) for prefix, values in chosen.items() if not (prefix == "apart:" and values == TYPES)]
         file = [] if self.schedule in RULES else [ORDER + self.schedule]
         return "-".join([*numbers, *words, *lists, *file]) or "dp1"
 
@@ -133,7 +148,13 @@ def _word(value: Any) -> str:
     """A value of a plan as a word."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "+".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+    return _joined(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _joined(values: tuple[Any, ...]) -> str:
+    """Several values as one word, those that follow themselves told once: ``3+4x14+2``."""
+    runs = [(value, len(list(same))) for value, same in itertools.groupby(values)]
+    return "+".join(f"{value}x{count}" if count > 1 else str(value) for value, count in runs)
 
 
 # A plan as text: numbers with the word before them, options as words of their own.
@@ -150,9 +171,11 @@ WORDS: Mapping[str, tuple[str, Any]] = {
 # Before several words of a plan as text, which plus signs join.
 LISTS: Mapping[str, str] = {
     "offload:": "offload", "unsharded:": "unsharded", "apart:": "apart", "distant:": "distant", "placed:": "placement",
+    "layers:": "stage_layers",
 }  # fmt: skip
 ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 _NUMBER = re.compile(r"([a-z]+)(\d+)")
+_RUN = re.compile(r"(\d+)(?:x([1-9]\d{0,4}))?")  # layers of a stage, and of how many that follow each other
 _SHORT = {"d": "dp", "p": "pp"}  # as in the notation of kernel graphs
 _DEFAULTS = {field.name: field.default for field in fields(Plan)}
 _NAMES = {field.name for field in fields(Plan)}
@@ -167,7 +190,7 @@ _CHOSEN: Mapping[str, tuple[str, ...]] = {"offload": OFFLOADS, "unsharded": TYPE
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "recompute": RECOMPUTE, "zero": (0, 1, 2, 3),
 }  # fmt: skip
-_WHOLE = _NAMES - {*_FLAGS, *_CHOSEN, *_CHOICES, "schedule", "placement"}  # keys of whole numbers
+_WHOLE = _NAMES - {*_FLAGS, *_CHOSEN, *_CHOICES, "schedule", "placement", "stage_layers"}  # keys of whole numbers
 
 
 def parse_plan(given: str | Mapping[str, Any]) -> Plan:
@@ -206,11 +229,17 @@ def _read(given: Mapping[str, Any]) -> Plan:
             problems += _no_schedule(value)
         elif key == "placement":
             problems += _not_placed(value)
+        elif key == "stage_layers" and _layers(value) is None:
+            problems.append(
+                "stage_layers must list the layers of every stage (with virtual_stages: chunk), such as [3, 4, 4, 2] or 3+4x2+2,"
+                f" got {value!r}"
+            )
     if problems:
         raise StrategyError("strategy: " + "; ".join(problems))
     lists = {key: _several(key, given[key]) for key in _CHOSEN if key in given}
     chosen = {key: tuple(what for what in _CHOSEN[key] if what in several) for key, several in lists.items()}
-    return Plan(**{**given, **chosen, "placement": tuple(given.get("placement", BLOCKS))})
+    layers = _layers(given.get("stage_layers", ()))
+    return Plan(**{**given, **chosen, "placement": tuple(given.get("placement", BLOCKS)), "stage_layers": layers})
 
 
 def _not_chosen(key: str, given: Any) -> list[str]:
@@ -227,6 +256,15 @@ def _several(key: str, given: Any) -> Any:
         return list(_CHOSEN[key]) if given else []
     several = given.split("+") if isinstance(given, str) else given
     return [] if several in (["none"], ("none",)) else several
+
+
+def _layers(given: Any) -> tuple[int, ...] | None:
+    """Layers of every stage from a list, or from text such as ``3+4x14+2``; None where they are neither."""
+    several = _several("stage_layers", given)
+    if not isinstance(several, (list, tuple)) or any(isinstance(one, bool) for one in several):
+        return None
+    runs = [_RUN.fullmatch(str(one)) for one in several]
+    return None if None in runs else tuple(int(run[1]) for run in runs if run for _ in range(int(run[2] or 1)))
 
 
 def _not_placed(given: Any) -> list[str]:
@@ -262,7 +300,7 @@ def _written(text: str) -> dict[str, Any]:
                 f"strategy '{text}': '{part}' is {'there twice' if name else 'not understood'}; write degrees and options such as"
                 f" tp8-pp4-dp16-mb2-z1-sp-full (numbers: {', '.join(NUMBERS)};"
                 f" words: {', '.join(WORDS)}, offload:{'+'.join(OFFLOADS)}, unsharded:embedding, distant:mlp, placed:dp+tp+pp,"
-                f" {ORDER}FILE.yaml), or a mapping"
+                f" layers:3+4x2+2, {ORDER}FILE.yaml), or a mapping"
             )
         found[name] = value
     return found

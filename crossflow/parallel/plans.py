@@ -39,8 +39,9 @@ def legal_plans(
     -----
     Sequence parallelism goes with tensor parallelism, both ways are listed. Sharded weights (zero 3) are listed without a
     pipeline only, with which they are gathered for every microbatch and stage. Experts that are shared out are cut as layers
-    are, or not at all. Context parallelism is left out: it pays for long sequences alone, and such plans can be given, as other
-    degrees of experts and placements.
+    are, or not at all. Chunks of interleaved stages have as many layers each, but in pipelines whose stages do not divide the layers
+    in any case: there they are as even as whole layers allow. Context parallelism is left out: it pays for long sequences alone, and such
+    plans can be given, as other degrees of experts, placements and layers of stages.
     """
     training = task == "training"
     recompute = RECOMPUTE if training else ("none",)
@@ -57,7 +58,7 @@ def legal_plans(
             first = Plan(tp=tp, pp=pp, dp=dp, ep=ep, etp=etp, micro_batch=micro, sequence_parallel=etp > 0)
             if plan_problem(first, model, batch, task=task) is not None:
                 continue
-            chunks = [v for v in (virtual_stages if training else (1,)) if v == 1 or _interleaves(model, pp, v, batch // dp // micro)]
+            chunks = _chunks(model.depth, pp, virtual_stages if training else (1,), batch // dp // micro)
             tokens = {micro} if task == "decode" else {layer.tokens for layer in model.layers}
             divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
             options = itertools.product(chunks, shardings, divided, recompute)
@@ -98,15 +99,15 @@ def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
     """Every change of one kind, whether the result divides anything or not."""
     for more, less in itertools.permutations(("tp", "cp", "dp", "pp"), 2):
         for factor in divisors(getattr(plan, less))[1:2]:  # the smallest prime, none of 1
-            moved = replace(plan, **{more: getattr(plan, more) * factor, less: getattr(plan, less) // factor})
+            moved = plan.but(**{more: getattr(plan, more) * factor, less: getattr(plan, less) // factor})
             yield replace(moved, sequence_parallel=moved.tp > 1 and (plan.sequence_parallel or plan.tp == 1))
     for name in ("ep", "micro_batch", "virtual_stages"):
         number = getattr(plan, name)
         if (name == "ep" and not experts) or (name == "virtual_stages" and (plan.pp == 1 or not training)):
             continue
-        yield replace(plan, **{name: 2 * number})
+        yield plan.but(**{name: 2 * number})
         if number % 2 == 0:
-            yield replace(plan, **{name: number // 2})
+            yield plan.but(**{name: number // 2})
     if plan.tp > 1:
         yield replace(plan, sequence_parallel=not plan.sequence_parallel)
     if plan.dp > 1:
@@ -129,5 +130,8 @@ def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int,
                 yield from ((pp, tp, ep, etp) for ep in spread for etp in ((0, 1) if ep > 1 and tp > 1 else (0,)))
 
 
-def _interleaves(model: Transformer, pp: int, chunks: int, microbatches: int) -> bool:
-    return pp > 1 and model.depth % (pp * chunks) == 0 and microbatches % pp == 0
+def _chunks(depth: int, pp: int, tried: Sequence[int], microbatches: int) -> list[int]:
+    """Numbers of chunks of a stage to list: one, and those that divide the layers; all that none is idle of, where stages do not either."""
+    interleaved = pp > 1 and microbatches % pp == 0
+    several = [v for v in tried if (pp * v <= depth + 2 if depth % pp else depth % (pp * v) == 0)] if interleaved else []
+    return [v for v in tried if v == 1 or v in several]

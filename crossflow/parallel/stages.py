@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from crossflow.errors import StrategyError
 from crossflow.workload import Graph
@@ -40,15 +41,37 @@ def assign_stages(graph: Graph, stages: int) -> tuple[int, ...]:
     return tuple(result)
 
 
+class Division(NamedTuple):
+    """What a plan says of how the layers of a model are divided over stages; with several chunks a stage, over chunks.
+
+    Attributes
+    ----------
+    first, last : layers of the first and of the last one, 0 where they are like the others. [1]
+    listed : layers of every one, in the order of the model; empty where the others are as even as whole layers allow. [1]
+    """
+
+    first: int = 0
+    last: int = 0
+    listed: tuple[int, ...] = ()
+
+    def layers(self, depth: int, stages: int) -> tuple[int, ...]:
+        """Layers of every stage or chunk of a model of so many layers. [1]"""
+        return self.listed or stage_layers(depth, stages, self.first, self.last)
+
+
 @functools.lru_cache(maxsize=4096)
 def stage_layers(depth: int, stages: int, first: int = 0, last: int = 0) -> tuple[int, ...]:
-    """Layers of every stage, as even as whole layers allow, those with more in the middle.
+    """Layers of every stage, as even as whole layers allow: all have as many or one more, those with one more in the middle.
 
-    Where the layers do not divide but would with the embedding and the head counted as one layer each, the first and
-    the last stage have one layer fewer, as Megatron does.
+    The first and the last stage also hold the embedding and the head. Where the layers do not divide but would with these two counted
+    as one layer each, both ends have one layer fewer, as with Megatron's account_for_embedding_in_pipeline_split and
+    account_for_loss_in_pipeline_split. An odd stage with fewer layers is the last one. With up to two more stages than layers, the
+    ends hold the embedding and the head alone.
 
     >>> stage_layers(70, 12), stage_layers(10, 4)
     ((5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5), (2, 3, 3, 2))
+    >>> stage_layers(61, 4), stage_layers(2, 4)
+    ((15, 16, 15, 15), (0, 1, 1, 0))
     """
     if first or last:
         middle = stages - (first > 0) - (last > 0)

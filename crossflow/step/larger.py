@@ -85,8 +85,7 @@ def _grown(plan: Plan, factor: int, job: Job, batch: int) -> Iterator[Plan]:
         for pipeline in divisors(factor // tensor):
             data = factor // (tensor * pipeline)
             for experts in dict.fromkeys((1, data)):
-                grown = replace(
-                    plan,
+                grown = plan.but(
                     tp=plan.tp * tensor,
                     pp=plan.pp * pipeline,
                     dp=plan.dp * data,

@@ -289,7 +289,7 @@ def _pipeline(
     shape: Shape,
 ) -> tuple[Array, Array, Array]:
     """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
-    sizes = chunk_layers(job.model, shape.stages, shape.chunks, *shape.ends, stack.stages == "balanced")
+    sizes = chunk_layers(job.model, shape.stages, shape.chunks, shape.division, stack.stages == "balanced")
     every = len(set(sizes)) > 1  # chunks of other layers: which are kept matters
     at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches, every=every)
     _, chunks, stages = flight.shape
@@ -320,21 +320,24 @@ def _pipeline(
     rounds = np.stack([by_stage(moment.reshape(-1, 1) * kept) for moment in flight])
     ahead, working = rounds.max(axis=0), most(here.working, passed)
     running = ahead + working  # a backward pass begins
+    of_chunk = kept.reshape(chunks, stages, -1)
+    # The chunk whose backward pass is the last of a microbatch is the stage's first.
+    left = np.maximum(ahead - of_chunk[0], 0.0)
     if len(flight) > 1:  # of the last chunk first, a round of microbatches each
         each = np.where(passed.reshape(chunks, stages, -1)[..., None] > 0, here.working, 0.0).max(axis=2)
-        running = (rounds + each[chunks - 1 - np.arange(len(flight)) // stages % chunks]).max(axis=0)
+        passing = chunks - 1 - np.arange(len(flight)) // stages % chunks
+        running, left = (rounds + each[passing]).max(axis=0), (rounds - of_chunk[passing]).max(axis=0)
     host = present @ here.host_weights + trained @ here.host_states
     if "activations" in layout.offload:  # two units stay: one that is copied, and the next
         away = layout.offload["activations"][at]
         host = host + np.where(away, ahead, 0.0)
         stays = np.where(away, 2.0 * most(here.kept, passed), np.inf)
-        ahead, running = np.minimum(ahead, stays), np.minimum(running, stays + working)
+        running, left = np.minimum(running, stays + working), np.minimum(left, np.maximum(stays - of_chunk[0], 0.0))
     zero = layout.zero[at]
     moments = np.zeros((len(MOMENTS), *state.shape))
     moments[BACKWARD, ACTIVATIONS] = running
     moments[BACKWARD, BUFFERS] = most(here.largest, weights)
-    # The chunk whose backward pass is the last of a microbatch is the stage's first.
-    moments[FINISHED, ACTIVATIONS] = np.maximum(ahead - kept.reshape(chunks, stages, -1)[0], 0.0)
+    moments[FINISHED, ACTIVATIONS] = left
     moments[FINISHED, BUFFERS] = trained @ here.whole * stack.memory.late_gradients
     copied = (zero >= 1) & (zero < 3) & _repeated(job, layout)[at] & stack.memory.gathered_copy
     moments[UPDATE, BUFFERS] = np.where(copied, trained @ (here.whole + here.owned), 0.0)
@@ -427,18 +430,20 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     """
     habits, layers = stack.memory, _layers(job)
     buckets = trained @ here.reduced * habits.buckets
-    largest = (layers @ here.sharded).max(axis=0)
+    there = (present @ layers.T > 0)[:, :, None]  # layers of which a stage has any
+    largest = np.where(there, layers @ here.sharded, 0.0).max(axis=1)
     at_ends = _ends(job)
     ends = present[:, at_ends] @ here.sharded[at_ends]
     weight = stack.weight_size(job.element)
     grads = job.training * stack.gradient_size(job.element) / weight
     gathered = ((2.0 if stack.overlap.gather else 1.0) + grads) * largest + ends
     apart = (layout.zero[at] == 2) & _repeated(job, layout)[at]
-    gathered = gathered + np.where(apart, grads * (layers @ here.whole).max(axis=0), 0.0)
+    gathered = gathered + np.where(apart, grads * np.where(there, layers @ here.whole, 0.0).max(axis=1), 0.0)
     low, whole = np.zeros(len(at)), here.whole - here.sharded
     if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
         narrow = _narrow(job)
-        low = low + 2.0 * job.operand / weight * ((layers @ (narrow * here.sharded)).max(axis=0) + present @ (narrow * whole))
+        gathers = np.where(there, layers @ (narrow * here.sharded), 0.0).max(axis=1)
+        low = low + 2.0 * job.operand / weight * (gathers + present @ (narrow * whole))
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + (largest + present @ whole) * (job.element / weight)
     width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)

@@ -16,7 +16,7 @@ from crossflow.step.outcome import Machine
 from crossflow.workload.job import Job
 
 # From those that cost little to those that lay the plan out anew.
-CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "ep", *OWN_TENSOR.values(), "tp", "pp")
+CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "stage_layers", "ep", *OWN_TENSOR.values(), "tp", "pp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ def _changes(plan: Plan, *, hosted: bool, experts: bool, training: bool) -> Iter
     def change(key: str, value: Any, **others: Any) -> _Change:
         told = {name: other for name, other in others.items() if other != getattr(plan, name)}
         told |= {} if training or "dp" not in others else {"micro_batch": plan.micro_batch}
-        asides = [f"{name}: {str(other).lower()}" for name, other in told.items()]
+        asides = [f"{name}: {'none' if other == () else str(other).lower()}" for name, other in told.items()]
         aside = f" ({', '.join(asides)})" if asides else ""
         said = ("+".join(value) or "none") if isinstance(value, tuple) else value
         return _Change(keys=(key,), text=f"{key}: {said}{aside}", plan=replace(plan, **{key: value}, **others))
@@ -135,7 +135,9 @@ def _changes(plan: Plan, *, hosted: bool, experts: bool, training: bool) -> Iter
                 yield change("offload", tuple(kept for kept in OFFLOADS if kept in (*plan.offload, what)))
         if plan.offload:
             yield change("offload", ())
-    copies = plan.tp // plan.tensor_of("experts") * plan.dp * plan.cp // plan.ep
+    if plan.stage_layers:
+        yield change("stage_layers", ())
+    copies = plan.tp * plan.dp * plan.cp // (plan.tensor_of("experts") * plan.ep)
     for factor in divisors(copies)[1:] if experts else ():
         yield change("ep", plan.ep * factor)
     for kind, key in OWN_TENSOR.items():
@@ -145,4 +147,4 @@ def _changes(plan: Plan, *, hosted: bool, experts: bool, training: bool) -> Iter
     for factor in factors:
         yield change("tp", plan.tp * factor, dp=plan.dp // factor, sequence_parallel=plan.sequence_parallel or plan.tp == 1)
     for factor in factors:
-        yield change("pp", plan.pp * factor, dp=plan.dp // factor)
+        yield change("pp", plan.pp * factor, dp=plan.dp // factor, stage_layers=())

@@ -12,7 +12,7 @@ from crossflow.arrays import Array, Index
 from crossflow.parallel.blocks import units
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
-from crossflow.parallel.stages import balanced_layers, stage_layers
+from crossflow.parallel.stages import Division, balanced_layers
 from crossflow.step.outcome import Job
 from crossflow.workload.transformer import LayerType, Transformer
 
@@ -26,7 +26,7 @@ class Shape:
     at : the points.
     stages, chunks, microbatches : of the pipeline; chunks of one stage, microbatches of a replica, 1 where there is one stage. [1]
     schedule : name of its rule, or path of its file.
-    ends : layers of the first and of the last stage, 0 where they are like the others.
+    division : how layers are divided over its stages.
     """
 
     at: Index
@@ -34,7 +34,7 @@ class Shape:
     chunks: int
     microbatches: int
     schedule: str
-    ends: tuple[int, int]
+    division: Division
 
     @property
     def order(self) -> PipelineOrder:
@@ -44,37 +44,39 @@ class Shape:
 
 def alike(layout: Layout) -> list[Shape]:
     """Shapes of all pipelines, each with the points that have it."""
-    names = layout.schedules
     keys = np.stack(
         [
             layout.pp, layout.chunks, np.where(layout.pp > 1, layout.microbatches, 1.0), layout.schedule.astype(float),
-            layout.first_stage, layout.last_stage,
+            layout.division.astype(float),
         ]
     )  # fmt: skip
     if (keys == keys[:, :1]).all():
-        return [_shape(keys[:, 0], names, np.arange(keys.shape[1]))]
+        return [_shape(keys[:, 0], layout, np.arange(keys.shape[1]))]
     shapes, which = np.unique(keys, axis=1, return_inverse=True)
     which = which.ravel()
-    return [_shape(shapes[:, i], names, np.flatnonzero(which == i)) for i in range(shapes.shape[1])]
+    return [_shape(shapes[:, i], layout, np.flatnonzero(which == i)) for i in range(shapes.shape[1])]
 
 
-def _shape(key: Array, names: tuple[str, ...], at: Index) -> Shape:
-    stages, chunks, microbatches, schedule, first, last = (int(value) for value in key)
-    return Shape(at=at, stages=stages, chunks=chunks, microbatches=microbatches, schedule=names[schedule], ends=(first, last))
+def _shape(key: Array, layout: Layout, at: Index) -> Shape:
+    stages, chunks, microbatches, schedule, division = (int(value) for value in key)
+    return Shape(
+        at=at, stages=stages, chunks=chunks, microbatches=microbatches, schedule=layout.schedules[schedule],
+        division=layout.divisions[division],
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
-def chunk_layers(model: Transformer, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[int, ...]:
+def chunk_layers(model: Transformer, stages: int, chunks: int, division: Division, balanced: bool) -> tuple[int, ...]:
     """Layers of every chunk of a pipeline in the order of the model."""
-    if balanced and chunks == 1 and not (first or last):
+    if balanced and chunks == 1 and division == Division():
         costs = [float(layer.parameters) for layer in model.main for _ in range(layer.count)]
         return balanced_layers(costs, float(model.head.parameters + model.mtp_parameters), stages)
-    return stage_layers(model.depth, stages * chunks, first, last)
+    return division.layers(model.depth, stages * chunks)
 
 
 def row_counts(job: Job, shape: Shape, *, balanced: bool) -> tuple[Array, Array, Array]:
     """As `counts`, of the rows of a schedule, in which a chunk may lie anywhere, and once for each direction."""
-    found = counts(job, shape.stages, shape.chunks, *shape.ends, balanced)
+    found = counts(job, shape.stages, shape.chunks, shape.division, balanced)
     if shape.schedule in NATURAL:
         return found
     chunk = shape.order.chunk
@@ -114,32 +116,32 @@ def _in_order(job: Job) -> tuple[Occurrence, ...]:
     return tuple(found)
 
 
-def _chunks_of(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> Index:
+def _chunks_of(job: Job, stages: int, chunks: int, division: Division, balanced: bool) -> Index:
     """Chunk of every unit in the order of the model."""
-    of_layer = np.repeat(np.arange(stages * chunks), chunk_layers(job.model, stages, chunks, first, last, balanced))
+    of_layer = np.repeat(np.arange(stages * chunks), chunk_layers(job.model, stages, chunks, division, balanced))
     main = [int(of_layer[one.layer]) for one in _in_order(job) if one.layer is not None and one.layer < len(of_layer)]
     behind = len(_in_order(job)) - 1 - len(main)  # the head, and layers that predict further tokens
     return np.array([0, *main, *[stages * chunks - 1] * behind])
 
 
 @functools.lru_cache(maxsize=1024)
-def sequence(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[tuple[Occurrence, ...], ...]:
+def sequence(job: Job, stages: int, chunks: int, division: Division, balanced: bool) -> tuple[tuple[Occurrence, ...], ...]:
     """Units of every chunk of a pipeline, in the order of the model."""
     found: list[list[Occurrence]] = [[] for _ in range(stages * chunks)]
-    for chunk, one in zip(_chunks_of(job, stages, chunks, first, last, balanced).tolist(), _in_order(job), strict=True):
+    for chunk, one in zip(_chunks_of(job, stages, chunks, division, balanced).tolist(), _in_order(job), strict=True):
         found[chunk].append(one)
     return tuple(tuple(chunk) for chunk in found)
 
 
 @functools.lru_cache(maxsize=1024)
-def counts(job: Job, stages: int, chunks: int, first: int, last: int, balanced: bool) -> tuple[Array, Array, Array]:
+def counts(job: Job, stages: int, chunks: int, division: Division, balanced: bool) -> tuple[Array, Array, Array]:
     """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights.
 
     Returns three arrays of shape (chunks of all stages, units).
     """
     result = np.zeros((3, stages * chunks, len(units(job.model))))
     unit, _, inputs, weights = zip(*_in_order(job), strict=True)
-    chunk = _chunks_of(job, stages, chunks, first, last, balanced)
+    chunk = _chunks_of(job, stages, chunks, division, balanced)
     for table, often in zip(result, (1.0, inputs, weights), strict=True):
         np.add.at(table, (chunk, np.array(unit)), np.array(often, dtype=float))
     return result[0], result[1], result[2]

@@ -62,7 +62,7 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
         steps = steps_of(job, layout, machine, task_of(job, layout, machine.stack))
         slots, order = slots_of(job, layout, machine, steps, shape), shape.order if job.training else shape.order.forward_only
         closing = closing_of(machine, steps, slots, shape)
-    in_order = sequence(job, shape.stages, shape.chunks, *shape.ends, machine.stack.stages == "balanced")
+    in_order = sequence(job, shape.stages, shape.chunks, shape.division, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
     step = StepPasses(
         job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,

@@ -128,8 +128,8 @@ def in_step(layout: Layout, *, flush: bool) -> int:
     gradients are reduced after each pass.
     """
     replicas = int(layout.dp[0] * layout.cp[0])
-    ep, apart = int(layout.ep[0]), int(layout.tp[0] / layout.tensor_of("experts")[0])
-    experts = ep // math.gcd(ep, apart)  # replicas over which a group of experts lies, beside tensor ranks
+    group, tp = int(layout.ep[0] * layout.tensor_of("experts")[0]), int(layout.tp[0])
+    experts = group // math.gcd(group, tp)  # replicas over which a group of experts lies, beside tensor ranks
     everywhere = layout.zero[0] >= 3 or not flush or any(far[0] for far in layout.distant.values())
     return replicas if everywhere else math.lcm(int(layout.cp[0]), experts)
 

@@ -304,7 +304,10 @@ def _strategies_section() -> str:
     )
 
 
-_CHOICES = {"offload": plan.OFFLOADS, "unsharded": plan.TYPES, "apart": plan.TYPES, "distant": plan.TYPES, "placement": plan.BLOCKS}
+_CHOICES = {
+    "offload": plan.OFFLOADS, "unsharded": plan.TYPES, "apart": plan.TYPES, "distant": plan.TYPES, "placement": plan.BLOCKS,
+    "stage_layers": ("3", "4x2", "2"),
+}  # fmt: skip
 
 
 def field_rows(model: type[BaseModel], inherited: type[BaseModel] | None) -> Iterator[tuple[str, str, str, str]]:
