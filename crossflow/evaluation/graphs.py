@@ -16,19 +16,17 @@ from crossflow.parallel import Strategy, SuperGraph, transform
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, Score
 from crossflow.timeline import Schedule, run_shared, schedule
-from crossflow.workload import Graph
 
 Makespan = Callable[[Array, Array], Array]  # of the times of works and of messages
 
 
 def graph_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, *, least: bool) -> Score:
     """Score of n points that share a super-graph and a placement; `system` and `device` hold what varies between them."""
-    graph = scenario.graph()
     assert isinstance(scenario.strategy, Strategy)  # a graph's is
-    supergraph = transform(graph, scenario.strategy)
+    supergraph = transform(scenario.graph(), scenario.strategy)
     placement = placed(scenario, supergraph, device)
     costs = cost(supergraph, placement, system.network, device, scenario.nodes[0], least=least)
-    return _score(scenario, graph, supergraph, device, costs, n)
+    return _score(scenario, system, supergraph, device, costs, n)
 
 
 def placed(scenario: Scenario, supergraph: SuperGraph, device: Architecture) -> Placement:
@@ -52,8 +50,8 @@ def _link_ratio(network: Network, device: Architecture) -> float:
     return inside / (float(device.inter.bandwidth[0]) / max(network.cluster.degree, 1))
 
 
-def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Architecture, costs: Costs, n: int) -> Score:
-    plan = schedule(supergraph)
+def _score(scenario: Scenario, system: SystemSpec, supergraph: SuperGraph, device: Architecture, costs: Costs, n: int) -> Score:
+    graph, plan = scenario.graph(), schedule(supergraph)
     sent = costs.messages.time
     slots = scenario.kernels_per_device
     makespan: Makespan = plan.makespan if slots == 1 else functools.partial(_simulated, supergraph, slots, costs.launch_time)
@@ -97,7 +95,7 @@ def _score(scenario: Scenario, graph: Graph, supergraph: SuperGraph, device: Arc
         power=wide(np.where(timed, np.where(timed, energy, 0.0) / elapsed, static), n),
         cost=wide(scenario.devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
         devices=np.full(n, float(scenario.devices)),
-        **rents(scenario.system, device, np.full(n, float(scenario.devices)), graph.dtype, n),
+        **rents(system, device, np.full(n, float(scenario.devices)), graph.dtype, n),
         parameters=np.full(n, float(graph.parameters)),
         flops=flops,
         memory_traffic=traffic,

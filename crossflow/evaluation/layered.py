@@ -69,9 +69,8 @@ def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: 
     runs_on = replace(machine(scenario, device, system), node=node)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
-    return layered_score(
-        scenario, device, outcome, np.full(n, float(scenario.devices)), samples=workload.global_batch, tokens=0, dtype=workload.dtype
-    )
+    devices = np.full(n, float(scenario.devices))
+    return layered_score(scenario, system, device, outcome, devices, samples=workload.global_batch, tokens=0)
 
 
 def transformer_score(
@@ -97,7 +96,7 @@ def transformer_score(
         outcome = untimed(held)
     else:
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
-    return layered_score(scenario, device, outcome, devices, samples=batch, tokens=scenario.tokens_per_sample, dtype=job.dtype)
+    return layered_score(scenario, system, device, outcome, devices, samples=batch, tokens=scenario.tokens_per_sample)
 
 
 @functools.lru_cache(maxsize=64)
@@ -210,10 +209,10 @@ def model_parameters(scenario: Scenario) -> int:
 
 
 def layered_score(
-    scenario: Scenario, device: Architecture, outcome: Outcome, devices: Array, *, samples: int, tokens: int, dtype: str
+    scenario: Scenario, system: SystemSpec, device: Architecture, outcome: Outcome, devices: Array, *, samples: int, tokens: int
 ) -> Score:
     """Score of an outcome: throughput, energy, use of the peak, what fits."""
-    n = outcome.total.size
+    n, dtype = outcome.total.size, scenario.workload.dtype
     total = np.where(np.isnan(outcome.total), np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
@@ -254,7 +253,7 @@ def layered_score(
         power=wide(np.where(timed, energy, 0.0) / elapsed, n),
         cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
         devices=devices,
-        **rents(scenario.system, device, devices, dtype, n),
+        **rents(system, device, devices, dtype, n),
         parameters=np.full(n, float(model_parameters(scenario))),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),
