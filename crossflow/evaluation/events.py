@@ -19,7 +19,7 @@ import numpy as np
 from crossflow.arrays import Array, plain
 from crossflow.cost.parts import kernel_shapes, kernel_times, wide_type
 from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape
-from crossflow.errors import CrossflowError
+from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
 from crossflow.parallel.blocks import units
@@ -115,7 +115,7 @@ def events(scenario: Scenario) -> EventList:
     """
     plan = scenario.strategy
     if not isinstance(plan, Plan):
-        raise CrossflowError(f"events are listed of transformers; {scenario.name} is a {scenario.workload.model}")
+        raise CrossflowError(f"events are listed of transformers; {scenario.name} is {with_article(scenario.workload.model)}")
     check_strategy(scenario)
     runs_on = machine(scenario, scenario.architecture)
     layout, job = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node), scenario.job()
