@@ -13,7 +13,7 @@ from crossflow.architecture import SystemSpec, architecture
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT
 from crossflow.evaluation.graphs import graph_score, placed
-from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, transformer_score
+from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, plans_of, transformer_score
 from crossflow.evaluation.stages import stage_memory
 from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy
@@ -66,7 +66,7 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
         raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
     sorted_ = split(scenario, points)
     varying = bool(sorted_.quantities or sorted_.choices)
-    plans, discrete = plans_apart(scenario, sorted_.discrete, varying=varying)
+    strategies, discrete = plans_apart(scenario, sorted_.discrete, varying=varying)
     parts = []
     for settings, index in groups(discrete, n):
         here = variant(scenario, settings)
@@ -74,7 +74,7 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
             chosen = index[start : start + CHUNK]
             choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
             quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
-            mine = None if plans is None else [plans[i] for i in chosen]
+            mine = None if strategies is None else plans_of(here, [strategies[i] for i in chosen])
             parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, least=least, fitting=fitting and not varying)))
     return scatter(parts, n)
 
