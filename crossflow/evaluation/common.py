@@ -25,12 +25,12 @@ def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:
     return feasible, np.where(feasible, -1, against.argmax(axis=0)), tuple(sentence for _, sentence in causes)
 
 
-def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, n: int) -> dict[str, Array]:
+def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, n: int) -> tuple[Array, Array]:
     """Rent of all devices, and how many of the reference's they are worth by peak rate; NaN where it is not known. [USD/s], [1]"""
     operation = system.operation
     rent = devices * (np.nan if operation is None or operation.price is None else operation.price)
     worth = normalised(devices, device.throughput[dtype], reference_peak(dtype))
-    return {"rent": wide(rent, n), "normalised_devices": wide(worth, n)}
+    return wide(rent, n), wide(worth, n)
 
 
 def within_limit(energy: Array, device: Architecture, devices: Array | int, elapsed: Array) -> Array:

@@ -76,6 +76,8 @@ def _score(scenario: Scenario, system: SystemSpec, supergraph: SuperGraph, devic
     samples = np.divide(graph.batch, total, out=np.zeros(n), where=timed)
     peak = device.throughput[graph.dtype] * scenario.devices
     used = wide(np.where(timed & (peak > 0), flops / np.where(peak > 0, peak * elapsed, 1.0), 0.0), n)
+    devices = np.full(n, float(scenario.devices))
+    rent, worth = rents(system, device, devices, graph.dtype, n)
     return Score(
         step_time=total,
         feasible=feasible,
@@ -88,14 +90,15 @@ def _score(scenario: Scenario, system: SystemSpec, supergraph: SuperGraph, devic
         bound=bound,
         memory=memory,
         memory_capacity=capacity,
-        measured_share=np.zeros_like(capacity),
+        measured_share=np.full_like(capacity, np.nan),
         host_memory=np.zeros_like(capacity),
         host_capacity=np.full_like(capacity, np.inf),
         energy=energy,
         power=wide(np.where(timed, np.where(timed, energy, 0.0) / elapsed, static), n),
         cost=wide(scenario.devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
-        devices=np.full(n, float(scenario.devices)),
-        **rents(system, device, np.full(n, float(scenario.devices)), graph.dtype, n),
+        devices=devices,
+        rent=rent,
+        normalised_devices=worth,
         parameters=np.full(n, float(graph.parameters)),
         flops=flops,
         memory_traffic=traffic,

@@ -243,6 +243,7 @@ def layered_score(
     causes.append((timed & (used > 1.0 + 1e-6), INCONSISTENT))
     feasible, reason, reasons = first_cause(causes)
     rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
+    rent, worth = rents(system, device, devices, dtype, n)
     return Score(
         step_time=total,
         feasible=feasible,
@@ -255,14 +256,15 @@ def layered_score(
         bound=dict(zip(outcome.bound, np.where(timed, np.where(timed, bound, 0.0) / elapsed, np.isinf(bound)), strict=True)),
         memory=held,
         memory_capacity=capacity,
-        measured_share=wide(outcome.measured, n),
+        measured_share=wide(np.nan if scenario.profile is None else outcome.measured, n),
         host_memory=wide(outcome.host_memory, n),
         host_capacity=wide(outcome.host_capacity, n),
         energy=energy,
         power=wide(np.where(timed, energy, 0.0) / elapsed, n),
         cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
         devices=devices,
-        **rents(system, device, devices, dtype, n),
+        rent=rent,
+        normalised_devices=worth,
         parameters=np.full(n, float(model_parameters(scenario))),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),
