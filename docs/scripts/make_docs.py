@@ -315,7 +315,8 @@ def field_rows(model: type[BaseModel], inherited: type[BaseModel] | None) -> Ite
         meaning = info.description or known.get(f"{model.__name__}.{name}") or known.get(f"*.{name}")
         if meaning is None:
             raise RuntimeError(f"{model.__name__}.{name} has no meaning; give it a description, or a line in prose.yaml")
-        default = "required" if info.is_required() else _default(info.default)
+        value = info.get_default(call_default_factory=True)
+        default = "required" if info.is_required() else _default(value, next((m for m in info.metadata if isinstance(m, Quantity)), None))
         yield f"`{info.alias or name}`", _form(info.annotation, info.metadata), default, _cell(meaning)
 
 
@@ -323,9 +324,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _default(value: Any) -> str:
+def _default(value: Any, quantity: Quantity | None = None) -> str:
     if isinstance(value, np.ndarray):
-        return f"`{value[0]:g}`"
+        return f"`{show(value[0], '1' if quantity is None else quantity.unit)}`"
     if isinstance(value, BaseModel):
         return ", ".join(f"{key}: {part}" for key, part in value.model_dump(exclude_defaults=True).items()) or ""
     return "" if value in (None, "", (), {}) else f"`{value}`" if not isinstance(value, tuple) else ", ".join(value)
