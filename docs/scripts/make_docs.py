@@ -364,6 +364,7 @@ def _results_section() -> str:
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction.to_dict()))
     found |= dict.fromkeys(("reading_problem", "measured_share"))  # of decoding and of profiles that no example has
     columns = {name: None for prediction in predictions for name in prediction.score.columns()}
+    columns |= dict.fromkeys(("measured_share", "input_throughput_tokens_per_s", "usd_per_million_tokens"))  # that no example has
     intro = "One object. Times in s, sizes in B, energy in J, power in W; `*` stands for a name.\n\n"
     outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, prose()["keys"]))
     outputs += "\n## Columns of `points.csv` and `points.jsonl`\n\nOne row a point: `id`, the swept paths, and\n\n"
