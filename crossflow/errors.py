@@ -59,3 +59,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(str(word), [str(name) for name in known], n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def with_article(word: str) -> str:
+    """A word after its indefinite article; one without vowels is spelled out, letter by letter.
+
+    >>> with_article("gemm"), with_article("encoder"), with_article("lstm"), with_article("dlrm")
+    ('a gemm', 'an encoder', 'an lstm', 'a dlrm')
+    """
+    spelled = not set("aeiou") & set(word.lower())
+    return f"{'an' if word[:1].lower() in ('aefhilmnorsx' if spelled else 'aeiou') else 'a'} {word}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
 KINDS = tuple(SINGULAR)
+HELD = {"software": "software stack", "models": "model"}  # what a file of some sub-folders is, where it is no template to people
 _FLOAT = re.compile(r"^[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _INT = re.compile(r"^[+-]?\d[\d_]*$")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -323,7 +324,8 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
     there = f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
-    raise CrossflowError(f"unknown {SINGULAR[kind]} '{name}'{did_you_mean(name, shipped)}; {there}")
+    what = HELD.get(folders[0], SINGULAR[kind]) if len(folders) == 1 else SINGULAR[kind]
+    raise CrossflowError(f"unknown {what} '{name}'{did_you_mean(name, shipped)}; {there}")
 
 
 # ---------------------------------------------------------------------------------------------- overrides

@@ -32,6 +32,7 @@ class RunCost:
     Attributes
     ----------
     amount : samples or tokens. [1]
+    steps : steps that they take. [1]
     time : wall-clock time; infinite where a step never ends. [s]
     device_time : time of all devices together. [s]
     normalised_device_time : the same in devices of the reference's peak rate, see `normalised`. [s]
@@ -41,6 +42,7 @@ class RunCost:
     """
 
     amount: Array
+    steps: Array
     time: Array
     device_time: Array
     normalised_device_time: Array
@@ -136,6 +138,7 @@ def run_cost(
     operation = Operation() if operation is None else operation
     return _as_points(
         amount=work,
+        steps=steps,
         time=time,
         device_time=device_time,
         normalised_device_time=normalised(device_time, _known(peak), _known(reference)),

@@ -13,7 +13,6 @@ from crossflow import provenance
 from crossflow.architecture import Architecture, architecture
 from crossflow.arrays import plain
 from crossflow.evaluation import evaluate, machine, stage_memory
-from crossflow.operating import operation_of, reference_peak, run_cost
 from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
 from crossflow.points import variant
@@ -87,13 +86,13 @@ class Prediction:
             **({"memory_by_stage": [_in_bytes(kinds) for kinds in self.memory_by_stage]} if self.memory_by_stage else {}),
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
-            **({"serving": dict(self.serving)} if self.serving else {}),
+            **({"serving": self.serving} if self.serving else {}),
             **({"reading_problem": self.reading_problem} if self.reading_problem else {}),
             **({} if self.scenario.profile is None else {"measured_share": _number(score.measured_share)}),
             "mfu": _number(score.mfu),
             "hfu": _number(score.hfu),
             "cost_per_million": {name: _number(value) for name, value in score.per_million().items()},
-            **({"run": self.run} if self.run else {}),
+            **({"run": {**self.run, **_in_other_units(self.run)}} if self.run else {}),
             "energy_j": _number(score.energy),
             "cost_usd": _number(score.cost),
             "power_w": _number(score.power),
@@ -138,71 +137,22 @@ class Prediction:
         idle = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()
         return (*file_notes(workload, self.scenario.document.data["workload"]), *idle)
 
-    @functools.cached_property
-    def serving(self) -> Mapping[str, float | None]:
-        """Figures of a service, named as serving tools name them: time to first token, time per output token, throughput.
-
-        Requests of a batch are read, then written together; ``ttft_s`` is a step of prefill, ``tpot_s`` one of decode, and
-        ``e2el_s`` both for a whole request; what needs the reading is None where that does not fit (`reading_problem`).
-        """
-        workload = self.scenario.workload
-        if not isinstance(workload, TransformerSpec) or workload.task not in ("prefill", "decode"):
-            return {}
-        if workload.task == "prefill":
-            return {"ttft_s": _number(self.score.step_time), "input_throughput_tokens_per_s": _number(self.score.tokens_per_second)}
-        first = float(self._reading.step_time[0]) if self.reading_problem is None else float("nan")
-        each, output = float(self.score.step_time[0]), workload.output or 1
-        whole = first + (output - 1) * each
-        return {
-            "ttft_s": plain(first),
-            "tpot_s": plain(each),
-            "e2el_s": plain(whole),
-            "output_throughput_tokens_per_s": plain(workload.global_batch * output / whole),
-            "request_throughput_per_s": plain(workload.global_batch / whole),
-        }
-
-    @functools.cached_property
-    def _reading(self) -> Score:
-        """Score of reading the prompts of which a decode step writes."""
-        return evaluate(variant(self.scenario, {"workload.task": "prefill"}))
-
     @property
+    def serving(self) -> Mapping[str, float | None]:
+        """Figures of a service by column; what needs the prompts is None where they cannot be read (`reading_problem`)."""
+        return {name: _number(value) for name, value in self.score.serving.items()}
+
+    @functools.cached_property
     def reading_problem(self) -> str | None:
         """Why the prompts of a decode scenario cannot be read by the same plan, in a sentence."""
-        workload = self.scenario.workload
-        writes = isinstance(workload, TransformerSpec) and workload.task == "decode"
-        return self._reading.why(0) if writes and not self._reading.feasible[0] else None
+        first = self.score.serving.get("ttft_s")
+        unread = first is not None and np.isnan(first[0])
+        return evaluate(variant(self.scenario, {"workload.task": "prefill"})).why(0) if unread else None
 
-    @functools.cached_property
+    @property
     def run(self) -> Mapping[str, float | None]:
-        """What the whole run of the scenario takes and costs; empty where the scenario does not say how long it is."""
-        scenario, length = self.scenario, self.scenario.run
-        if length is None:
-            return {}
-        samples, tokens = float(scenario.workload_batch), float(scenario.workload_batch * scenario.tokens_per_sample)
-        per_step = samples if length.samples else tokens if length.tokens else 1.0
-        amount = float(length.samples or length.tokens or length.steps or 0.0)
-        dtype = scenario.workload.dtype
-        found = run_cost(
-            amount=amount,
-            per_step=per_step,
-            step_time=self.score.step_time,
-            devices=scenario.devices,
-            operation=operation_of(scenario.system),
-            devices_per_node=scenario.system.devices_per_node,
-            step_energy=self.score.energy,
-            peak=self.device.throughput[dtype],
-            reference=reference_peak(dtype),
-        )
-        return {
-            "steps": plain(amount / per_step),
-            "days": _number(found.days),
-            "device_hours": _number(found.device_hours),
-            "normalised_device_hours": _number(found.normalised_device_hours),
-            "price_usd": _number(found.price),
-            "device_energy_kwh": _number(found.device_kilowatt_hours),
-            "facility_energy_kwh": _number(found.facility_kilowatt_hours),
-        }
+        """What the whole run of the scenario takes and costs, by name; empty where the scenario does not say how long it is."""
+        return {name: _number(value) for name, value in self.score.run.items()}
 
     def bound_by(self) -> list[tuple[str, float]]:
         """Resources that bound parts of the step, with their shares, largest first."""
@@ -229,6 +179,20 @@ def _strategies_that_fit(scenario: Scenario) -> tuple[str, ...]:
     return tuple(
         f"strategy: {texts[i]} fits with {show(spare[i], 'B')} to spare and takes {show(score.step_time[i], 's')} a step" for i in fastest
     )
+
+
+# Figures of a run in the units that people quote: name -> column, and what it is divided by.
+OTHER_UNITS: Mapping[str, tuple[str, float]] = {
+    "days": ("time_s", 86400.0),
+    "price_usd": ("cost_usd", 1.0),
+    "device_energy_kwh": ("energy_j", 3.6e6),
+    "facility_energy_kwh": ("facility_energy_j", 3.6e6),
+}
+
+
+def _in_other_units(run: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Figures of a run once more, in days and kilowatt-hours."""
+    return {name: None if (value := run[column]) is None else value / unit for name, (column, unit) in OTHER_UNITS.items()}
 
 
 def predict(scenario: Scenario) -> Prediction:

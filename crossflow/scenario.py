@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from crossflow import files
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture, resolve
 from crossflow.cost.profile import Profile, read_profile
-from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
+from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
 from crossflow.mapping import Network, topology_of, wired
 from crossflow.parallel import Plan, Strategy, transform
@@ -113,7 +113,7 @@ class Scenario:
     def graph(self) -> Graph:
         """Compute graph of a workload that is a graph of kernels."""
         if isinstance(self.workload, TransformerSpec | DlrmSpec):
-            raise TypeError(f"a {self.workload.model} is layers, not a graph of kernels")
+            raise TypeError(f"{with_article(self.workload.model)} is layers, not a graph of kernels")
         return _graph(self.workload)
 
     def program(self) -> Program:
@@ -331,7 +331,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     order = None if isinstance(top.placement, str) else top.placement
     if order is not None and not isinstance(strategy, Strategy):
         there = "leave placement out" if isinstance(strategy, Hierarchy) else "give placement there"
-        raise SpecError([document.problem(("placement",), f"a {workload.model} lies as its strategy says; {there}")])
+        raise SpecError([document.problem(("placement",), f"{with_article(workload.model)} lies as its strategy says; {there}")])
     if order is not None and isinstance(strategy, Strategy):
         _check_order(order, strategy, document)
         order = tuple(name for name in order if name in {axis.name for axis in strategy.axes})
@@ -383,7 +383,7 @@ def _profile(named: str | None, system: SystemSpec, workload: Workload, document
     if named is None:
         return None
     if not isinstance(workload, TransformerSpec):
-        raise SpecError([document.problem(("profile",), f"measured events are of transformers; a {workload.model} has none")])
+        raise SpecError([document.problem(("profile",), f"measured events are of transformers; {with_article(workload.model)} has none")])
     return read_profile(Path(named) if base is None or Path(named).is_file() else base / named, system.name)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,17 @@ UNIT_SUFFIX = {
     "energy": "_j", "power": "_w", "cost": "_usd", "memory_traffic": "_bytes",
     "samples_per_second": "", "tokens_per_second": "",
 }  # fmt: skip
-
-
-UNTOLD = ("reason", "rent", "normalised_devices", "host_capacity", "measured_share")  # of which other columns are made
-_UNITS = {"_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
+PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
+UNTOLD = ("reason", "rent", "normalised_devices")  # of which other columns are made
+_UNITS = {"_per_s": "1/s", "_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
+_KINDS = {"s": "times", "1/s": "throughput", "B": "sizes", "J": "energy and power", "W": "energy and power", "USD": "cost"}
 ENDINGS = (*_UNITS, "_share")  # of names of columns: what they are measured in
-_NAMED = {"flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s"}
+_NAMED = {
+    "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
+    "usd_per_million_samples": "USD", "usd_per_million_tokens": "USD",
+}  # fmt: skip
 _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "area": "m2", "power": "W",
     "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD",
@@ -36,6 +40,10 @@ _LARGER = (
     "intensity_flop_per_byte",
     "memory_capacity_bytes",
     "host_capacity_bytes",
+    "measured_share",
+    "input_throughput_tokens_per_s",
+    "output_throughput_tokens_per_s",
+    "request_throughput_per_s",
 )
 _SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage")  # figures of a device of which less is better
 
@@ -43,10 +51,10 @@ _SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage") 
 def unit_of(column: str) -> str:
     """SI unit of a column of a score, ``1`` where it has none.
 
-    >>> unit_of("step_time_s"), unit_of("breakdown_s.compute"), unit_of("mfu"), unit_of("architecture.l2.bandwidth")
-    ('s', 's', '1', 'B/s')
+    >>> [unit_of(column) for column in ("breakdown_s.compute", "mfu", "architecture.l2.bandwidth", "run.cost_usd")]
+    ['s', '1', 'B/s', 'USD']
     """
-    head, *parts = column.split(".")
+    head, *parts = column.removeprefix("run.").split(".")
     if head == "architecture":
         return next((_OF_A_DEVICE[part] for part in parts if part in _OF_A_DEVICE), "1")
     return _NAMED.get(head) or next((unit for ending, unit in _UNITS.items() if head.endswith(ending)), "1")
@@ -92,8 +100,10 @@ class Score:
     mfu, hfu : operations that the model needs, and those that kernels execute, over what all devices could do at peak; both count
         the attention scores that mask and window leave. [1]
     samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
-    measured_share : share of the time of kernels and collectives that a profile of measured events gives. [1]
+    measured_share : share of the time of kernels and collectives that a profile of measured events gives, NaN without one. [1]
     architecture : derived figures of one device, in SI units.
+    serving : figures of a service by column, such as ``ttft_s``; none of other tasks. [s], [1/s]
+    run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
     """
 
     step_time: Array
@@ -124,6 +134,8 @@ class Score:
     tokens_per_second: Array
     measured_share: Array
     architecture: Mapping[str, Array]
+    serving: Mapping[str, Array] = field(default_factory=dict)
+    run: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """A score is published: its arrays, of which some are kept for later evaluations too, cannot be written to."""
@@ -221,12 +233,15 @@ class Score:
     def columns(self) -> dict[str, Any]:
         """Flat table of all figures: name with unit -> values, groups joined by a dot."""
         table: dict[str, Any] = {}
-        for field in fields(self):
-            value, name = getattr(self, field.name), field.name + UNIT_SUFFIX.get(field.name, "")
+        for entry in fields(self):
+            value, name = getattr(self, entry.name), entry.name + UNIT_SUFFIX.get(entry.name, "")
             if isinstance(value, Mapping):
-                table |= {f"{name}.{key}": array for key, array in value.items()}
-            elif isinstance(value, np.ndarray) and field.name not in UNTOLD:
+                prefix = "" if entry.name == "serving" else f"{name}."
+                table |= {f"{prefix}{key}": array for key, array in value.items()}
+            elif isinstance(value, np.ndarray) and entry.name not in UNTOLD:
                 table[name] = value
+        if np.isnan(self.measured_share).all():
+            del table["measured_share"]
         table |= {"serialized_s": self.serialized, "hidden_communication_s": self.hidden_communication, "exposed_share": self.exposed_share}
         table["intensity_flop_per_byte"] = self.intensity
         table |= self.per_million()
@@ -258,23 +273,22 @@ def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
     """One score of n points from scores of subsets, each with the indices of its points."""
     reasons = tuple(dict.fromkeys(sentence for _, part in parts for sentence in part.reasons))
     merged: dict[str, Any] = {}
-    for field in fields(Score):
-        if field.name == "reasons":
+    for entry in fields(Score):
+        if entry.name == "reasons":
             merged["reasons"] = reasons
-        elif field.name == "reason":
+        elif entry.name == "reason":
             codes = np.full(n, -1)
             for index, part in parts:
                 renumber = np.array([*(reasons.index(sentence) for sentence in part.reasons), -1])
                 codes[index] = renumber[part.reason]
             merged["reason"] = codes
-        elif isinstance(getattr(parts[0][1], field.name), Mapping):
-            names = dict.fromkeys(name for _, part in parts for name in getattr(part, field.name))
-            merged[field.name] = {
-                name: _placed([(index, getattr(part, field.name).get(name, np.zeros(len(part)))) for index, part in parts], n)
-                for name in names
+        elif isinstance(getattr(parts[0][1], entry.name), Mapping):
+            names, nothing = dict.fromkeys(name for _, part in parts for name in getattr(part, entry.name)), _nothing(entry.name)
+            merged[entry.name] = {
+                name: _placed([(index, getattr(part, entry.name).get(name, nothing)) for index, part in parts], n) for name in names
             }
         else:
-            merged[field.name] = _placed([(index, getattr(part, field.name)) for index, part in parts], n)
+            merged[entry.name] = _placed([(index, getattr(part, entry.name)) for index, part in parts], n)
     return Score(**merged)
 
 
@@ -283,3 +297,56 @@ def _placed(parts: Sequence[tuple[Index, Any]], n: int) -> Any:
     for index, values in parts:
         whole[index] = values
     return whole
+
+
+def _nothing(group: str) -> float:
+    """What a point has of a figure that its score lacks: no share of a whole, else no value."""
+    return 0.0 if group in PARTS else np.nan
+
+
+def absent(column: str) -> float:
+    """What a point has in a column that its score lacks.
+
+    >>> absent("communication_s.all_reduce"), absent("ttft_s")
+    (0.0, nan)
+    """
+    head = column.split(".")[0]
+    return next((_nothing(group) for group in PARTS if group + UNIT_SUFFIX[group] == head), np.nan)
+
+
+# ------------------------------------------------------------------------------------------ names that are no column
+
+
+def no_column(name: str, known: Sequence[str]) -> str:
+    """Sentence about a name that is no column, with the closest one that is.
+
+    >>> no_column("serving.ttft_s", ["step_time_s", "ttft_s"])
+    "no column 'serving.ttft_s'; did you mean 'ttft_s'?"
+    """
+    return f"no column '{name}'" + "".join(f"; did you mean '{found}'?" for found in close(name, known)[:1])
+
+
+def close(name: str, known: Sequence[str]) -> list[str]:
+    """Known columns that a name may stand for, the likeliest first: by the whole name, or by its part after the last dot."""
+    whole, last = (difflib.get_close_matches(word, known, n=3) for word in (name, name.rpartition(".")[2]))
+    grouped = any(other.startswith(f"{name.partition('.')[0]}.") for other in known)
+    return list(dict.fromkeys(whole + last if grouped else last + whole))
+
+
+def listed(names: Sequence[str], known: Sequence[str]) -> str:
+    """Known columns on lines of their own, the close ones to some names first, the others by kind.
+
+    >>> print(listed(["run.cost"], ["step_time_s", "ttft_s", "mfu", "run.time_s", "run.cost_usd"]))
+      close: run.cost_usd
+      times: step_time_s, ttft_s
+      others: mfu
+      run.*: time_s
+    """
+    near = list(dict.fromkeys(other for name in names for other in close(name, known)))
+    kinds: dict[str, list[str]] = {}
+    for name in (other for other in known if other not in near):
+        head, dot, part = name.partition(".")
+        kind = "cost" if "_per_million_" in name else _KINDS.get(unit_of(name), "others")
+        kinds.setdefault(f"{head}.*" if dot else kind, []).append(part or name)
+    ordered = {**({"close": near} if near else {}), **dict(sorted(kinds.items(), key=lambda pair: pair[0].endswith(".*")))}
+    return "\n".join(f"  {kind}: {', '.join(held)}" for kind, held in ordered.items())

@@ -15,7 +15,7 @@ import numpy as np
 
 from crossflow.architecture import GeneratedSystem
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.evaluation import evaluate
+from crossflow.evaluation import evaluate, lacking
 from crossflow.explanation import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
 from crossflow.parameters import Parameter, parameters
 from crossflow.scenario import Scenario
@@ -63,7 +63,7 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
     through both steps to second order, where the range of the quantity forbids the other.
     """
     start = evaluate(scenario)
-    _check(start, objective)
+    _check(scenario, start, objective)
     numbers = parameters(scenario)
     trials = _Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
     movable = [number for number in numbers if number.value != 0.0]
@@ -107,10 +107,13 @@ def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     return tuple(sorted(found, key=lambda other: (not other.feasible, -other.gain)))
 
 
-def _check(start: Score, objective: str) -> None:
+def _check(scenario: Scenario, start: Score, objective: str) -> None:
     """CrossflowError unless the scenario has a positive, finite value of the objective."""
     columns = start.columns()
     known = [name for name, values in columns.items() if isinstance(values, np.ndarray) and values.dtype.kind == "f"]
+    lacks = lacking(scenario, objective)
+    if lacks is not None:
+        raise CrossflowError(lacks)
     if objective not in known:
         raise CrossflowError(f"no objective '{objective}'{did_you_mean(objective, known)}; objectives are the numeric columns of a score")
     if not math.isfinite(float(start.step_time[0])):
@@ -161,12 +164,12 @@ class _Trials:
         for move, i in place.items():
             for path, value in move:
                 points[path][i] = value
-        outcomes = self._outcomes(evaluate(self.scenario, points))
+        outcomes = self._outcomes(evaluate(self.scenario, points, columns=(self.objective,)))
         return {key: outcomes[place[tuple(move.items())]] for key, move in moves.items()}
 
     def of_strategies(self, strategies: Sequence[str]) -> list[_Outcome]:
         """Outcome of every strategy, all in one batch."""
-        return self._outcomes(evaluate(self.scenario, {"strategy": list(strategies)}))
+        return self._outcomes(evaluate(self.scenario, {"strategy": list(strategies)}, columns=(self.objective,)))
 
     def _outcomes(self, score: Score) -> list[_Outcome]:
         columns = score.columns()

@@ -58,12 +58,13 @@ def tornado(explanation: Explanation, top: int = 15) -> TornadoData:
 def in_words(objective: str) -> str:
     """A column of a score as people say it, without the unit that its name ends in.
 
-    >>> in_words("step_time_s"), in_words("bound_share.l2"), in_words("breakdown_s.compute"), in_words("samples_per_second")
-    ('step time', 'bound l2', 'breakdown compute', 'samples per second')
+    >>> in_words("step_time_s"), in_words("bound_share.l2"), in_words("run.cost_usd"), in_words("samples_per_second")
+    ('step time', 'bound l2', 'cost of the run', 'samples per second')
     """
-    group, _, part = objective.partition(".")
+    group, _, part = objective.removeprefix("run.").partition(".")
     name = group.removesuffix(next((ending for ending in UNIT_ENDINGS if group.endswith(ending)), ""))
-    return f"{name} {part}".replace("_", " ").strip()
+    words = [name, part, "of the run" if objective.startswith("run.") else ""]
+    return " ".join(filter(None, words)).replace("_", " ")
 
 
 def _span(swing: Swing) -> float:

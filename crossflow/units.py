@@ -61,6 +61,7 @@ newton = kilogram * meter / second ** 2 = N
 joule = newton * meter = J
 watt = joule / second = W
 volt = watt / ampere = V
+watt_hour = 3600 * joule = Wh
 cycle = [cycles]
 """
 _TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
@@ -242,7 +243,7 @@ Rent = Annotated[Array, _positive("USD/s")]
 Overhead = Annotated[Array, Quantity("1", ge=1)]
 
 _SCALES = {
-    "s": ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    "s": ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
     "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
     "m2": ((1e-6, "mm2"), (1e-12, "um2")),
     "m2/B": ((8e-12, "um2/bit"), (8e-18, "nm2/bit")),
@@ -266,13 +267,15 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "
 def show(value: float, unit: str, digits: int = 4) -> str:
     """Write an SI float with the prefix that a person would choose.
 
-    >>> show(3.35e12, "B/s"), show(2.5e-5, "s"), show(80 * 2**30, "B"), show(0.85, "1")
-    ('3.35 TB/s', '25 us', '80 GiB', '0.85')
+    >>> show(3.35e12, "B/s"), show(2.5e-5, "s"), show(80 * 2**30, "B"), show(0.85, "1"), show(3.2e6, "USD")
+    ('3.35 TB/s', '25 us', '80 GiB', '0.85', '3,200,000 USD')
     """
     value = float(value)
     scales = _SCALES.get(unit) or tuple((factor, prefix + unit) for factor, prefix in _PREFIXES)
     if not np.isfinite(value):
         return f"{value} {unit}"
+    if unit == "USD" and abs(value) >= 10**digits:
+        return f"{value:,.0f} USD"
     factor, name = next((pair for pair in scales if abs(value) >= pair[0] * (1 - 1e-9)), scales[-1])
     if value == 0:
         factor, name = next((pair for pair in scales if pair[0] == 1), scales[0])

@@ -1,5 +1,6 @@
 """Scenarios and devices that several test modules start from; hypothesis draws the same examples in every run."""
 
+import os
 import re
 
 import hypothesis
@@ -13,6 +14,7 @@ from crossflow.technology import load_library
 
 hypothesis.settings.register_profile("crossflow", deadline=None, derandomize=True, database=None, max_examples=60)
 hypothesis.settings.load_profile("crossflow")
+os.environ.pop("COLUMNS", None)  # pages are as wide as it says
 
 
 @pytest.fixture(scope="session")

@@ -253,10 +253,21 @@ def test_predict_one_device(out, scenario):
 
 
 def test_pages_in_a_pipe_are_plain_and_fit_100_columns(scenario):
-    done = shell("predict", scenario, env={**os.environ, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"})
+    unsaid = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = shell("predict", scenario, env={**unsaid, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("said", "width"), [("70", 70), ("140", 140), ("0", 100), ("", 100), ("wide", 100)])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_pages_are_as_wide_as_columns_says(monkeypatch, said, width, terminal):
+    monkeypatch.setenv("COLUMNS", said)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    if terminal and width == 100:
+        monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((width, 40)))
+    assert page.columns() == width
 
 
 def test_pages_survive_an_ascii_terminal(scenario):

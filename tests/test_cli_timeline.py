@@ -135,4 +135,4 @@ def test_a_profile_makes_a_prediction(out, scenario, tmp_path):
 def test_events_of_other_workloads_are_refused(refused, tmp_path):
     path = tmp_path / "lstm.yaml"
     path.write_text("system: {template: pathfinder}\nworkload: {model: lstm-16k}\nstrategy: CR-8-d64\n")
-    assert "events are listed of transformers; lstm is a lstm" in refused("events", str(path))
+    assert "events are listed of transformers; lstm is an lstm" in refused("events", str(path))

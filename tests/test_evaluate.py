@@ -13,6 +13,7 @@ from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.parameters import parameters
+from crossflow.points import variant
 from crossflow.scenario import from_document
 
 MIXED = {
@@ -390,3 +391,13 @@ def test_every_number_of_a_datasheet_can_vary_alone(template):
     for number in parameters(scenario):
         score = evaluate(scenario, {number.path: np.full(3, number.value)})
         assert score.step_time == pytest.approx(np.full(3, evaluate(scenario).step_time[0]), rel=1e-12), number.path
+
+
+def test_strategies_leave_open_what_the_workload_of_their_point_decides():
+    """Without a micro-batch a service takes all requests at once, however many a point has."""
+    made = crossflow.from_dict(
+        {"system": "dgx-h100", "workload": {"model": "llama2-7b", "task": "prefill", "global_batch": 8}, "strategy": "tp8"}
+    )
+    batch = evaluate(made, {"workload.global_batch": [4, 32], "strategy": ["tp8", "tp8"]})
+    alone = [evaluate(variant(made, {"workload.global_batch": size})).step_time[0] for size in (4, 32)]
+    assert batch.step_time.tolist() == alone

@@ -157,7 +157,7 @@ def test_lists_are_profiles(written):
 
 def test_other_workloads_have_no_list(exactly):
     given = crossflow.from_dict({"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d8"})
-    with pytest.raises(CrossflowError, match=exactly("events are listed of transformers; scenario is a lstm")):
+    with pytest.raises(CrossflowError, match=exactly("events are listed of transformers; scenario is an lstm")):
         events(given)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from crossflow import files
-from crossflow.errors import CrossflowError, SpecError
+from crossflow.errors import CrossflowError, SpecError, with_article
 from crossflow.files import Document, FileModel, merge, override, parse_yaml, read_yaml, validate, write_text
 from crossflow.units import Bandwidth, Power
 
@@ -243,3 +243,8 @@ def test_plain_data_below_a_known_line_is_told_there():
     base = Document(file="preset.yaml", data={"a": {"b": 1}}, lines={("a",): ("preset.yaml", 2), ("a", "b"): ("preset.yaml", 3)})
     merged = merge(base, Document(file="mine.yaml", data={"a": {"b": "x"}}, lines={("a",): ("mine.yaml", 7)}))
     assert str(merged.problem(("a", "b"), "wrong")) == "mine.yaml:7: a.b: wrong"
+
+
+@pytest.mark.parametrize("word", ["an lstm", "a dlrm", "a gemm", "a transformer", "an int", "a list"])
+def test_words_have_their_article(word):
+    assert with_article(word.split()[1]) == word

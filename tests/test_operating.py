@@ -8,8 +8,10 @@ import pytest
 
 from crossflow.architecture import resolve
 from crossflow.architecture.operation import Operation
+from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.operating import HOUR, facility_power, operation_of, reference_peak, run_cost
+from crossflow.scenario import from_dict
 from crossflow.units import parse, show
 
 TABLE = Path(__file__).parent / "data" / "madmax_cloud_prices.csv"
@@ -204,3 +206,10 @@ def test_a_system_says_its_power_once():
     assert operation_of(system("madmax-h100")).device_power[0] == 700
     assert operation_of(system("v100")).device_power[0] == system("v100").budgets.power[0]
     assert facility_power(operation_of(system("aws-p4d")), 8)[0] == 812.5  # W per GPU in the sheet
+
+
+@pytest.mark.parametrize("workload", [{"model": "llama2-7b", "global_batch": 64}, {"model": "gemm", "m": 4096, "n": 4096, "k": 4096}])
+def test_a_rent_that_varies_between_points_is_theirs(workload):
+    scenario = from_dict({"system": "dgx-h100", "workload": workload, "strategy": "d8" if "m" in workload else "tp8"})
+    column = evaluate(scenario, {"system.operation.price": ["2 USD/hour", "4 USD/hour"]}).columns()["usd_per_million_samples"]
+    assert 0 < 2 * column[0] == pytest.approx(column[1])

@@ -237,7 +237,7 @@ def test_a_parameter_at_the_end_of_its_range_leads_nowhere():
 
 def test_four_evaluations_do(case, monkeypatch):
     calls = []
-    monkeypatch.setattr(sensitivity, "evaluate", lambda *given: calls.append(given) or crossflow.evaluate(*given))
+    monkeypatch.setattr(sensitivity, "evaluate", lambda *given, **asked: calls.append(given) or crossflow.evaluate(*given, **asked))
     explain(case)
     assert len(calls) == 4
 

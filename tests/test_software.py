@@ -117,7 +117,7 @@ def test_sentences_of_wrong_stacks():
 
 
 def test_unknown_stacks_are_told_with_what_was_meant():
-    with pytest.raises(CrossflowError, match=r"^unknown template 'megatron-cor'; did you mean 'megatron-core'\?"):
+    with pytest.raises(CrossflowError, match=r"^unknown software stack 'megatron-cor'; did you mean 'megatron-core'\?"):
         load_stack("megatron-cor")
 
 

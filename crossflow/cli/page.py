@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-WIDTH = 100  # of a page, where the terminal has as many columns
+WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _FULL, _EMPTY = "█", "·"
@@ -41,7 +42,9 @@ def emit(*parts: RenderableType, unbroken: bool = False) -> None:
 def _console() -> Console:
     terminal = sys.stdout.isatty()
     console = Console(force_terminal=terminal, force_jupyter=False, highlight=False, markup=False, emoji=False)
-    console.width = min(console.width, WIDTH) if terminal else WIDTH
+    asked = os.environ.get("COLUMNS", "")
+    if not console.width or not (terminal or asked.isdecimal()):
+        console.width = WIDTH
     return console
 
 

@@ -11,8 +11,10 @@ from rich.text import Text
 
 from crossflow.cli import device, page
 from crossflow.cli.page import count, number, percent
+from crossflow.operating import KILOWATT_HOUR
 from crossflow.prediction import Prediction, extrapolated, predict
 from crossflow.scenario import load
+from crossflow.score import unit_of
 from crossflow.step.by_layer import FIGURES
 from crossflow.units import show
 
@@ -31,8 +33,8 @@ _SERVING = {
     "output_throughput_tokens_per_s": "output", "request_throughput_per_s": "requests a second",
 }  # fmt: skip
 _RUN = {
-    "days": "days", "device_hours": "device-hours", "normalised_device_hours": "in A100s", "price_usd": "rent",
-    "device_energy_kwh": "devices", "facility_energy_kwh": "whole nodes, rated",
+    "time_s": "time", "device_hours": "device-hours", "normalised_device_hours": "in A100s", "cost_usd": "rent",
+    "energy_j": "devices", "facility_energy_j": "whole nodes, rated",
 }  # fmt: skip
 
 
@@ -183,12 +185,13 @@ def run_length(prediction: Prediction) -> Group:
 
 def _figure(name: str, value: float) -> str:
     """A figure with the unit that its name ends in."""
-    if name.endswith("_usd"):
+    unit = unit_of(name)
+    if unit == "USD":
         return f"{value:,.0f} USD"
-    if name.endswith("_s") and "throughput" not in name:
-        return show(value, "s")
-    if name.endswith("_kwh"):
-        return f"{value:,.0f} kWh"
+    if unit == "J":
+        return f"{value / KILOWATT_HOUR:,.0f} kWh"
+    if unit == "s":
+        return show(value, unit)
     return f"{count(value)} tokens/s" if name.endswith("tokens_per_s") else f"{value:,.4g}"
 
 

@@ -7,12 +7,14 @@ workload, topology, device counts) splits the points into groups, each evaluated
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from crossflow.architecture import SystemSpec, architecture
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT
-from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, transformer_score
+from crossflow.evaluation.figures import PROMPTS, lacking, serving, task_of, whole_run
+from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, plans_of, transformer_score
 from crossflow.evaluation.programs import placed, program_score
 from crossflow.evaluation.stages import stage_memory
 from crossflow.parallel import Plan
@@ -24,12 +26,19 @@ from crossflow.score import Score, scatter
 from crossflow.technology import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
-__all__ = ["CHUNK", "INCONSISTENT", "evaluate", "machine", "placed", "stage_memory"]
+__all__ = ["CHUNK", "INCONSISTENT", "evaluate", "lacking", "machine", "placed", "stage_memory"]
 
 CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
 
 
-def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = False, fitting: bool = False) -> Score:
+def evaluate(
+    scenario: Scenario,
+    points: Points | None = None,
+    *,
+    least: bool = False,
+    fitting: bool = False,
+    columns: Collection[str] | None = None,
+) -> Score:
     """Score of every design point.
 
     Parameters
@@ -42,6 +51,8 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
         once on a device, where less work may end later).
 
     fitting : time only transformers that fit in memory, where strategies alone vary; the step of one that does not is endless then.
+    columns : columns that are asked for, all where absent. Those of a decode step that take the reading of its prompts (`ttft_s` and
+        what follows from it) cost more than the step itself, and are left out where nobody asks for one of them.
 
     Returns
     -------
@@ -56,8 +67,9 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
     -----
     Memory is flat in the number of points but for the score itself: points are evaluated in chunks.
     """
+    prompts = not least and (columns is None or not PROMPTS.isdisjoint(columns))
     if points is None:
-        return _batch(scenario, {}, {}, 1, least=least, fitting=fitting)
+        return _batch(scenario, {}, {}, 1, least=least, fitting=fitting, prompts=prompts)
     lengths = {path: len(values) for path, values in points.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"all paths must have as many values: {lengths}")
@@ -66,7 +78,7 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
         raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
     sorted_ = split(scenario, points)
     varying = bool(sorted_.quantities or sorted_.choices)
-    plans, discrete = plans_apart(scenario, sorted_.discrete, varying=varying)
+    strategies, discrete = plans_apart(scenario, sorted_.discrete, varying=varying)
     parts = []
     for settings, index in groups(discrete, n):
         here = variant(scenario, settings)
@@ -74,8 +86,9 @@ def evaluate(scenario: Scenario, points: Points | None = None, *, least: bool = 
             chosen = index[start : start + CHUNK]
             choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
             quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
-            mine = None if plans is None else [plans[i] for i in chosen]
-            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, least=least, fitting=fitting and not varying)))
+            mine = None if strategies is None else plans_of(here, [strategies[i] for i in chosen])
+            fits = fitting and not varying
+            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, least=least, fitting=fits, prompts=prompts)))
     return scatter(parts, n)
 
 
@@ -88,8 +101,9 @@ def _batch(
     plans: Sequence[Plan] | Sequence[Hierarchy] | None = None,
     least: bool,
     fitting: bool,
+    prompts: bool,
 ) -> Score:
-    """Score of points that share all but technology, quantities and, of transformers, plans."""
+    """Score of points that share all but technology, quantities and, of transformers, plans; with `prompts` those of decode are read."""
     system: SystemSpec = scenario.system
     library = scenario.library
     for path, values in quantities.items():
@@ -100,7 +114,7 @@ def _batch(
             system = with_quantity(system, rest, values)
     device = architecture(system, library, choices) if quantities or choices else scenario.architecture
     if isinstance(scenario.workload, TransformerSpec):
-        return transformer_score(
+        score = transformer_score(
             scenario,
             system,
             device,
@@ -108,6 +122,12 @@ def _batch(
             plans,  # type: ignore[arg-type]
             fitting=fitting,
         )
-    if isinstance(scenario.workload, DlrmSpec):
-        return dlrm_score(scenario, system, device, n, plans)  # type: ignore[arg-type]
-    return program_score(scenario, system, device, n, least=least)
+    elif isinstance(scenario.workload, DlrmSpec):
+        score = dlrm_score(scenario, system, device, n, plans)  # type: ignore[arg-type]
+    else:
+        score = program_score(scenario, system, device, n, least=least)
+    reading = None
+    if prompts and task_of(scenario) == "decode":
+        first = variant(scenario, {"workload.task": "prefill"})
+        reading = _batch(first, choices, quantities, n, plans=plans, least=least, fitting=fitting, prompts=False)
+    return replace(score, serving=serving(scenario, score, reading), run=whole_run(scenario, system, device, score))

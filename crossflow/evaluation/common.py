@@ -31,12 +31,12 @@ def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:
     return feasible, np.where(feasible, -1, against.argmax(axis=0)), tuple(sentence for _, sentence in causes)
 
 
-def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, n: int) -> dict[str, Array]:
+def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, n: int) -> tuple[Array, Array]:
     """Rent of all devices, and how many of the reference's they are worth by peak rate; NaN where it is not known. [USD/s], [1]"""
     operation = system.operation
     rent = devices * (np.nan if operation is None or operation.price is None else operation.price)
     worth = normalised(devices, device.throughput[dtype], reference_peak(dtype))
-    return {"rent": wide(rent, n), "normalised_devices": wide(worth, n)}
+    return wide(rent, n), wide(worth, n)
 
 
 def within_limit(energy: Array, device: Architecture, devices: Array | int, elapsed: Array) -> Array:
@@ -45,10 +45,18 @@ def within_limit(energy: Array, device: Architecture, devices: Array | int, elap
 
 
 def score_of(
-    scenario: Scenario, device: Architecture, outcome: Outcome, devices: Array, *, samples: int, tokens: int, dtype: str, parameters: float
+    scenario: Scenario,
+    system: SystemSpec,
+    device: Architecture,
+    outcome: Outcome,
+    devices: Array,
+    *,
+    samples: int,
+    tokens: int,
+    parameters: float,
 ) -> Score:
     """Score of an outcome: throughput, energy, use of the peak, what fits."""
-    n = outcome.total.size
+    n, dtype = outcome.total.size, scenario.workload.dtype
     total = np.where(np.isnan(outcome.total), np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
@@ -70,6 +78,7 @@ def score_of(
     causes.append((timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6))), INCONSISTENT))
     feasible, reason, reasons = first_cause(causes)
     rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
+    rent, worth = rents(system, device, devices, dtype, n)
     return Score(
         step_time=total,
         feasible=feasible,
@@ -82,14 +91,15 @@ def score_of(
         bound=dict(zip(outcome.bound, np.where(timed, np.where(timed, bound, 0.0) / elapsed, np.isinf(bound)), strict=True)),
         memory=held,
         memory_capacity=capacity,
-        measured_share=wide(outcome.measured, n),
+        measured_share=wide(np.nan if scenario.profile is None else outcome.measured, n),
         host_memory=wide(outcome.host_memory, n),
         host_capacity=wide(outcome.host_capacity, n),
         energy=energy,
         power=wide(np.where(timed, energy, 0.0) / elapsed, n),
         cost=wide(devices * sum(device.cost.values(), np.zeros(1)) if device.cost else np.nan, n),
         devices=devices,
-        **rents(scenario.system, device, devices, dtype, n),
+        rent=rent,
+        normalised_devices=worth,
         parameters=np.full(n, float(parameters)),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),

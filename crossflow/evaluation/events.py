@@ -20,7 +20,7 @@ from crossflow.arrays import Array, plain
 from crossflow.cost.parts import kernel_costs, kernel_shapes
 from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape, parties
 from crossflow.cost.roofline import wide_type
-from crossflow.errors import CrossflowError
+from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
 from crossflow.parallel.blocks import units
@@ -116,7 +116,7 @@ def events(scenario: Scenario) -> EventList:
     """
     plan = scenario.strategy
     if not isinstance(plan, Plan):
-        raise CrossflowError(f"events are listed of transformers; {scenario.name} is a {scenario.workload.model}")
+        raise CrossflowError(f"events are listed of transformers; {scenario.name} is {with_article(scenario.workload.model)}")
     check_strategy(scenario)
     runs_on = machine(scenario, scenario.architecture)
     layout, job = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node), scenario.job()

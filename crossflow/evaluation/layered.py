@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, Index
-from crossflow.errors import StrategyError
+from crossflow.errors import StrategyError, with_article
 from crossflow.evaluation.common import score_of
 from crossflow.parallel import Layout, Plan
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
@@ -32,8 +32,8 @@ BESIDE = ("workload.", "software")  # what may vary together with plans without 
 
 def plans_apart(
     scenario: Scenario, discrete: Mapping[str, Sequence[Any]], *, varying: bool
-) -> tuple[list[Plan] | list[Hierarchy] | None, Mapping[str, Sequence[Any]]]:
-    """Strategies of a layered model's points, which vary inside a batch, and the other discrete settings, which do not.
+) -> tuple[Sequence[Any] | None, Mapping[str, Sequence[Any]]]:
+    """Strategies of a layered model's points as they are written, which vary inside a batch, and other discrete settings, which do not.
 
     Where quantities or technology of a generated device are `varying` too, strategies are apart like any other setting: its
     tiles are searched for points that share their sizes.
@@ -43,15 +43,24 @@ def plans_apart(
     if apart or len(rest) == len(discrete) or not all(path.startswith(BESIDE) for path in rest):
         return None, discrete
     given = discrete["strategy"]
-    if isinstance(scenario.workload, DlrmSpec):
-        return [value if isinstance(value, Hierarchy) else parse_hierarchy(value) for value in given], rest
-    if not isinstance(scenario.workload, TransformerSpec) or any(is_hierarchy(value) for value in given):
+    of_types = isinstance(scenario.workload, TransformerSpec) and any(is_hierarchy(value) for value in given)
+    if of_types or not isinstance(scenario.workload, DlrmSpec | TransformerSpec):
         return None, discrete
+    return given, rest
+
+
+def plans_of(scenario: Scenario, given: Sequence[Any]) -> list[Plan] | list[Hierarchy]:
+    """Strategies of points that share the workload of a scenario, which decides what they leave open."""
+    if isinstance(scenario.workload, DlrmSpec):
+        return [value if isinstance(value, Hierarchy) else parse_hierarchy(value) for value in given]
+    if not isinstance(scenario.workload, TransformerSpec):
+        kind = with_article(scenario.workload.model)
+        raise StrategyError(f"workload.model: {kind} has no strategies in common with layered models; evaluate it by itself")
     plans = [value if isinstance(value, Plan) else read_plan(value, scenario.workload) for value in given]
     counted = scenario.system.devices is not None or scenario.system.nodes is not None
     for plan in {plan for plan in plans if counted and plan.devices != scenario.system.device_count}:
         raise StrategyError(f"strategy {plan} needs {plan.devices} devices, but the system has {scenario.system.device_count}")
-    return plans, rest
+    return plans
 
 
 def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, chosen: Sequence[Hierarchy] | None) -> Score:
@@ -68,10 +77,8 @@ def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: 
     runs_on = replace(machine(scenario, device, system), node=node)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
-    return score_of(
-        scenario, device, outcome, np.full(n, float(scenario.devices)), samples=workload.global_batch, tokens=0, dtype=workload.dtype,
-        parameters=workload.dlrm().parameters,
-    )  # fmt: skip
+    devices, parameters = np.full(n, float(scenario.devices)), workload.dlrm().parameters
+    return score_of(scenario, system, device, outcome, devices, samples=workload.global_batch, tokens=0, parameters=parameters)
 
 
 def transformer_score(
@@ -97,10 +104,8 @@ def transformer_score(
         outcome = untimed(held)
     else:
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
-    return score_of(
-        scenario, device, outcome, devices, samples=batch, tokens=scenario.tokens_per_sample, dtype=job.dtype,
-        parameters=job.model.parameters,
-    )  # fmt: skip
+    tokens, parameters = scenario.tokens_per_sample, job.model.parameters
+    return score_of(scenario, system, device, outcome, devices, samples=batch, tokens=tokens, parameters=parameters)
 
 
 @functools.lru_cache(maxsize=64)

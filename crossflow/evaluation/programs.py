@@ -27,10 +27,8 @@ def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, 
     placement = placed(scenario, program, device)
     prices = price(program, placement, system.network, device, scenario.nodes[0], stack=scenario.stack, least=least)
     outcome = _outcome(scenario, program, prices, n)
-    return score_of(
-        scenario, device, outcome, np.full(n, float(scenario.devices)), samples=program.samples, tokens=program.tokens, dtype=program.dtype,
-        parameters=program.parameters,
-    )  # fmt: skip
+    devices, parameters = np.full(n, float(scenario.devices)), program.parameters
+    return score_of(scenario, system, device, outcome, devices, samples=program.samples, tokens=program.tokens, parameters=parameters)
 
 
 def placed(scenario: Scenario, program: Program, device: Architecture) -> Placement:

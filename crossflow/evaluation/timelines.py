@@ -9,7 +9,7 @@ import numpy as np
 
 from crossflow.cost import price
 from crossflow.engine import longest_path, stream_edges
-from crossflow.errors import CrossflowError
+from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.programs import placed
 from crossflow.parallel import Layout, Plan, Strategy
@@ -45,7 +45,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
         layout = Layout.of([scenario.strategy], np.array([float(scenario.workload_batch)]), runs_on.node)
         found = transformer_timeline(scenario.job(), layout, runs_on, title, uneven)
     elif not uneven.even:
-        raise CrossflowError(f"uneven worlds are of transformers; a {scenario.workload.model} has even ones alone")
+        raise CrossflowError(f"uneven worlds are of transformers; {with_article(scenario.workload.model)} has even ones alone")
     else:
         found = _graph(scenario, title) if isinstance(scenario.strategy, Strategy) else _dlrm(scenario, title)
     if not np.isfinite(found.total):

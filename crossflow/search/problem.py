@@ -16,7 +16,7 @@ from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.points import groups, variant
 from crossflow.scenario import Scenario, check_strategy, divides
-from crossflow.score import Score
+from crossflow.score import Score, absent
 from crossflow.search.space import Designs, Space, picked
 
 ILLEGAL = 1e6  # violation of a design that makes no scenario
@@ -93,7 +93,7 @@ class Problem:
     @property
     def figures(self) -> tuple[str, ...]:
         """Columns of a score that each row holds, beside those that every row does."""
-        names = (*(o.name for o in self.objectives), *(c.name for c in self.constraints), *self.columns)
+        names = (*self._asked, *self.columns)
         return tuple(dict.fromkeys(name for name in names if name not in ("feasible", "bound_by", "reason")))
 
     @property
@@ -111,15 +111,28 @@ class Problem:
                 if reason is not None:
                     reasons[index[members]] = reason
                     continue
-                score = evaluate(self.scenario, picked(points, members) or None)
-                columns = score.columns()
+                score = evaluate(self.scenario, picked(points, members) or None, columns=self.figures)
+                columns = {**{name: np.full(len(score), absent(name)) for name in self.figures}, **score.columns()}
                 for name in self.figures:
                     table[name][index[members]] = columns[name]
                 violation[index[members]] = self._violation(score, columns)
-                bound[index[members]], reasons[index[members]] = columns["bound_by"], columns["reason"]
+                bound[index[members]], reasons[index[members]] = columns["bound_by"], self._reasons(columns)
         rows = {**table, "feasible": violation == 0.0, "violation": violation, "bound_by": bound, "reason": reasons}
         objectives = np.array([table[objective.name] for objective in self.objectives]).reshape(-1, n)
         return Outcome(objectives=objectives, violation=violation, rows=rows)
+
+    @property
+    def _asked(self) -> tuple[str, ...]:
+        """Columns of which a design must have a value."""
+        return tuple(dict.fromkeys((*(o.name for o in self.objectives), *(c.name for c in self.constraints))))
+
+    def _reasons(self, columns: Mapping[str, Any]) -> Any:
+        """Why each design is infeasible: for itself, or because an objective or a constraint has no value there."""
+        reasons = np.array(columns["reason"], dtype=object)
+        for name in self._asked:
+            for i in np.flatnonzero(np.isnan(columns[name])):
+                reasons[i] = reasons[i] or f"{name} has no value here"
+        return reasons
 
     def _violation(self, score: Score, columns: Mapping[str, Any]) -> Array:
         missed = sum((constraint.violation(columns[constraint.name]) for constraint in self.constraints), np.zeros(len(score)))
@@ -127,6 +140,8 @@ class Problem:
         if self.fits:
             missed = missed + np.where(over, score.memory_needed / np.maximum(score.memory_capacity, 1.0) - 1.0, 0.0)
         unbuilt = ~score.buildable | ~np.isfinite(score.step_time)
+        for name in self._asked:
+            unbuilt = unbuilt | np.isnan(columns[name])
         return np.asarray(np.where(unbuilt, UNBUILT, np.log1p(missed)))
 
     def _legal(self, points: Mapping[str, Any], index: Any) -> list[tuple[Any, str | None]]:

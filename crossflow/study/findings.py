@@ -143,7 +143,12 @@ def table(study: Study, view: View, results: Sequence[searches.Result]) -> tuple
     """Column headers and rows of text, as the study's `columns` ask."""
     names, rows = _rows(study, view, results)
     headers = study.spec.headers
-    return [headers.get(name, name.rsplit(".", 1)[-1]) for name in names], [[_cell(name, row.get(name)) for name in names] for row in rows]
+    return [headers.get(name, _header(name)) for name in names], [[_cell(name, row.get(name)) for name in names] for row in rows]
+
+
+def _header(name: str) -> str:
+    """A path by its last part; figures of the whole run, which others are named like, as they are."""
+    return name if name.startswith("run.") else name.rsplit(".", 1)[-1]
 
 
 def _rows(study: Study, view: View, results: Sequence[searches.Result]) -> Rows:

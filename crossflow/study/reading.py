@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from crossflow import files
-from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
-from crossflow.evaluation import evaluate
+from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.files import Document
 from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
 from crossflow.strategies import ANY, read_strategy
 from crossflow.study import searches, sweeps
+from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
 from crossflow.study.plots.words import label
-from crossflow.study.spaces import check_names, check_path, plot_columns
+from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns, plot_columns
 from crossflow.study.spec import StudyFile, grid, sweep_values
+
+DRAWN = (LinePlot, BoxPlot, IntervalPlot, ImportancePlot)  # plots of the numbers of one column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,8 @@ class Study:
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
-        """Columns of a score of the scenario."""
-        return tuple(evaluate(self.scenario).columns())
+        """Columns of scores of the study's points."""
+        return _known(self.spec, self.scenario, self.values).columns
 
     @property
     def recorded(self) -> tuple[str, ...] | None:
@@ -156,14 +158,18 @@ def _blamed(settings: Mapping[str, Any], error: CrossflowError) -> str:
 
 def _column_problems(spec: StudyFile, scenario: Scenario, values: Mapping[str, list[Any]], document: Document) -> list[Problem]:
     """Names of columns in the table and the plots that no point has."""
-    score = list(evaluate(scenario).columns())
+    known = _known(spec, scenario, values)
     searched = [*spec.space, "search", "evaluations", "violation"] if spec.searches else []
-    known = [*values, *score, *searched]
-    numeric = [name for name in known if name not in (*values, "bound_by", "reason")]
-    asked = [(("columns",), name, known) for name in (*spec.columns, *(spec.record if isinstance(spec.record, tuple) else ()))]
-    asked += [(("plots",), plot.y, numeric) for plot in spec.plots if plot.kind in ("lines", "boxes", "intervals", "importance")]
-    return [
-        document.problem(place, f"no column '{name}'{did_you_mean(name, names)}; columns: {', '.join(names)}")
-        for place, name, names in asked
-        if name not in names
-    ]
+    names = [*values, *known.columns, *searched]
+    numeric = [name for name in names if name not in (*values, *TEXTS)]
+    asked: list[Asked] = [(("columns",), name, names) for name in spec.columns]
+    asked += [(("record",), name, names) for name in (spec.record if isinstance(spec.record, tuple) else ())]
+    asked += [(("plots",), plot.y, numeric) for plot in spec.plots if isinstance(plot, DRAWN)]
+    return column_problems(asked, known, document)
+
+
+def _known(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Known:
+    """Columns of scores of the study's points."""
+    named = (*spec.columns, *(spec.record if isinstance(spec.record, tuple) else ()), *(p.y for p in spec.plots if isinstance(p, DRAWN)))
+    asked = [name for name in named if name not in (*values, *spec.space, *TEXTS, "feasible", "search", "evaluations", "violation")]
+    return known_columns(scenario, {**values, **{path: v for path, v in spec.space.items() if isinstance(v, list)}}, asked)

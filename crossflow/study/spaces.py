@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
-from crossflow import files
+from crossflow import errors, files
 from crossflow.architecture import GeneratedSystem
-from crossflow.errors import CrossflowError, SpecError, did_you_mean
-from crossflow.evaluation import evaluate
-from crossflow.files import Document, FileModel
+from crossflow.errors import CrossflowError, SpecError, did_you_mean, with_article
+from crossflow.evaluation import evaluate, lacking
+from crossflow.files import Document, FileModel, Path_
 from crossflow.parallel import Strategy
 from crossflow.paths import quantities
 from crossflow.points import Split, check_choice, split, variant, varied
-from crossflow.scenario import Scenario
-from crossflow.score import larger_is_better, unit_of
+from crossflow.scenario import Scenario, check_strategy
+from crossflow.score import larger_is_better, listed, no_column, unit_of
 from crossflow.search import Constraint, Objective, Options, Problem, Range, Shares, Space
 from crossflow.search.space import SMALLEST_SHARE
 from crossflow.strategies import ANY, every_strategy, read_strategy
@@ -30,6 +31,10 @@ SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
 VARIABLE = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")  # sections of a scenario that vary
 FILES = ("workload.model", "system.template")  # settings that name files: a wrong name is wrong whatever else is chosen
+RENT = "system.operation.price"
+FORMING = ("workload.task", "workload.model", "system.template", RENT)  # settings that decide which figures there are
+TEXTS = ("bound_by", "reason")  # columns that are no figures
+Asked = tuple[Path_, str, Sequence[str]]  # place of a name, the name, and names that it may be
 _BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
 
 
@@ -112,7 +117,7 @@ def _entry(path: str, given: Any, document: Document, scenario: Scenario, option
         return Options(path=path, values=_strategies(scenario, options))
     if path == "placement" and given == "all":
         if not isinstance(scenario.strategy, Strategy):
-            raise CrossflowError(f"a {scenario.workload.model} lies as its strategy says; vary strategy instead")
+            raise CrossflowError(f"{with_article(scenario.workload.model)} lies as its strategy says; vary strategy instead")
         return Options(path=path, values=tuple(list(order) for order in itertools.permutations(AXES)))
     if isinstance(given, list) and given:
         return _options(path, tuple(given), {}, scenario)
@@ -224,24 +229,85 @@ def _strategies(scenario: Scenario, options: list[Options]) -> tuple[str, ...]:
 
 def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> Problem:
     """Search problem of a study at one of its swept points."""
-    columns = evaluate(scenario).columns()
-    numeric = [name for name in columns if name not in ("bound_by", "reason", "feasible")]
-    problem = Problem(
+    bounds = [name for name in spec.constraints if name != "fits"]
+    known = known_columns(scenario, _choices(space), (*spec.objectives, *bounds))
+    asked: list[Asked] = [(("objectives", name), name, known.figures) for name in spec.objectives]
+    problems = column_problems([*asked, *((("constraints", name), name, known.figures) for name in bounds)], known, document)
+    if problems:
+        raise SpecError(problems)
+    return Problem(
         scenario=scenario,
         space=space,
         objectives=tuple(_objectives(spec)),
         constraints=tuple(_constraints(spec, document)),
         fits=bool(spec.constraints.get("fits", True)),
-        columns=recorded(spec, list(columns)),
+        columns=recorded(spec, known.columns),
     )
-    for section, names in (("objectives", [o.name for o in problem.objectives]), ("constraints", [c.name for c in problem.constraints])):
-        for name in names:
-            if name not in numeric:
-                message = f"no column '{name}'{did_you_mean(name, numeric)}; columns: {', '.join(numeric)}"
-                raise SpecError([document.problem((section, name), message)])
-            if name == "cost_usd" and not bool((columns[name] > 0).all()):
-                raise SpecError([document.problem((section, name), f"the cost of {scenario.system.name} is not known")])
-    return problem
+
+
+def _choices(space: Space) -> dict[str, Sequence[Any]]:
+    """Values that a space holds for each path, of ranges one."""
+    return {**{found.path: [found.low] for found in space.ranges}, **{option.path: option.values for option in space.options}}
+
+
+class Known(NamedTuple):
+    """Columns that scores of a study have, those of them that are figures with a value, and what the scenario lacks for others."""
+
+    columns: tuple[str, ...]
+    figures: tuple[str, ...]
+    lacks: Mapping[str, str]
+
+
+def known_columns(scenario: Scenario, settings: Mapping[str, Sequence[Any]], asked: Sequence[str]) -> Known:
+    """Columns of a scenario, and of what it becomes with the values of settings, as far as that is needed to know those asked for."""
+    columns: dict[str, None] = {}
+    figures: dict[str, None] = {}
+    lacks: dict[str, str] = {}
+    for form in _forms(scenario, settings):
+        here = evaluate(form).columns()
+        needs = {name: lacking(form, name) for name in (*here, *asked)}
+        columns |= dict.fromkeys(here)
+        figures |= {name: None for name in here if needs[name] is None and name not in (*TEXTS, "feasible")}
+        lacks = {**{name: need for name, need in needs.items() if need is not None}, **lacks}
+        if all(name in figures for name in asked):
+            break
+    return Known(tuple(columns), tuple(figures), lacks)
+
+
+def _forms(scenario: Scenario, settings: Mapping[str, Sequence[Any]]) -> Iterator[Scenario]:
+    """The scenario, and what it becomes with values of settings that decide which figures a score has."""
+    yield scenario
+    chosen = {path: settings[path] for path in FORMING if path in settings}
+    for values in itertools.product(*chosen.values()) if chosen else ():
+        settings = dict(zip(chosen, values, strict=True))
+        if isinstance(rent := settings.get(RENT), float):
+            settings[RENT] = f"{rent!r} USD/s"
+        with contextlib.suppress(CrossflowError):  # a combination that makes no scenario is told where it is evaluated
+            yield _divided(scenario, settings)
+
+
+def _divided(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
+    """The scenario with settings, and with any strategy where its own does not divide it."""
+    try:
+        found = variant(scenario, settings)
+        check_strategy(found)
+    except CrossflowError:
+        return variant(scenario, {**settings, "strategy": ANY})
+    return found
+
+
+def column_problems(asked: Sequence[Asked], known: Known, document: Document) -> list[errors.Problem]:
+    """What is wrong with names of columns: what the scenario lacks for them, or that there is no such column.
+
+    asked : place, name, and the names that it may be. The last one that is no column lists those that are.
+    """
+    wrong = [(place, name, names) for place, name, names in asked if name not in names]
+    unknown = [name for _, name, _ in wrong if name not in known.lacks]
+    found = []
+    for place, name, names in wrong:
+        options = f"\n{listed(unknown, names)}" if name in unknown[-1:] else ""
+        found.append(document.problem(place, known.lacks.get(name) or no_column(name, names) + options))
+    return found
 
 
 def _objectives(spec: StudyFile) -> Iterator[Objective]:

@@ -14,6 +14,7 @@ from crossflow.evaluation import evaluate
 from crossflow.parameters import Parameter
 from crossflow.points import split
 from crossflow.scenario import Scenario
+from crossflow.score import absent
 from crossflow.study import records
 from crossflow.study.spaces import recorded
 from crossflow.study.spec import StudyFile, Uncertainty
@@ -102,8 +103,9 @@ def evaluated(part: Part) -> Block:
     given: dict[str, Any] = dict(part.grid.given(part.first, part.end))
     if part.sampling is not None:
         given |= part.sampling.drawn(part.first % part.grid.draws, count)
-    columns = evaluate(part.scenario, given).columns()
-    kept = columns if part.record is None else {name: columns.get(name, np.zeros(count)) for name in part.record}
+    asked = None if part.record is None else {*part.record, *part.needed}
+    columns = evaluate(part.scenario, given, columns=asked).columns()
+    kept = columns if part.record is None else {name: columns.get(name, np.full(count, absent(name))) for name in part.record}
     table = {"id": np.arange(part.first, part.end), **given, **kept}
     shown = {**columns, **table}
     return Block(text=records.to_lines(table), columns={name: shown[name] for name in part.needed if name in shown}, count=count)

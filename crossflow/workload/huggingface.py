@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from crossflow import files
-from crossflow.errors import Problem, SpecError
+from crossflow.errors import Problem, SpecError, with_article
 from crossflow.files import Document, Place
 from crossflow.workload.spec import TransformerSpec
 
@@ -513,7 +513,7 @@ def _parsed(text: str, file: str) -> dict[str, Any]:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise SpecError([Problem(file=file, message=f"not valid JSON: {reason}")]) from None
     if not isinstance(config, dict):
-        raise SpecError([Problem(file=file, message=f"expected the fields of a model, got a {type(config).__name__}")])
+        raise SpecError([Problem(file=file, message=f"expected the fields of a model, got {with_article(type(config).__name__)}")])
     return config
 
 

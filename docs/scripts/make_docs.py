@@ -319,7 +319,8 @@ def field_rows(model: type[BaseModel], inherited: type[BaseModel] | None) -> Ite
         meaning = info.description or known.get(f"{model.__name__}.{name}") or known.get(f"*.{name}")
         if meaning is None:
             raise RuntimeError(f"{model.__name__}.{name} has no meaning; give it a description, or a line in prose.yaml")
-        default = "required" if info.is_required() else _default(info.default)
+        value = info.get_default(call_default_factory=True)
+        default = "required" if info.is_required() else _default(value, next((m for m in info.metadata if isinstance(m, Quantity)), None))
         yield f"`{info.alias or name}`", _form(info.annotation, info.metadata), default, _cell(meaning)
 
 
@@ -327,9 +328,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _default(value: Any) -> str:
+def _default(value: Any, quantity: Quantity | None = None) -> str:
     if isinstance(value, np.ndarray):
-        return f"`{value[0]:g}`"
+        return f"`{show(value[0], '1' if quantity is None else quantity.unit)}`"
     if isinstance(value, BaseModel):
         return ", ".join(f"{key}: {part}" for key, part in value.model_dump(exclude_defaults=True).items()) or ""
     return "" if value in (None, "", (), {}) else f"`{value}`" if not isinstance(value, tuple) else ", ".join(value)
@@ -367,6 +368,7 @@ def _results_section() -> str:
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction.to_dict()))
     found |= dict.fromkeys(("reading_problem", "measured_share", "notes[]"))  # of decoding, profiles and models that no example has
     columns = {name: None for prediction in predictions for name in prediction.score.columns()}
+    columns |= dict.fromkeys(("measured_share", "input_throughput_tokens_per_s", "usd_per_million_tokens"))  # that no example has
     intro = "One object. Times in s, sizes in B, energy in J, power in W; `*` stands for a name.\n\n"
     outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, prose()["keys"]))
     outputs += "\n## Columns of `points.csv` and `points.jsonl`\n\nOne row a point: `id`, the swept paths, and\n\n"
@@ -495,7 +497,7 @@ def _points() -> str:
             rows += [_point("DLRM-B at 65,536 samples, as MAD-Max [million samples/s]", 3.4, 3.06, rate)]
     llama = {"system": {"template": "a100-ib-2048"}, "workload": {"model": "llama-65b", "global_batch": 2048}, "software": "pytorch-fsdp"}
     found = crossflow.predict(crossflow.from_dict({**llama, "strategy": "dp2048-z3-full", "run": {"tokens": 1.4e12}})).run
-    rows.append(_point("LLaMA-65B, 1.4e12 tokens [days]", 20.83, 19.21, float(found["days"] or 0)))
+    rows.append(_point("LLaMA-65B, 1.4e12 tokens [days]", 20.83, 19.21, float(found["time_s"] or 0) / 86400))
     errors = []
     for name, devices, batch, measured, theirs in _vits():
         system = {"template": "aws-p4d", "nodes": devices // 8, "network": {"inter": ONE_CARD}}

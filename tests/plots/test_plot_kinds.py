@@ -77,6 +77,11 @@ def test_quantities_are_numbers_only_in_one_unit():
         ("system.budgets.power_shares.compute", "Compute", "1"),
         ("system.components.memory.access_latency", "Access latency", "s"),
         ("samples_per_second", "Samples per second", "1/s"),
+        ("ttft_s", "Time to first token", "s"),
+        ("output_throughput_tokens_per_s", "Output tokens per second", "1/s"),
+        ("usd_per_million_tokens", "Rent of a million tokens", "USD"),
+        ("run.cost_usd", "Whole run: cost", "USD"),
+        ("run.facility_energy_j", "Whole run: facility energy", "J"),
         ("search", "Search", "1"),
     ],
 )

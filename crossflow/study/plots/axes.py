@@ -19,18 +19,23 @@ from crossflow.units import parse, show
 SPREAD = 30.0  # largest over smallest value, beyond which an axis is logarithmic
 MOST_NUMBERS, BINS = 40, 20  # different numbers of a column, beyond which they are shown in so many ranges
 NAMES = {
+    "ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2el_s": "Time of a request",
+    "input_throughput_tokens_per_s": "Input tokens per second", "output_throughput_tokens_per_s": "Output tokens per second",
+    "request_throughput_per_s": "Requests per second", "usd_per_million_samples": "Rent of a million samples",
+    "usd_per_million_tokens": "Rent of a million tokens",
     "energy_j": "Energy of a step", "mfu": "Model flop utilisation", "flops": "Operations of a step",
     "intensity_flop_per_byte": "Computation intensity", SEARCH: "Search", **{word: text.capitalize() for word, text in PARTS.items()},
 }  # fmt: skip
 GROUPS = {
     "breakdown_s": "Step time", "communication_s": "Communication time", "exposed_communication_s": "Exposed communication time",
     "bound_share": "Share of the step", "memory_bytes": "Memory of the fullest device", "architecture.cost": "Cost of a device",
+    "run": "Whole run",
 }  # fmt: skip
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _DOLLARS = ((1e9, "billion "), (1e6, "million "), (1e3, "thousand "), (1.0, ""))
 _SCALES = {
     "USD": _DOLLARS, "m2": ((1e-6, "mm2"), (1e-12, "um2")), "m": ((1.0, "m"), (1e-3, "mm"), (1e-6, "um")),
-    "s": _PREFIXES[5:], "V": _PREFIXES[5:6],
+    "s": ((86400.0, "days"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")), "V": _PREFIXES[5:6],
 }  # fmt: skip
 _PREFIXED = ("s", "J", "W", "B", "B/s", "flop", "flop/s", "Hz", "V", "USD")
 _QUANTITY = re.compile(r"^\s*[+-]?\d[\d_]*\.?\d*(?:[eE][+-]?\d+)?\s*([A-Za-z%µ]\S*)\s*$")
@@ -83,18 +88,18 @@ def unit_of(name: str, units: Mapping[str, str]) -> str:
 def title_of(name: str) -> str:
     """What a column is called at an axis; of a path its last part.
 
-    >>> title_of("memory_needed_bytes"), title_of("bound_share.l2"), title_of("architecture.used.area"), title_of("system.devices")
-    ('Memory needed', 'Share of the step: l2', 'Used area', 'Devices')
+    >>> title_of("memory_needed_bytes"), title_of("bound_share.l2"), title_of("architecture.used.area"), title_of("run.time_s")
+    ('Memory needed', 'Share of the step: l2', 'Used area', 'Whole run: time')
     """
     group, dot, part = name.rpartition(".")
     if name in NAMES:
         return NAMES[name]
-    if group in GROUPS:
-        return f"{GROUPS[group]}: {part.replace('_', ' ')}"
-    if name.startswith("architecture."):
+    if name.startswith("architecture.") and group not in GROUPS:
         part = name.removeprefix("architecture.").replace(".", " ")
-    ending = "" if dot else next((ending for ending in score.ENDINGS if name.endswith(ending)), "")
+    ending = next((ending for ending in score.ENDINGS if part.endswith(ending)), "") if not dot or group == "run" else ""
     text = part.removesuffix(ending).replace("_", " ")
+    if group in GROUPS:
+        return f"{GROUPS[group]}: {text}"
     return text[:1].upper() + text[1:]
 
 
@@ -116,8 +121,8 @@ def shorten(names: Sequence[str]) -> list[str]:
 def prefixed(largest: float, unit: str) -> tuple[float, str]:
     """How much of an SI unit an axis is written in, and its name, by the largest number on it.
 
-    >>> prefixed(0.02, "s"), prefixed(8e10, "B"), prefixed(6e-4, "m2"), prefixed(0.4, "1")
-    ((0.001, 'ms'), (1000000000.0, 'GB'), (1e-06, 'mm2'), (1.0, ''))
+    >>> prefixed(0.02, "s"), prefixed(3e5, "s"), prefixed(8e10, "B"), prefixed(6e-4, "m2"), prefixed(0.4, "1")
+    ((0.001, 'ms'), (86400.0, 'days'), (1000000000.0, 'GB'), (1e-06, 'mm2'), (1.0, ''))
     """
     if unit in ("m2", "m"):
         return next((pair for pair in _SCALES[unit] if largest >= pair[0]), _SCALES[unit][-1])
@@ -125,7 +130,7 @@ def prefixed(largest: float, unit: str) -> tuple[float, str]:
         return 1.0, "" if unit == "1" else unit
     scales = _SCALES.get(unit, _PREFIXES)
     factor, prefix = next((pair for pair in scales if largest >= pair[0] * (1 - 1e-9)), scales[-1])
-    return factor, prefix + unit
+    return factor, prefix if unit == "s" else prefix + unit
 
 
 def quantity(value: float, unit: str, digits: int = 3) -> str:

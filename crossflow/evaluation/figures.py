@@ -1,0 +1,117 @@
+"""Figures that not every scenario has, those of a service and of a whole run: their values, and what a scenario lacks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from crossflow.architecture import Architecture, SystemSpec
+from crossflow.arrays import Array, wide
+from crossflow.errors import with_article
+from crossflow.operating import operation_of, reference_peak, run_cost
+from crossflow.scenario import Scenario
+from crossflow.score import Score
+from crossflow.workload.spec import TransformerSpec
+
+# Figures of a service, named as serving tools name them, and the tasks that have them.
+SERVING: Mapping[str, tuple[str, ...]] = {
+    "ttft_s": ("prefill", "decode"),
+    "tpot_s": ("decode",),
+    "e2el_s": ("decode",),
+    "input_throughput_tokens_per_s": ("prefill",),
+    "output_throughput_tokens_per_s": ("decode",),
+    "request_throughput_per_s": ("decode",),
+}
+
+PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
+
+
+def task_of(scenario: Scenario) -> str:
+    """Task of a transformer; nothing for other workloads, which serve no requests."""
+    return scenario.workload.task if isinstance(scenario.workload, TransformerSpec) else ""
+
+
+def serving(scenario: Scenario, score: Score, reading: Score | None) -> dict[str, Array]:
+    """Figures of a service by column: time to first token, time per output token, throughput; none for other tasks.
+
+    Requests of a batch are read, then written together: `ttft_s` is a step of prefill, `tpot_s` a step of decode, and `e2el_s` a
+    whole request. `reading` is the score of reading the prompts of a decode step, with the same plans; where it is infeasible, what
+    needs the prompts is NaN; without a score it is left out.
+    """
+    workload = scenario.workload
+    if task_of(scenario) == "prefill":
+        return {"ttft_s": score.step_time, "input_throughput_tokens_per_s": score.tokens_per_second}
+    if task_of(scenario) != "decode" or not isinstance(workload, TransformerSpec):
+        return {}
+    if reading is None:
+        return {"tpot_s": score.step_time}
+    first, output = np.where(reading.feasible, reading.step_time, np.nan), workload.output or 1
+    whole = first + ((output - 1) * score.step_time if output > 1 else 0.0)  # of a step without end no further one is asked
+    return {
+        "ttft_s": first,
+        "tpot_s": score.step_time,
+        "e2el_s": whole,
+        "output_throughput_tokens_per_s": workload.global_batch * output / whole,
+        "request_throughput_per_s": workload.global_batch / whole,
+    }
+
+
+def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score) -> dict[str, Array]:
+    """What the whole run takes and costs, by name; none where the scenario does not say how long it is.
+
+    `system` and `device` hold what varies between the points of the score.
+    """
+    length, dtype = scenario.run, scenario.workload.dtype
+    if length is None:
+        return {}
+    samples = float(scenario.workload_batch)
+    per_step = samples if length.samples else samples * scenario.tokens_per_sample if length.tokens else 1.0
+    found = run_cost(
+        amount=float(length.samples or length.tokens or length.steps or 0.0),
+        per_step=per_step,
+        step_time=score.step_time,
+        devices=score.devices,
+        operation=operation_of(system),
+        devices_per_node=system.devices_per_node,
+        step_energy=score.energy,
+        peak=device.throughput[dtype],
+        reference=reference_peak(dtype),
+    )
+    figures = {
+        "steps": found.steps,
+        "time_s": found.time,
+        "device_hours": found.device_hours,
+        "normalised_device_hours": found.normalised_device_hours,
+        "cost_usd": found.price,
+        "energy_j": found.device_energy,
+        "facility_energy_j": found.facility_energy,
+    }
+    return {name: wide(values, len(score)) for name, values in figures.items()}
+
+
+def lacking(scenario: Scenario, column: str) -> str | None:
+    """What a scenario lacks for a column that others have, in a sentence; None where it lacks nothing."""
+    needs = next(_needs(scenario, column), None)
+    return None if needs is None else f"{column} needs {needs}"
+
+
+def _needs(scenario: Scenario, column: str) -> Iterator[str]:
+    system, workload = scenario.system, scenario.workload
+    tasks, task = SERVING.get(column), task_of(scenario)
+    if tasks is not None and task not in tasks:
+        wanted = f"workload.task: {' or '.join(tasks)}"
+        yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
+    if column.startswith("run.") and scenario.run is None:
+        yield "a run: section, such as run: {tokens: 1.0e12}"
+    if column.endswith("_per_million_tokens") and not scenario.tokens_per_sample:
+        yield f"a model with tokens; this {workload.model} has none"
+    priced = column == "run.cost_usd" or column.startswith("usd_per_million_")
+    if priced and (system.operation is None or system.operation.price is None):
+        yield f"system.operation.price, such as 2 USD/hour; {system.name} gives none"
+    if column == "cost_usd" and not scenario.architecture.cost:
+        yield f"prices of parts; the cost of {system.name} is not known"
+    if "normalised_device_hours" in column and np.isnan(reference_peak(workload.dtype)).all():
+        yield f"a dtype that an A100 has; {workload.dtype} is none"
+    if column == "measured_share" and scenario.profile is None:
+        yield "a profile: of measured events"

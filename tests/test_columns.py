@@ -1,0 +1,335 @@
+# ruff: noqa: E501  (exact sentences)
+"""Every figure that `predict --json` prints is a column, an objective and a constraint; what has no value there is said so."""
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import crossflow
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.points import variant
+from crossflow.prediction import OTHER_UNITS
+from crossflow.score import larger_is_better, unit_of
+from crossflow.study import run_study
+
+PRICED = {"template": "dgx-h100", "nodes": 1, "operation": {"price": "2.5 USD/hour"}}
+LLAMA = {"model": "llama3-8b", "task": "decode", "global_batch": 32, "prompt": 2048, "output": 256}
+DECODE = {"system": PRICED, "workload": LLAMA, "strategy": "tp8", "run": {"tokens": 1e12}}
+SERVED = {"ttft_s", "tpot_s", "e2el_s", "output_throughput_tokens_per_s", "request_throughput_per_s"}
+RUN = {
+    f"run.{name}" for name in ("steps", "time_s", "device_hours", "normalised_device_hours", "cost_usd", "energy_j", "facility_energy_j")
+}
+BY_STRATEGY = sorted((SERVED | RUN | {"usd_per_million_tokens", "device_hours_per_million_tokens"}) - {"run.steps"})
+
+
+def scenario(**sections):
+    return crossflow.from_dict({**DECODE, **sections})
+
+
+def columns(made, points=None):
+    return crossflow.evaluate(made, points).columns()
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A finished study of the decode scenario with other sections."""
+
+    def run(**sections):
+        path = tmp_path / "s.yaml"
+        path.write_text(yaml.safe_dump({"name": "s", "scenario": DECODE, **sections}, sort_keys=False))
+        return run_study(path, out=tmp_path / "o")
+
+    return run
+
+
+def search(study, **sections):
+    return study(space={"strategy": "legal"}, searches={"all": {"searcher": "exhaustive"}}, **sections)
+
+
+@pytest.fixture
+def refused(study):
+    """The problems of a search that is not begun, without place and list of columns."""
+
+    def of(**sections):
+        with pytest.raises(SpecError) as caught:
+            search(study, **sections)
+        return [problem.message.splitlines()[0] for problem in caught.value.problems]
+
+    return of
+
+
+# -------------------------------------------------------------------------------------------- predict and evaluate
+
+
+def column_of(key):
+    """Column of a key of `predict --json`, by the words in which they differ."""
+    head, _, rest = key.partition(".")
+    if head == "communication_s":
+        name, _, what = rest.rpartition(".")
+        return f"communication_s.{name}" if what == "total" else f"exposed_communication_s.{name}"
+    if head == "memory":
+        own = {"total_bytes": "memory_needed_bytes", "capacity_bytes": "memory_capacity_bytes", "host_bytes": "host_memory_bytes"}
+        return own.get(rest) or (rest if rest == "host_capacity_bytes" else f"memory_bytes.{rest.removesuffix('_bytes')}")
+    if head == "throughput":
+        return rest.replace("_per_s", "_per_second")
+    if head == "run" and rest in OTHER_UNITS:  # once more in days and kilowatt-hours, as 0.7.0 named them
+        return None
+    return {"system.devices": "devices"}.get(key) or (rest if head in ("overlap", "serving", "cost_per_million") else key)
+
+
+def numbers(data, path=""):
+    """Paths and numbers of plain data, without lists, which are of stages and of resources in order."""
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from numbers(value, f"{path}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{path}{key}", value
+
+
+CASES = {
+    "decode": DECODE,
+    "prefill": {**DECODE, "workload": {**LLAMA, "task": "prefill"}},
+    "training": {**DECODE, "workload": {"model": "megatron-7.5b", "global_batch": 64}, "run": {"samples": 1e6}},
+    "graph": {
+        "system": {"template": "pathfinder", "devices": 8},
+        "workload": {"model": "lstm-16k"},
+        "strategy": "d8",
+        "run": {"steps": 10},
+    },
+}
+
+
+def test_a_run_keeps_its_older_names():
+    run = crossflow.predict(crossflow.from_dict(CASES["training"])).to_dict()["run"]
+    assert run["days"] * 86400 == pytest.approx(run["time_s"])
+    assert run["price_usd"] == run["cost_usd"]
+    assert run["device_energy_kwh"] * 3.6e6 == pytest.approx(run["energy_j"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_number_of_predict_is_a_column(case):
+    made = crossflow.from_dict(CASES[case])
+    found = columns(made)
+    printed = {column_of(key): value for key, value in numbers(crossflow.predict(made).to_dict()) if column_of(key)}
+    assert {name: float(found[name][0]) for name in printed if name in found} == printed
+
+
+def test_the_share_of_measured_events_is_a_column_where_there_is_a_profile(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("op,shape,dtype,device,time\ngemm,32x4096x4096,bf16,dgx-h100,10 us\n")
+    found = columns(scenario(profile=str(path)))
+    assert 0 <= found["measured_share"][0] < 1
+    assert "measured_share" not in columns(scenario())
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["prefill", "decode"]), st.sampled_from([8, 16, 64]), st.sampled_from(["tp8", "tp4-dp2", "pp2-tp4", "dp8"])
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(["llama3-8b", "mixtral-8x7b"]),
+)
+def test_a_batch_has_the_figures_of_its_predictions(points, model):
+    made = scenario(workload={**LLAMA, "model": model})
+    tasks, batches, plans = (list(values) for values in zip(*points, strict=True))
+    found = columns(made, {"workload.task": tasks, "workload.global_batch": batches, "strategy": plans})
+    for i, (task, batch, plan) in enumerate(points):
+        alone = crossflow.predict(variant(made, {"workload.task": task, "workload.global_batch": batch, "strategy": plan}))
+        told = {**alone.serving, **{f"run.{name}": value for name, value in alone.run.items()}}
+        for name in (SERVED | RUN | {"input_throughput_tokens_per_s"}) & set(found):
+            value = told.get(name)
+            assert found[name][i] == pytest.approx(np.nan if value is None else value, rel=1e-12, nan_ok=True), name
+
+
+def test_a_run_costs_its_steps():
+    step, whole = columns(scenario(), {"strategy": ["tp8", "tp4-dp2"]}), crossflow.predict(scenario()).run
+    np.testing.assert_allclose(step["run.time_s"], step["run.steps"] * step["step_time_s"])
+    np.testing.assert_allclose(step["run.energy_j"], step["run.steps"] * step["energy_j"])
+    np.testing.assert_allclose(step["run.cost_usd"], step["run.time_s"] / 3600 * 2.5 * 8)
+    assert whole["cost_usd"] == step["run.cost_usd"][0]
+
+
+def test_rents_of_points_make_the_cost_of_their_runs():
+    found = columns(scenario(), {"system.operation.price": ["1 USD/hour", "3 USD/hour"]})
+    assert 3 * found["run.cost_usd"][0] == pytest.approx(found["run.cost_usd"][1])
+    assert found["run.time_s"][0] == found["run.time_s"][1]
+
+
+def test_points_of_tasks_without_a_figure_have_no_value():
+    found = columns(scenario(), {"workload.task": ["training", "prefill", "decode"]})
+    assert np.isnan(found["ttft_s"]).tolist() == [True, False, False]
+    assert np.isnan(found["tpot_s"]).tolist() == [True, True, False]
+    assert found["ttft_s"][1] == found["ttft_s"][2] == found["step_time_s"][1]
+
+
+def test_what_nobody_asks_for_is_not_computed():
+    made = scenario()
+    assert set(crossflow.evaluate(made, columns=["tpot_s"]).serving) == {"tpot_s"}
+    assert set(crossflow.evaluate(made, columns=["e2el_s"]).serving) == SERVED
+
+
+@pytest.mark.parametrize(
+    ("column", "unit", "larger"),
+    [
+        ("ttft_s", "s", False), ("tpot_s", "s", False), ("run.time_s", "s", False), ("run.cost_usd", "USD", False), ("run.energy_j", "J", False),
+        ("run.device_hours", "1", False), ("usd_per_million_tokens", "USD", False), ("input_throughput_tokens_per_s", "1/s", True),
+        ("output_throughput_tokens_per_s", "1/s", True), ("request_throughput_per_s", "1/s", True), ("measured_share", "1", True),
+    ],
+)  # fmt: skip
+def test_figures_have_units_and_directions(column, unit, larger):
+    assert (unit_of(column), larger_is_better(column)) == (unit, larger)
+
+
+# -------------------------------------------------------------------------------------------- objectives and constraints
+
+
+@pytest.mark.parametrize("column", BY_STRATEGY)
+def test_a_search_finds_the_best_of_every_figure(study, column):
+    found = search(study, objectives=column, record=[column])
+    values = np.array([row[column] for row in found.rows if row["feasible"]], dtype=float)
+    assert found.results[0].best.row[column] == (values.max() if larger_is_better(column) else values.min())
+    assert len(set(values)) > 1
+
+
+@pytest.mark.parametrize("column", BY_STRATEGY)
+def test_a_search_keeps_a_bound_of_every_figure(study, column):
+    known = columns(scenario())
+    sign, unit = (-1 if larger_is_better(column) else 1), ("" if unit_of(column) == "1" else unit_of(column))
+    bound = float(known[column][0])
+    found = search(study, objectives="mfu", constraints={column: f"{'>=' if sign < 0 else '<='} {bound!r} {unit}"})
+    possible = [row for row in found.rows if row["reason"] is None]
+    assert [row["feasible"] for row in possible] == [sign * row[column] <= sign * bound for row in possible]
+    assert {row["feasible"] for row in possible} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("task", "constraints", "objective"),
+    [
+        ("decode", {"tpot_s": "<= 8 ms", "ttft_s": "<= 0.02 min"}, "output_throughput_tokens_per_s"),
+        ("prefill", {"ttft_s": "<= 500 ms"}, "input_throughput_tokens_per_s"),
+        ("prefill", {"run.time_s": "<= 1_000 days", "run.energy_j": "<= 100 MWh"}, "run.cost_usd"),
+        ("training", {"run.cost_usd": "<= 100 MUSD", "run.time_s": "<= 50_000 days"}, "run.cost_usd"),
+    ],
+)
+def test_searches_under_objectives_of_a_service(study, task, constraints, objective):
+    """Of all strategies and batches the best that keeps the bounds, as found by trying each by itself."""
+    workload = {**({"model": "megatron-1.7b"} if task == "training" else LLAMA), "global_batch": 32, "task": task}
+    found = study(
+        scenario={**DECODE, "workload": workload},
+        space={"strategy": "legal", "workload.global_batch": [16, 32]},
+        searches={"all": {"searcher": "exhaustive"}},
+        objectives=objective,
+        constraints=constraints,
+    )
+    row = found.results[0].best.row
+    assert row["feasible"]
+    feasible = [other[objective] for other in found.rows if other["feasible"]]
+    assert row[objective] == (max if larger_is_better(objective) else min)(feasible)
+    alone = columns(variant(found.study.scenario, {"strategy": row["strategy"], "workload.global_batch": row["workload.global_batch"]}))
+    for name in constraints:
+        assert row[name] == pytest.approx(alone[name][0], rel=1e-12)
+
+
+def test_a_design_without_a_value_of_an_objective_is_infeasible(study):
+    """Where the task is searched too, a training step keeps no bound of the time to first token."""
+    found = study(
+        space={"workload.task": ["training", "prefill"], "strategy": ["dp8", "tp8"]},
+        searches={"all": {"searcher": "exhaustive"}},
+        objectives="ttft_s",
+    )
+    assert found.results[0].best.row["workload.task"] == "prefill"
+    training = [row for row in found.rows if row["workload.task"] == "training"]
+    assert [(row["ttft_s"], row["feasible"]) for row in training] == [(None, False)] * 2
+
+
+def test_prompts_that_do_not_fit_have_no_first_token(study):
+    workload = {**LLAMA, "prompt": 16384, "global_batch": 128}
+    found = study(
+        scenario={**DECODE, "workload": workload},
+        space={"strategy": ["tp8"]},
+        searches={"all": {"searcher": "exhaustive"}},
+        objectives="ttft_s",
+    )
+    (row,) = found.rows
+    assert (row["feasible"], row["reason"]) == (False, "ttft_s has no value here")
+
+
+def test_tasks_that_are_swept_share_a_table(study):
+    found = study(sweep={"workload.task": ["training", "prefill", "decode"]}, columns=["ttft_s", "tpot_s"], record=["ttft_s", "tpot_s"])
+    assert [[row[name] is None for name in ("ttft_s", "tpot_s")] for row in found.rows] == [[True, True], [False, True], [False, False]]
+    assert found.table()[0] == ["task", "ttft_s", "tpot_s"]
+
+
+def test_a_rent_that_is_searched_makes_the_cost_known(study):
+    system = {"template": "dgx-h100", "nodes": 1}
+    price = {"from": "1 USD/hour", "to": "3 USD/hour", "count": 2}
+    found = study(
+        scenario={**DECODE, "system": system},
+        space={"system.operation.price": price},
+        searches={"all": {"searcher": "exhaustive"}},
+        objectives="run.cost_usd",
+    )
+    assert found.rows[1]["run.cost_usd"] == pytest.approx(3 * found.rows[0]["run.cost_usd"])
+
+
+def test_figures_are_explained(exactly):
+    found = crossflow.explain(scenario(), objective="tpot_s")
+    assert (found.objective, found.value) == ("tpot_s", columns(scenario())["step_time_s"][0])
+    with pytest.raises(CrossflowError, match=exactly("tpot_s needs workload.task: decode; here it is prefill")):
+        crossflow.explain(scenario(workload={**LLAMA, "task": "prefill"}), objective="tpot_s")
+
+
+# -------------------------------------------------------------------------------------------- what is told
+
+
+TRAINING = {**DECODE, "workload": {"model": "llama3-8b", "global_batch": 32}}
+NEEDS = [
+    (TRAINING, "ttft_s", "ttft_s needs workload.task: prefill or decode; here it is training"),
+    (TRAINING, "tpot_s", "tpot_s needs workload.task: decode; here it is training"),
+    (DECODE, "input_throughput_tokens_per_s", "input_throughput_tokens_per_s needs workload.task: prefill; here it is decode"),
+    (CASES["graph"], "ttft_s", "ttft_s needs a transformer with workload.task: prefill or decode; this is an lstm"),
+    ({**DECODE, "run": None}, "run.time_s", "run.time_s needs a run: section, such as run: {tokens: 1.0e12}"),
+    ({**DECODE, "system": "dgx-h100"}, "run.cost_usd", "run.cost_usd needs system.operation.price, such as 2 USD/hour; dgx-h100 gives none"),
+    ({**DECODE, "system": "dgx-h100"}, "usd_per_million_tokens", "usd_per_million_tokens needs system.operation.price, such as 2 USD/hour; dgx-h100 gives none"),
+    (DECODE, "cost_usd", "cost_usd needs prices of parts; the cost of dgx-h100 is not known"),
+    (DECODE, "measured_share", "measured_share needs a profile: of measured events"),
+    ({**DECODE, "workload": {**LLAMA, "dtype": "fp8"}}, "run.normalised_device_hours", "run.normalised_device_hours needs a dtype that an A100 has; fp8 is none"),
+    ({**DECODE, "workload": {"model": "vit-l", "global_batch": 32}}, "usd_per_million_tokens", "usd_per_million_tokens needs a model with tokens; this transformer has none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "column", "sentence"), NEEDS)
+def test_what_a_scenario_lacks_is_told(refused, given, column, sentence):
+    assert refused(scenario=given, objectives=column) == [sentence]
+    unit = "" if unit_of(column) == "1" else unit_of(column)
+    assert refused(scenario=given, objectives="mfu", constraints={column: f"<= 1 {unit}"}) == [sentence]
+
+
+def test_all_names_that_are_no_columns_are_told_at_once(refused):
+    found = refused(objectives=["stp_time_s", "serving.ttft_s"], constraints={"run.price_usd": "<= 1 USD", "measured_share": ">= 0.5"})
+    assert found == [
+        "no column 'stp_time_s'; did you mean 'step_time_s'?",
+        "no column 'serving.ttft_s'; did you mean 'ttft_s'?",
+        "no column 'run.price_usd'; did you mean 'run.cost_usd'?",
+        "measured_share needs a profile: of measured events",
+    ]
+
+
+def test_known_columns_are_listed_once_the_close_ones_first(study):
+    with pytest.raises(SpecError) as caught:
+        search(study, objectives=["stp_time_s", "run.price_usd"])
+    first, last = (problem.message.splitlines() for problem in caught.value.problems)
+    assert len(first) == 1
+    assert last[1].startswith("  close: step_time_s, ")
+    assert {line.split(":")[0].strip() for line in last[2:]} >= {"times", "cost", "sizes", "breakdown_s.*", "run.*"}
+    assert max(map(len, last)) < 500
+
+
+def test_a_bound_without_its_unit_is_refused(refused):
+    assert refused(constraints={"tpot_s": "<= 50"}) == ["expected a quantity in s, got the bare number 50; write the unit"]
