@@ -20,7 +20,9 @@ from crossflow.mapping import place, wired
 from crossflow.parallel.kernels import PHASES, Kernels, filled
 from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
+from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.graph import DTYPE_BYTES
+from crossflow.workload.job import Job
 
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of 8-bit products (attention, the head): the first that a device has
 FIGURES = ("compute", "memory_bound", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
@@ -55,20 +57,23 @@ class PartTimes:
 
 
 def part_times(
-    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
+    kernels: Kernels, job: Job | DlrmJob, architecture: Architecture, stack: SoftwareStack, profile: Profile | None = None
 ) -> PartTimes:
     """Cost of all kernels, added up by unit and phase; those that a profile has take the time that was measured."""
-    parts = kernel_times(kernels, architecture, stack, dtype, element, profile)
+    parts = kernel_times(kernels, job, architecture, stack, profile)
     table = np.array([np.concatenate([part[name] for part in parts]) for name in FIGURES])
     totals = (kernels.members @ table).reshape(len(FIGURES), len(kernels.units), len(PHASES), kernels.n)
     return PartTimes(units=kernels.units, products=parts[0]["compute"], **dict(zip(FIGURES, totals, strict=True)))
 
 
 def kernel_times(
-    kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: int, profile: Profile | None = None
+    kernels: Kernels, job: Job | DlrmJob, architecture: Architecture, stack: SoftwareStack, profile: Profile | None = None
 ) -> list[dict[str, Array]]:
     """Costs of products, passes and, where there is any, fused attention, each by `FIGURES`, shape (kernels, n)."""
-    parts = [_products(kernels, architecture, dtype, element), _passes(kernels, architecture, dtype)]
+    dtype, products = job.dtype, _products(kernels, architecture, job.dtype, job.element)
+    if job.training:
+        products = _slowed(products, stack.product_slowdown * architecture.execution.training_sensitivity)
+    parts = [products, _passes(kernels, architecture, dtype)]
     if kernels.scores:
         parts.append(_scores(kernels, architecture, stack, dtype))
     if profile is None:
@@ -105,6 +110,12 @@ def _measured(part: dict[str, Array], names: Sequence[Identity], profile: Profil
     return {**part, "compute": busy + part["launch"], "memory_bound": bound, "measured": np.where(known, busy, 0.0)}
 
 
+def _slowed(products: dict[str, Array], slowdown: Array) -> dict[str, Array]:
+    """Products that take longer by a share, without their launches."""
+    busy, bound = products["compute"] - products["launch"], products["memory_bound"]
+    return {**products, "compute": products["compute"] + slowdown * busy, "memory_bound": bound * (1.0 + slowdown)}
+
+
 def _products(kernels: Kernels, architecture: Architecture, dtype: str, element: int) -> dict[str, Array]:
     """Products with their own type, and those that stay in bf16 where that is narrower."""
     keeps, sums = (np.array([getattr(product, flag) for product in kernels.products]) for flag in ("wide", "sums"))
@@ -128,8 +139,7 @@ def _costed(sizes: Array, sums: Mask, architecture: Architecture, dtype: str, el
     # Sums go to fp32 in memory, which is read and written, (4 + 4) bytes; a plain result writes `element`. In operands:
     accumulate = np.where(sums, 8.0, element)[:, None] / operand - 1.0
     if architecture.execution.tiles is not None:
-        activity = divide(np.ones(1), architecture.sustained_clock)
-        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch)
+        costs = tiled_costs(m, width, k, accumulate, architecture, dtype, operand, batch=batch)
     else:
         costs = _searched(m, width, k, accumulate, batch, architecture, dtype, operand)
     memory = costs.resource_times[1:].max(axis=0) > costs.resource_times[0]

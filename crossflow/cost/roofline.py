@@ -51,10 +51,10 @@ def resources(architecture: Architecture) -> tuple[str, ...]:
 
 
 def gemm_costs(gemms: Sequence[Gemm], architecture: Architecture, dtype: str, element: int) -> KernelCosts:
-    """Cost of matrix products in long runs: by the library's tiles where they are known, by tiling search elsewhere."""
+    """Cost of matrix products: by the library's tiles where they are known, by tiling search elsewhere."""
     m, n, k, accumulate = (np.array([[getattr(g, name)] for g in gemms], dtype=float) for name in ("m", "n", "k", "accumulate"))
     if architecture.execution.tiles is not None:
-        return tiled_costs(m, n, k, accumulate, architecture, dtype, element, activity=divide(np.ones(1), architecture.sustained_clock))
+        return tiled_costs(m, n, k, accumulate, architecture, dtype, element)
     return searched_costs(m, n, k, accumulate, architecture, dtype, element)
 
 
@@ -84,11 +84,10 @@ def tiled_costs(
     dtype: str,
     element: float,
     *,
-    activity: Array | float = 1.0,
     batch: Array | float = 1.0,
 ) -> KernelCosts:
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`)."""
-    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, activity=activity, batch=batch)
+    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, batch=batch)
     moved = batch * element * (m * k + k * n + m * n * (1.0 + accumulate))
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)

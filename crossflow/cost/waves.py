@@ -4,13 +4,14 @@ The library cuts C into tiles, optionally splits k among several blocks, and lau
 things take time at once, and none of them hides the others entirely:
 
 * waves: blocks run in waves over the units; the last wave costs as much as a full one;
-* power: the chip as a whole does not multiply at its boost rate for long, however the blocks fall, so that a half-empty
-  wave loses less than half of the throughput;
+* power: the chip as a whole does not multiply faster than its power limit allows, however the blocks fall, so that a
+  half-empty wave loses less than half of the throughput;
 * cache: every block reads its own panels of A and B, and all share the last cache's bandwidth; small tiles read more;
 * memory: each operand crosses the memory bus once.
 
-The library is taken to choose the tile and split with the least time. The first three combine by a fourth-power mean, the
-memory joins by a cubic one (exponents fixed; freed in a fit they stay there). Fits and errors: docs/validation.md.
+The library is taken to choose the tile and split with the least time. Waves and cache combine by a fourth-power mean, the
+power limit joins by a sixth-power one, as it is nearly a hard limit, and the memory by a cubic one (exponents are fixed).
+Fits and errors: docs/validation.md.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ def wave_times(
     dtype: str,
     element: float,
     *,
-    activity: Array | float = 1.0,
     batch: Array | float = 1.0,
 ) -> tuple[Array, Array, Array]:
     """Times that computing, the last cache and both together take, without main memory and launch.
@@ -43,8 +43,6 @@ def wave_times(
     ----------
     m, n, k : shape (gemms, 1) or (gemms, n). Dimensions of C[m, n] = A[m, k] B[k, n]. [1]
     element : size of an element. [B]
-    activity : what of the chip's power the products draw, over random data at the boost clock: 0 for constant data,
-        which never meet the power limit, above 1 for work that goes on long enough for the chip to slow down. [1]
     batch : equal products in one launch, shape as m. [1]
 
     Returns
@@ -54,7 +52,7 @@ def wave_times(
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
     parts = [
-        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], many[i : i + CHUNK], architecture, dtype, element, activity)
+        _wave_times(m[i : i + CHUNK], n[i : i + CHUNK], k[i : i + CHUNK], many[i : i + CHUNK], architecture, dtype, element)
         for i in range(0, len(m), CHUNK)
     ]
     if len(parts) == 1:
@@ -63,13 +61,13 @@ def wave_times(
 
 
 def _wave_times(
-    m: Array, n: Array, k: Array, batch: Array, architecture: Architecture, dtype: str, element: float, activity: Array | float
+    m: Array, n: Array, k: Array, batch: Array, architecture: Architecture, dtype: str, element: float
 ) -> tuple[Array, Array, Array]:
     tiles = architecture.execution.tiles
     assert tiles is not None  # the caller has looked
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
-    power = activity * 2.0 * batch * m * n * k / rate
+    power = divide(2.0 * batch * m * n * k, architecture.throughput[dtype] * architecture.power_clock)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
     per_flop, shape = units / rate, np.broadcast_shapes(power.shape, partial.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape)
     best = np.full(shape, np.inf)
@@ -91,7 +89,8 @@ def _wave_times(
         np.copyto(best, least, where=better)
         for kept, all_ in ((compute, waves), (cache, panels)):
             np.copyto(kept, (all_ if all_.shape == time.shape else np.broadcast_to(all_, time.shape)).take(chosen), where=better)
-    return np.maximum(compute, power), cache, np.sqrt(np.sqrt(best + _fourth(power)))
+    third = power * power * power
+    return np.maximum(compute, power), cache, np.sqrt(np.cbrt(best * np.sqrt(best) + third * third))
 
 
 @functools.lru_cache(maxsize=64)

@@ -182,7 +182,7 @@ def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
     job, runs_on, kernels = case.job, case.machine, case.task.kernels
     names, phases = _places(job), case.phases
-    times = kernel_times(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, runs_on.profile)
+    times = kernel_times(kernels, job, runs_on.architecture, runs_on.stack, runs_on.profile)
     shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype))
     places = [[(entry[0], entry[1]) for entry in entries] for entries in (kernels.products, kernels.passes, kernels.scores)]
     for entries, identities, part in zip(places, shapes, times, strict=False):
