@@ -69,7 +69,8 @@ def _wave_times(
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
     power = divide(2.0 * batch * m * n * k, architecture.throughput[dtype] * architecture.power_clock)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
-    per_flop, shape = units / rate, np.broadcast_shapes(power.shape, partial.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape)
+    per_flop = units / rate
+    shape = np.broadcast_shapes(power.shape, partial.shape, per_flop.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape)
     best = np.full(shape, np.inf)
     compute, cache = np.zeros(shape), np.zeros(shape)
     choices = _choices(tiles.shapes, tiles.splits)
