@@ -113,6 +113,11 @@ class SoftwareStack(FileModel):
         default="copies",
         description="what travels to experts on other nodes: every copy of a token, or one to each node that spreads it (DeepEP, HybridEP)",
     )
+    product_slowdown: Ratio = Field(
+        default=np.array([0.0]),
+        description="further time of every matrix product inside a training step on an A100, as a share of the time that it takes alone "
+        "and warm; other families multiply it by their `training_sensitivity`",
+    )
     early_stop: bool = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     overlap: Overlap = Overlap()
     host: HostCosts

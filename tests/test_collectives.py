@@ -7,7 +7,7 @@ from crossflow.architecture import architecture
 from crossflow.cost import collectives
 from crossflow.cost.network import message_costs
 from crossflow.mapping import Network, Topology, place
-from crossflow.parallel import Message
+from crossflow.program import Message
 
 RANKS = [2, 3, 4, 5, 8, 16, 64, 512]
 SIZE, BANDWIDTH, LATENCY, ZERO = np.array([1e6]), np.array([50e9]), np.array([2e-6]), np.zeros(1)

@@ -142,7 +142,7 @@ def test_runs_that_were_measured_with_rings():
     table = training_table(shipped())
     rings = [i for i, size in enumerate(table.sizes) if "32768" in size and table.groups["source"][i] == "simumax-b200-2026"]
     assert len(rings) == 2
-    np.testing.assert_allclose(table.predicted[rings], table.measured[rings], rtol=0.01)
+    np.testing.assert_allclose(table.predicted[rings], table.measured[rings], rtol=0.02)
 
 
 # -------------------------------------------------------------------------------------------- other views

@@ -1,5 +1,7 @@
 """The same work on the same device takes the same time and energy, whichever workload asks."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,8 @@ def layer_costs(device, products=(), passes=(), scores=()):
     """The same of one kernel of a layered model."""
     given = alone(device)
     kernels = Kernels(units=("one",), n=1, products=tuple(products), passes=tuple(passes), scores=tuple(scores))
-    found = part_times(kernels, given.architecture, load_stack("ideal")[0], "fp16", 2)
+    job = SimpleNamespace(dtype="fp16", element=2.0, training=False)
+    found = part_times(kernels, job, given.architecture, load_stack("ideal")[0])
     return found.compute.sum(), found.launch.sum(), found.energy.sum(), found.bound.sum(axis=(1, 2, 3))
 
 

@@ -5,9 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow import files
+from crossflow.cost.parts import kernel_costs
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
+from crossflow.parallel import Layout
+from crossflow.parallel.blocks import block_kernels
 from crossflow.software import load_stack
 
 STACKS = sorted(name for name, file in files.catalogue("templates").items() if file.parent.name == "software")
@@ -124,3 +128,39 @@ def test_unknown_stacks_are_told_with_what_was_meant():
 def test_neither_name_nor_mapping_is_told():
     with pytest.raises(SpecError, match=r"expected the name of a software stack or a mapping, got 3"):
         load_stack(Document(file="scenario", data=3))
+
+
+# ------------------------------------------------------------------------------------------ products inside a step
+
+
+def busy(slowdown, **workload):
+    """Time of the kernels of a step, without launches. [s]"""
+    software = {"like": "ideal", "product_slowdown": slowdown}
+    given = {"model": "gpt2-345m", "global_batch": 64, **workload}
+    found = crossflow.predict(crossflow.from_dict({"system": "dgx-h100", "workload": given, "strategy": "d8", "software": software}))
+    return found.score.breakdown["compute"][0] + found.score.breakdown["memory_bound_compute"][0]
+
+
+@pytest.mark.parametrize(("system", "sensitivity"), [("dgx-a100", 1.0), ("dgx-h100", 4.0), ("dgx-b200", 4.0)])
+def test_each_product_takes_its_share_longer_and_other_kernels_do_not(system, sensitivity):
+    scenario = crossflow.from_dict(
+        {"system": system, "workload": {"model": "gpt2-345m", "global_batch": 64}, "strategy": "d8", "software": "nanotron"}
+    )
+    plain = scenario.stack.model_copy(update={"product_slowdown": np.zeros(1)})
+    kernels = block_kernels(scenario.job(), Layout.of([scenario.strategy], np.array([64.0]), 8), plain)
+    slow, fast = (
+        [costs for costs, _ in kernel_costs(kernels, scenario.job(), scenario.architecture, stack)] for stack in (scenario.stack, plain)
+    )
+    longer = (slow[0].time - slow[0].launch) / (fast[0].time - fast[0].launch)
+    np.testing.assert_allclose(longer, 1.0 + 0.1 * sensitivity, rtol=1e-12)
+    assert all((a.time == b.time).all() for a, b in zip(slow[1:], fast[1:], strict=True))
+
+
+@pytest.mark.parametrize("workload", [{"task": "forward"}, {"task": "prefill", "prompt": 512}], ids=["forward", "prefill"])
+def test_nothing_but_training_is_slowed(workload):
+    assert busy(0.5) > busy(0)
+    assert busy(0.5, **workload) == busy(0, **workload)
+
+
+def test_ideal_software_slows_nothing():
+    assert load_stack("ideal")[0].product_slowdown == 0

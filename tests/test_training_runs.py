@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.errors import SpecError
-from crossflow.validation.tables import shipped
-from crossflow.validation.training import TrainingTable, plan_of, rank_correlation, training_table
+from crossflow.step.transformer import transformer_step
+from crossflow.validation.tables import read_rows, shipped
+from crossflow.validation.training import COLUMNS, MODEL, SOURCE, TrainingTable, plan_of, rank_correlation, runs, stack_of, training_table
+from crossflow.validation.training import _model as model_of
 
 ROW = {
     "source": "s", "model": "gpt", "device": "a100-80gb", "gpus": "8", "gpus_per_node": "8", "layers": "8", "hidden": "1024", "heads": "16",
@@ -40,6 +43,27 @@ def table(tmp_path):
         return training_table(tmp_path)
 
     return read
+
+
+@pytest.mark.parametrize("source", ["llm-foundry", "simumax-b200-2026"])
+def test_runs_are_validated_as_they_are_predicted(source):
+    """`predict` of a run's scenario gives the step time that `validate` compares."""
+    folder = shipped()
+    rows = [row for row in read_rows(folder / "training_runs.csv", COLUMNS) if row["source"] == source]
+    about = {row["source"]: row for row in read_rows(folder / "sources.csv", SOURCE)}
+    row = rows[0]
+    (batch, *_), _ = runs(folder, [row])
+    levels = {"intra": batch.machine.network.intra, "inter": batch.machine.network.inter}
+    network = {name: {"fabric": level.fabric} for name, level in levels.items()}
+    if levels["inter"].bandwidth is not None:
+        network["inter"]["bandwidth"] = f"{levels['inter'].bandwidth.item()} B/s"
+    nodes = int(row["gpus"]) // batch.machine.node
+    system = {"template": batch.machine.architecture.name, "devices_per_node": batch.machine.node, "nodes": nodes, "network": network}
+    model = model_of(tuple((name, row.get(name) or "") for name in MODEL)).model_dump(exclude_none=True, exclude_defaults=True)
+    workload = model | {"global_batch": int(row["global_batch"])}
+    given = {"system": system, "workload": workload, "strategy": str(plan_of(row)), "software": stack_of(about, source).name}
+    predicted = crossflow.predict(crossflow.from_dict(given)).step_time
+    assert transformer_step(batch.job, batch.layout, batch.machine).total[0] == pytest.approx(predicted, rel=1e-9)
 
 
 # -------------------------------------------------------------------------------------------- the excerpt

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.validation import Table, errors, validate
 from crossflow.validation.tables import device_architecture, numbers, shipped, template_of
@@ -105,6 +106,21 @@ def test_a_report_is_plain_data_and_reads_as_text(excerpt):
     report = validate()
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["tables"].keys() == excerpt.keys()
     assert repr(report).splitlines()[1].startswith("  gemm: 173 rows, mean absolute error ")
+
+
+@pytest.mark.parametrize(("device", "system"), [("a100-80gb", "dgx-a100"), ("h100-80gb", "dgx-h100")])
+def test_products_are_validated_as_they_are_predicted(device, system, folder):
+    """The error that `validate` prints is that of `predict` on the same rows."""
+    mine = [row.split(",") for row in data_rows(shipped() / "gemm.csv") if row.split(",")[:2] == ["vidur-2024", device]][::8]
+    relative = []
+    for _, _, dtype, m, n, k, micros in mine:
+        workload = {"model": "gemm", "m": int(m), "n": int(n), "k": int(k), "dtype": dtype}
+        found = crossflow.predict(crossflow.from_dict({"system": {"template": system, "devices": 1, "nodes": None}, "workload": workload}))
+        relative.append(found.step_time / float(micros) / 1e-6 - 1.0)
+    told = folder(gemm=GEMM + "\n".join(map(",".join, mine)))["gemm"]
+    assert told["n"] == len(relative) >= 8
+    assert told["bias"] == pytest.approx(np.mean(relative), rel=1e-9)
+    assert told["mean_abs_error"] == pytest.approx(np.mean(np.abs(relative)), rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------------ devices and systems

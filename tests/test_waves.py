@@ -17,10 +17,10 @@ SHAPES = np.concatenate([RNG.integers(1, 9000, (300, 3)), 2 ** RNG.integers(0, 1
 M, N, K = SHAPES[:, :1], SHAPES[:, 1:2], SHAPES[:, 2:]
 
 
-def time(device, m=M, n=N, k=K, **options):
+def time(device, m=M, n=N, k=K):
     """Times of products in fp16, launch included. [s]"""
     m, n, k = (np.atleast_2d(np.asarray(size, dtype=float)) for size in (m, n, k))
-    return tiled_costs(m, n, k, np.zeros_like(m), device, "fp16", 2.0, **options).time
+    return tiled_costs(m, n, k, np.zeros_like(m), device, "fp16", 2.0).time
 
 
 @pytest.fixture(params=DEVICES)
@@ -50,7 +50,12 @@ def changed(device, *, units=1.0, memory=1.0, rate=1.0, tiles=None):
 
 def waves_of(device, m, n, k):
     sizes = (np.array([[float(size)]]) for size in (m, n, k))
-    return float(waves.wave_times(*sizes, device, "fp16", 2.0, activity=0.0)[0][0, 0])
+    return float(waves.wave_times(*sizes, unlimited(device), "fp16", 2.0)[0][0, 0])
+
+
+def unlimited(device):
+    """The device without a power limit."""
+    return dataclasses.replace(device, power_clock=np.array([np.inf]))
 
 
 # ------------------------------------------------------------------------------------------ counts
@@ -98,10 +103,22 @@ def test_more_shapes_to_choose_from_never_slow(a100):
 
 
 @pytest.mark.parametrize("name", [*DEVICES, "b200"])
-def test_a_huge_product_comes_near_the_utilisation(name):
+def test_a_huge_product_comes_near_the_utilisation_or_the_power_limit(name):
     device = device_architecture(name)
     share = 2 * 16384**3 / time(device, 16384, 16384, 16384)[0, 0] / device.throughput["fp16"][0]
-    assert 0.75 <= share / device.execution.matrix_utilisation[0] <= 1.0
+    assert 0.75 <= share / min(device.execution.matrix_utilisation[0], device.sustained_clock[0]) <= 1.0
+
+
+def test_no_product_draws_more_than_the_power_limit(device):
+    """At most the clock at the limit, of which `test_datasheet` says that it draws the TDP."""
+    rate = 2 * M * N * K / time(device)
+    assert (rate <= device.throughput["fp16"] * device.power_clock * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("a100-80gb", 225, 260), ("h100-80gb", 650, 760), ("b200", 1300, 1500)])
+def test_long_products_run_as_measured(name, least, most):
+    """Tflop/s of products of a few ms: Vidur's on A100 and H100, those of aiconfigurator at the B200's power limit."""
+    assert least < 2e-12 * 8192**3 / time(device_architecture(name), 8192, 8192, 8192)[0, 0] < most
 
 
 def test_a_tiny_product_takes_the_launch_and_the_fill_of_one_block(device):
@@ -110,11 +127,11 @@ def test_a_tiny_product_takes_the_launch_and_the_fill_of_one_block(device):
 
 
 def test_no_product_beats_its_operations_or_its_bytes(device):
-    for activity in (0.0, 1.0):
+    for here in (device, unlimited(device)):
         compute = 2 * M * N * K / device.throughput["fp16"]
         memory = 2 * (M * K + K * N + M * N) / device.memory.bandwidth
         launch = device.execution.kernel_launch
-        assert (time(device, activity=activity) >= np.maximum(compute, memory) * (1 - 1e-12) + launch).all()
+        assert (time(here) >= np.maximum(compute, memory) * (1 - 1e-12) + launch).all()
 
 
 def test_a_long_thin_product_is_bound_by_memory(a100):
@@ -125,9 +142,12 @@ def test_a_long_thin_product_is_bound_by_memory(a100):
     assert costs.time[0, 0] == pytest.approx(bytes_ / a100.memory.bandwidth[0], rel=0.1)
 
 
-def test_constant_operands_never_meet_the_power_limit(device):
-    assert (time(device, activity=0.0) <= time(device, activity=1.0)).all()
-    assert time(device, 16384, 16384, 16384, activity=0.0)[0, 0] < 0.95 * time(device, 16384, 16384, 16384)[0, 0]
+@pytest.mark.parametrize("name", ["a100-80gb", "h100-80gb", "a40-48gb"])
+def test_constant_operands_never_meet_the_power_limit(name):
+    constant, random = device_architecture(name, 0.0), device_architecture(name)
+    assert (time(constant) <= time(random)).all()
+    assert time(constant, 16384, 16384, 16384)[0, 0] < 0.95 * time(random, 16384, 16384, 16384)[0, 0]
+    np.testing.assert_allclose(time(constant), time(unlimited(random)), rtol=1e-12)
 
 
 # ------------------------------------------------------------------------------------------ monotone

@@ -25,7 +25,8 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
     link = library.component("link", technology.link)
     unit: Compute = library.scale(library.component("compute", REFERENCE_UNIT), Choice.of((technology.logic,)))
     fastest = functools.reduce(np.maximum, (system.throughput[dtype] for dtype in sizing_types(system)))
-    clock, voltage = sustained(system, unit, fastest)
+    limit, voltage = sustained(system, unit, fastest)
+    clock = np.minimum(limit, 1.0)
     switched = fastest * energy_per_flop(system, unit) * voltage**2 * clock  # by long products of any type [W]
     levels = [_level(name, level, system, library) for name, level in system.levels.items() if name != "memory"]
     published = system.levels["memory"]
@@ -50,7 +51,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         array_height=side,
         array_width=side,
         frequency=system.clock,
-        sustained_clock=clock,
+        power_clock=limit,
         voltage=None,
         levels=(*levels, main),
         intra=_port(system.network.intra, link.latency, link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link),
@@ -88,29 +89,30 @@ def energy_per_flop(system: DatasheetSystem, unit: Compute) -> Array:
 
 
 def sustained(system: DatasheetSystem, unit: Compute, fastest: Array) -> tuple[Array, Array]:
-    """Clock and voltage in long matrix products, over those of the boost clock. [1], [1]
+    """Clock at which long matrix products draw the power limit, and the voltage that they run at, over those of the boost clock. [1], [1]
 
     The generator's law of voltage, frequency and power [1]_ read the other way round: the boost clock is the nominal point,
-    at which the chip would draw ``fastest x energy_per_flop`` beside what it draws at rest, and the TDP is the budget. A
-    device of whose chip power nothing is known keeps its clock.
+    at which the chip would draw ``fastest x energy_per_flop`` beside what it draws at rest, and the TDP is the budget. The
+    clock is not cut off at the boost clock (the voltage is), so that a limit far above what the chip draws costs nothing. A
+    device whose chip power is not known has no limit.
 
     References
     ----------
     .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 4.4.1.
     """
     if system.execution.chip_power is None:
-        return ONE, ONE
+        return UNLIMITED, ONE
     point = operate(
         np.maximum(system.power.tdp - at_rest(system), 0.0),
         np.maximum(fastest * energy_per_flop(system, unit), TINY),
         nominal=unit.nominal_voltage,
         threshold=unit.threshold_voltage,
         minimum=np.minimum(unit.minimum_voltage, unit.nominal_voltage),
-        maximum=unit.nominal_voltage,
+        maximum=UNLIMITED,
         leakage=ZERO,
         divisible=False,
     )
-    return point.frequency, point.voltage / unit.nominal_voltage
+    return point.frequency, np.minimum(point.voltage / unit.nominal_voltage, 1.0)
 
 
 def _level(name: str, level: DatasheetLevel, system: DatasheetSystem, library: TechLibrary) -> Level:

@@ -35,5 +35,9 @@ class Execution(FileModel):
         description="power of the chip in long matrix products over that of its matrix units alone, as the library has them at its node;"
         " the clock falls until the chip keeps to its TDP, and holds where this is absent",
     )
+    training_sensitivity: Ratio = Field(
+        default=ONE,
+        description="how many times larger the `product_slowdown` of a software stack is here than on the A100, for which stacks state it",
+    )
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
     tiles: TileExecution | None = None

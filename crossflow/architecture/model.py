@@ -85,7 +85,7 @@ class Architecture:
     mcus, units : minimal compute units that run, and bundles of them (SMs, CUs) that share a first cache. [1]
     array_height, array_width : multiplier array of one unit, N_x and N_y of Eq. 5. [1]
     frequency, voltage : operating point. [Hz], [V]; voltage is None where the maker does not state it
-    sustained_clock : clock that the power limit leaves long matrix products, over `frequency`. [1]
+    power_clock : clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     levels : memory levels from the nearest to main memory.
     intra, inter : ports inside a node (package, server) and out of it.
     energy_per_flop : dynamic energy of one operation, by data type: at full rate all types draw the same power. [J/flop]
@@ -113,12 +113,17 @@ class Architecture:
     static_power: Array
     maximum_power: Array
     execution: Execution
-    sustained_clock: Array = field(default_factory=lambda: np.ones(1))
+    power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
     dataflow: str = "best"
     usage: tuple[BudgetUse, ...] = ()
     limits: tuple[Limit, ...] = ()
     problems: tuple[tuple[Mask, str], ...] = ()
     cost: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def sustained_clock(self) -> Array:
+        """Clock of long matrix products, over `frequency`: no more than the boost clock, nor than the power limit allows. [1]"""
+        return np.asarray(np.minimum(self.power_clock, 1.0))
 
     @property
     def memory(self) -> Level:

@@ -19,7 +19,9 @@ from crossflow.mapping import pair_route, place, wired
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout, Pair
 from crossflow.software import SoftwareStack
+from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.formats import DTYPE_BYTES
+from crossflow.workload.job import Job
 
 FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
 PATH = tuple(field.name for field in dataclasses.fields(Path))
@@ -59,10 +61,9 @@ class PartTimes:
 
 def part_times(
     kernels: Kernels,
+    job: Job | DlrmJob,
     architecture: Architecture,
     stack: SoftwareStack,
-    dtype: str,
-    element: float,
     profile: Profile | None = None,
     *,
     least: bool = False,
@@ -70,7 +71,7 @@ def part_times(
     """Cost of all kernels, added up by unit and phase; those that a profile has take the time that was measured."""
     names, n = resources(architecture), kernels.n
     table, first = np.empty((len(FIGURES) + len(names), kernels.members.shape[1], n)), 0
-    for costs, known in kernel_costs(kernels, architecture, stack, dtype, element, profile, least=least):
+    for costs, known in kernel_costs(kernels, job, architecture, stack, profile, least=least):
         here = table[:, first : first + len(costs.time)]
         for i, values in enumerate((costs.time, costs.launch, costs.launches, costs.flops, costs.energy, costs.traffic[-1], known)):
             here[i] = values
@@ -88,10 +89,9 @@ def part_times(
 
 def kernel_costs(
     kernels: Kernels,
+    job: Job | DlrmJob,
     architecture: Architecture,
     stack: SoftwareStack,
-    dtype: str,
-    element: float,
     profile: Profile | None = None,
     *,
     least: bool = False,
@@ -99,7 +99,12 @@ def kernel_costs(
     """Costs of products, then of passes, then of fused attention (one kernel of each), and what of their time was measured,
     shape (kernels, n). [s]
     """
-    parts = [_products(kernels, architecture, dtype, element, least=least)] if kernels.products else []
+    dtype, element = job.dtype, job.element
+    parts = []
+    if kernels.products:
+        products = _products(kernels, architecture, dtype, element, least=least)
+        slowed = job.training and not least
+        parts.append(products.slowed(stack.product_slowdown * architecture.execution.training_sensitivity) if slowed else products)
     if kernels.passes:
         moved, flops, launches = kernels.pass_sizes
         parts.append(pass_costs(moved, flops, launches, architecture, dtype, least=least))

@@ -99,7 +99,10 @@ def kernel_prices(program: Program, architecture: Architecture, stack: SoftwareS
         if kind is Product:
             element = program.element
             result = np.array([[element * (2.0 if row.adds else 1.0)] for row in rows if isinstance(row, Product)])
-            parts.append(product_costs(_table(rows, "m", "n", "k", "batch"), result, architecture, type_, least=least))
+            costs = product_costs(_table(rows, "m", "n", "k", "batch"), result, architecture, type_, least=least)
+            if stack is not None and program.trains and not least:
+                costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
+            parts.append(costs)
         elif kind is Pass:
             moved, flops, launches = _table(rows, "moved", "flops", "launches")
             parts.append(pass_costs(moved, flops, launches, architecture, type_, least=least))

@@ -12,7 +12,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -63,6 +63,10 @@ class KernelCosts:
         resources = np.arange(len(self.resource_times))[:, None, None]
         return np.asarray(np.where(self.bound == resources, self.time - self.launch, 0.0))
 
+    def slowed(self, share: Array) -> KernelCosts:
+        """Costs of kernels that take longer by a share, without their launches. [1]"""
+        return replace(self, time=self.time + share * (self.time - self.launch))
+
     def __getitem__(self, kernels: Index | list[int]) -> KernelCosts:
         """Costs of some of the kernels."""
         return KernelCosts(**{field.name: getattr(self, field.name)[..., kernels, :] for field in fields(self)})
@@ -110,7 +114,7 @@ def device_points(architecture: Architecture) -> int:
 def product_costs(
     sizes: Array, result: Array, architecture: Architecture, dtype: str, *, second: Array | float = 1.0, least: bool = False
 ) -> KernelCosts:
-    """Cost of matrix products C[m, n] = A[m, k] B[k, n] in long runs.
+    """Cost of matrix products C[m, n] = A[m, k] B[k, n].
 
     By the library's tiles where they are known, by tiling search elsewhere.
 
@@ -128,8 +132,7 @@ def product_costs(
         moved = batch * operand * (m * k + k * n * second + m * n * (1.0 + accumulate))
         return _least(2.0 * batch * m * n * k, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     if architecture.execution.tiles is not None:
-        activity = divide(np.ones(1), architecture.sustained_clock)
-        return tiled_costs(m, n, k, accumulate, architecture, dtype, operand, activity=activity, batch=batch, second=second)
+        return tiled_costs(m, n, k, accumulate, architecture, dtype, operand, batch=batch, second=second)
     one = searched_costs(m, n, k, accumulate, architecture, dtype, operand, second=second)
     together = {name: getattr(one, name) * batch for name in ("resource_times", "flops", "traffic", "energy")}
     return KernelCosts(time=(one.time - one.launch) * batch + one.launch, launch=one.launch, launches=one.launches, **together)
@@ -180,7 +183,6 @@ def tiled_costs(
     dtype: str,
     element: float,
     *,
-    activity: Array | float = 1.0,
     batch: Array | float = 1.0,
     second: Array | float = 1.0,
 ) -> KernelCosts:
@@ -189,9 +191,7 @@ def tiled_costs(
     `second` is the size of an element of B over `element`; where it is smaller, the kernel widens B.
     """
     widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
-    compute, cache, together = wave_times(
-        m, n, k, architecture, dtype, element, activity=activity, batch=batch, second=second, widening=widening
-    )
+    compute, cache, together = wave_times(m, n, k, architecture, dtype, element, batch=batch, second=second, widening=widening)
     moved, flops = batch * element * (m * k + k * n * second + m * n * (1.0 + accumulate)), 2.0 * batch * m * n * k
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)

@@ -4,8 +4,8 @@ The library cuts C into tiles, optionally splits k among several blocks, and lau
 things take time at once, and none of them hides the others entirely:
 
 * waves: blocks run in waves over the units; the last wave costs as much as a full one;
-* power: the chip as a whole does not multiply at its boost rate for long, however the blocks fall, so that a half-empty
-  wave loses less than half of the throughput;
+* power: the chip as a whole does not multiply faster than its power limit allows, however the blocks fall, so that a
+  half-empty wave loses less than half of the throughput;
 * cache: every block reads its own panels of A and B, and all share the last cache's bandwidth; small tiles read more;
 * memory: each operand crosses the memory bus once.
 
@@ -13,8 +13,9 @@ Where B lies in memory in a narrower type (weights of 4 bits beside activations 
 every block widens the panels of B that it reads before it multiplies (Frantar et al., MARLIN, arXiv:2408.11743). Widening at the full
 rate draws as much power as multiplying at it.
 
-The library is taken to choose the tile and split with the least time. The first three combine by a fourth-power mean, the
-memory joins by a cubic one (exponents fixed; freed in a fit they stay there). Fits and errors: docs/validation.md.
+The library is taken to choose the tile and split with the least time. Waves and cache combine by a fourth-power mean, the
+power limit joins by a sixth-power one, as it is nearly a hard limit, and the memory by a cubic one (exponents are fixed).
+Fits and errors: docs/validation.md.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ def wave_times(
     dtype: str,
     element: float,
     *,
-    activity: Array | float = 1.0,
     batch: Array | float = 1.0,
     second: Array | float = 1.0,
     widening: Array | float = 0.0,
@@ -55,8 +55,6 @@ def wave_times(
     ----------
     m, n, k : shape (gemms, 1) or (gemms, n). Dimensions of C[m, n] = A[m, k] B[k, n]. [1]
     element : size of an element. [B]
-    activity : what of the chip's power the products draw, over random data at the boost clock: 0 for constant data,
-        which never meet the power limit, above 1 for work that goes on long enough for the chip to slow down. [1]
     batch : equal products in one launch, shape as m. [1]
     second : size of an element of B over that of A, shape (gemms, 1). [1]
     widening : time in which the whole chip widens an element of B, shape (gemms, 1) or (gemms, n). [s]
@@ -69,9 +67,7 @@ def wave_times(
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
     chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     ratio, slots = np.asarray(second), np.asarray(widening)
-    parts = [
-        _wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, activity) for i in chunks
-    ]
+    parts = [_wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element) for i in chunks]
     if len(parts) == 1:
         return parts[0]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
@@ -83,27 +79,20 @@ def _some(values: Array, rows: slice) -> Array:
 
 
 def _wave_times(
-    m: Array,
-    n: Array,
-    k: Array,
-    batch: Array,
-    second: Array,
-    widening: Array,
-    architecture: Architecture,
-    dtype: str,
-    element: float,
-    activity: Array | float,
+    m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Array, architecture: Architecture, dtype: str, element: float
 ) -> tuple[Array, Array, Array]:
     tiles = architecture.execution.tiles
     assert tiles is not None  # the caller has looked
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation
     units, cache_rate = architecture.units, architecture.units * architecture.frequency * tiles.cache_bytes_per_clock
-    power = activity * 2.0 * batch * m * n * k / rate
+    power = divide(2.0 * batch * m * n * k, architecture.throughput[dtype] * architecture.power_clock)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
     per_flop, per_element = units / rate, widening * units
-    shape = np.broadcast_shapes(power.shape, partial.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape, per_element.shape)
+    shape = np.broadcast_shapes(
+        power.shape, partial.shape, per_flop.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape, per_element.shape
+    )
     best = np.full(shape, np.inf)
-    compute, cache = np.zeros(shape), np.zeros(shape)
+    compute, cache, both, drawn = np.zeros((4, *shape))
     widens = bool(widening.any())
     choices = _choices((*tiles.shapes, *FEW_ROWS) if widens else tiles.shapes, tiles.splits)
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
@@ -117,17 +106,23 @@ def _wave_times(
         waves = np.ceil(blocks / units) * block
         waves = waves + np.where(splits > 1, tiles.split + (splits + 1) * partial, 0.0)
         panels = blocks * depth * ((rows + columns * second) * element) / cache_rate
-        time = _fourth(waves) + _fourth(panels)
+        time = score = _fourth(waves) + _fourth(panels)
+        wanted = [(compute, waves), (cache, panels)]
         if widens:
-            time = time + _fourth(power + activity * blocks * depth * columns * widening) - _fourth(power)
-        first = time.argmin(axis=0)
+            draws = power + divide(blocks * depth * columns * widening, architecture.power_clock)
+            score = time + _fourth(draws)
+            wanted += [(both, time), (drawn, draws)]
+        first = score.argmin(axis=0)
         chosen = first * first.size + np.arange(first.size).reshape(first.shape)
-        least = time.take(chosen)
+        least = score.take(chosen)
         better = least < best
         np.copyto(best, least, where=better)
-        for kept, all_ in ((compute, waves), (cache, panels)):
-            np.copyto(kept, (all_ if all_.shape == time.shape else np.broadcast_to(all_, time.shape)).take(chosen), where=better)
-    return np.maximum(compute, power), cache, np.sqrt(np.sqrt(best + _fourth(power)))
+        for kept, all_ in wanted:
+            np.copyto(kept, (all_ if all_.shape == score.shape else np.broadcast_to(all_, score.shape)).take(chosen), where=better)
+    if not widens:
+        both, drawn = best, power
+    third = drawn * drawn * drawn
+    return np.maximum(compute, drawn), cache, np.sqrt(np.cbrt(both * np.sqrt(both) + third * third))
 
 
 @functools.lru_cache(maxsize=64)

@@ -183,7 +183,7 @@ def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
     job, runs_on, kernels = case.job, case.machine, case.task.kernels
     names, phases = _places(job), case.phases
-    costs = kernel_costs(kernels, runs_on.architecture, runs_on.stack, job.dtype, job.element, runs_on.profile)
+    costs = kernel_costs(kernels, job, runs_on.architecture, runs_on.stack, runs_on.profile)
     times = [time for part, _ in costs for time in (part.time - part.launch)[:, 0].tolist()]
     shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype))
     places = [(entry[0], entry[1]) for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]

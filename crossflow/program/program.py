@@ -104,7 +104,8 @@ class Op:
 
     Attributes
     ----------
-    name, layer, phase : what it is, for people and for sums; never parsed.
+    name, layer : what it is, for people and for sums; never parsed.
+    phase : forward, backward, update, or anything else; products of a program with a backward pass lose what training steps lose.
     rank : class of ranks that runs it.
     stream : in-order stream that it occupies.
     kernels : rows of `Program.kernels` that it runs one after the other; none for a message.
@@ -189,6 +190,11 @@ class Program:
         for _, size in self.axes:
             product *= size
         return product
+
+    @functools.cached_property
+    def trains(self) -> bool:
+        """Whether any operation belongs to a backward pass."""
+        return any(op.phase == "backward" for op in self.ops)
 
     @functools.cached_property
     def rows(self) -> tuple[tuple[int, ...], ...]:

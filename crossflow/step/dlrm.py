@@ -163,7 +163,7 @@ class _Step:
         self.wires = machine.wires
         builder = Builder(job=job, plans=plans, stack=machine.stack).build()
         self.units = builder.units
-        self.times = part_times(builder.kernels(), machine.architecture, machine.stack, job.dtype, job.element)
+        self.times = part_times(builder.kernels(), job, machine.architecture, machine.stack)
         self.embedding = embedding(job, plans, machine, self.wires)
         self.sent: dict[Sent, Array] = {(layer, collective): np.zeros(self.n) for layer in DLRM_LAYERS for collective in COLLECTIVES}
         self.streams = Streams(self.n, [".".join(pair) for pair in self.sent])

@@ -93,7 +93,7 @@ def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     """What the steps of all design points consist of."""
 
     def times_of(kernels: Kernels) -> PartTimes:
-        return part_times(kernels, machine.architecture, machine.stack, job.dtype, job.element, machine.profile)
+        return part_times(kernels, job, machine.architecture, machine.stack, machine.profile)
 
     times = times_of(task.kernels)
     if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean

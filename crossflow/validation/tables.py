@@ -19,12 +19,12 @@ from crossflow.architecture import Architecture, DatasheetSystem, FabricKind, Fa
 from crossflow.arrays import Array
 from crossflow.cost.collectives import COLLECTIVES
 from crossflow.cost.fabrics import Fabric, path, path_time
-from crossflow.cost.roofline import tiled_costs
+from crossflow.cost.roofline import product_costs
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.files import Document
 from crossflow.units import parse
 from crossflow.validation.report import Table, count_skipped
-from crossflow.workload import DTYPE_BYTES
+from crossflow.workload import DTYPE_BYTES, Gemm
 
 Row = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
@@ -102,7 +102,7 @@ def gemm_table(folder: Path) -> Table:
     reasons: list[str] = []
     for key in dict.fromkeys((row["source"], row["device"], row["dtype"]) for row in rows):
         mine = np.array([i for i, row in enumerate(rows) if (row["source"], row["device"], row["dtype"]) == key])
-        times = _gemm_times(*key, m[mine, None], n[mine, None], k[mine, None])
+        times = _gemm_times(*key, [Gemm(m=m[i], n=n[i], k=k[i]) for i in mine])
         if isinstance(times, str):
             reasons += [times] * len(mine)
         else:
@@ -128,16 +128,17 @@ def gemm_table(folder: Path) -> Table:
     )
 
 
-def _gemm_times(source: str, device: str, dtype: str, m: Array, n: Array, k: Array) -> Array | str:
-    """Predicted times of products on one device, or why there are none. [s]"""
-    found = device_architecture(device)
+def _gemm_times(source: str, device: str, dtype: str, gemms: Sequence[Gemm]) -> Array | str:
+    """Times of products on one device as `predict` has them, with what the source's figures include, or why there are none. [s]"""
+    host, activity = conditions(source)
+    found = device_architecture(device, activity)
     if found is None:
         return f"no template for device '{device}'"
     if dtype not in found.throughput or found.execution.tiles is None:
         return f"template '{found.name}' has no {dtype} matrix products that were ever measured"
-    host, activity = _conditions(source)
-    costs = tiled_costs(m, n, k, np.zeros_like(m), found, dtype, DTYPE_BYTES[dtype], activity=activity)
-    return np.asarray(costs.time[:, 0] + host)
+    sizes = np.array([[[gemm.m, gemm.n, gemm.k, 1.0]] for gemm in gemms], dtype=float).T.swapaxes(1, 2)
+    result = np.full((len(gemms), 1), DTYPE_BYTES[dtype])
+    return np.asarray(product_costs(sizes, result, found, dtype).time[:, 0] + host)
 
 
 @functools.cache
@@ -146,7 +147,7 @@ def measurements() -> Mapping[str, Mapping[str, Any]]:
     return dict(files.read_yaml(shipped() / "measurements.yaml").data)
 
 
-def _conditions(source: str) -> tuple[float, float]:
+def conditions(source: str) -> tuple[float, float]:
     """Host time that a source's figures include [s], and how much its operands switch [1]."""
     given = measurements().get(source, {})
     return parse(given.get("host_time", "0 us"), "s"), float(given.get("operand_activity", 1))
@@ -158,12 +159,18 @@ def _conditions_used(rows: Rows) -> dict[str, str]:
 
 
 @functools.cache
-def device_architecture(device: str) -> Architecture | None:
-    """Architecture of a device known by its template's name, an alias, or by maker's name and memory size."""
+def device_architecture(device: str, activity: float = 1.0) -> Architecture | None:
+    """Architecture of a device known by its template's name, an alias, or by maker's name and memory size.
+
+    `activity` is how much operands switch, over random data: operations on constant data (0) do not meet the power limit. [1]
+    """
     name = template_of(device)
     if name is None:
         return None
     spec, _ = resolve(Document(file=device, data={"template": name}))
+    if spec.execution.chip_power is not None:
+        execution = spec.execution.model_copy(update={"chip_power": spec.execution.chip_power * activity})
+        spec = spec.model_copy(update={"execution": execution})
     return architecture(spec)
 
 

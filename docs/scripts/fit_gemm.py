@@ -1,14 +1,16 @@
-"""Fit the execution parameters of matrix products that templates/families/nvidia-ampere, -hopper and amd-gpu.yaml hold.
+"""Fit the execution parameters of matrix products that templates/families/nvidia-*.yaml and amd-gpu.yaml hold.
 
     python docs/scripts/fit_gemm.py --data DIR
 
-DIR holds ``gemm.csv`` (columns source, device, dtype, m, n, k, time_us). The script prints for each family the fitted
+DIR holds ``gemm.csv`` (columns source, device, dtype, m, n, k, time_us) and ``gemm_graph.csv`` (the same and power_w), of which
+the products of the B200 at its power limit decide its `chip_power`. The script prints for each family the fitted
 parameters beside those in the file, and the errors in sample, out of sample (shapes (n, k) left out; single rows where
 there are few) and on the other device of the same maker (only the datasheet changes). It writes nothing.
 
-The model is the package's own (`crossflow.cost.waves`, `crossflow.cost.roofline.tiled_costs`). The loss is the mean
-absolute relative error of the time, searched by Nelder-Mead over the logarithms of the parameters, from one start that
-is the same for all families, with two restarts; nothing is random but the folds, whose seed is fixed.
+`chip_power` is fitted with the other parameters as they stand in the file, then these with it. The model is the package's
+own (`crossflow.cost.waves`, `crossflow.cost.roofline.tiled_costs`). The loss is the mean absolute relative error of the time,
+searched by Nelder-Mead over the logarithms of the parameters, from one start that is the same for all families, with two
+restarts; nothing is random but the folds, whose seed is fixed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from crossflow.workload import DTYPE_BYTES
 
 Values = Mapping[str, float]
 
-LAUNCH, MATRIX, MEMORY = "kernel_launch", "matrix_utilisation", "memory_utilisation"
+LAUNCH, MATRIX, MEMORY, POWER = "kernel_launch", "matrix_utilisation", "memory_utilisation", "chip_power"
 START: Values = {MATRIX: 0.93, "cache_bytes_per_clock": 42.0, "fill": 1e-6, LAUNCH: 4e-6, MEMORY: 0.86, "split": 8e-6}
 UNITS = {"fill": ("us", 1e-6), LAUNCH: ("us", 1e-6), "split": ("us", 1e-6), "cache_bytes_per_clock": ("B/clock", 1.0)}
 PARTIAL_RATE = 2.0  # partial sums move at this many times the memory's peak: adopted; the files divide by utilisation
@@ -52,10 +54,14 @@ class Family:
 
 
 FAMILIES = (
-    Family(name="nvidia-ampere", device="a100-80gb", source="vidur-2024", free=tuple(START), sibling="h100-80gb"),
-    Family(name="nvidia-hopper", device="h100-80gb", source="vidur-2024", free=tuple(START), sibling="a100-80gb"),
+    Family(name="nvidia-ampere", device="a100-80gb", source="vidur-2024", free=(POWER,)),
+    Family(name="nvidia-hopper", device="h100-80gb", source="vidur-2024", free=(POWER,)),
+    Family(name="nvidia-blackwell", device="b200", source="aiconfigurator-2026", free=(POWER,)),
+    Family(name="nvidia-ampere, rest", device="a100-80gb", source="vidur-2024", free=tuple(START), sibling="h100-80gb"),
+    Family(name="nvidia-hopper, rest", device="h100-80gb", source="vidur-2024", free=tuple(START), sibling="a100-80gb"),
     Family(name="amd-gpu", device="mi210", source="llmcompass-2024", free=(MATRIX, "fill")),
 )
+GRAPH = "aiconfigurator-2026"  # source of gemm_graph.csv: of its rows those at the power limit, in bf16, long enough for it to hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +81,11 @@ class Products:
 
 def read(folder: Path, device: str, source: str) -> Products | None:
     """Rows of one device and source, all of one data type; None where there are none."""
-    file = folder / "gemm.csv"
+    file = folder / ("gemm_graph.csv" if source == GRAPH else "gemm.csv")
     rows = tables.read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
     mine = [row for row in rows if (row["device"], row["source"]) == (device, source)]
+    if source == GRAPH:
+        mine = [row for row in mine if row["power_w"] and row["dtype"] == "bf16" and float(row["time_us"]) * 1e-6 >= LARGE]
     mine = [row for row in mine if row["dtype"] == mine[0]["dtype"]]
     if not mine:
         return None
@@ -93,8 +101,9 @@ def in_file(device: str) -> tuple[Architecture, Values]:
     found = architecture(spec)
     tiles = found.execution.tiles
     assert tiles is not None, f"{device} has no tiles"
-    holders = {MEMORY: spec, LAUNCH: found.execution, MATRIX: found.execution}
-    return found, {name: float(getattr(holders.get(name, tiles), name).item()) for name in START}
+    holders = {MEMORY: spec, LAUNCH: found.execution, MATRIX: found.execution, POWER: found.execution}
+    names = START if found.execution.chip_power is None else (*START, POWER)
+    return found, {name: float(getattr(holders.get(name, tiles), name).item()) for name in names}
 
 
 def with_values(device: str, values: Values, tiles_of: str = "") -> Architecture:
@@ -106,22 +115,29 @@ def with_values(device: str, values: Values, tiles_of: str = "") -> Architecture
     library = in_file(tiles_of or device)[0].execution.tiles
     tiles = library.model_copy(update=in_tiles | {"partial_rate": PARTIAL_RATE / new[MEMORY]})
     execution = found.execution.model_copy(update={LAUNCH: new[LAUNCH], MATRIX: new[MATRIX], "tiles": tiles})
-    return replace(found, execution=execution, levels=(*found.levels[:-1], memory))
+    clock = powered(device, values[POWER]) if POWER in values else found.power_clock
+    return replace(found, execution=execution, power_clock=clock, levels=(*found.levels[:-1], memory))
+
+
+def powered(device: str, chip_power: float) -> Array:
+    """Clock of long products at the power limit for a value of `chip_power`, over the boost clock. [1]"""
+    spec, _ = resolve(Document(file="fit_gemm", data={"template": tables.template_of(device), "execution": {POWER: chip_power}}))
+    return architecture(spec).power_clock
 
 
 def predict(products: Products, device: Architecture) -> Array:
-    """Times as the source would have measured them. [s]"""
-    host, activity = tables._conditions(products.source)
+    """Times as the source would have measured them, on random data. [s]"""
+    host, _ = tables.conditions(products.source)
     m, n, k = (products.shape[:, i : i + 1] for i in range(3))
     none, element = np.zeros_like(m), DTYPE_BYTES[products.dtype]
-    return np.asarray(tiled_costs(m, n, k, none, device, products.dtype, element, activity=activity).time[:, 0] + host)
+    return np.asarray(tiled_costs(m, n, k, none, device, products.dtype, element).time[:, 0] + host)
 
 
 def fit(products: Products, free: tuple[str, ...], fixed: Values) -> Values:
     """Parameters of least mean absolute relative error; those that are not free are `fixed`."""
     from scipy.optimize import minimize
 
-    start = {**fixed, **{name: START[name] for name in free}}
+    start = {**fixed, **{name: START.get(name, fixed[name]) for name in free}}
 
     def values(x: Array) -> Values:
         moved = {name: start[name] * float(np.exp(step)) for name, step in zip(free, x, strict=True)}

@@ -1,4 +1,4 @@
-"""Fit what the software stacks and device families say of training to measured runs: host times, attention, power.
+"""Fit what the software stacks and device families say of training to measured runs: host times, slowdown of products, attention.
 
     python docs/scripts/fit_training.py --data DIR [NAME ...]
 
@@ -49,17 +49,24 @@ class Fit:
 
 FITS = (
     Fit(
-        name="nvidia-ampere", sources=("llm-foundry", "vtrain-2024", "bigscience-2022", "megatron-sc21", "korthikanti-2022"),
-        devices=("a100-80gb", "a100-40gb"), free=("chip_power",), execution=True,
+        name="megatron-*", sources=("vtrain-2024", "bigscience-2022", "bigscience-2022-early", "megatron-sc21", "korthikanti-2022"),
+        devices=("a100-80gb",), free=("product_slowdown",),
     ),
-    Fit(name="nvidia-hopper", sources=("llm-foundry",), devices=("h100-80gb",), free=("chip_power", "earlier_instructions"), execution=True),
-    Fit(name="nvidia-blackwell", sources=("simumax-b200-2026",), devices=("b200",), free=("chip_power",), execution=True),
     Fit(
-        name="pytorch-fsdp", sources=("llm-foundry",), devices=("a100-80gb", "a100-40gb", "h100-80gb"),
-        free=("attention.forward_utilisation", "attention.backward_utilisation", "host.layer"),
+        name="pytorch-fsdp", sources=("llm-foundry",), devices=("a100-80gb", "a100-40gb"),
+        free=("product_slowdown", "attention.forward_utilisation", "attention.backward_utilisation", "host.layer"),
     ),
+    Fit(
+        name="nvidia-hopper", sources=("llm-foundry",), devices=("h100-80gb",), free=("training_sensitivity", "earlier_instructions"),
+        execution=True,
+    ),
+    Fit(name="nvidia-blackwell", sources=("simumax-b200-2026",), devices=("b200",), free=("training_sensitivity",), execution=True),
     Fit(
         name="nanotron", sources=("hf-ultrascale-2025",), devices=("h100-80gb",),
+        free=("product_slowdown",),
+    ),
+    Fit(
+        name="nanotron, rest", sources=("hf-ultrascale-2025",), devices=("h100-80gb",),
         free=("attention.forward_utilisation", "attention.backward_utilisation", "host.kernel", "host.rank", "host.layer", "host.step"),
     ),
     Fit(name="megatron-deepspeed-2022", sources=("bigscience-2022", "bigscience-2022-early"), devices=("a100-80gb",), free=("host.stall",)),

@@ -633,6 +633,7 @@ def summary(report: Report) -> str:
         elif isinstance(table, TrainingTable):
             names = {
                 "hf-ultrascale-2025": "training of Llamas, nanotron, 8 to 512 H100",
+                "hf-ultrascale-2025-early": "the same some weeks earlier, on a faster network; nothing fitted",
                 "llm-foundry": "training of MPT, FSDP, 8 to 512 A100 and H100",
                 "vtrain-2024": "training of GPT, Megatron-DeepSpeed, 64 and 512 A100",
                 "bigscience-2022": "training of BLOOM, Megatron-DeepSpeed, 384 A100",
