@@ -152,10 +152,9 @@ def _products(kernels: Kernels, architecture: Architecture, dtype: str, element:
 
     A sum in fp32 is read and written, 4 + 4 bytes an element; a plain result writes `element`.
     """
-    keeps, sums = (np.array([getattr(product, flag) for product in kernels.products]) for flag in ("wide", "sums"))
+    keeps, sums, stored = kernels.product_types
     sizes, other = kernels.product_sizes, wide_type(architecture, dtype)
     result = np.where(sums, 8.0, element)[:, None]
-    stored = np.array([[DTYPE_BYTES[product.stored] if product.stored else np.nan] for product in kernels.products])
 
     def costs(of: Mask, type_: str) -> KernelCosts:
         second = np.where(np.isnan(stored), 1.0, stored / DTYPE_BYTES[type_])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,15 +40,17 @@ class Prices:
     message_energy: Array
     call: Array
 
-    @property
+    @functools.cached_property
     def times(self) -> Array:
         """Time of every row: kernels, messages, a call of the host, shape (rows, n). [s]"""
         return stacked(self.kernels.time, self.messages.time, self.call[None])
 
     def without(self, silent: Array) -> Array:
         """The same where some messages take no time, a mask of shape (messages,)."""
-        sent = np.where(silent[:, None], 0.0, self.messages.time)
-        return stacked(self.kernels.time, sent, self.call[None])
+        found = self.times.copy()
+        first = len(self.kernels.time)
+        found[first : first + len(silent)][silent] = 0.0
+        return found
 
 
 def stacked(*parts: Array) -> Array:
@@ -88,28 +91,68 @@ def price(
 
 def kernel_prices(program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool = False) -> KernelCosts:
     """Costs of the distinct kernels of a program, in their order."""
-    dtype, other = program.dtype, wide_type(architecture, program.dtype)
-    groups: dict[tuple[type, str], list[int]] = {}
+    groups = _groups(program)
+    parts = [_priced(group, program, architecture, stack, least=least) for group in groups]
+    if not parts:
+        return _nothing(architecture)
+    return parts[0] if len(parts) == 1 else joined(parts)[np.argsort([place for group in groups for place in group.places])]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Group:
+    """Kernels of one kind and type, by their places among those of a program, with their sizes, shape (names, kernels, n)."""
+
+    kind: type[Kernel]
+    wide: bool
+    rows: tuple[Kernel, ...]
+    places: tuple[int, ...]
+    sizes: Array
+
+
+SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
+    Product: ("m", "n", "k", "batch"),
+    Pass: ("moved", "flops", "launches"),
+    Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _groups(program: Program) -> tuple[_Group, ...]:
+    """Kernels that are priced together."""
+    places: dict[tuple[type[Kernel], bool], list[int]] = {}
     for i, kernel in enumerate(program.kernels):
-        type_ = other if isinstance(kernel, Product) and kernel.wide else dtype
-        groups.setdefault((type(kernel), type_), []).append(i)
-    parts = []
-    for (kind, type_), places in groups.items():
-        rows = [program.kernels[i] for i in places]
-        if kind is Product:
-            element = program.element
-            result = np.array([[element * (2.0 if row.adds else 1.0)] for row in rows if isinstance(row, Product)])
-            costs = product_costs(_table(rows, "m", "n", "k", "batch"), result, architecture, type_, least=least)
-            if stack is not None and program.trains and not least:
-                costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
-            parts.append(costs)
-        elif kind is Pass:
-            moved, flops, launches = _table(rows, "moved", "flops", "launches")
-            parts.append(pass_costs(moved, flops, launches, architecture, type_, least=least))
-        else:
-            parts.append(_attention(rows, program, architecture, stack, least=least))
-    order = np.argsort([i for places in groups.values() for i in places])
-    return joined(parts)[order] if parts else _nothing(architecture)
+        places.setdefault((type(kernel), isinstance(kernel, Product) and kernel.wide), []).append(i)
+    found = []
+    for (kind, wide), mine in places.items():
+        rows = tuple(_with_heads(program.kernels[i]) for i in mine)
+        found.append(_Group(kind=kind, wide=wide, rows=rows, places=tuple(mine), sizes=_table(rows, SIZES[kind])))
+    return tuple(found)
+
+
+def _with_heads(kernel: Kernel) -> Kernel:
+    """Attention with as many heads of keys and values as of queries, where it does not say."""
+    return replace(kernel, kv_heads=kernel.heads) if isinstance(kernel, Attention) and kernel.kv_heads is None else kernel
+
+
+def _table(rows: Sequence[Kernel], names: Sequence[str]) -> Array:
+    """Sizes of kernels, shape (names, kernels, n) or (names, kernels, 1)."""
+    values = [[np.atleast_1d(getattr(row, name)) for row in rows] for name in names]
+    n = max(value.size for row in values for value in row)
+    return np.array([[np.broadcast_to(value, (n,)) for value in row] for row in values], dtype=float)
+
+
+def _priced(group: _Group, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    dtype = wide_type(architecture, program.dtype) if group.wide else program.dtype
+    if group.kind is Pass:
+        moved, flops, launches = group.sizes
+        return pass_costs(moved, flops, launches, architecture, dtype, least=least)
+    if group.kind is Attention:
+        return _attention(group, program, architecture, stack, least=least)
+    adds = np.array([[float(isinstance(row, Product) and row.adds)] for row in group.rows])
+    costs = product_costs(group.sizes, program.element * (1.0 + adds), architecture, dtype, least=least)
+    if stack is not None and program.trains and not least:
+        costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
+    return costs
 
 
 def _nothing(architecture: Architecture) -> KernelCosts:
@@ -119,24 +162,13 @@ def _nothing(architecture: Architecture) -> KernelCosts:
     return KernelCosts(time=none, launch=none, launches=none, resource_times=times, flops=none, traffic=traffic, energy=none)
 
 
-def _table(rows: Sequence[Kernel], *names: str) -> Array:
-    """Sizes of kernels, shape (names, kernels, n) or (names, kernels, 1)."""
-    values = [[np.atleast_1d(getattr(row, name)) for row in rows] for name in names]
-    n = max(value.size for row in values for value in row)
-    return np.array([[np.broadcast_to(value, (n,)) for value in row] for row in values], dtype=float)
-
-
-def _attention(
-    rows: Sequence[Kernel], program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool
-) -> KernelCosts:
-    found = [row if row.kv_heads is not None else replace(row, kv_heads=row.heads) for row in rows if isinstance(row, Attention)]
-    backward = np.array([[row.backward] for row in found])
-    sizes = attention_sizes(_table(found, "samples", "heads", "kv_heads", "length", "seen", "width"), program.element, found)
-    share = np.ones((len(found), 1))
+def _attention(group: _Group, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    rows = [row for row in group.rows if isinstance(row, Attention)]
+    share = np.ones((len(rows), 1))
     if stack is not None:
         kernel = stack.attention
-        share = np.where(backward, kernel.backward_utilisation, kernel.forward_utilisation)
+        share = np.where(np.array([[row.backward] for row in rows]), kernel.backward_utilisation, kernel.forward_utilisation)
         share = share if kernel.native else share * architecture.execution.earlier_instructions
-    samples, heads, _, length, seen, width = _table(found, "samples", "heads", "kv_heads", "length", "seen", "width")
-    shapes = np.stack([samples * heads, length, seen, width])
+    samples, heads, _, length, seen, width = group.sizes
+    shapes, sizes = np.stack([samples * heads, length, seen, width]), attention_sizes(group.sizes, program.element, rows)
     return attention_costs(sizes, shapes, share, architecture, program.dtype, program.element, least=least)

@@ -130,4 +130,5 @@ def _batch(
     if prompts and task_of(scenario) == "decode":
         first = variant(scenario, {"workload.task": "prefill"})
         reading = _batch(first, choices, quantities, n, plans=plans, least=least, fitting=fitting, prompts=False)
-    return replace(score, serving=serving(scenario, score, reading), run=whole_run(scenario, system, device, score))
+    found, run = serving(scenario, score, reading), whole_run(scenario, system, device, score)
+    return replace(score, serving=found, run=run) if found or run else score

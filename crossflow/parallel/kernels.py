@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Mask
 from crossflow.program.program import Collective
+from crossflow.workload.formats import DTYPE_BYTES
 
 # forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
@@ -101,6 +102,14 @@ class Kernels:
     def product_sizes(self) -> Array:
         """m, n, k and batch of every product, shape (4, products, n). [1]"""
         return filled([product[2:6] for product in self.products], self.n).swapaxes(0, 1)
+
+    @functools.cached_property
+    def product_types(self) -> tuple[Mask, Mask, Array]:
+        """Which products keep to 16 bits, which add to sums in fp32, shape (products,), and the size of an element of B where it lies in
+        memory in another type than A, NaN elsewhere, shape (products, 1). [B]
+        """
+        keeps, sums = (np.array([getattr(product, flag) for product in self.products], dtype=bool) for flag in ("wide", "sums"))
+        return keeps, sums, np.array([[DTYPE_BYTES[product.stored] if product.stored else np.nan] for product in self.products])
 
     @functools.cached_property
     def pass_sizes(self) -> Array:
