@@ -21,14 +21,14 @@ from crossflow.parallel import Plan, Strategy, transform
 from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.parallel.plan import ORDER
 from crossflow.paths import with_quantity
-from crossflow.program import Program
+from crossflow.program import Program, is_program
 from crossflow.software import SoftwareStack, load_stack
 from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
 from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.job import Job
-from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, TransformerSpec, frozen_layers
+from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, frozen_layers
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm"}
@@ -112,12 +112,14 @@ class Scenario:
 
     def graph(self) -> Graph:
         """Compute graph of a workload that is a graph of kernels."""
-        if isinstance(self.workload, TransformerSpec | DlrmSpec):
-            raise TypeError(f"{with_article(self.workload.model)} is layers, not a graph of kernels")
-        return _graph(self.workload)
+        if isinstance(self.workload, LstmSpec | GemmSpec):
+            return _graph(self.workload)
+        raise TypeError(f"{with_article(self.workload.model)} is not a graph of kernels")
 
     def program(self) -> Program:
-        """What every class of ranks computes and sends, of a workload that is a graph of kernels."""
+        """What every class of ranks computes and sends, of a workload that is a graph of kernels or a program itself."""
+        if isinstance(self.workload, ProgramSpec):
+            return self.workload.program
         assert isinstance(self.strategy, Strategy)  # a graph's is
         return transform(self.graph(), self.strategy)
 
@@ -140,6 +142,8 @@ class Scenario:
     @property
     def workload_batch(self) -> int:
         """Samples of one step over all devices."""
+        if isinstance(self.workload, ProgramSpec):
+            return self.workload.program.samples
         return self.workload.global_batch if isinstance(self.workload, TransformerSpec | DlrmSpec) else self.graph().batch
 
     @property
@@ -160,6 +164,8 @@ class Scenario:
             return job.tokens(job.model.tokens) if job.model.vocabulary else 0
         if isinstance(self.workload, DlrmSpec):
             return 0
+        if isinstance(self.workload, ProgramSpec):
+            return self.workload.program.tokens
         return self.graph().tokens_per_sample
 
     def network(self) -> Network:
@@ -227,7 +233,7 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
 def check_strategy(scenario: Scenario) -> None:
     """Raise StrategyError when the strategy of a scenario cannot divide its workload."""
     if isinstance(scenario.strategy, Strategy):
-        transform(scenario.graph(), scenario.strategy)
+        scenario.program()
         return
     problem = _undivided(scenario, scenario.strategy)
     if problem is not None:
@@ -303,6 +309,11 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
             workload = _workload(document.under("workload"), base)
     except SpecError as error:
         problems += [problem.below("workload") for problem in error.problems]
+    try:
+        if isinstance(workload, ProgramSpec):
+            workload.program  # noqa: B018 - read here, where its problems join the others
+    except SpecError as error:
+        problems += error.problems
     try:
         strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
     except StrategyError as error:
@@ -388,15 +399,15 @@ def _profile(named: str | None, system: SystemSpec, workload: Workload, document
 
 
 def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:
-    """Software of a layered model; other workloads have none."""
-    if workload is not None and not isinstance(workload, TransformerSpec | DlrmSpec):
-        if named is not None:
-            raise CrossflowError(f"a software stack runs transformers and dlrm; {workload.model} has none")
+    """Software of a layered model, and of a program that names one; graphs of kernels have none."""
+    if isinstance(workload, LstmSpec | GemmSpec) and named is not None:
+        raise CrossflowError(f"a software stack runs transformers, dlrm and programs; {workload.model} has none")
+    if isinstance(workload, LstmSpec | GemmSpec) or (isinstance(workload, ProgramSpec) and named is None):
         return None
     if named is None:
         if isinstance(workload, DlrmSpec):
             return load_stack(DLRM_STACK, base)[0]
-        return load_stack(DEFAULT_STACK[workload.task if workload is not None else "training"], base)[0]
+        return load_stack(DEFAULT_STACK[workload.task if isinstance(workload, TransformerSpec) else "training"], base)[0]
     return load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
 
 
@@ -454,6 +465,8 @@ def _workload(document: Document, base: Path | None) -> Workload:
                 [document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")]
             )
     spec: Workload = files.validate(MODELS[str(model)], document)
+    if isinstance(spec, ProgramSpec) and base is not None:
+        return spec.model_copy(update={"file": str(base / spec.file)})
     if isinstance(spec, TransformerSpec) and spec.frozen:
         try:
             frozen_layers(spec.frozen, spec.transformer())
@@ -468,10 +481,12 @@ def presets() -> Mapping[str, Path]:
 
 
 def _preset(name: str, document: Document, base: Path | None) -> Document:
-    """A model by the name of its preset, or by the path of its file: ours, or a ``config.json`` of Hugging Face."""
+    """A model by the name of its preset, or by the path of its file: ours, a program, or a ``config.json`` of Hugging Face."""
     known = presets()
-    if name.endswith(".json"):
+    if name.endswith((".json", ".json.gz")):
         path = Path(name) if base is None or Path(name).is_file() else base / name
+        if is_program(path):
+            return Document(file=document.file, data={"model": "program", "file": str(path.absolute())})
         return huggingface_document(path, service=document.data.get("task", "training") != "training")[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base, "models")

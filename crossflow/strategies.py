@@ -10,7 +10,7 @@ from typing import Any
 
 from crossflow.architecture import SystemSpec
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, parse_plan, parse_strategy, plan_problem
+from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, mesh_of, parse_plan, parse_strategy, plan_problem
 from crossflow.parallel.hierarchy import (
     Hierarchy,
     hierarchy_problem,
@@ -21,7 +21,7 @@ from crossflow.parallel.hierarchy import (
 from crossflow.parallel.layer_types import ROLES, plan_of_roles, roles_and_options
 from crossflow.parallel.plan import DEGREES
 from crossflow.parallel.plans import neighbouring_plans
-from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
+from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
 NO_HOST = (
@@ -29,7 +29,8 @@ NO_HOST = (
     " such as {capacity: 2 TiB, bandwidth: 400 GB/s, utilisation: 0.45}"
 )
 ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
-Workload = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec
+GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
+Workload = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
 AnyStrategy = Strategy | Plan | Hierarchy
 
 
@@ -42,6 +43,8 @@ def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | 
     if workload is None:
         _check_of_any_workload(written)
         return None
+    if isinstance(workload, ProgramSpec):
+        raise StrategyError(f"strategy: {GIVEN}")
     if written == ANY:
         if system is None:
             return None
@@ -133,6 +136,8 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     """The strategy, if it fits the number of devices; on one device none is needed, then it is the trivial one."""
     counted = system.devices is not None or system.nodes is not None
     devices = system.device_count
+    if isinstance(workload, ProgramSpec):
+        strategy = mesh_of(workload.program)
     if strategy is None:
         if counted and devices > 1:
             plain = str(_alone(workload)) if isinstance(workload, DlrmSpec) else f"d{devices}"
@@ -182,8 +187,10 @@ def near_strategies(strategy: AnyStrategy, workload: Workload, nodes: tuple[int,
 
 @functools.lru_cache(maxsize=16)
 def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...]:
-    """Every strategy that divides a workload over all devices of so many nodes, as text."""
+    """Every strategy that divides a workload over all devices of so many nodes, as text; StrategyError for a program, which has its own."""
     node, count = nodes
+    if isinstance(workload, ProgramSpec):
+        raise StrategyError(f"strategy: {GIVEN}")
     if isinstance(workload, DlrmSpec):
         return tuple(str(found) for found in legal_hierarchies(workload.dlrm(), workload.global_batch, node, count))
     if isinstance(workload, TransformerSpec):

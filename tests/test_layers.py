@@ -12,11 +12,11 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 # From the bottom up (design.md, section 1); a module imports only what stands at or below its own line.
 LAYERS = (
     ("errors", "arrays"),
-    ("units", "files", "provenance", "paths"),
+    ("units", "files", "formats", "provenance", "paths"),
     ("technology", "software"),
     ("architecture",),
-    ("workload",),
     ("program",),
+    ("workload",),
     ("parallel",),
     ("mapping",),
     ("cost",),

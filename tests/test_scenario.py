@@ -124,7 +124,7 @@ def test_unknown_names_are_told_with_their_lines_and_with_the_rest(write):
     [
         ("name: small", "nam: small", "s.yaml:1: nam: unknown key 'nam'; did you mean 'name'?"),
         ("strategy: RC-2-2-d2", "strategy: {dp: 8, tp: x}", "s.yaml:11: strategy: unknown degree 'tp'; known: kernel, kp1, kp2, dp, pp, lp"),
-        ("  model: lstm\n", "", "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, transformer, dlrm, or a preset"),
+        ("  model: lstm\n", "", "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, transformer, dlrm, program, or a preset"),
         ("  hidden: 512", "  hidden: 512.5", "s.yaml:7: workload.hidden: input should be a valid integer, got a number with a fractional part, got 512.5"),
         ("  hidden: 512", "  hidden: 512\n  dtype: fp4", "s.yaml:8: workload.dtype: expected one of fp64, fp32, tf32, fp16, bf16, int8, fp8, got 'fp4'; did you mean 'fp64'?"),
         ("  hidden: 512", "  hidden: 512\n  dtype: int8", "s.yaml:8: workload.dtype: pathfinder has no rates for int8; it has fp16, bf16, fp32"),
@@ -276,7 +276,9 @@ def test_a_wrong_key_hides_neither_the_software_nor_the_strategy(write):
 
 @pytest.mark.parametrize("model", [{}, ["a"], 5])
 def test_a_model_that_is_no_name_is_told(write, model):
-    with pytest.raises(SpecError, match=re.escape("workload.model: expected one of lstm, gemm, transformer, dlrm, or a preset, got")):
+    with pytest.raises(
+        SpecError, match=re.escape("workload.model: expected one of lstm, gemm, transformer, dlrm, program, or a preset, got")
+    ):
         crossflow.load(write(f"system: dgx-a100\nworkload: {{model: {model}}}\nfo: 1\n"))
 
 

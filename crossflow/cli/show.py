@@ -18,6 +18,7 @@ from crossflow.cli import device, page
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document
 from crossflow.paths import quantity_at
+from crossflow.program import is_program, read_program
 from crossflow.scenario import presets
 from crossflow.software import load_stack
 from crossflow.technology import load_library
@@ -152,8 +153,8 @@ def _components(name: str) -> Iterator[tuple[str, str, str]]:
 
 def of_file(path: Path) -> Sheet:
     """Sheet of a user's own file: a template where it says so, a model of Hugging Face's, otherwise as it stands."""
-    if path.suffix == ".json":
-        return huggingface(path)
+    if path.suffix in (".json", ".gz"):
+        return program(path) if is_program(path) else huggingface(path)
     document = files.read_yaml(path)
     data = document.data if isinstance(document.data, Mapping) else {}
     is_template = data.get("kind") in ("generated", "datasheet", "system")
@@ -216,6 +217,16 @@ def huggingface(path: Path) -> Sheet:
     return Sheet(
         name=path.stem, kind="Hugging Face model", title=spec.title, file=str(path), notes="\n".join(notes), settings=settings
     )  # fmt: skip
+
+
+def program(path: Path) -> Sheet:
+    """Sheet of a program: what it holds, in counts."""
+    read = read_program(path)
+    rows = {name: len(getattr(read, name)) for name in ("kernels", "messages", "ops", "tensors")}
+    settings: dict[str, Any] = {name: getattr(read, name) for name in ("dtype", "samples", "tokens", "parameters")}
+    settings |= {"mesh": dict(read.axes), "stages": read.stages, "devices": read.devices, **rows}
+    settings |= {"phases": sorted({op.phase for op in read.ops}), "streams": sorted({op.stream for op in read.ops})}
+    return Sheet(name=path.name, kind="program", title=read.name, file=str(path), settings=settings)
 
 
 def _parameters(spec: Any) -> int:

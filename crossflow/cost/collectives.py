@@ -11,24 +11,10 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from crossflow.arrays import Array, divide
-
-# send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "sendrecv")
-
-
-def ring_volume(collective: str, ranks: int) -> float:
-    """Bytes that a rank sends per byte of its buffer in a ring or in pairwise exchange [1]_. [1]"""
-    share = (ranks - 1) / ranks
-    volumes: Mapping[str, float] = {
-        "all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share,
-        "broadcast": 1.0, "send_recv": 1.0, "sendrecv": 1.0,
-    }  # fmt: skip
-    return volumes[collective]
+from crossflow.program.collectives import ring_volume
 
 
 def ring_steps(collective: str, ranks: int) -> int:

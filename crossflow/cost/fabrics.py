@@ -17,9 +17,10 @@ import numpy as np
 
 from crossflow.architecture import Architecture, FabricParameters, NetworkSpec
 from crossflow.arrays import Array, Mask
-from crossflow.cost.collectives import pipelined, ring, ring_steps, ring_volume
+from crossflow.cost.collectives import pipelined, ring, ring_steps
 from crossflow.mapping import AxisRoute, Topology, level_bandwidths
 from crossflow.mapping.rings import has_chain, rings
+from crossflow.program.collectives import ring_volume
 
 ZERO, INFINITE = np.zeros(1), np.array([np.inf])
 BONDED = ("nvswitch", "nvswitch-sharp", "nvl72", "ideal")  # ideal links reach all others of a node, beside a real network

@@ -20,6 +20,7 @@ from crossflow.cost import collectives
 from crossflow.cost.fabrics import direct_time, fabric_time
 from crossflow.mapping import AxisRoute, Network, Placement, level_bandwidths
 from crossflow.program import Message
+from crossflow.program.collectives import ring_volume
 
 ANY_TO_ANY = ("switch", "fully-connected")
 # Fabrics whose links reach their rate, so that placement and sharing say all; and those whose direct links several groups
@@ -49,7 +50,7 @@ class MessageCosts:
 def message_costs(
     messages: tuple[Message, ...], placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
 ) -> MessageCosts:
-    """Cost of every message of a super-graph.
+    """Cost of every message of a program.
 
     A message over several axes (the gradients of kernel rows and data replicas) is reduced along one after the other:
     along each further axis only the shard that is left moves.
@@ -143,7 +144,7 @@ def _hierarchical(
 
 def _bytes(collective: str, size: Array, route: AxisRoute) -> tuple[Array, Array]:
     """Bytes that a device sends inside its package and out of it; a ring's edges divide between the two levels."""
-    total = collectives.ring_volume(collective, route.size) * size
+    total = ring_volume(collective, route.size) * size
     if not route.crosses:
         return total, np.zeros(1)
     outside = 1.0 / route.package_size

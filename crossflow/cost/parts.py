@@ -15,12 +15,12 @@ from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
 from crossflow.cost.network import SWITCHED, route_time
 from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
+from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping import pair_route, place, wired
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout, Pair
 from crossflow.software import SoftwareStack
 from crossflow.workload.dlrm import DlrmJob
-from crossflow.workload.formats import DTYPE_BYTES
 from crossflow.workload.job import Job
 
 FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums

@@ -1,7 +1,7 @@
 """The one composition: scenario and design points in, score out.
 
 Technology names, budgets and every other quantity of the system vary within one batch, as arrays whose last axis is the
-design point; so do the plans of a transformer. Whatever changes the shape of a super-graph or of a placement (strategy,
+design point; so do the plans of a transformer. Whatever changes the shape of a program or of a placement (strategy,
 workload, topology, device counts) splits the points into groups, each evaluated in one go.
 """
 

@@ -114,7 +114,7 @@ def score_of(
 def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
     """Times of all collectives, also of those that a strategy has no use for: points of one study have the same columns. [s]"""
     none = np.zeros(n)
-    return {name: wide(found.get(name, none), n) for name in COLLECTIVES}
+    return {name: wide(found.get(name, none), n) for name in dict.fromkeys([*COLLECTIVES, *found])}
 
 
 def _table(found: Mapping[str, Array], n: int) -> Array:

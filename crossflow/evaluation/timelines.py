@@ -14,6 +14,7 @@ from crossflow.evaluation.layered import machine
 from crossflow.evaluation.programs import placed
 from crossflow.parallel import Layout, Plan, Strategy
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy
+from crossflow.program.program import COMPUTE as ON_COMPUTE
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_job, dlrm_log
 from crossflow.step.timeline import transformer_timeline
@@ -66,6 +67,9 @@ def _graph(scenario: Scenario, title: str) -> Timeline:
             f"{scenario.name}: kernels_per_device = {scenario.kernels_per_device}: kernels that share a device have no timeline"
         )
     device, program = scenario.architecture, scenario.program()
+    strange = sorted({op.stream for op in program.ops if op.kernels and op.stream != ON_COMPUTE})
+    if strange:
+        raise CrossflowError(f"{scenario.name}: kernels on stream {', '.join(strange)} run beside others and have no timeline")
     prices = price(program, placed(scenario, program, device), scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
     rows = prices.times[:, 0]
     times = np.array([rows[list(places)].sum() for places in program.rows])
@@ -76,7 +80,8 @@ def _graph(scenario: Scenario, title: str) -> Timeline:
         if op.message is not None:
             name = program.messages[op.message].collective
             stream = PIPELINE if name == "send_recv" else TENSOR
-        runs.append(Run(device=op.rank, stream=stream, name=name, start=end - time, end=end, after=op.after))
+        beside = op.stream != ON_COMPUTE
+        runs.append(Run(device=op.rank, stream=stream, name=name, start=end - time, end=end, after=op.after, beside=beside))
     memory = device.memory
     return timeline_of(
         runs, _classes(scenario, program.classes), title=title, total=float(ends.max()), node=scenario.nodes[0],

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array, Mask
-from crossflow.program.program import Collective
-from crossflow.workload.formats import DTYPE_BYTES
+from crossflow.formats import DTYPE_BYTES
+from crossflow.program.collectives import Collective
 
 # forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.

@@ -1,4 +1,4 @@
-"""The full super-graph with every replica, as a networkx graph: for drawing, for tests and for looking at [1]_.
+"""The graph of a model with every replica, as a networkx graph: for drawing, for tests and for looking at [1]_.
 
 Every vertex of the model's graph is replaced by a ring of the data replicas and a torus of the kernel shards; an edge
 between devices is a cross-edge. Timing never needs it: replicas that do the same work at the same time are one class.
@@ -66,7 +66,7 @@ def materialise(graph: Graph, strategy: Strategy, phases: Collection[str] = PHAS
 
 
 def draw(made: nx.DiGraph[Any], path: str | Path) -> Path:
-    """Draw a materialised super-graph: columns are depth, rows are devices, cross-edges red; PNG, SVG or PDF by the ending."""
+    """Draw a materialised graph: columns are depth, rows are devices, cross-edges red; PNG, SVG or PDF by the ending."""
     import io
 
     import networkx as nx

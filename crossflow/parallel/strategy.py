@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from crossflow.errors import StrategyError, did_you_mean
+from crossflow.program import Program
 
 # rows: rows of the first factor; columns: columns of the second; inner: the dimension that is summed over;
-# batch: samples, with a replica of the weights each; layers: pipeline stages.
-Role = Literal["rows", "columns", "inner", "batch", "layers"]
+# batch: samples, with a replica of the weights each; layers: pipeline stages; given: what a program says by itself.
+Role = Literal["rows", "columns", "inner", "batch", "layers", "given"]
 _NOTATION = re.compile(
     r"^(?!-)(?:RC-(?P<rows>\d+)-(?P<columns>\d+)|CR-(?P<inner>\d+))?(?:(?:^|-)d(?P<dp>\d+))?(?:(?:^|-)p(?P<lp>\d+))?$", re.ASCII
 )
@@ -55,6 +56,9 @@ class Strategy:
         return tuple(axis.name for axis in self.axes if axis.role in roles and axis.size > 1)
 
     def __str__(self) -> str:
+        given = [f"{axis.name}{axis.size}" for axis in self.axes if axis.role == "given"]
+        if given:
+            return "-".join(given)
         degrees = {axis.role: axis.size for axis in self.axes}
         parts = []
         if "inner" in degrees:
@@ -64,6 +68,11 @@ class Strategy:
         parts += [f"d{degrees['batch']}"] if "batch" in degrees else []
         parts += [f"p{degrees['layers']}"] if "layers" in degrees else []
         return "-".join(parts) or "d1"
+
+
+def mesh_of(program: Program) -> Strategy:
+    """The mesh that a program is written for."""
+    return Strategy(axes=tuple(Axis(name=name, size=size, role="given") for name, size in program.axes))
 
 
 def parse_strategy(given: str | Mapping[str, Any]) -> Strategy:

@@ -26,7 +26,7 @@ from crossflow.errors import StrategyError
 from crossflow.parallel.stages import assign_stages
 from crossflow.parallel.strategy import Strategy
 from crossflow.program import Kernel, Pass, Product, Program, ProgramBuilder
-from crossflow.program.program import Collective
+from crossflow.program.collectives import Collective
 from crossflow.workload import Gemm, Graph, Layer, Node, Operation, operations
 
 

@@ -1,7 +1,7 @@
 """Programs: what every class of ranks computes and sends in a step, in order."""
 
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.file import read_program, write_program
+from crossflow.program.file import is_program, read_program, write_program
 from crossflow.program.program import Attention, Kernel, Message, Op, Pass, Product, Program, Tensor
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Program",
     "ProgramBuilder",
     "Tensor",
+    "is_program",
     "read_program",
     "write_program",
 ]

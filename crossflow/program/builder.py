@@ -6,7 +6,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crossflow.program.program import COMPUTE, NETWORK, Collective, Kernel, Message, Number, Op, Program, Tensor
+from crossflow.program.collectives import Collective
+from crossflow.program.program import COMPUTE, NETWORK, Kernel, Message, Number, Op, Program, Tensor
 
 
 @dataclass(kw_only=True)

@@ -6,6 +6,7 @@ Sizes are bytes, as numbers or as text with a unit (``8.4 MB``); all else is cou
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -16,9 +17,10 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, P
 from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
-from crossflow.program.program import COMPUTE, HOST, NETWORK, Attention, Collective, Kernel, Message, Op, Pass, Product, Program, Tensor
+from crossflow.formats import DTYPE_BYTES
+from crossflow.program.collectives import Collective
+from crossflow.program.program import COMPUTE, HOST, NETWORK, Attention, Kernel, Message, Op, Pass, Product, Program, Tensor
 from crossflow.units import parse
-from crossflow.workload.formats import DTYPE_BYTES
 
 VERSION = 1
 
@@ -34,10 +36,10 @@ Places = tuple[NonNegativeInt, ...]
 class ProductRow(FileModel):
     """A matrix product C[m, n] = A[m, k] B[k, n]."""
 
-    kind: Literal["product"]
-    m: NonNegativeFloat
-    n: NonNegativeFloat
-    k: NonNegativeFloat
+    kind: Literal["product"] = Field(description="what the row is")
+    m: NonNegativeFloat = Field(description="rows of A and C")
+    n: NonNegativeFloat = Field(description="columns of B and C")
+    k: NonNegativeFloat = Field(description="columns of A, rows of B")
     batch: NonNegativeFloat = Field(1.0, description="equal products in one launch")
     adds: bool = Field(False, description="whether C is read, added to and written")
     wide: bool = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
@@ -46,7 +48,7 @@ class ProductRow(FileModel):
 class PassRow(FileModel):
     """Work that passes over data once."""
 
-    kind: Literal["pass"]
+    kind: Literal["pass"] = Field(description="what the row is")
     moved: Bytes = Field(description="bytes read and written, all passes over memory counted")
     flops: NonNegativeFloat = Field(0.0, description="operations")
     launches: NonNegativeFloat = Field(1.0, description="kernels that it takes")
@@ -55,21 +57,21 @@ class PassRow(FileModel):
 class AttentionRow(FileModel):
     """Fused attention, forward or backward."""
 
-    kind: Literal["attention"]
-    samples: NonNegativeFloat
-    heads: NonNegativeFloat
+    kind: Literal["attention"] = Field(description="what the row is")
+    samples: NonNegativeFloat = Field(description="samples of the batch")
+    heads: NonNegativeFloat = Field(description="heads of queries")
     length: NonNegativeFloat = Field(description="queries of a head and sample")
     seen: NonNegativeFloat = Field(description="keys that a query sees at most")
     width: NonNegativeFloat = Field(description="elements of a head")
     kv_heads: NonNegativeFloat | None = Field(None, description="heads of keys and values; as many as of queries where absent")
     causal: bool = Field(True, description="whether a query sees only the keys before it")
-    backward: bool = False
+    backward: bool = Field(False, description="whether it computes gradients, with five products instead of two")
 
 
 class MessageRow(FileModel):
     """A collective or a transfer."""
 
-    collective: Collective
+    collective: Collective = Field(description="what is sent")
     size: Bytes = Field(description="whole buffer per rank: the full result of an all_gather, the full input otherwise")
     axes: tuple[str, ...] = Field(min_length=1, description="axes of the mesh whose devices take part")
 
@@ -77,10 +79,10 @@ class MessageRow(FileModel):
 class OpRow(FileModel):
     """One operation: kernels, or one message."""
 
-    name: str
+    name: str = Field(description="for people, in timelines")
     rank: NonNegativeInt = Field(0, description="class of ranks that runs it, along the axis `stages`")
-    layer: str = ""
-    phase: str = ""
+    layer: str = Field("", description="layer that it belongs to, for people")
+    phase: str = Field("", description="forward, backward, update or any other word; a program with a backward phase trains")
     stream: str = Field("", description="in-order stream that it occupies; compute for kernels and network for a message where absent")
     kernels: Places = Field((), description="rows of `kernels`, run one after the other")
     message: NonNegativeInt | None = Field(None, description="row of `messages`")
@@ -92,8 +94,8 @@ class TensorRow(FileModel):
     """Memory of a device of one class of ranks."""
 
     kind: str = Field(description="weights, gradients, optimizer, activations, buffers ...")
-    size: Bytes
-    rank: NonNegativeInt = 0
+    size: Bytes = Field(description="bytes on one device")
+    rank: NonNegativeInt = Field(0, description="class of ranks that holds it")
     made: NonNegativeInt | None = Field(None, description="operation that makes it; there from the beginning where absent")
     last: NonNegativeInt | None = Field(None, description="last operation that needs it; there to the end where absent")
 
@@ -101,19 +103,23 @@ class TensorRow(FileModel):
 class ProgramFile(FileModel):
     """A program of version 1."""
 
-    kind: Literal["program"]
-    version: Literal[1]
-    name: str = "program"
+    kind: Literal["program"] = Field(description="what the file is")
+    version: Literal[1] = Field(description="of the format")
+    name: str = Field("program", description="for reports")
     dtype: str = Field(description="data type of the products")
     mesh: Mapping[str, PositiveInt] = Field({}, description="sizes of the axes of the device mesh by name, nearest neighbours first")
     stages: str = Field("", description="axis along which ranks run different programs; none where all run the same")
     samples: PositiveInt = Field(1, description="samples of a step over all devices")
     tokens: NonNegativeInt = Field(0, description="tokens of a sample; 0 where the word has no meaning")
     parameters: NonNegativeFloat = Field(0.0, description="parameters of the whole model")
-    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow, Field(discriminator="kind")], ...] = ()
-    messages: tuple[MessageRow, ...] = ()
-    ops: tuple[OpRow, ...] = Field(min_length=1)
-    tensors: tuple[TensorRow, ...] = ()
+    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow, Field(discriminator="kind")], ...] = Field(
+        (), description="distinct kernels, which operations name by their place"
+    )
+    messages: tuple[MessageRow, ...] = Field((), description="distinct collectives and transfers, which operations name by their place")
+    ops: tuple[OpRow, ...] = Field(
+        min_length=1, description="operations in an order that respects what each waits for and the order of each stream"
+    )
+    tensors: tuple[TensorRow, ...] = Field((), description="what devices hold, between the operations that need it")
 
 
 KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention}
@@ -157,17 +163,33 @@ def read_program(path: str | Path) -> Program:
     SpecError
         With every problem of the file, each with its place.
     """
-    import orjson
-
     source = Path(path)
     try:
-        raw = source.read_bytes()
-        data = orjson.loads(gzip.decompress(raw) if source.suffix == ".gz" else raw)
+        data = _data(source)
     except OSError as error:
         raise SpecError([Problem(file=str(source), message=f"cannot be read: {error.strerror or error}")]) from None
-    except (EOFError, ValueError) as error:
+    except (EOFError, ValueError, zlib.error) as error:
         raise SpecError([Problem(file=str(source), message=f"expected a program in JSON, {error}")]) from None
     return program_of(data, str(source))
+
+
+def is_program(path: str | Path) -> bool:
+    """Whether a file calls itself a program; a compressed one can be nothing else."""
+    source = Path(path)
+    if source.suffix == ".gz":
+        return True
+    try:
+        data = _data(source)
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, Mapping) and data.get("kind") == "program"
+
+
+def _data(source: Path) -> Any:
+    import orjson
+
+    raw = source.read_bytes()
+    return orjson.loads(gzip.decompress(raw) if source.suffix == ".gz" else raw)
 
 
 def program_of(data: Any, file: str = "program") -> Program:

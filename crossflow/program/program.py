@@ -10,13 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from crossflow.arrays import Array
-from crossflow.workload.formats import DTYPE_BYTES
+from crossflow.formats import DTYPE_BYTES
+from crossflow.program.collectives import Collective, ring_volume
 
 Number = float | Array  # one value, or one for each design point, shape (n,)
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
 
 
@@ -240,12 +239,6 @@ class Program:
             message = self.messages[op.message]
             size = float(message.size)
             for axis in message.axes:
-                volumes[axis] += sent_share(message.collective, sizes[axis]) * size
+                volumes[axis] += ring_volume(message.collective, sizes[axis]) * size
                 size /= sizes[axis]
         return volumes
-
-
-def sent_share(collective: str, ranks: int) -> float:
-    """Bytes that a rank sends per byte of its buffer in a ring or in pairwise exchange. [1]"""
-    share = 1.0 if collective == "send_recv" else (ranks - 1) / ranks
-    return 2.0 * share if collective == "all_reduce" else share

@@ -15,7 +15,7 @@ from crossflow.arrays import Array
 from crossflow.parallel.hierarchy import Hierarchies, Kind
 from crossflow.parallel.kernels import Kernels, Phase, Product, Scores
 from crossflow.parallel.layout import Group
-from crossflow.program.program import Collective
+from crossflow.program.collectives import Collective
 from crossflow.software import SoftwareStack
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part

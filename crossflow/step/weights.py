@@ -12,7 +12,7 @@ from crossflow.arrays import Array
 from crossflow.cost.parts import sent_bytes
 from crossflow.parallel.blocks import type_of, units
 from crossflow.parallel.layout import Group, Layout, Spread
-from crossflow.program.program import Collective
+from crossflow.program.collectives import Collective
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import parameters, weight_sizes
 from crossflow.workload.job import Job

@@ -118,7 +118,7 @@ def _entry(path: str, given: Any, document: Document, scenario: Scenario, option
     if path == "placement" and given == "all":
         if not isinstance(scenario.strategy, Strategy):
             raise CrossflowError(f"{with_article(scenario.workload.model)} lies as its strategy says; vary strategy instead")
-        return Options(path=path, values=tuple(list(order) for order in itertools.permutations(AXES)))
+        return Options(path=path, values=tuple(list(order) for order in itertools.permutations(_axes(scenario.strategy))))
     if isinstance(given, list) and given:
         return _options(path, tuple(given), {}, scenario)
     if isinstance(given, Mapping) and "values" in given:
@@ -128,6 +128,11 @@ def _entry(path: str, given: Any, document: Document, scenario: Scenario, option
         return _range(path, files.validate_at(RangeEntry, document, "space", path), document, scenario)
     words = {"strategy": ", or 'legal' for all that fit", "placement": ", or 'all' for every order of the axes"}.get(path, "")
     raise CrossflowError(f"expected a list of values, {{values: ..., when: ...}} or {{from: ..., to: ...}}{words}; got {given!r}")
+
+
+def _axes(strategy: Strategy) -> tuple[str, ...]:
+    """Axes that can be laid out: a program's own, or those that strategies of graphs can have, which a study may vary too."""
+    return tuple(axis.name for axis in strategy.axes if axis.role == "given") or AXES
 
 
 def _shares(path: str, given: Any, document: Document, scenario: Scenario) -> Shares:

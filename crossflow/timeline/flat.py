@@ -20,6 +20,7 @@ class Run:
     name : what runs; of a collective, its name.
     start, end : [s]
     after : runs that it waited for.
+    beside : whether it runs on a stream of its own beside kernels, as the host's calls of a program do.
     """
 
     device: int
@@ -28,11 +29,12 @@ class Run:
     start: float
     end: float
     after: tuple[int, ...] = ()
+    beside: bool = False
 
     @property
     def works(self) -> bool:
         """Whether it occupies the device, and is not a collective that may run beside."""
-        return self.stream in (COMPUTE, HOST)
+        return self.stream in (COMPUTE, HOST) and not self.beside
 
 
 def timeline_of(

@@ -17,11 +17,11 @@ import numpy as np
 from crossflow import files
 from crossflow.architecture import Architecture, DatasheetSystem, FabricKind, FabricParameters, architecture, resolve
 from crossflow.arrays import Array
-from crossflow.cost.collectives import COLLECTIVES
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.roofline import product_costs
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.files import Document
+from crossflow.program.collectives import COLLECTIVES
 from crossflow.units import parse
 from crossflow.validation.report import Table, count_skipped
 from crossflow.workload import DTYPE_BYTES, Gemm

@@ -1,6 +1,6 @@
 """Models as graphs of kernels."""
 
-from crossflow.workload.formats import DTYPE_BYTES
+from crossflow.formats import DTYPE_BYTES
 from crossflow.workload.graph import Gemm, Graph, Layer, Node, Operation, Stream
 
 __all__ = ["DTYPE_BYTES", "Gemm", "Graph", "Layer", "Node", "Operation", "Stream"]

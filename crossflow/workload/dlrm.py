@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from crossflow.workload.formats import DTYPE_BYTES
+from crossflow.formats import DTYPE_BYTES
 from crossflow.workload.transformer import Part, Routing
 
 # The layers that fine-tuning may freeze and that reports name; `top` is experts where the model has some.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from crossflow.workload.formats import DTYPE_BYTES
+from crossflow.formats import DTYPE_BYTES
 
 Phase = Literal["forward", "backward", "update"]
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.workload.formats import DTYPE_BYTES
+from crossflow.formats import DTYPE_BYTES
 from crossflow.workload.spec import Frozen
 from crossflow.workload.transformer import Attention, Layer, LayerType, Transformer
 

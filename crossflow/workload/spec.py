@@ -14,9 +14,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, Pos
 from crossflow.arrays import points
 from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
+from crossflow.formats import FORMATS
+from crossflow.program import Program, read_program
 from crossflow.units import Information
 from crossflow.workload.dlrm import DLRM_LAYERS, Dlrm, Encoder, Linear, Tables, interaction_width, linears
-from crossflow.workload.formats import FORMATS
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.lstm import lstm
@@ -807,4 +808,24 @@ def _dlrm(spec: DlrmSpec) -> Dlrm:
     )
 
 
-MODELS: dict[str, Any] = {"lstm": LstmSpec, "gemm": GemmSpec, "transformer": TransformerSpec, "dlrm": DlrmSpec}
+class ProgramSpec(FileModel):
+    """A program in a file: operations, memory and the mesh of devices as an importer, or a person, wrote them."""
+
+    model: Literal["program"]
+    title: str = ""
+    file: str = Field(description="program of version 1, in JSON or compressed JSON; from the scenario's folder")
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """What the file holds; SpecError with every problem of it."""
+        return read_program(self.file)
+
+    @property
+    def dtype(self) -> str:
+        """Data type of its products."""
+        return self.program.dtype
+
+
+MODELS: dict[str, Any] = {
+    "lstm": LstmSpec, "gemm": GemmSpec, "transformer": TransformerSpec, "dlrm": DlrmSpec, "program": ProgramSpec,
+}  # fmt: skip

@@ -37,6 +37,7 @@ from crossflow.architecture import execution, host, network, operation, template
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.timelines import simulate
 from crossflow.parallel import hierarchy, layer_types, plan, schedules
+from crossflow.program import file as programs
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
 from crossflow.step import uneven
@@ -187,6 +188,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`experts` of a transformer", workloads.ExpertsSpec, None),
         ("`encoder` of a transformer", workloads.EncoderSpec, None),
         ("`image` of a transformer", workloads.ImageSpec, None),
+        ("Workloads: `model: program`", workloads.ProgramSpec, None),
         ("Workloads: `model: dlrm`", workloads.DlrmSpec, None),
         ("`tables` of a dlrm", workloads.TablesSpec, None),
         ("`bottom`, `top` of a dlrm", workloads.MlpSpec, None),
@@ -204,6 +206,15 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Schedules, uneven worlds, profiles", (
         ("Pipeline schedules: `kind: schedule`", schedules.ScheduleFile, None),
         ("Uneven worlds: `kind: uneven`", uneven.Uneven, None),
+    )),
+    ("Programs", (
+        ("Top level: `kind: program`", programs.ProgramFile, None),
+        ("Matrix products: `kernels[i]` of `kind: product`", programs.ProductRow, None),
+        ("Passes over memory: `kernels[i]` of `kind: pass`", programs.PassRow, None),
+        ("Fused attention: `kernels[i]` of `kind: attention`", programs.AttentionRow, None),
+        ("Collectives and transfers: `messages[i]`", programs.MessageRow, None),
+        ("Operations: `ops[i]`", programs.OpRow, None),
+        ("Memory: `tensors[i]`", programs.TensorRow, None),
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),

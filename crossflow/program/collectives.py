@@ -1,0 +1,25 @@
+"""Collectives and transfers: their names, and what a rank sends.
+
+References
+----------
+.. [1] Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in MPICH. IJHPCA 19(1), 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+# send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "sendrecv"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+
+
+def ring_volume(collective: str, ranks: int) -> float:
+    """Bytes that a rank sends per byte of its buffer in a ring or in pairwise exchange [1]_. [1]"""
+    share = (ranks - 1) / ranks
+    volumes: Mapping[str, float] = {
+        "all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share,
+        "broadcast": 1.0, "send_recv": 1.0, "sendrecv": 1.0,
+    }  # fmt: skip
+    return volumes[collective]

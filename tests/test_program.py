@@ -1,0 +1,257 @@
+"""Programs: written by hand or by builders, saved, read back, and the workload of a scenario."""
+
+import gzip
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from crossflow import evaluate, from_dict, load, predict, simulate
+from crossflow.cli.show import look_up
+from crossflow.errors import CrossflowError, SpecError, StrategyError
+from crossflow.evaluation import placed
+from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_program, write_program
+from crossflow.program.file import document_of, program_of
+from crossflow.sensitivity import explain
+from crossflow.strategies import every_strategy
+
+MLP = {"tp": 2, "dp": 4}
+
+
+def mlp(**changes):
+    """A layer of a transformer's MLP in training, by hand: forward, backward, two collectives, one of them behind computing."""
+    built = ProgramBuilder(name="mlp", dtype="bf16", axes=changes.pop("axes", MLP))
+    up = built.compute("up", Product(m=4096, n=8192, k=4096), phase="forward")
+    down = built.compute("down", Product(m=4096, n=4096, k=8192), Pass(moved=1e8, flops=1e8), phase="forward", after=[up])
+    summed = built.send("all_reduce", 3.4e7, ["tp"], phase="forward", after=[down])
+    first = built.compute("down.back", Product(m=4096, n=8192, k=4096), phase="backward", after=[summed])
+    built.send("all_reduce", 6.7e7, ["dp"], name="gradients", phase="backward", after=[first])
+    built.compute("up.back", Product(m=4096, n=4096, k=8192), phase="backward", after=[first])
+    built.hold("weights", 1.3e8)
+    built.hold("activations", 6.7e7, made=up, last=first)
+    return replace(built.build(samples=16, tokens=2048, parameters=6.7e7), **changes)
+
+
+def scenario_of(program, folder, system=None, **more):
+    path = write_program(program, folder / "step.program.json")
+    return from_dict({"system": system or {"template": "dgx-h100", "nodes": 1}, "workload": str(path), **more})
+
+
+@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+def test_file_round_trip(tmp_path, name):
+    program = mlp()
+    read = read_program(write_program(program, tmp_path / name))
+    assert document_of(read) == document_of(program)
+    assert read.ops == program.ops
+    assert read.kernels == program.kernels
+    assert (tmp_path / name).read_bytes()[:2] == (b"\x1f\x8b" if name.endswith("gz") else b"{\n")
+
+
+def test_a_scenario_names_its_program(tmp_path):
+    """By a path from its own folder, short or long, plain or compressed: one prediction, with the program's samples and tokens."""
+    write_program(mlp(), tmp_path / "mlp.json")
+    write_program(mlp(), tmp_path / "mlp.json.gz")
+    steps = []
+    for written in ("mlp.json", "{model: mlp.json.gz}", "{model: program, file: mlp.json}"):
+        path = tmp_path / "scenario.yaml"
+        path.write_text(f"system: {{template: dgx-h100, nodes: 1}}\nworkload: {written}\nrun: {{tokens: 3.2768e9}}\n")
+        scenario = load(path)
+        assert (scenario.workload_batch, scenario.tokens_per_sample, str(scenario.strategy)) == (16, 2048, "tp2-dp4")
+        prediction = predict(scenario)
+        steps.append(prediction.step_time)
+        assert prediction.run["time_s"] == pytest.approx(1e5 * prediction.step_time)
+    assert steps[0] > 0
+    assert steps == [steps[0]] * 3
+
+
+def test_prediction_explanation_and_timeline_agree(tmp_path):
+    scenario = scenario_of(mlp(), tmp_path)
+    prediction, timeline = predict(scenario), simulate(scenario)
+    assert timeline.total == prediction.step_time
+    assert {"up", "down", "up.back"} <= set(timeline.names)
+    score = prediction.score
+    assert sum(part[0] for part in score.breakdown.values()) == pytest.approx(score.step_time[0])
+    assert 0 < score.breakdown["exposed_communication"][0] < sum(value[0] for value in score.communication.values())
+    assert score.memory["weights"][0] == 1.3e8
+    report = explain(scenario)
+    assert max(effect.gain for effect in report.effects if effect.gain is not None) > 0
+
+
+def test_what_must_matter_matters(tmp_path):
+    """Links, clocks, sizes, phases and data types each move the step; so does the order in which operations stand."""
+    base = predict(scenario_of(mlp(), tmp_path)).step_time
+    slower = {"template": "dgx-h100", "nodes": 1, "network": {"intra": {"bandwidth": "100 GB/s"}}}
+    assert predict(scenario_of(mlp(), tmp_path, slower)).step_time > 1.2 * base
+    narrow = predict(scenario_of(mlp(dtype="fp8"), tmp_path)).step_time
+    assert narrow < 0.9 * base
+    blocking = mlp()
+    *front, back = blocking.ops
+    assert predict(scenario_of(replace(blocking, ops=(*front, replace(back, after=(4,)))), tmp_path)).step_time > base
+    by_hand = predict(scenario_of(mlp(), tmp_path, software="megatron-core")).step_time
+    assert by_hand > base, "products of training steps lose what the software's lose"
+    forward = mlp()
+    forward = replace(forward, ops=tuple(replace(op, phase="forward") for op in forward.ops))
+    assert predict(scenario_of(forward, tmp_path, software="megatron-core")).step_time < by_hand
+
+
+@pytest.mark.parametrize("system", [{"template": "pathfinder"}, {"template": "a100-80gb"}, {"template": "h100-sxm"}])
+def test_one_law(tmp_path, system):
+    """The same product costs the same from the builder of graphs and from a program by hand, whatever the device."""
+    m, n, k = 4096, 3072, 2048
+    graph = from_dict({"system": system, "workload": {"model": "gemm", "m": m, "n": n, "k": k, "dtype": "bf16"}})
+    built = ProgramBuilder(dtype="bf16")
+    built.compute("product", Product(m=m, n=n, k=k))
+    ours, theirs = predict(scenario_of(built.build(), tmp_path, system)).score, predict(graph).score
+    assert ours.step_time == pytest.approx(theirs.step_time, rel=1e-9)
+    assert ours.energy == pytest.approx(theirs.energy, rel=1e-9)
+    assert ours.bound_by == theirs.bound_by
+
+
+def test_a_graph_is_the_same_through_a_file(tmp_path):
+    """Pipeline, collectives and memory of an LSTM come out of its program's file as they come out of its builder."""
+    system = {"template": "pathfinder", "devices": 16}
+    workload = {"model": "lstm", "hidden": 4096, "vocabulary": 16000, "sequence": 4, "global_batch": 64}
+    graph = from_dict({"system": system, "workload": workload, "strategy": "RC-2-2-d2-p2"})
+    read = scenario_of(graph.program(), tmp_path, system)
+    ours, theirs = predict(read), predict(graph)
+    assert ours.step_time == pytest.approx(theirs.step_time, rel=1e-12)
+    assert ours.score.energy == pytest.approx(theirs.score.energy, rel=1e-12)
+    for kind, held in theirs.score.memory.items():
+        assert ours.score.memory[kind] == pytest.approx(held)
+    assert simulate(read).total == pytest.approx(simulate(graph).total, rel=1e-12)
+
+
+def test_budgets_vary_in_one_batch(tmp_path):
+    scenario = scenario_of(mlp(), tmp_path, {"template": "pathfinder", "devices": 8})
+    watts = np.array([150.0, 300.0, 600.0])
+    together = evaluate(scenario, {"system.budgets.power": watts})
+    alone = [predict(scenario_of(mlp(), tmp_path, {"template": "pathfinder", "devices": 8, "budgets": {"power": f"{w} W"}})) for w in watts]
+    assert together.step_time == pytest.approx([one.step_time for one in alone], rel=1e-12)
+    assert np.all(np.diff(together.step_time) < 0)
+
+
+def test_lower_bound_is_below(tmp_path):
+    scenario = scenario_of(mlp(), tmp_path)
+    assert evaluate(scenario, least=True).step_time[0] < evaluate(scenario).step_time[0]
+
+
+def test_memory_is_what_lives_at_once():
+    """Two buffers that follow each other count once; with weights on top, at the fullest moment."""
+    built = ProgramBuilder()
+    ops = [built.compute(str(i), Product(m=8, n=8, k=8)) for i in range(4)]
+    built.hold("weights", 100.0)
+    built.hold("buffers", 30.0, made=ops[0], last=ops[1])
+    built.hold("buffers", 50.0, made=ops[2], last=ops[3])
+    assert built.build().memory == ({"weights": 100.0, "buffers": 50.0},)
+    built.hold("buffers", 30.0, made=ops[1], last=ops[2])
+    assert built.build().memory == ({"weights": 100.0, "buffers": 80.0},)
+
+
+def test_host_calls_fill_a_stream_of_their_own(tmp_path):
+    """A host that is slower than its kernels sets the pace, and is drawn beside them."""
+    built = ProgramBuilder(dtype="bf16")
+    data = document_of(mlp(axes={}, messages=()))
+    data["ops"] = [{"name": "launch", "calls": 2000}, {"name": "kernel", "kernels": [0], "after": [0]}]
+    data["tensors"], data["messages"] = [], []
+    built = program_of(data)
+    scenario = scenario_of(built, tmp_path, {"template": "h100-sxm"}, software="megatron-core")
+    score = predict(scenario).score
+    per_call = scenario.stack.host.kernel
+    assert score.breakdown["other"][0] == pytest.approx(2000 * float(np.squeeze(per_call)), rel=0.01)
+    assert simulate(scenario).total == score.step_time[0]
+
+
+def broken(change):
+    data = document_of(mlp())
+    change(data)
+    return data
+
+
+BROKEN = [
+    (lambda data: data.update(version=2), "version: expected"),
+    (lambda data: data.update(dtype="bf61"), "dtype: expected one of"),
+    (lambda data: data.update(meshes={}), "unknown key 'meshes'"),
+    (lambda data: data["kernels"][0].pop("m"), "kernels[0]"),
+    (lambda data: data["kernels"][0].update(kind="conv"), "kernels[0]"),
+    (lambda data: data["kernels"][0].update(m=-1), "kernels[0]"),
+    (lambda data: data["ops"][0].update(kernels=[99]), "ops[0].kernels: expected a number from 0 to"),
+    (lambda data: data["ops"][1].update(after=[1]), "ops[1].after: operation 1 does not stand before it"),
+    (lambda data: data["ops"][0].update(rank=1), "ops[0].rank: expected a number from 0 to 0"),
+    (lambda data: data["ops"][2].update(kernels=[0]), "kernels or sends a message, not both"),
+    (lambda data: data["messages"][0].update(axes=["pt"]), "'pt' is not an axis of the mesh; axes: tp, dp"),
+    (lambda data: data["messages"][0].update(collective="allreduce"), "messages[0].collective"),
+    (lambda data: data["messages"][0].update(size="8 parsec"), "messages[0].size"),
+    (lambda data: data["tensors"][1].update(last=99), "tensors[1].last: expected a number from 0 to 5"),
+    (lambda data: data.update(ops=[]), "ops"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), BROKEN)
+def test_a_broken_file_names_the_place(tmp_path, change, said):
+    path = tmp_path / "step.program.json"
+    path.write_text(json.dumps(broken(change)))
+    with pytest.raises(SpecError, match=re.escape(said)) as caught:
+        from_dict({"system": {"template": "dgx-h100", "nodes": 1}, "workload": str(path)})
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].file == str(path)
+
+
+def test_files_that_are_no_programs(tmp_path):
+    cut = tmp_path / "cut.json.gz"
+    cut.write_bytes(gzip.compress(json.dumps(document_of(mlp())).encode())[:-20])
+    with pytest.raises(SpecError, match=r"cut\.json\.gz: expected a program in JSON"):
+        read_program(cut)
+    with pytest.raises(SpecError, match=r"none\.json: cannot be read: No such file"):
+        read_program(tmp_path / "none.json")
+
+
+def test_what_a_program_says_itself_is_refused_elsewhere(tmp_path):
+    with pytest.raises(SpecError, match="a program says by itself how it is divided; leave strategy out"):
+        scenario_of(mlp(), tmp_path, strategy="d8")
+    with pytest.raises(StrategyError, match="needs 8 devices"):
+        scenario_of(mlp(), tmp_path, {"template": "dgx-h100", "nodes": 2})
+    path = write_program(mlp(), tmp_path / "mlp.json")
+    with pytest.raises(SpecError, match="unknown key 'dtype'"):
+        from_dict({"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": str(path), "dtype": "fp8"}})
+    with pytest.raises(SpecError, match="measured events are of transformers"):
+        scenario_of(mlp(), tmp_path, profile="times.csv")
+    with pytest.raises(StrategyError, match="a program says by itself"):
+        every_strategy(scenario_of(mlp(), tmp_path).workload, (8, 1))
+    aside = mlp()
+    aside = replace(aside, ops=(*aside.ops[:-1], replace(aside.ops[-1], stream="second")))
+    with pytest.raises(CrossflowError, match="kernels on stream second run beside others and have no timeline"):
+        simulate(scenario_of(aside, tmp_path))
+
+
+def test_placement_is_searched_or_given(tmp_path):
+    """The axis that sends most lies closest; an order that is given is kept."""
+    built = ProgramBuilder(dtype="bf16", axes={"near": 2, "far": 8})
+    one = built.compute("product", Product(m=4096, n=4096, k=4096))
+    built.send("all_reduce", 1e9, ["far"], after=[one])
+    scenario = scenario_of(built.build(), tmp_path, {"template": "dgx-h100", "nodes": 2})
+    assert placed(scenario, scenario.program(), scenario.architecture).order[0] == "far"
+    given = scenario_of(built.build(), tmp_path, {"template": "dgx-h100", "nodes": 2}, placement=["near", "far"])
+    assert predict(given).step_time > 1.5 * predict(scenario).step_time
+
+
+def test_attention_of_a_program(tmp_path):
+    """A causal half, twice the samples, five products backward instead of two."""
+
+    def step(**changes):
+        built = ProgramBuilder(dtype="bf16")
+        sizes = {"samples": 2, "heads": 32, "length": 4096, "seen": 4096, "width": 128, "causal": False} | changes
+        built.compute("attention", Attention(**sizes))
+        return predict(scenario_of(built.build(), tmp_path, {"template": "h100-sxm"})).score
+
+    whole = step()
+    assert step(causal=True).flops == pytest.approx(whole.flops / 2, rel=1e-3)
+    assert step(samples=4).flops == pytest.approx(2 * whole.flops)
+    assert step(backward=True).flops == pytest.approx(2.5 * whole.flops)
+    assert step(backward=True).step_time > 2 * whole.step_time
+
+
+def test_show_counts_what_a_program_holds(tmp_path):
+    sheet = look_up(str(write_program(mlp(), tmp_path / "mlp.json.gz")))
+    assert (sheet.kind, sheet.settings["ops"], sheet.settings["mesh"]) == ("program", 6, MLP)
