@@ -88,3 +88,22 @@ def test_the_level_that_binds_a_transformer_has_its_name(path):
     score = crossflow.evaluate(crossflow.from_dict(given))
     assert {"registers", "l1", "l2", "memory"} <= set(score.bound)
     assert score.bound["l2"][0] > 0.05
+
+
+LAYERED = [
+    {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "llama2-7b", "global_batch": 64}, "strategy": "tp4-pp2-dp2-z1"},
+    {"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": "llama2-7b", "task": "decode", "output": 64}, "strategy": "tp8"},
+    {"system": {"template": "zionex", "nodes": 2}, "workload": "dlrm-a", "strategy": {"dense": "ddp", "embedding": "mp"}},
+    {"system": {"template": "pathfinder", "devices": 8}, "workload": {"model": "llama2-7b", "global_batch": 8}, "strategy": "tp8"},
+]
+
+
+@pytest.mark.parametrize("data", LAYERED)
+def test_lower_bounds_of_layered_models(data):
+    """With its kernels at their lower bound, a step takes less time and no more energy, and sends and computes as much."""
+    scenario = crossflow.from_dict(data)
+    bound, whole = crossflow.evaluate(scenario, least=True), crossflow.evaluate(scenario)
+    assert 0.2 < bound.step_time[0] / whole.step_time[0] < 1.0
+    assert bound.energy[0] <= whole.energy[0] * (1 + 1e-12)
+    assert bound.flops == pytest.approx(whole.flops)
+    assert sum(bound.communication.values())[0] == pytest.approx(sum(whole.communication.values())[0])

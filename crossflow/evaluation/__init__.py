@@ -47,9 +47,8 @@ def evaluate(
     points : for each path (as in ``--set``) its value at every point, all of one length: quantities as text with unit
         or as SI floats, names, whole numbers, strategies. None for the scenario itself.
     least : take the lower bound of every kernel (its operations at peak, its compulsory traffic) for its time and
-        energy: step time and energy are then lower bounds, which take a third of the time (not with several kernels at
-        once on a device, where less work may end later).
-
+        energy: step time and energy are then lower bounds (not with several kernels at once on a device, where less work may end
+        later). Those of graphs take a third of the time; of layered models, kernels are a small part of the work.
     fitting : time only transformers that fit in memory, where strategies alone vary; the step of one that does not is endless then.
     columns : columns that are asked for, all where absent. Those of a decode step that take the reading of its prompts (`ttft_s` and
         what follows from it) cost more than the step itself, and are left out where nobody asks for one of them.
@@ -120,10 +119,11 @@ def _batch(
             device,
             n,
             plans,  # type: ignore[arg-type]
+            least=least,
             fitting=fitting,
         )
     elif isinstance(scenario.workload, DlrmSpec):
-        score = dlrm_score(scenario, system, device, n, plans)  # type: ignore[arg-type]
+        score = dlrm_score(scenario, system, device, n, plans, least=least)  # type: ignore[arg-type]
     else:
         score = program_score(scenario, system, device, n, least=least)
     reading = None

@@ -63,7 +63,9 @@ def plans_of(scenario: Scenario, given: Sequence[Any]) -> list[Plan] | list[Hier
     return plans
 
 
-def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, chosen: Sequence[Hierarchy] | None) -> Score:
+def dlrm_score(
+    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, chosen: Sequence[Hierarchy] | None, *, least: bool = False
+) -> Score:
     """Score of n points of a recommendation model: its own strategy, or one a point."""
     workload, strategy = scenario.workload, scenario.strategy
     assert isinstance(workload, DlrmSpec)  # the caller has looked
@@ -74,7 +76,7 @@ def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: 
         problem = hierarchy_problem(hierarchy, workload.dlrm(), workload.global_batch, node, nodes)
         if problem is not None:
             raise StrategyError(f"strategy {hierarchy}: {problem}")
-    runs_on = replace(machine(scenario, device, system), node=node)
+    runs_on = replace(machine(scenario, device, system), node=node, least=least)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
     devices, parameters = np.full(n, float(scenario.devices)), workload.dlrm().parameters
@@ -82,11 +84,19 @@ def dlrm_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: 
 
 
 def transformer_score(
-    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, plans: Sequence[Plan] | None, *, fitting: bool
+    scenario: Scenario,
+    system: SystemSpec,
+    device: Architecture,
+    n: int,
+    plans: Sequence[Plan] | None,
+    *,
+    least: bool = False,
+    fitting: bool = False,
 ) -> Score:
     """Score of n points of a transformer: its own plan, or one a point; with `fitting` those that do not fit are not timed."""
     job, batch = scenario.job(), scenario.workload_batch
     runs_on = machine(scenario, device, system)
+    runs_on = replace(runs_on, least=True) if least else runs_on
     if plans is None:
         layout, task, held = _repeated(scenario, runs_on.node, n)
         if device is not scenario.architecture or system is not scenario.system:

@@ -18,6 +18,7 @@ from crossflow.points import groups, variant
 from crossflow.scenario import Scenario, check_strategy, divides
 from crossflow.score import Score, absent
 from crossflow.search.space import Designs, Space, picked
+from crossflow.workload.spec import ProgramSpec
 
 ILLEGAL = 1e6  # violation of a design that makes no scenario
 UNBUILT = 1e3  # violation of one that cannot be built
@@ -183,6 +184,11 @@ class Problem:
         return np.asarray(np.minimum((share * logarithms).sum(axis=0) + PENALTY * outcome.violation, ENDLESS))
 
     @property
+    def _of_kernels(self) -> bool:
+        """Whether pricing kernels is most of the work; of layered models it is little, and their step itself is the closest bound."""
+        return self.scenario.stack is None or isinstance(self.scenario.workload, ProgramSpec)
+
+    @property
     def _several_kernels(self) -> bool:
         """Whether a device may run several kernels at once, which less work does not always make faster."""
         return self.scenario.kernels_per_device > 1 or "kernels_per_device" in self.space.paths
@@ -190,7 +196,7 @@ class Problem:
     def bound(self, designs: Designs) -> Array | None:
         """Losses that no design with the same options and ranges can go below, shape (objectives, n); None where none is known.
 
-        Every share is given the whole of its budget, and every kernel takes its lower bound: time and energy cannot be
+        Every share is given the whole of its budget, and every kernel of a graph takes its lower bound: time and energy cannot be
         less. Infinite where the model cannot fit in memory or has too few parameters, or the options make no scenario.
         """
         bounded = {"step_time_s"} if self.space.shares else {"step_time_s", "energy_j"}
@@ -202,7 +208,7 @@ class Problem:
         for index, points in self.space.points(generous):
             for members, reason in self._legal(points, index):
                 if reason is None:
-                    score = evaluate(self.scenario, picked(points, members) or None, least=True)
+                    score = evaluate(self.scenario, picked(points, members) or None, least=self._of_kernels)
                     values = np.array([getattr(score, objective.name.rsplit("_", 1)[0]) for objective in self.objectives])
                     hopeless = self.fits & (score.memory_needed > score.memory_capacity)
                     for constraint in self.constraints:

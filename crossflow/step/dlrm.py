@@ -163,7 +163,7 @@ class _Step:
         self.wires = machine.wires
         builder = Builder(job=job, plans=plans, stack=machine.stack).build()
         self.units = builder.units
-        self.times = part_times(builder.kernels(), job, machine.architecture, machine.stack)
+        self.times = part_times(builder.kernels(), job, machine.architecture, machine.stack, least=machine.least)
         self.embedding = embedding(job, plans, machine, self.wires)
         self.sent: dict[Sent, Array] = {(layer, collective): np.zeros(self.n) for layer in DLRM_LAYERS for collective in COLLECTIVES}
         self.streams = Streams(self.n, [".".join(pair) for pair in self.sent])
@@ -328,7 +328,8 @@ class _Step:
             owned = self._owned(layer)
             traffic = owned * FP32 * (3.0 + 2.0 * job.optimizer_states)
             once = 1.0 if stack.fuses("optimizer", DTYPE_BYTES[job.dtype]) else 1.0 + job.optimizer_states
-            costs = pass_costs((once * traffic)[None], np.zeros((1, self.n)), np.full((1, 1), once), self.machine.architecture, job.dtype)
+            moved, none, launches = (once * traffic)[None], np.zeros((1, self.n)), np.full((1, 1), once)
+            costs = pass_costs(moved, none, launches, self.machine.architecture, job.dtype, least=self.machine.least)
             last = self._moving("optimizer", layer, costs, (last, *self.reduced))
         return last
 

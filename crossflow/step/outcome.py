@@ -18,7 +18,10 @@ from crossflow.workload.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a step runs on: device, network, devices of a node, software; the node's host and measured events where they are known."""
+    """What a step runs on: device, network, devices of a node, software; the node's host and measured events where they are known.
+
+    With `least` every kernel takes its lower bound, and a step is not longer than any that runs there.
+    """
 
     architecture: Architecture
     network: NetworkSpec
@@ -26,6 +29,7 @@ class Machine:
     stack: SoftwareStack
     host: Host | None = None
     profile: Profile | None = None
+    least: bool = False
 
     @functools.cached_property
     def wires(self) -> Wires:

@@ -93,7 +93,7 @@ def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     """What the steps of all design points consist of."""
 
     def times_of(kernels: Kernels) -> PartTimes:
-        return part_times(kernels, job, machine.architecture, machine.stack, machine.profile)
+        return part_times(kernels, job, machine.architecture, machine.stack, machine.profile, least=machine.least)
 
     times = times_of(task.kernels)
     if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
@@ -201,7 +201,7 @@ def optimizer_costs(job: Job, owned: Array, machine: Machine) -> KernelCosts:
     moved = 2.0 * machine.stack.gradient_size(job.element) + master + 8.0 * job.optimizer_states
     passes = 1.0 if machine.stack.fuses("optimizer", job.element) else 2.0
     nothing = np.zeros_like(owned)
-    costs = pass_costs(passes * owned * moved, nothing, nothing, machine.architecture, job.dtype)
+    costs = pass_costs(passes * owned * moved, nothing, nothing, machine.architecture, job.dtype, least=machine.least)
     if machine.profile is None:
         return costs
     return dataclasses.replace(costs, time=where_measured(costs.time, measured_optimizer(owned, machine.profile))[0])
