@@ -255,3 +255,21 @@ def test_attention_of_a_program(tmp_path):
 def test_show_counts_what_a_program_holds(tmp_path):
     sheet = look_up(str(write_program(mlp(), tmp_path / "mlp.json.gz")))
     assert (sheet.kind, sheet.settings["ops"], sheet.settings["mesh"]) == ("program", 6, MLP)
+
+
+def test_kernels_on_two_streams_share_their_device(tmp_path):
+    """Two at once take as long as one after the other, but for a launch; one beside a collective fills its wait."""
+
+    def step(stream, *, waits):
+        built = ProgramBuilder(dtype="bf16", axes={"tp": 8})
+        one = built.compute("one", Product(m=8192, n=8192, k=8192))
+        sent = [built.send("all_reduce", 1e9, ["tp"], after=[one])] if waits else []
+        built.compute("two", Product(m=8192, n=8192, k=8192), after=sent)
+        built.compute("beside", Product(m=8192, n=8192, k=8192), after=[one] if waits else [], stream=stream)
+        found = predict(scenario_of(built.build(), tmp_path))
+        assert found.feasible
+        return found.step_time
+
+    product = step("compute", waits=False) / 3
+    assert step("second", waits=False) == pytest.approx(3 * product, rel=0.01)
+    assert step("compute", waits=True) - step("second", waits=True) == pytest.approx(product, rel=0.01)

@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.architecture import Architecture, SystemSpec
 from crossflow.arrays import Array, Index, tally, wide
 from crossflow.cost import Prices, price
-from crossflow.engine import Schedule, run_shared, schedule
+from crossflow.engine import Schedule, run_shared, schedule, stream_edges
 from crossflow.evaluation.common import score_of
 from crossflow.mapping import Network, Placement, best_placement, place
 from crossflow.program import Program
@@ -53,13 +53,14 @@ def _link_ratio(network: Network, device: Architecture) -> float:
 def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Outcome:
     """What comes out of a step of a program."""
     plan, slots = schedule(program), scenario.kernels_per_device
-    makespan: Makespan = plan.makespan if slots == 1 else functools.partial(_simulated, program, slots, prices.kernels.launch)
+    several = slots > 1 or program.kernel_streams > 1
+    makespan: Makespan = functools.partial(_simulated, program, slots, prices.kernels.launch) if several else plan.makespan
     every = np.ones(len(program.messages), dtype=bool)
     total = wide(makespan(prices.times), n)
     silent = wide(makespan(prices.without(every)), n) if len(every) else total
     kernels, calls = prices.kernels, plan.of_class[:, -1:] * prices.call
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
-    kinds, bound = _decompose(plan, prices, stage, total, silent, n, overlapping=slots > 1)
+    kinds, bound = _decompose(plan, prices, stage, total, silent, n, overlapping=several)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
     fullest = max(program.memory, key=lambda held: sum(held.values()))
     replicas = scenario.devices / program.classes
@@ -82,12 +83,17 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
 
 
 def _simulated(program: Program, slots: int, launches: Array, times: Array) -> Array:
-    """Makespan with several kernels at once on a device, which share it, point by point on the event engine. [s]"""
+    """Makespan with several kernels at once on a device, which share it, point by point on the event engine. [s]
+
+    With one slot a stream of kernels, each stream keeps its order; with more, a free slot takes the first kernel that is ready.
+    """
     ops, n = program.ops, times.shape[1]
     fixed = wide(launches, n)
-    streams = [(op.rank, op.stream) for op in ops]
-    limits: dict[Hashable, int] = {(op.rank, op.stream): slots if op.kernels else 1 for op in ops}
-    after, result = [op.after for op in ops], np.empty(n)
+    streams = [(op.rank, "kernels" if op.kernels else op.stream) for op in ops]
+    limits: dict[Hashable, int] = {
+        (op.rank, stream): slots * program.kernel_streams if op.kernels else 1 for op, (_, stream) in zip(ops, streams, strict=True)
+    }
+    after, result = stream_edges(ops) if slots == 1 else [op.after for op in ops], np.empty(n)
     for i in range(n):
         launch = [float(sum(fixed[row, i] for row in op.kernels)) for op in ops]
         alone = [float(sum(times[row, i] for row in rows)) for rows in program.rows]

@@ -2,7 +2,7 @@
 
 Ranks that do the same work at the same time are one class; a pipeline has a class for each stage. Operations of a class run on
 in-order streams: kernels on `compute`, collectives and transfers on `network` unless they name another. An operation starts when
-its stream is free and all operations that it waits for have ended.
+its stream is free and all operations that it waits for have ended. Kernels on several streams of a class share its device.
 """
 
 from __future__ import annotations
@@ -194,6 +194,12 @@ class Program:
     def trains(self) -> bool:
         """Whether any operation belongs to a backward pass."""
         return any(op.phase == "backward" for op in self.ops)
+
+    @functools.cached_property
+    def kernel_streams(self) -> int:
+        """Most streams of one class that run kernels, which then share the device. [1]"""
+        streams = {(op.rank, op.stream) for op in self.ops if op.kernels}
+        return max((sum(rank == mine for rank, _ in streams) for mine, _ in streams), default=0)
 
     @functools.cached_property
     def rows(self) -> tuple[tuple[int, ...], ...]:
