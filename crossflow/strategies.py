@@ -156,11 +156,17 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
 
 
 def strategy_problem(
-    strategy: Plan | Hierarchy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, hosted: bool = True
+    strategy: Plan | Hierarchy,
+    workload: Workload,
+    nodes: tuple[int, int],
+    *,
+    balanced: bool,
+    hosted: bool = True,
+    batch: int | None = None,
 ) -> str | None:
     """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can.
 
-    `hosted` says whether the system knows its host's memory, which offloading needs.
+    `hosted` says whether the system knows its host's memory, which offloading needs; `batch` stands for the workload's own of a plan.
     """
     if isinstance(strategy, Hierarchy):
         assert isinstance(workload, DlrmSpec)  # only such a model has one
@@ -168,7 +174,8 @@ def strategy_problem(
     assert isinstance(workload, TransformerSpec)  # only such a model has one
     if strategy.offload and not hosted:
         return NO_HOST
-    return plan_problem(strategy, workload.transformer(), workload.global_batch, balanced=balanced, task=workload.task)
+    samples = workload.global_batch if batch is None else batch
+    return plan_problem(strategy, workload.transformer(), samples, balanced=balanced, task=workload.task)
 
 
 def near_strategies(strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool) -> Mapping[str, str]:

@@ -401,3 +401,34 @@ def test_strategies_leave_open_what_the_workload_of_their_point_decides():
     batch = evaluate(made, {"workload.global_batch": [4, 32], "strategy": ["tp8", "tp8"]})
     alone = [evaluate(variant(made, {"workload.global_batch": size})).step_time[0] for size in (4, 32)]
     assert batch.step_time.tolist() == alone
+
+
+@pytest.mark.parametrize("plan", ["tp2-dp4", "tp2-pp2-dp2-z1-mb2", "tp2-pp4-v2"])
+def test_global_batches_vary_in_one_batch(plan):
+    """As one by one, quantities and runs included; what does not divide and what is no number are refused as ever."""
+    system = {"template": "dgx-h100", "nodes": 1}
+    workload = {"model": "llama2-7b", "sequence": 1024, "global_batch": 16}
+    scenario = crossflow.from_dict({"system": system, "workload": workload, "strategy": plan, "run": {"samples": 1e6}})
+    batches = [8, 16, 24, 64, 512]
+    alone = [crossflow.evaluate(scenario, {"workload.global_batch": [batch], "system.clock": ["1.2 GHz"]}).to_dict() for batch in batches]
+    together = crossflow.evaluate(scenario, {"workload.global_batch": batches, "system.clock": ["1.2 GHz"] * len(batches)}).to_dict()
+    fresh = [
+        crossflow.evaluate(crossflow.from_dict({**scenario.to_dict(), "workload": {**workload, "global_batch": batch}})).to_dict()
+        for batch in batches
+    ]
+    plain = crossflow.evaluate(scenario, {"workload.global_batch": np.array(batches)}).to_dict()
+    for name, values in plain.items():
+        for i in range(len(batches)):
+            assert_alike(values[i], fresh[i][name][0], name)
+            assert_alike(together[name][i], alone[i][name][0], name)
+    with pytest.raises(crossflow.StrategyError, match="divide"):
+        crossflow.evaluate(scenario, {"workload.global_batch": [16, 17]})
+    with pytest.raises(crossflow.CrossflowError, match="global_batch"):
+        crossflow.evaluate(scenario, {"workload.global_batch": [16, 0]})
+
+
+def assert_alike(one, other, name):
+    if isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-12, nan_ok=True), name
+    else:
+        assert one == other, name

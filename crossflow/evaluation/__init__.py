@@ -14,7 +14,7 @@ from crossflow.architecture import SystemSpec, architecture
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT
 from crossflow.evaluation.figures import PROMPTS, lacking, serving, task_of, whole_run
-from crossflow.evaluation.layered import dlrm_score, machine, plans_apart, plans_of, transformer_score
+from crossflow.evaluation.layered import batches_apart, dlrm_score, machine, plans_apart, plans_of, transformer_score
 from crossflow.evaluation.programs import placed, program_score
 from crossflow.evaluation.stages import stage_memory
 from crossflow.parallel import Plan
@@ -78,6 +78,7 @@ def evaluate(
     sorted_ = split(scenario, points)
     varying = bool(sorted_.quantities or sorted_.choices)
     strategies, discrete = plans_apart(scenario, sorted_.discrete, varying=varying)
+    batches, discrete = batches_apart(scenario, discrete) if strategies is None else (None, discrete)
     parts = []
     for settings, index in groups(discrete, n):
         here = variant(scenario, settings)
@@ -86,8 +87,9 @@ def evaluate(
             choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
             quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
             mine = None if strategies is None else plans_of(here, [strategies[i] for i in chosen])
-            fits = fitting and not varying
-            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, least=least, fitting=fits, prompts=prompts)))
+            of = None if batches is None else batches[chosen]
+            options = {"least": least, "fitting": fitting and not varying, "prompts": prompts}
+            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, batches=of, **options)))
     return scatter(parts, n)
 
 
@@ -98,6 +100,7 @@ def _batch(
     n: int,
     *,
     plans: Sequence[Plan] | Sequence[Hierarchy] | None = None,
+    batches: Array | None = None,
     least: bool,
     fitting: bool,
     prompts: bool,
@@ -119,6 +122,7 @@ def _batch(
             device,
             n,
             plans,  # type: ignore[arg-type]
+            batches=batches,
             least=least,
             fitting=fitting,
         )
@@ -130,5 +134,5 @@ def _batch(
     if prompts and task_of(scenario) == "decode":
         first = variant(scenario, {"workload.task": "prefill"})
         reading = _batch(first, choices, quantities, n, plans=plans, least=least, fitting=fitting, prompts=False)
-    found, run = serving(scenario, score, reading), whole_run(scenario, system, device, score)
+    found, run = serving(scenario, score, reading), whole_run(scenario, system, device, score, batches)
     return replace(score, serving=found, run=run) if found or run else score

@@ -51,7 +51,7 @@ def score_of(
     outcome: Outcome,
     devices: Array,
     *,
-    samples: int,
+    samples: int | Array,
     tokens: int,
     parameters: float,
 ) -> Score:

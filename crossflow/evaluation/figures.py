@@ -57,15 +57,15 @@ def serving(scenario: Scenario, score: Score, reading: Score | None) -> dict[str
     }
 
 
-def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score) -> dict[str, Array]:
+def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, batches: Array | None = None) -> dict[str, Array]:
     """What the whole run takes and costs, by name; none where the scenario does not say how long it is.
 
-    `system` and `device` hold what varies between the points of the score.
+    `system` and `device`, and `batches` where it is given, hold what varies between the points of the score.
     """
     length, dtype = scenario.run, scenario.workload.dtype
     if length is None:
         return {}
-    samples = float(scenario.workload_batch)
+    samples = float(scenario.workload_batch) if batches is None else batches
     per_step = samples if length.samples else samples * scenario.tokens_per_sample if length.tokens else 1.0
     found = run_cost(
         amount=float(length.samples or length.tokens or length.steps or 0.0),

@@ -23,11 +23,12 @@ from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
-from crossflow.strategies import read_plan, strategy_problem
+from crossflow.strategies import ANY, read_plan, strategy_problem
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 BESIDE = ("workload.", "software")  # what may vary together with plans without changing the number of devices
+BATCH = "workload.global_batch"
 
 
 def plans_apart(
@@ -47,6 +48,22 @@ def plans_apart(
     if of_types or not isinstance(scenario.workload, DlrmSpec | TransformerSpec):
         return None, discrete
     return given, rest
+
+
+def batches_apart(scenario: Scenario, discrete: Mapping[str, Sequence[Any]]) -> tuple[Array | None, Mapping[str, Sequence[Any]]]:
+    """Global batches of points of a transformer in training, which vary inside a batch, and other discrete settings, which do not.
+
+    Strategies written by layer type, or as `any`, follow the batch, and a service's requests are all in flight: those are apart.
+    """
+    written = scenario.document.data.get("strategy")
+    follows = written == ANY or is_hierarchy(written) or not isinstance(scenario.strategy, Plan)
+    trained = isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "training"
+    given = discrete.get(BATCH, ())
+    counts = all(isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0 for value in given)
+    others = {path: values for path, values in discrete.items() if path != BATCH}
+    if not len(given) or follows or not trained or not counts or {"strategy", "workload.task", "workload.model", "workload"} & set(others):
+        return None, discrete
+    return np.array(given, dtype=float), others
 
 
 def plans_of(scenario: Scenario, given: Sequence[Any]) -> list[Plan] | list[Hierarchy]:
@@ -90,21 +107,26 @@ def transformer_score(
     n: int,
     plans: Sequence[Plan] | None,
     *,
+    batches: Array | None = None,
     least: bool = False,
     fitting: bool = False,
 ) -> Score:
-    """Score of n points of a transformer: its own plan, or one a point; with `fitting` those that do not fit are not timed."""
-    job, batch = scenario.job(), scenario.workload_batch
+    """Score of n points of a transformer: its own plan and batch, or one a point; with `fitting` those that do not fit are not timed."""
+    job = scenario.job()
+    batch = np.full(n, float(scenario.workload_batch)) if batches is None else batches
     runs_on = machine(scenario, device, system)
     runs_on = replace(runs_on, least=True) if least else runs_on
-    if plans is None:
+    if batches is not None:
+        layout, task = _with_batches(scenario, batches, runs_on.node), None
+        held = memory(job, layout, runs_on)
+    elif plans is None:
         layout, task, held = _repeated(scenario, runs_on.node, n)
         if device is not scenario.architecture or system is not scenario.system:
             held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
         for plan in dict.fromkeys(plans):
             _check(plan, scenario)
-        layout, task = Layout.of(plans, np.full(n, float(batch)), runs_on.node), None
+        layout, task = Layout.of(plans, batch, runs_on.node), None
         held = memory(job, layout, runs_on)
     devices = layout.devices
     fits = held.fits if fitting else np.ones(n, dtype=bool)
@@ -128,6 +150,18 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Task, Memo
     layout = Layout.of([plan] * n, np.full(n, float(scenario.workload_batch)), node)
     held = memory(job, layout, machine(scenario, scenario.architecture))
     return layout, task_of(job, layout, scenario.stack), held
+
+
+def _with_batches(scenario: Scenario, batches: Array, node: int) -> Layout:
+    """Layout of a scenario's own plan with one global batch a point; StrategyError for one that it does not divide."""
+    plan, workload = scenario.strategy, scenario.workload
+    assert isinstance(plan, Plan)  # the caller has looked
+    hosted = scenario.system.host is not None
+    for batch in dict.fromkeys(batches.astype(int).tolist()):
+        problem = strategy_problem(plan, workload, (1, 1), balanced=scenario.balanced, hosted=hosted, batch=batch)
+        if problem is not None:
+            raise StrategyError(f"strategy {plan}: {problem}")
+    return Layout.of([plan] * len(batches), batches, node)
 
 
 def _check(plan: Plan, scenario: Scenario) -> None:
