@@ -261,6 +261,9 @@ _SCALES = {
     "1/s": ((1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "1/s")),
     "1": ((1, ""),),
 }
+# What the name of a figure ends in, and the unit that this says; what figures in a unit are called together.
+SUFFIXES = {"_per_s": "1/s", "_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
+KINDS = {"s": "times", "1/s": "throughput", "B": "sizes", "J": "energy and power", "W": "energy and power", "USD": "cost"}
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
 
 
