@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.architecture import Architecture, SystemSpec
 from crossflow.arrays import Array, wide
 from crossflow.errors import with_article
-from crossflow.operating import operation_of, reference_peak, run_cost
+from crossflow.operating import operation_of, product, reference_peak, run_cost
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.workload.spec import TransformerSpec
@@ -28,6 +28,7 @@ SERVING: Mapping[str, tuple[str, ...]] = {
 # Columns, by what they begin with, that take a field of the system's `operation`: its name, and an example.
 OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("run.cost_usd", "usd_per_million_"): ("price", "2 USD/hour"),
+    ("carbon_kg", "run.carbon_kg"): ("carbon_intensity", "400 g/kWh"),
 }
 
 PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
@@ -63,9 +64,23 @@ def serving(scenario: Scenario, score: Score, reading: Score | None) -> dict[str
     }
 
 
+def operation(system: SystemSpec, score: Score) -> dict[str, Array]:
+    """Figures of a step that the system's `operation` gives, by column; only those whose fields are given.
+
+    `carbon_kg` is the operational carbon, as in LLaMA, Table 15 (arXiv:2302.13971): the energy that the facility takes during the
+    step at rated power, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg]
+    """
+    given = operation_of(system)
+    if given.carbon_intensity is None:
+        return {}
+    shared = system.devices_per_node
+    step = run_cost(amount=1, per_step=1, step_time=score.step_time, devices=score.devices, operation=given, devices_per_node=shared)
+    return {"carbon_kg": product(step.facility_energy, given.carbon_intensity)}
+
+
 def with_figures(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None) -> Score:
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
-    score = replace(score, serving=serving(scenario, score, reading))
+    score = replace(score, serving=serving(scenario, score, reading), operation=operation(system, score))
     return replace(score, run=whole_run(scenario, system, device, score)) if scenario.run else score
 
 
