@@ -227,6 +227,13 @@ def test_a_step_that_never_ends_emits_without_end():
     assert alone["carbon_kg"] is alone["cost_per_million"]["carbon_kg_per_million_samples"] is None
 
 
+def test_the_numbers_of_operation_are_explained():
+    found = crossflow.explain(scenario(system=GREEN), objective="carbon_kg")
+    effects = {effect.parameter.path: effect.elasticity for effect in found.effects}
+    for path in ("system.operation.carbon_intensity", "system.operation.pue", "system.node_power"):
+        assert effects[path] == pytest.approx(1.0)
+
+
 # -------------------------------------------------------------------------------------------- objectives and constraints
 
 
