@@ -133,7 +133,7 @@ def run_cost(
     if not (work > 0).all():
         raise ValueError(f"amount = {work.min():g}, but a run processes a positive number of samples or tokens")
     steps = divide(work, step)
-    time = _product(steps, taken)
+    time = product(steps, taken)
     device_time = time * used
     operation = Operation() if operation is None else operation
     return _as_points(
@@ -142,9 +142,9 @@ def run_cost(
         time=time,
         device_time=device_time,
         normalised_device_time=normalised(device_time, _known(peak), _known(reference)),
-        price=_product(device_time, _known(operation.price)),
-        device_energy=_product(steps, _known(step_energy)),
-        facility_energy=_product(device_time, facility_power(operation, devices_per_node)),
+        price=product(device_time, _known(operation.price)),
+        device_energy=product(steps, _known(step_energy)),
+        facility_energy=product(device_time, facility_power(operation, devices_per_node)),
     )
 
 
@@ -203,7 +203,7 @@ def _known(value: ArrayLike | None) -> Array:
     return UNKNOWN if value is None else _array(value)
 
 
-def _product(amount: Array, rate: Array) -> Array:
+def product(amount: Array, rate: Array) -> Array:
     """Product in which what costs nothing a piece costs nothing, however often."""
     amount, rate = np.broadcast_arrays(amount, rate)
     return np.multiply(amount, rate, out=np.zeros(rate.shape), where=rate != 0)

@@ -19,8 +19,11 @@ Kind = Literal["technology", "architecture", "budget", "system"]
 Entry = tuple[str, ...]  # path of a component in the library, such as (memory, HBM3)
 
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
-KINDS: Mapping[str, Kind] = {"components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system"}
-UNREAD = ("operation", "max_nodes", "node_power", "chip_area")  # of a system: facts on file that no prediction reads
+KINDS: Mapping[str, Kind] = {
+    "components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system", "node_power": "system",
+    "operation": "system",
+}  # fmt: skip
+UNREAD = ("max_nodes", "chip_area")  # of a system: facts on file that no prediction reads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,7 @@ class Prediction:
             "cost_per_million": {name: _number(value) for name, value in score.per_million().items()},
             **({"run": {**self.run, **_in_other_units(self.run)}} if self.run else {}),
             "energy_j": _number(score.energy),
+            **self.operation,
             "cost_usd": _number(score.cost),
             "power_w": _number(score.power),
             "bound_by": [{"resource": name, "share": share} for name, share in self.bound_by()],
@@ -141,6 +142,11 @@ class Prediction:
     def serving(self) -> Mapping[str, float | None]:
         """Figures of a service by column; what needs the prompts is None where they cannot be read (`reading_problem`)."""
         return {name: _number(value) for name, value in self.score.serving.items()}
+
+    @property
+    def operation(self) -> Mapping[str, float | None]:
+        """Figures of a step that the system's `operation` gives, by column."""
+        return {name: _number(value) for name, value in self.score.operation.items()}
 
     @functools.cached_property
     def reading_problem(self) -> str | None:

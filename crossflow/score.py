@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, divide
+from crossflow.units import KINDS, SUFFIXES, show
 
 UNIT_SUFFIX = {
     "step_time": "_s", "breakdown": "_s", "communication": "_s", "exposed_communication": "_s", "by_layer": "_s", "bound": "_share",
@@ -19,14 +20,12 @@ UNIT_SUFFIX = {
 }  # fmt: skip
 PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
 UNTOLD = ("reason", "rent", "normalised_devices")  # of which other columns are made
-_UNITS = {"_per_s": "1/s", "_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W"}
 OVERFULL = "needs {needed} of memory per device but has {capacity}: {excess} too much ({over} times the capacity)"
 OVERFULL_HOST = "needs {host} of the host's memory per device but has {room}: {lack} too much"
-_KINDS = {"s": "times", "1/s": "throughput", "B": "sizes", "J": "energy and power", "W": "energy and power", "USD": "cost"}
-ENDINGS = (*_UNITS, "_share")  # of names of columns: what they are measured in
+UNPREFIXED = ("serving", "operation")  # groups whose names are columns as they are
+MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 _NAMED = {
     "flops": "flop", "intensity_flop_per_byte": "flop/B", "samples_per_second": "1/s", "tokens_per_second": "1/s",
-    "usd_per_million_samples": "USD", "usd_per_million_tokens": "USD",
 }  # fmt: skip
 _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "area": "m2", "power": "W",
@@ -51,13 +50,25 @@ _SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage") 
 def unit_of(column: str) -> str:
     """SI unit of a column of a score, ``1`` where it has none.
 
-    >>> [unit_of(column) for column in ("breakdown_s.compute", "mfu", "architecture.l2.bandwidth", "run.cost_usd")]
+    >>> [unit_of(column) for column in ("breakdown_s.compute", "mfu", "architecture.l2.bandwidth", "usd_per_million_tokens")]
     ['s', '1', 'B/s', 'USD']
     """
     head, *parts = column.removeprefix("run.").split(".")
     if head == "architecture":
         return next((_OF_A_DEVICE[part] for part in parts if part in _OF_A_DEVICE), "1")
-    return _NAMED.get(head) or next((unit for ending, unit in _UNITS.items() if head.endswith(ending)), "1")
+    measured = f"_{head.partition(MILLION)[0]}"
+    return _NAMED.get(head) or next((unit for ending, unit in SUFFIXES.items() if measured.endswith(ending)), "1")
+
+
+def words(name: str) -> str:
+    """The name of a figure in words, without the unit in it.
+
+    >>> words("step_time_s"), words("device_hours_per_million_tokens"), words("exposed_share")
+    ('step time', 'device hours per million tokens', 'exposed')
+    """
+    head, *amount = name.partition(MILLION)
+    ending = next((ending for ending in (*SUFFIXES, "_share") if head.endswith(ending)), "")
+    return "".join((head.removesuffix(ending), *amount)).replace("_", " ")
 
 
 def larger_is_better(column: str) -> bool:
@@ -103,6 +114,7 @@ class Score:
     measured_share : share of the time of kernels and collectives that a profile of measured events gives, NaN without one. [1]
     architecture : derived figures of one device, in SI units.
     serving : figures of a service by column, such as ``ttft_s``; none of other tasks. [s], [1/s]
+    operation : figures of a step that the system's `operation` gives, by column; none where it does not give them.
     run : figures of the whole run by name, such as ``time_s``; none where a scenario does not say how long it is. [s], [J], [USD]
     """
 
@@ -135,6 +147,7 @@ class Score:
     measured_share: Array
     architecture: Mapping[str, Array]
     serving: Mapping[str, Array] = field(default_factory=dict)
+    operation: Mapping[str, Array] = field(default_factory=dict)
     run: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -183,9 +196,11 @@ class Score:
         return divide(self.flops, self.memory_traffic)
 
     def per_million(self) -> dict[str, Array]:
-        """What a million samples, or tokens where the word has a meaning, cost: device-hours, normalised ones, rent, by column."""
+        """What a million samples, or tokens where the word has a meaning, cost, by column: device-hours, rent, figures of `operation`."""
         table: dict[str, Array] = {}
         amounts = {"device_hours": self.devices / 3600.0, "normalised_device_hours": self.normalised_devices / 3600.0, "usd": self.rent}
+        with np.errstate(invalid="ignore"):  # of a step without end
+            amounts |= {name: np.where(np.isinf(each), each, each / self.step_time) for name, each in self.operation.items()}
         for what, rate in (("samples", self.samples_per_second), ("tokens", self.tokens_per_second)):
             if what == "tokens" and not rate.any():
                 continue
@@ -193,7 +208,7 @@ class Score:
             for name, amount in amounts.items():
                 if not np.isnan(amount).all():
                     with np.errstate(invalid="ignore"):  # a device that does nothing takes for ever
-                        table[f"{name}_per_million_{what}"] = np.where(np.isfinite(time), time * amount, np.inf)
+                        table[f"{name}{MILLION}{what}"] = np.where(np.isfinite(time), time * amount, np.inf)
         return table
 
     @property
@@ -204,8 +219,6 @@ class Score:
 
     def why(self, point: int = 0) -> str | None:
         """What makes a point infeasible, with its numbers; None where nothing does."""
-        from crossflow.units import show
-
         code = int(self.reason[point])
         if code < 0:
             return None
@@ -236,7 +249,7 @@ class Score:
         for entry in fields(self):
             value, name = getattr(self, entry.name), entry.name + UNIT_SUFFIX.get(entry.name, "")
             if isinstance(value, Mapping):
-                prefix = "" if entry.name == "serving" else f"{name}."
+                prefix = "" if entry.name in UNPREFIXED else f"{name}."
                 table |= {f"{prefix}{key}": array for key, array in value.items()}
             elif isinstance(value, np.ndarray) and entry.name not in UNTOLD:
                 table[name] = value
@@ -261,8 +274,6 @@ class Score:
         return pandas.DataFrame(self.columns())
 
     def __repr__(self) -> str:
-        from crossflow.units import show
-
         if not len(self):
             return "Score(0 points)"
         best = int(np.argmin(self.step_time))
@@ -346,7 +357,7 @@ def listed(names: Sequence[str], known: Sequence[str]) -> str:
     kinds: dict[str, list[str]] = {}
     for name in (other for other in known if other not in near):
         head, dot, part = name.partition(".")
-        kind = "cost" if "_per_million_" in name else _KINDS.get(unit_of(name), "others")
+        kind = "cost" if MILLION in name else KINDS.get(unit_of(name), "others")
         kinds.setdefault(f"{head}.*" if dot else kind, []).append(part or name)
     ordered = {**({"close": near} if near else {}), **dict(sorted(kinds.items(), key=lambda pair: pair[0].endswith(".*")))}
     return "\n".join(f"  {kind}: {', '.join(held)}" for kind, held in ordered.items())

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crossflow.explanation import Explanation, Swing
-from crossflow.score import ENDINGS as UNIT_ENDINGS
-from crossflow.score import unit_of
+from crossflow.score import unit_of, words
 from crossflow.sensitivity import NOTHING
 from crossflow.study.plots.canvas import save
 from crossflow.units import show
@@ -45,10 +44,10 @@ def tornado(explanation: Explanation, top: int = 15) -> TornadoData:
     swings = [swing for swing in explanation.swings if math.isfinite(_span(swing)) and _span(swing) > NOTHING * explanation.value]
     unit = unit_of(explanation.objective)
     written, _, prefixed = show(explanation.value, unit, 15).partition(" ")
-    words = in_words(explanation.objective)
+    objective = in_words(explanation.objective)
     return TornadoData(
-        title=f"{explanation.scenario.name}: what moves the {words}",
-        label=f"{words[0].upper()}{words[1:]} [{prefixed or '1'}]",
+        title=f"{explanation.scenario.name}: what moves the {objective}",
+        label=f"{objective[0].upper()}{objective[1:]} [{prefixed or '1'}]",
         value=explanation.value,
         scale=explanation.value / float(written),
         rows=tuple(_row(swing) for swing in sorted(swings, key=lambda swing: -_span(swing))[:top]),
@@ -62,9 +61,8 @@ def in_words(objective: str) -> str:
     ('step time', 'bound l2', 'cost of the run', 'samples per second')
     """
     group, _, part = objective.removeprefix("run.").partition(".")
-    name = group.removesuffix(next((ending for ending in UNIT_ENDINGS if group.endswith(ending)), ""))
-    words = [name, part, "of the run" if objective.startswith("run.") else ""]
-    return " ".join(filter(None, words)).replace("_", " ")
+    parts = [words(group), part.replace("_", " "), "of the run" if objective.startswith("run.") else ""]
+    return " ".join(filter(None, parts))
 
 
 def _span(swing: Swing) -> float:

@@ -50,6 +50,8 @@ minute = 60 * second = min
 hour = 3600 * second = h
 day = 86400 * second
 kilogram = [mass] = kg
+gram = kilogram / 1000 = g
+tonne = 1000 * kilogram = t
 ampere = [current] = A
 byte = [information] = B
 bit = byte / 8 = b
@@ -65,6 +67,7 @@ watt_hour = 3600 * joule = Wh
 cycle = [cycles]
 """
 _TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+_CARBON = re.compile(r"\b([kM]?[gt]) ?CO2eq?\b")  # a mass of CO2-equivalent, the only mass that files and pages know
 _PLAIN_UNITS = {"m2": "m**2", "mm2": "mm**2", "um2": "um**2", "nm2": "nm**2", "cm2": "cm**2", "%": "percent"}
 
 
@@ -102,8 +105,8 @@ def _factor(unit: str, target: str) -> float:
 
 
 def _expand(unit: str) -> str:
-    """Spell ``mm2`` as ``mm**2`` in each factor of a unit, as pint reads it."""
-    return re.sub(r"[A-Za-zµ%]+2?", lambda found: _PLAIN_UNITS.get(found.group(), found.group()), unit)
+    """Spell ``mm2`` as ``mm**2`` in each factor of a unit, and ``g CO2e`` as ``g``, as pint reads them."""
+    return re.sub(r"[A-Za-zµ%]+2?", lambda found: _PLAIN_UNITS.get(found.group(), found.group()), _CARBON.sub(r"\1", unit))
 
 
 def parse(text: str | float, unit: str) -> float:
@@ -241,6 +244,7 @@ CostPerArea = Annotated[Array, _amount("USD/m2")]
 Cost = Annotated[Array, _amount("USD")]
 Rent = Annotated[Array, _positive("USD/s")]
 Overhead = Annotated[Array, Quantity("1", ge=1)]
+CarbonIntensity = Annotated[Array, _amount("kg/J")]
 
 _SCALES = {
     "s": ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -258,9 +262,16 @@ _SCALES = {
     "flop/cycle": ((1, "flop/cycle"),),
     "USD": ((1, "USD"),),
     "USD/s": ((1 / 3600, "USD/hour"),),
+    "kg": ((1e3, "t CO2e"), (1, "kg CO2e"), (1e-3, "g CO2e"), (1e-6, "mg CO2e")),
+    "kg/J": ((1e-3 / 3.6e6, "g/kWh"),),
     "1/s": ((1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "1/s")),
     "1": ((1, ""),),
 }
+# What the name of a figure ends in, and the unit that this says; what figures in a unit are called together.
+SUFFIXES = {"_per_s": "1/s", "_usd": "USD", "_bytes": "B", "_s": "s", "_j": "J", "_w": "W", "_kg": "kg"}
+KINDS = {
+    "s": "times", "1/s": "throughput", "B": "sizes", "J": "energy and power", "W": "energy and power", "USD": "cost", "kg": "carbon",
+}  # fmt: skip
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
 
 

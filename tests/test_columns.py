@@ -18,6 +18,7 @@ PRICED = {"template": "dgx-h100", "nodes": 1, "operation": {"price": "2.5 USD/ho
 LLAMA = {"model": "llama3-8b", "task": "decode", "global_batch": 32, "prompt": 2048, "output": 256}
 DECODE = {"system": PRICED, "workload": LLAMA, "strategy": "tp8", "run": {"tokens": 1e12}}
 SERVED = {"ttft_s", "tpot_s", "e2el_s", "output_throughput_tokens_per_s", "request_throughput_per_s"}
+GREEN = {"template": "dgx-h100", "nodes": 1, "operation": {"carbon_intensity": "400 g/kWh", "pue": 1.2}}
 RUN = {
     f"run.{name}" for name in ("steps", "time_s", "device_hours", "normalised_device_hours", "cost_usd", "energy_j", "facility_energy_j")
 }
@@ -92,6 +93,7 @@ CASES = {
     "decode": DECODE,
     "prefill": {**DECODE, "workload": {**LLAMA, "task": "prefill"}},
     "training": {**DECODE, "workload": {"model": "megatron-7.5b", "global_batch": 64}, "run": {"samples": 1e6}},
+    "carbon": {**DECODE, "system": GREEN},
     "graph": {
         "system": {"template": "pathfinder", "devices": 8},
         "workload": {"model": "lstm-16k"},
@@ -179,11 +181,57 @@ def test_what_nobody_asks_for_is_not_computed():
     [
         ("ttft_s", "s", False), ("tpot_s", "s", False), ("run.time_s", "s", False), ("run.cost_usd", "USD", False), ("run.energy_j", "J", False),
         ("run.device_hours", "1", False), ("usd_per_million_tokens", "USD", False), ("input_throughput_tokens_per_s", "1/s", True),
+        ("carbon_kg", "kg", False), ("run.carbon_kg", "kg", False), ("carbon_kg_per_million_tokens", "kg", False),
         ("output_throughput_tokens_per_s", "1/s", True), ("request_throughput_per_s", "1/s", True), ("measured_share", "1", True),
     ],
 )  # fmt: skip
 def test_figures_have_units_and_directions(column, unit, larger):
     assert (unit_of(column), larger_is_better(column)) == (unit, larger)
+
+
+# -------------------------------------------------------------------------------------------- carbon
+
+
+@pytest.mark.parametrize(
+    "given",
+    [DECODE, {**DECODE, "workload": {"model": "megatron-1.7b", "global_batch": 32}}, {**CASES["graph"], "strategy": "d8"}],
+    ids=["decode", "training", "graph"],
+)
+def test_carbon_is_the_energy_of_the_facility_times_the_intensity(given):
+    found = columns(crossflow.from_dict({**given, "system": GREEN}))
+    assert found["run.carbon_kg"] == pytest.approx(found["run.facility_energy_j"] * 0.4 / 3.6e6, rel=1e-12)
+    assert found["run.carbon_kg"] == found["run.steps"] * found["carbon_kg"]
+    million = found["carbon_kg"] / (found["samples_per_second"] * found["step_time_s"]) * 1e6
+    assert found["carbon_kg_per_million_samples"] == pytest.approx(million, rel=1e-12)
+
+
+def test_carbon_grows_with_the_intensity_and_with_the_power():
+    made = scenario(system=GREEN)
+    by_intensity = columns(made, {"system.operation.carbon_intensity": ["0 g/kWh", "200 g/kWh", "400 g/kWh"]})
+    for name in ("carbon_kg", "run.carbon_kg", "carbon_kg_per_million_samples", "carbon_kg_per_million_tokens"):
+        np.testing.assert_allclose(by_intensity[name], by_intensity[name][2] * np.array([0.0, 0.5, 1.0]))
+    by_power = columns(made, {"system.operation.pue": [1.0, 1.5]})["carbon_kg"]
+    assert by_power[1] == pytest.approx(1.5 * by_power[0])
+
+
+def test_without_an_intensity_there_is_no_carbon():
+    assert not [name for name in columns(scenario()) if "carbon" in name]
+
+
+def test_a_step_that_never_ends_emits_without_end():
+    made = crossflow.from_dict({**CASES["graph"], "system": {**GREEN, "template": "pathfinder", "nodes": 8}})
+    found = columns(made, {"system.budgets.power_shares.inter_link": [0.0, 0.05]})
+    for name in ("carbon_kg", "run.carbon_kg", "carbon_kg_per_million_samples"):
+        assert np.isinf(found[name]).tolist() == [True, False]
+    alone = crossflow.predict(variant(made, {"system.budgets.power_shares.inter_link": 0.0})).to_dict()
+    assert alone["carbon_kg"] is alone["cost_per_million"]["carbon_kg_per_million_samples"] is None
+
+
+def test_the_numbers_of_operation_are_explained():
+    found = crossflow.explain(scenario(system=GREEN), objective="carbon_kg")
+    effects = {effect.parameter.path: effect.elasticity for effect in found.effects}
+    for path in ("system.operation.carbon_intensity", "system.operation.pue", "system.node_power"):
+        assert effects[path] == pytest.approx(1.0)
 
 
 # -------------------------------------------------------------------------------------------- objectives and constraints
@@ -278,6 +326,27 @@ def test_a_rent_that_is_searched_makes_the_cost_known(study):
     assert found.rows[1]["run.cost_usd"] == pytest.approx(3 * found.rows[0]["run.cost_usd"])
 
 
+@pytest.mark.parametrize("operation", [{"pue": 1.1}, {}])
+def test_an_intensity_that_is_searched_makes_the_carbon_known(study, operation):
+    found = study(
+        scenario={**DECODE, "system": {"template": "dgx-h100", "nodes": 1, "operation": operation}},
+        space={"system.operation.carbon_intensity": {"from": "100 g/kWh", "to": "300 g/kWh", "count": 2}},
+        searches={"all": {"searcher": "exhaustive"}},
+        objectives="carbon_kg",
+    )
+    assert found.rows[1]["carbon_kg"] == pytest.approx(3 * found.rows[0]["carbon_kg"])
+    assert found.results[0].best.row["system.operation.carbon_intensity"] == pytest.approx(0.1 / 3.6e6)
+
+
+def test_a_search_keeps_to_a_limit_of_carbon(study):
+    """Of the strategies whose run stays below the limit the one with the highest use of the peak."""
+    found = search(study, scenario={**DECODE, "system": GREEN}, objectives="mfu", constraints={"run.carbon_kg": "<= 400 t"})
+    possible = [row for row in found.rows if row["reason"] is None]
+    assert {row["feasible"] for row in possible} == {True, False}
+    assert all(row["feasible"] == (row["run.carbon_kg"] <= 400e3) for row in possible)
+    assert found.results[0].best.row["mfu"] == max(row["mfu"] for row in possible if row["feasible"])
+
+
 def test_figures_are_explained(exactly):
     found = crossflow.explain(scenario(), objective="tpot_s")
     assert (found.objective, found.value) == ("tpot_s", columns(scenario())["step_time_s"][0])
@@ -297,6 +366,10 @@ NEEDS = [
     ({**DECODE, "run": None}, "run.time_s", "run.time_s needs a run: section, such as run: {tokens: 1.0e12}"),
     ({**DECODE, "system": "dgx-h100"}, "run.cost_usd", "run.cost_usd needs system.operation.price, such as 2 USD/hour; dgx-h100 gives none"),
     ({**DECODE, "system": "dgx-h100"}, "usd_per_million_tokens", "usd_per_million_tokens needs system.operation.price, such as 2 USD/hour; dgx-h100 gives none"),
+    (DECODE, "carbon_kg", "carbon_kg needs system.operation.carbon_intensity, such as 400 g/kWh; dgx-h100 gives none"),
+    (DECODE, "run.carbon_kg", "run.carbon_kg needs system.operation.carbon_intensity, such as 400 g/kWh; dgx-h100 gives none"),
+    (DECODE, "carbon_kg_per_million_tokens", "carbon_kg_per_million_tokens needs system.operation.carbon_intensity, such as 400 g/kWh; dgx-h100 gives none"),
+    ({**DECODE, "system": GREEN, "run": None}, "run.carbon_kg", "run.carbon_kg needs a run: section, such as run: {tokens: 1.0e12}"),
     (DECODE, "cost_usd", "cost_usd needs prices of parts; the cost of dgx-h100 is not known"),
     (DECODE, "measured_share", "measured_share needs a profile: of measured events"),
     ({**DECODE, "workload": {**LLAMA, "dtype": "fp8"}}, "run.normalised_device_hours", "run.normalised_device_hours needs a dtype that an A100 has; fp8 is none"),

@@ -113,6 +113,25 @@ def test_rents_are_written_by_the_hour():
     assert show(parse("4.0975 USD/hour", "USD/s"), "USD/s", 5) == "4.0975 USD/hour"
 
 
+def test_a_carbon_intensity_is_a_mass_per_energy(problems):
+    assert problems(system, "aws-p4d", operation={"carbon_intensity": "400 g"}) == [
+        ("operation.carbon_intensity", "expected a quantity in kg/J, got '400 g': 'g' is not a unit of kg/J")
+    ]
+    assert problems(system, "aws-p4d", operation={"carbon_intensity": "-1 g/kWh"}) == [
+        ("operation.carbon_intensity", "expected at least 0 kg/J, got -2.77778e-10")
+    ]
+
+
+def test_carbon_is_written_as_it_is_read():
+    per_joule = parse("400 g/kWh", "kg/J")
+    assert {parse(text, "kg/J") for text in ("400 g CO2e/kWh", "400 gCO2eq/kWh")} == {per_joule}
+    assert show(per_joule, "kg/J") == show(parse("0.4 t/MWh", "kg/J"), "kg/J") == "400 g/kWh"
+    for written in ("1.9 t CO2e", "12 kg CO2e", "3 g CO2e"):
+        assert show(parse(written, "kg"), "kg") == written
+    with pytest.raises(ValueError, match="'W CO2e' is not a known unit"):
+        parse("400 W CO2e", "W")
+
+
 # -------------------------------------------------------------------------------------------- published runs
 
 
@@ -131,6 +150,7 @@ def test_energy_of_llama():
     own = operation_of(system("a100-ib-2048")).model_copy(update={"host_power": None})
     cost = run_cost(amount=1, per_step=1, step_time=1_022_362 * HOUR / 2048, devices=2048, operation=own, devices_per_node=8)
     assert cost.facility_kilowatt_hours[0] == pytest.approx(449e3, rel=0.003)
+    assert show(cost.facility_energy[0] * parse("0.385 kg/kWh", "kg/J"), "kg", 3) == "173 t CO2e"  # the table's total emissions
 
 
 def test_a_row_of_the_cloud_sheet():

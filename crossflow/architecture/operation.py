@@ -1,11 +1,11 @@
-"""What it takes to run a system, as its file says: rent, power of devices and hosts, and the overhead of the building."""
+"""What it takes to run a system, as its file says: rent, power, the overhead of the building, carbon of the electricity."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from crossflow.files import FileModel
-from crossflow.units import Overhead, Power, Rent
+from crossflow.units import CarbonIntensity, Overhead, Power, Rent
 
 
 class Operation(FileModel):
@@ -16,4 +16,7 @@ class Operation(FileModel):
     host_power: Power | None = Field(default=None, description="power of a node beside its devices: processors, memory, network, fans")
     pue: Overhead | None = Field(
         default=None, description="power usage effectiveness: power of the data centre over that of its nodes; 1 where absent"
+    )
+    carbon_intensity: CarbonIntensity | None = Field(
+        default=None, description="CO2-equivalent that the electricity of the data centre emits per energy, such as 400 g/kWh"
     )

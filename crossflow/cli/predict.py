@@ -14,7 +14,7 @@ from crossflow.cli.page import count, number, percent
 from crossflow.operating import KILOWATT_HOUR
 from crossflow.prediction import Prediction, extrapolated, predict
 from crossflow.scenario import load
-from crossflow.score import unit_of
+from crossflow.score import unit_of, words
 from crossflow.step.by_layer import FIGURES
 from crossflow.units import show
 
@@ -90,6 +90,7 @@ def _answers(prediction: Prediction) -> dict[str, RenderableType]:
             rows["prompts"] = Text.assemble(("cannot be read: ", "bold red"), (prediction.reading_problem, "red"))
         rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in prediction.bound_by())
         rows["energy"] = _energy(prediction)
+        rows |= {words(name): f"{_figure(name, value)} a step" for name, value in prediction.operation.items() if value is not None}
         if prediction.scenario.profile is not None:
             share = percent(number(prediction.score.measured_share))
             rows["measured"] = f"{share} of the time of kernels and collectives, by {Path(prediction.scenario.profile.source).name}"
@@ -179,7 +180,8 @@ def run_length(prediction: Prediction) -> Group:
     found = prediction.run
     if not found:
         return Group()
-    rows = {label: _figure(name, value) for name, label in _RUN.items() if (value := found[name]) is not None}
+    labels = {**_RUN, **{name: words(name) for name in prediction.operation}}
+    rows = {label: _figure(name, value) for name, label in labels.items() if (value := found[name]) is not None}
     return Group(page.heading("The whole run"), page.indented(page.pairs(rows)))
 
 
@@ -190,7 +192,7 @@ def _figure(name: str, value: float) -> str:
         return f"{value:,.0f} USD"
     if unit == "J":
         return f"{value / KILOWATT_HOUR:,.0f} kWh"
-    if unit == "s":
+    if unit not in ("1", "1/s"):
         return show(value, unit)
     return f"{count(value)} tokens/s" if name.endswith("tokens_per_s") else f"{value:,.4g}"
 

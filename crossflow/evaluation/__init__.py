@@ -8,12 +8,11 @@ workload, topology, device counts) splits the points into groups, each evaluated
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from crossflow.architecture import SystemSpec, architecture
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT
-from crossflow.evaluation.figures import PROMPTS, lacking, serving, task_of, whole_run
+from crossflow.evaluation.figures import PROMPTS, lacking, task_of, with_figures
 from crossflow.evaluation.layered import batches_apart, dlrm_score, machine, plans_apart, plans_of, transformer_score
 from crossflow.evaluation.programs import placed, program_score
 from crossflow.evaluation.stages import stage_memory
@@ -134,5 +133,4 @@ def _batch(
     if prompts and task_of(scenario) == "decode":
         first = variant(scenario, {"workload.task": "prefill"})
         reading = _batch(first, choices, quantities, n, plans=plans, least=least, fitting=fitting, prompts=False)
-    found, run = serving(scenario, score, reading), whole_run(scenario, system, device, score, batches)
-    return replace(score, serving=found, run=run) if found or run else score
+    return with_figures(scenario, system, device, score, reading, batches)

@@ -1,15 +1,16 @@
-"""Figures that not every scenario has, those of a service and of a whole run: their values, and what a scenario lacks for them."""
+"""Figures that not every scenario has, of a service, of operation and of a whole run: their values, and what a scenario lacks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from crossflow.architecture import Architecture, SystemSpec
 from crossflow.arrays import Array, wide
 from crossflow.errors import with_article
-from crossflow.operating import operation_of, reference_peak, run_cost
+from crossflow.operating import operation_of, product, reference_peak, run_cost
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.workload.spec import TransformerSpec
@@ -22,6 +23,12 @@ SERVING: Mapping[str, tuple[str, ...]] = {
     "input_throughput_tokens_per_s": ("prefill",),
     "output_throughput_tokens_per_s": ("decode",),
     "request_throughput_per_s": ("decode",),
+}
+
+# Columns, by what they begin with, that take a field of the system's `operation`: its name, and an example.
+OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("run.cost_usd", "usd_per_million_"): ("price", "2 USD/hour"),
+    ("carbon_kg", "run.carbon_kg"): ("carbon_intensity", "400 g/kWh"),
 }
 
 PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
@@ -57,6 +64,28 @@ def serving(scenario: Scenario, score: Score, reading: Score | None) -> dict[str
     }
 
 
+def operation(system: SystemSpec, score: Score) -> dict[str, Array]:
+    """Figures of a step that the system's `operation` gives, by column; only those whose fields are given.
+
+    `carbon_kg` is the operational carbon, as in LLaMA, Table 15 (arXiv:2302.13971): the energy that the facility takes during the
+    step at rated power, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg]
+    """
+    given = operation_of(system)
+    if given.carbon_intensity is None:
+        return {}
+    shared = system.devices_per_node
+    step = run_cost(amount=1, per_step=1, step_time=score.step_time, devices=score.devices, operation=given, devices_per_node=shared)
+    return {"carbon_kg": product(step.facility_energy, given.carbon_intensity)}
+
+
+def with_figures(
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None, batches: Array | None = None
+) -> Score:
+    """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
+    score = replace(score, serving=serving(scenario, score, reading), operation=operation(system, score))
+    return replace(score, run=whole_run(scenario, system, device, score, batches)) if scenario.run else score
+
+
 def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, batches: Array | None = None) -> dict[str, Array]:
     """What the whole run takes and costs, by name; none where the scenario does not say how long it is.
 
@@ -86,6 +115,7 @@ def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, scor
         "cost_usd": found.price,
         "energy_j": found.device_energy,
         "facility_energy_j": found.facility_energy,
+        **{name: found.steps * amount for name, amount in score.operation.items()},
     }
     return {name: wide(values, len(score)) for name, values in figures.items()}
 
@@ -106,9 +136,9 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
         yield "a run: section, such as run: {tokens: 1.0e12}"
     if column.endswith("_per_million_tokens") and not scenario.tokens_per_sample:
         yield f"a model with tokens; this {workload.model} has none"
-    priced = column == "run.cost_usd" or column.startswith("usd_per_million_")
-    if priced and (system.operation is None or system.operation.price is None):
-        yield f"system.operation.price, such as 2 USD/hour; {system.name} gives none"
+    for names, (given, example) in OPERATION.items():
+        if column.startswith(names) and getattr(system.operation, given, None) is None:
+            yield f"system.operation.{given}, such as {example}; {system.name} gives none"
     if column == "cost_usd" and not scenario.architecture.cost:
         yield f"prices of parts; the cost of {system.name} is not known"
     if "normalised_device_hours" in column and np.isnan(reference_peak(workload.dtype)).all():

@@ -31,8 +31,8 @@ SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
 VARIABLE = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")  # sections of a scenario that vary
 FILES = ("workload.model", "system.template")  # settings that name files: a wrong name is wrong whatever else is chosen
-RENT = "system.operation.price"
-FORMING = ("workload.task", "workload.model", "system.template", RENT)  # settings that decide which figures there are
+FORMING = ("workload.task", "workload.model", "system.template")  # settings that decide which figures there are
+OPERATION = "system.operation."  # paths of quantities that do so by being given
 TEXTS = ("bound_by", "reason")  # columns that are no figures
 Asked = tuple[Path_, str, Sequence[str]]  # place of a name, the name, and names that it may be
 _BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
@@ -283,12 +283,17 @@ def _forms(scenario: Scenario, settings: Mapping[str, Sequence[Any]]) -> Iterato
     """The scenario, and what it becomes with values of settings that decide which figures a score has."""
     yield scenario
     chosen = {path: settings[path] for path in FORMING if path in settings}
+    chosen |= {path: [_written(scenario, path, values[0])] for path, values in settings.items() if path.startswith(OPERATION)}
     for values in itertools.product(*chosen.values()) if chosen else ():
         settings = dict(zip(chosen, values, strict=True))
-        if isinstance(rent := settings.get(RENT), float):
-            settings[RENT] = f"{rent!r} USD/s"
         with contextlib.suppress(CrossflowError):  # a combination that makes no scenario is told where it is evaluated
             yield _divided(scenario, settings)
+
+
+def _written(scenario: Scenario, path: str, value: Any) -> Any:
+    """A value of a quantity as a file has it, with the unit."""
+    quantity = varied(scenario, path)
+    return f"{value!r} {quantity.unit}".removesuffix(" 1") if isinstance(value, float) and quantity is not None else value
 
 
 def _divided(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:

@@ -96,8 +96,7 @@ def title_of(name: str) -> str:
         return NAMES[name]
     if name.startswith("architecture.") and group not in GROUPS:
         part = name.removeprefix("architecture.").replace(".", " ")
-    ending = next((ending for ending in score.ENDINGS if part.endswith(ending)), "") if not dot or group == "run" else ""
-    text = part.removesuffix(ending).replace("_", " ")
+    text = score.words(part) if not dot or group == "run" else part.replace("_", " ")
     if group in GROUPS:
         return f"{GROUPS[group]}: {text}"
     return text[:1].upper() + text[1:]
