@@ -138,6 +138,9 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     devices = system.device_count
     if isinstance(workload, ProgramSpec):
         strategy = mesh_of(workload.program)
+        if counted and strategy.devices != devices:
+            mesh = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes) or "one device"
+            raise StrategyError(f"the program is written for a mesh of {strategy.devices} devices ({mesh}), but the system has {devices}")
     if strategy is None:
         if counted and devices > 1:
             plain = str(_alone(workload)) if isinstance(workload, DlrmSpec) else f"d{devices}"

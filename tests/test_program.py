@@ -1,6 +1,7 @@
 """Programs: written by hand or by builders, saved, read back, and the workload of a scenario."""
 
 import gzip
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from crossflow import evaluate, from_dict, load, predict, simulate
+from crossflow.__main__ import main
 from crossflow.cli.show import look_up
 from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation import placed
+from crossflow.evaluation.events import events
 from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_program, write_program
 from crossflow.program.file import document_of, program_of
 from crossflow.sensitivity import explain
@@ -185,6 +188,12 @@ BROKEN = [
     (lambda data: data["messages"][0].update(size="8 parsec"), "messages[0].size"),
     (lambda data: data["tensors"][1].update(last=99), "tensors[1].last: expected a number from 0 to 5"),
     (lambda data: data.update(ops=[]), "ops"),
+    (lambda data: data["messages"][0].update(axes=[""]), "'' is not an axis of the mesh"),
+    (lambda data: data["messages"][0].update(axes=["tp", "tp"]), "messages[0].axes: expected each axis once, got tp, tp"),
+    (lambda data: data["tensors"][1].update(made=3, last=1), "tensors[1].last: operation 1 stands before 3, which makes it"),
+    (lambda data: data.update(stages="tp"), "ops: expected operations of every class of ranks along 'tp', got none of rank 1"),
+    (lambda data: data["kernels"][0].update(n=0), "kernels[0]"),
+    (lambda data: data.update(kind="progam"), "kind: expected"),
 ]
 
 
@@ -210,7 +219,7 @@ def test_files_that_are_no_programs(tmp_path):
 def test_what_a_program_says_itself_is_refused_elsewhere(tmp_path):
     with pytest.raises(SpecError, match="a program says by itself how it is divided; leave strategy out"):
         scenario_of(mlp(), tmp_path, strategy="d8")
-    with pytest.raises(StrategyError, match="needs 8 devices"):
+    with pytest.raises(StrategyError, match="a mesh of 8 devices"):
         scenario_of(mlp(), tmp_path, {"template": "dgx-h100", "nodes": 2})
     path = write_program(mlp(), tmp_path / "mlp.json")
     with pytest.raises(SpecError, match="unknown key 'dtype'"):
@@ -221,7 +230,7 @@ def test_what_a_program_says_itself_is_refused_elsewhere(tmp_path):
         every_strategy(scenario_of(mlp(), tmp_path).workload, (8, 1))
     aside = mlp()
     aside = replace(aside, ops=(*aside.ops[:-1], replace(aside.ops[-1], stream="second")))
-    with pytest.raises(CrossflowError, match="kernels on stream second run beside others and have no timeline"):
+    with pytest.raises(CrossflowError, match="kernels on several streams share a device and have no timeline"):
         simulate(scenario_of(aside, tmp_path))
 
 
@@ -254,7 +263,7 @@ def test_attention_of_a_program(tmp_path):
 
 def test_show_counts_what_a_program_holds(tmp_path):
     sheet = look_up(str(write_program(mlp(), tmp_path / "mlp.json.gz")))
-    assert (sheet.kind, sheet.settings["ops"], sheet.settings["mesh"]) == ("program", 6, MLP)
+    assert (sheet.kind, sheet.settings["ops"], sheet.settings["mesh"]) == ("program", 6, "tp 2 x dp 4")
 
 
 def test_kernels_on_two_streams_share_their_device(tmp_path):
@@ -273,3 +282,90 @@ def test_kernels_on_two_streams_share_their_device(tmp_path):
     product = step("compute", waits=False) / 3
     assert step("second", waits=False) == pytest.approx(3 * product, rel=0.01)
     assert step("compute", waits=True) - step("second", waits=True) == pytest.approx(product, rel=0.01)
+
+
+@pytest.mark.parametrize(("seen", "share"), [(4096, 0.5), (8192, 0.75), (1024, 0.25 * 0.875), (1, 1 / 4096)])
+def test_causal_attention_counts_the_keys_that_queries_see(tmp_path, seen, share):
+    """All of a prompt: half; a prompt behind a cache: more; a window: its area of the triangle, which a single key is less than."""
+
+    def step(causal, keys):
+        built = ProgramBuilder(dtype="bf16")
+        built.compute("attention", Attention(samples=1, heads=8, length=4096, seen=keys, width=128, causal=causal))
+        return predict(scenario_of(built.build(), tmp_path, {"template": "h100-sxm"})).score
+
+    full = step(False, 4096).flops[0] * (seen / 4096 if seen > 4096 else 1.0)
+    assert step(True, seen).flops[0] == pytest.approx(share * full, rel=2e-4)
+
+
+@pytest.mark.parametrize(("dtype", "system"), [("fp8", "dgx-h100"), ("mxfp8", "dgx-b200"), ("bf16", "dgx-h100")])
+def test_events_of_a_transformer_cost_the_same_in_a_program(tmp_path, dtype, system):
+    """Products, those that add in 32 bits and those that stay in 16 among them, event by event, but for launches."""
+    workload = {"model": "llama2-7b", "global_batch": 16, "sequence": 2048, "dtype": dtype}
+    node = {"template": system, "nodes": 1}
+    seen = set()
+    for event in events(from_dict({"system": node, "workload": workload, "strategy": "tp4-dp2"})).events:
+        kernel = kernel_of(event, dtype)
+        if kernel is None:
+            continue
+        seen.add(event.op)
+        built = ProgramBuilder(dtype=dtype)
+        built.compute("one", kernel, phase="backward")  # which makes it a program that trains
+        score = predict(scenario_of(built.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
+        assert score.step_time - score.breakdown["other"] == pytest.approx(event.time, rel=1e-9), (event.op, event.shape)
+    assert {"gemm", "gemm_accumulate"} <= seen
+
+
+def kernel_of(event, dtype):
+    """The kernel of an event's row, as its shape reads; None of those that say too little."""
+    if event.op in ("gemm", "gemm_accumulate"):
+        m, n, k = (float(part) for part in event.shape.split("x"))
+        return Product(m=m, n=n, k=k, wide=event.dtype != dtype, result=8.0 if event.op == "gemm_accumulate" else None)
+    return None
+
+
+def test_a_batch_of_products_pays_latency_once(tmp_path):
+    """Equal products of one launch follow each other without waiting for memory in between, on generated devices too."""
+
+    def step(batch):
+        built = ProgramBuilder(dtype="bf16")
+        built.compute("one", Product(m=64, n=64, k=64, batch=batch))
+        return predict(scenario_of(built.build(), tmp_path, {"template": "pathfinder"})).step_time
+
+    assert step(1000) - step(500) < 500 * 100e-9
+
+
+def test_a_message_of_nothing_takes_no_time(tmp_path):
+    built = ProgramBuilder(dtype="bf16", axes={"tp": 8})
+    one = built.compute("one", Product(m=64, n=64, k=64))
+    alone = predict(scenario_of(built.build(), tmp_path)).step_time
+    built.send("all_reduce", 0.0, ["tp"], after=[one])
+    assert predict(scenario_of(built.build(), tmp_path)).step_time == alone
+
+
+def test_parts_add_up_where_kernels_share_a_device(tmp_path):
+    """Also where messages keep kernels apart that would share the device without them."""
+    for order in itertools.permutations(range(3)):
+        built = ProgramBuilder(dtype="bf16", axes={"tp": 8})
+        sizes = (2e8, 1e7, 5e8)
+        for i in order:
+            sent = built.send("all_reduce", sizes[i], ["tp"])
+            one = built.compute(str(i), Product(m=2048 * (i + 1), n=4096, k=4096), after=[sent])
+            built.compute(f"beside {i}", Pass(moved=sizes[i]), after=[one], stream="side")
+        for slots in (1, 2):
+            score = predict(scenario_of(built.build(), tmp_path, {"template": "pathfinder", "devices": 8}, kernels_per_device=slots)).score
+            assert sum(part[0] for part in score.breakdown.values()) == pytest.approx(score.step_time[0], rel=1e-9)
+            assert sum(part[0] for part in score.bound.values()) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_the_page_of_stages_with_tensors_of_their_own(tmp_path, capsys):
+    """Kinds of tensors are free words, and classes hold different ones."""
+    built = ProgramBuilder(dtype="bf16", axes={"tp": 4, "pp": 2}, stages="pp")
+    one = built.compute("first", Product(m=1024, n=1024, k=1024), rank=0)
+    sent = built.send("send_recv", 1e6, ["pp"], rank=0, after=[one])
+    built.compute("second", Product(m=1024, n=1024, k=1024), rank=1, after=[sent])
+    built.hold("weights", 1e9, rank=0)
+    built.hold("cache", 2e9, rank=1)
+    write_program(built.build(), tmp_path / "two.program.json")
+    (tmp_path / "two.yaml").write_text("system: {template: dgx-h100, nodes: 1}\nworkload: two.program.json\n")
+    assert main(["predict", str(tmp_path / "two.yaml")]) == 0
+    assert "cache 1.863 GiB" in capsys.readouterr().out

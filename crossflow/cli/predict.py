@@ -221,7 +221,7 @@ def stages(prediction: Prediction) -> RenderableType:
         return Group()
     rows: list[list[RenderableType]] = []
     for stage, kinds in enumerate(found):
-        total, activations = sum(kinds.values()), kinds["activations"]
+        total, activations = sum(kinds.values()), kinds.get("activations", 0.0)  # kinds of a program are its own
         rows.append([str(stage), *(show(size, "B") for size in (activations, total - activations, total))])
     if len(rows) > _STAGES:
         rows[_STAGES // 2 : -_STAGES // 2] = [["...", "", "", ""]]

@@ -223,9 +223,10 @@ def program(path: Path) -> Sheet:
     """Sheet of a program: what it holds, in counts."""
     read = read_program(path)
     rows = {name: len(getattr(read, name)) for name in ("kernels", "messages", "ops", "tensors")}
-    settings: dict[str, Any] = {name: getattr(read, name) for name in ("dtype", "samples", "tokens", "parameters")}
-    settings |= {"mesh": dict(read.axes), "stages": read.stages, "devices": read.devices, **rows}
-    settings |= {"phases": sorted({op.phase for op in read.ops}), "streams": sorted({op.stream for op in read.ops})}
+    settings: dict[str, Any] = {name: getattr(read, name) for name in ("dtype", "samples", "tokens")}
+    settings |= {"parameters": f"{read.parameters:.4g}", "mesh": " x ".join(f"{name} {size}" for name, size in read.axes) or "one device"}
+    settings |= {"devices": read.devices, "stages": read.stages or "none", **rows}
+    settings |= {word: ", ".join(sorted({getattr(op, word[:-1]) for op in read.ops} - {""})) or "none" for word in ("phases", "streams")}
     return Sheet(name=path.name, kind="program", title=read.name, file=str(path), settings=settings)
 
 

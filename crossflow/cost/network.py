@@ -77,7 +77,7 @@ def _one(
         inside, outside = _bytes(message.collective, size, route)
         time, intra, inter = time + step, intra + inside, inter + outside
         size = size / route.size
-    return {"time": time, "intra_bytes": intra, "inter_bytes": inter}
+    return {"time": np.where(np.atleast_1d(message.size) > 0, time, 0.0), "intra_bytes": intra, "inter_bytes": inter}
 
 
 def axis_time(

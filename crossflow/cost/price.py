@@ -148,11 +148,22 @@ def _priced(group: _Group, program: Program, architecture: Architecture, stack: 
         return pass_costs(moved, flops, launches, architecture, dtype, least=least)
     if group.kind is Attention:
         return _attention(group, program, architecture, stack, least=least)
-    adds = np.array([[float(isinstance(row, Product) and row.adds)] for row in group.rows])
-    costs = product_costs(group.sizes, program.element * (1.0 + adds), architecture, dtype, least=least)
+    result = _results([row for row in group.rows if isinstance(row, Product)], _kept(program))
+    costs = product_costs(group.sizes, result, architecture, dtype, least=least)
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
+
+
+def _kept(program: Program) -> float:
+    """Size of an element outside products; where these are narrower it stays in 16 bits. [B]"""
+    return max(program.element, 2.0)
+
+
+def _results(rows: Sequence[Product], element: float) -> Array:
+    """What an element of the result of every product moves, shape (kernels, 1) or (kernels, n). [B]"""
+    stated = [replace(row, result=element * (1.0 + row.adds)) if row.result is None else row for row in rows]
+    return np.asarray(_table(stated, ("result",))[0])
 
 
 def _nothing(architecture: Architecture) -> KernelCosts:
@@ -170,5 +181,5 @@ def _attention(group: _Group, program: Program, architecture: Architecture, stac
         share = np.where(np.array([[row.backward] for row in rows]), kernel.backward_utilisation, kernel.forward_utilisation)
         share = share if kernel.native else share * architecture.execution.earlier_instructions
     samples, heads, _, length, seen, width = group.sizes
-    shapes, sizes = np.stack([samples * heads, length, seen, width]), attention_sizes(group.sizes, program.element, rows)
-    return attention_costs(sizes, shapes, share, architecture, program.dtype, program.element, least=least)
+    shapes, sizes = np.stack([samples * heads, length, seen, width]), attention_sizes(group.sizes, _kept(program), rows)
+    return attention_costs(sizes, shapes, share, architecture, program.dtype, _kept(program), least=least)

@@ -21,11 +21,11 @@ from crossflow.arrays import Array, Index, divide
 from crossflow.cost.tiling import Block, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, wave_times
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.kernels import QUERIES
 from crossflow.software import HALF
 
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has
 ONE = np.ones(1)
-QUERIES = 128  # queries that one block of fused attention holds [2]_
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,7 @@ def product_costs(
         return _least(2.0 * batch * m * n * k, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     if architecture.execution.tiles is not None:
         return tiled_costs(m, n, k, accumulate, architecture, dtype, operand, batch=batch, second=second)
-    one = searched_costs(m, n, k, accumulate, architecture, dtype, operand, second=second)
-    together = {name: getattr(one, name) * batch for name in ("resource_times", "flops", "traffic", "energy")}
-    return KernelCosts(time=(one.time - one.launch) * batch + one.launch, launch=one.launch, launches=one.launches, **together)
+    return searched_costs(m, n, k, accumulate, architecture, dtype, operand, batch=batch, second=second)
 
 
 def searched_costs(
@@ -147,6 +145,7 @@ def searched_costs(
     dtype: str,
     element: float,
     *,
+    batch: Array | float = 1.0,
     second: Array | float = 1.0,
 ) -> KernelCosts:
     """Cost of matrix products of shape (kernels, n) on a device whose tiles are searched for (`crossflow.cost.tiling`).
@@ -154,7 +153,7 @@ def searched_costs(
     `accumulate` is what an element of C moves beyond one write, in elements, shape (kernels, 1). [1] `second` is the size of an element
     of B over `element`; units that multiply widen B as they read it, which takes no time.
     """
-    flops, moved = 2.0 * m * n * k, element * accumulate * m * n
+    flops, moved = 2.0 * batch * m * n * k, element * accumulate * m * n
     sizes = np.stack(np.broadcast_arrays(m, n, k, second))
     # Points that share sizes are searched for once, and points that share the device as products of one point.
     alike, alone = bool((sizes == sizes[..., :1]).all()), device_points(architecture) == 1
@@ -170,6 +169,7 @@ def searched_costs(
     traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], np.broadcast_to(delivered, (len(delivered), *shape))])
     traffic = traffic[:, which.ravel()]
     traffic = (traffic if alike or not alone else traffic.reshape(len(traffic), *sizes.shape[1:])) + moved
+    traffic = traffic * batch
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation * architecture.sustained_clock
     return _slowest(divide(flops, rate), traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(m), 1)))
 

@@ -65,6 +65,13 @@ class Schedule:
         return np.asarray(longest_path(tally(self.counts, times), [segment.after for segment in self.segments]).max(axis=0))
 
 
+def durations(program: Program, times: Array) -> Array:
+    """Time of every operation alone, from that of every row of prices and of a call of the host, shape (ops, n). [s]"""
+    nothing = np.zeros(times.shape[1])
+    alone = [sum((times[row] for row in rows), nothing) for rows in program.rows]
+    return np.asarray(np.array(alone) + np.array([op.calls for op in program.ops])[:, None] * times[-1])
+
+
 def longest_path(durations: Array, after: Sequence[tuple[int, ...]]) -> Array:
     """End of every operation when each starts as soon as all that it waits for has ended.
 
@@ -140,6 +147,7 @@ def _assemble(program: Program, members: list[list[int]], waits: list[set[int]])
         first = program.ops[members[old][0]]
         for i in members[old]:
             np.add.at(counts[new], list(program.rows[i]), 1.0)
+            counts[new, -1] += program.ops[i].calls
         of_class[first.rank] += counts[new]
         after = tuple(sorted(rank[before] for before in waits[old]))
         segments.append(Segment(rank=first.rank, stream=first.stream, after=after, ops=tuple(members[old])))

@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.architecture import Architecture, SystemSpec
 from crossflow.arrays import Array, Index, tally, wide
 from crossflow.cost import Prices, price
-from crossflow.engine import Schedule, run_shared, schedule, stream_edges
+from crossflow.engine import Schedule, durations, run_shared, schedule, stream_edges
 from crossflow.evaluation.common import score_of
 from crossflow.mapping import Network, Placement, best_placement, place
 from crossflow.program import Program
@@ -57,7 +57,8 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
     makespan: Makespan = functools.partial(_simulated, program, slots, prices.kernels.launch) if several else plan.makespan
     every = np.ones(len(program.messages), dtype=bool)
     total = wide(makespan(prices.times), n)
-    silent = wide(makespan(prices.without(every)), n) if len(every) else total
+    # Kernels that share a device may end later without messages; no communication is exposed then.
+    silent = np.minimum(wide(makespan(prices.without(every)), n), total) if len(every) else total
     kernels, calls = prices.kernels, plan.of_class[:, -1:] * prices.call
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
     kinds, bound = _decompose(plan, prices, stage, total, silent, n, overlapping=several)
@@ -94,13 +95,14 @@ def _simulated(program: Program, slots: int, launches: Array, times: Array) -> A
         (op.rank, stream): slots * program.kernel_streams if op.kernels else 1 for op, (_, stream) in zip(ops, streams, strict=True)
     }
     after, result = stream_edges(ops) if slots == 1 else [op.after for op in ops], np.empty(n)
+    every = durations(program, times)
     for i in range(n):
         launch = [float(sum(fixed[row, i] for row in op.kernels)) for op in ops]
-        alone = [float(sum(times[row, i] for row in rows)) for rows in program.rows]
+        alone = every[:, i]
         if not np.isfinite(alone).all():
             result[i] = np.inf
             continue
-        result[i] = run_shared(launch, [a - b for a, b in zip(alone, launch, strict=True)], after, streams, limits).max()
+        result[i] = run_shared(launch, (alone - launch).tolist(), after, streams, limits).max()
     return result
 
 

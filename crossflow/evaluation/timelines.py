@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.cost import price
-from crossflow.engine import longest_path, stream_edges
+from crossflow.engine import durations, longest_path, stream_edges
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.programs import placed
 from crossflow.parallel import Layout, Plan, Strategy
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy
-from crossflow.program.program import COMPUTE as ON_COMPUTE
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_job, dlrm_log
 from crossflow.step.timeline import transformer_timeline
@@ -67,12 +66,10 @@ def _graph(scenario: Scenario, title: str) -> Timeline:
             f"{scenario.name}: kernels_per_device = {scenario.kernels_per_device}: kernels that share a device have no timeline"
         )
     device, program = scenario.architecture, scenario.program()
-    strange = sorted({op.stream for op in program.ops if op.kernels and op.stream != ON_COMPUTE})
-    if strange:
-        raise CrossflowError(f"{scenario.name}: kernels on stream {', '.join(strange)} run beside others and have no timeline")
+    if program.kernel_streams > 1:
+        raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
     prices = price(program, placed(scenario, program, device), scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
-    rows = prices.times[:, 0]
-    times = np.array([rows[list(places)].sum() for places in program.rows])
+    times, of_kernels = durations(program, prices.times[:, :1])[:, 0], {(op.rank, op.stream) for op in program.ops if op.kernels}
     ends = longest_path(times[:, None], stream_edges(program.ops))[:, 0]
     runs = []
     for op, time, end in zip(program.ops, times.tolist(), ends.tolist(), strict=True):
@@ -80,7 +77,7 @@ def _graph(scenario: Scenario, title: str) -> Timeline:
         if op.message is not None:
             name = program.messages[op.message].collective
             stream = PIPELINE if name == "send_recv" else TENSOR
-        beside = op.stream != ON_COMPUTE
+        beside = (op.rank, op.stream) not in of_kernels
         runs.append(Run(device=op.rank, stream=stream, name=name, start=end - time, end=end, after=op.after, beside=beside))
     memory = device.memory
     return timeline_of(

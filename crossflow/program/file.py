@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
@@ -37,12 +37,15 @@ class ProductRow(FileModel):
     """A matrix product C[m, n] = A[m, k] B[k, n]."""
 
     kind: Literal["product"] = Field(description="what the row is")
-    m: NonNegativeFloat = Field(description="rows of A and C")
-    n: NonNegativeFloat = Field(description="columns of B and C")
-    k: NonNegativeFloat = Field(description="columns of A, rows of B")
-    batch: NonNegativeFloat = Field(1.0, description="equal products in one launch")
+    m: PositiveFloat = Field(description="rows of A and C")
+    n: PositiveFloat = Field(description="columns of B and C")
+    k: PositiveFloat = Field(description="columns of A, rows of B")
+    batch: PositiveFloat = Field(1.0, description="equal products in one launch")
     adds: bool = Field(False, description="whether C is read, added to and written")
     wide: bool = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
+    result: Bytes | None = Field(
+        None, description="what an element of C moves, read and written; an element of at least 16 bits, twice with `adds`, where absent"
+    )
 
 
 class PassRow(FileModel):
@@ -58,12 +61,12 @@ class AttentionRow(FileModel):
     """Fused attention, forward or backward."""
 
     kind: Literal["attention"] = Field(description="what the row is")
-    samples: NonNegativeFloat = Field(description="samples of the batch")
-    heads: NonNegativeFloat = Field(description="heads of queries")
-    length: NonNegativeFloat = Field(description="queries of a head and sample")
-    seen: NonNegativeFloat = Field(description="keys that a query sees at most")
-    width: NonNegativeFloat = Field(description="elements of a head")
-    kv_heads: NonNegativeFloat | None = Field(None, description="heads of keys and values; as many as of queries where absent")
+    samples: PositiveFloat = Field(description="samples of the batch")
+    heads: PositiveFloat = Field(description="heads of queries")
+    length: PositiveFloat = Field(description="queries of a head and sample")
+    seen: PositiveFloat = Field(description="keys that a query sees at most")
+    width: PositiveFloat = Field(description="elements of a head")
+    kv_heads: PositiveFloat | None = Field(None, description="heads of keys and values; as many as of queries where absent")
     causal: bool = Field(True, description="whether a query sees only the keys before it")
     backward: bool = Field(False, description="whether it computes gradients, with five products instead of two")
 
@@ -86,7 +89,9 @@ class OpRow(FileModel):
     stream: str = Field("", description="in-order stream that it occupies; compute for kernels and network for a message where absent")
     kernels: Places = Field((), description="rows of `kernels`, run one after the other")
     message: NonNegativeInt | None = Field(None, description="row of `messages`")
-    calls: NonNegativeInt = Field(0, description="calls that the host makes, where it is work of the host")
+    calls: NonNegativeInt = Field(
+        0, description="calls that the host makes, where it is its work; each takes the time of the software, none without"
+    )
     after: Places = Field((), description="operations that it waits for, by their place; they stand before it")
 
 
@@ -174,15 +179,15 @@ def read_program(path: str | Path) -> Program:
 
 
 def is_program(path: str | Path) -> bool:
-    """Whether a file calls itself a program; a compressed one can be nothing else."""
+    """Whether a file is meant for a program, by its name or by what it holds; a compressed one can be nothing else."""
     source = Path(path)
-    if source.suffix == ".gz":
+    if source.suffix == ".gz" or source.name.endswith(".program.json"):
         return True
     try:
         data = _data(source)
     except (OSError, ValueError):
         return False
-    return isinstance(data, Mapping) and data.get("kind") == "program"
+    return isinstance(data, Mapping) and (data.get("kind") == "program" or "ops" in data)
 
 
 def _data(source: Path) -> Any:
@@ -218,12 +223,17 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
     """Names and numbers that lead nowhere, with where they stand."""
     if found.dtype not in DTYPE_BYTES:
         yield ("dtype",), f"expected one of {', '.join(DTYPE_BYTES)}, got {found.dtype!r}{did_you_mean(found.dtype, DTYPE_BYTES)}"
-    named = [(("stages",), (found.stages,)), *((("messages", i, "axes"), row.axes) for i, row in enumerate(found.messages))]
-    for path, axes in named:
+    stages = [(("stages",), (found.stages,))] if found.stages else []
+    for path, axes in [*stages, *((("messages", i, "axes"), row.axes) for i, row in enumerate(found.messages))]:
         for axis in axes:
-            if axis and axis not in found.mesh:
+            if axis not in found.mesh:
                 yield path, f"'{axis}' is not an axis of the mesh{did_you_mean(axis, found.mesh)}; axes: {', '.join(found.mesh) or 'none'}"
+        if len(set(axes)) < len(axes):
+            yield path, f"expected each axis once, got {', '.join(axes)}"
     ranks, ops = found.mesh.get(found.stages, 1), len(found.ops)
+    idle = sorted(set(range(ranks)) - {op.rank for op in found.ops})
+    if idle:
+        yield ("ops",), f"expected operations of every class of ranks along '{found.stages}', got none of rank {', '.join(map(str, idle))}"
     for i, op in enumerate(found.ops):
         if op.kernels and op.message is not None:
             yield ("ops", i), "an operation runs kernels or sends a message, not both"
@@ -233,6 +243,8 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
         yield from ((("ops", i, "after"), f"operation {place} does not stand before it") for place in op.after if place >= i)
     for i, tensor in enumerate(found.tensors):
         yield from _beyond(("tensors", i), tensor, {"rank": ranks, "made": ops, "last": ops})
+        if tensor.made is not None and tensor.last is not None and tensor.made > tensor.last:
+            yield ("tensors", i, "last"), f"operation {tensor.last} stands before {tensor.made}, which makes it"
 
 
 def _beyond(path: tuple[str | int, ...], row: FileModel, counts: Mapping[str, int]) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -24,6 +24,7 @@ class Product:
     """Matrix product C[m, n] = A[m, k] B[k, n], `batch` equal ones in one launch. [1]
 
     `adds` means that C is read, added to and written; a `wide` product keeps to 16 bits where the program computes in a narrower type.
+    `result` is what an element of C moves, read and written; by default an element, of at least 16 bits, twice where it is added to. [B]
     """
 
     m: Number
@@ -32,6 +33,7 @@ class Product:
     batch: Number = 1.0
     adds: bool = False
     wide: bool = False
+    result: Number | None = None
 
     @property
     def flops(self) -> Number:
@@ -203,13 +205,9 @@ class Program:
 
     @functools.cached_property
     def rows(self) -> tuple[tuple[int, ...], ...]:
-        """Rows of prices that every operation takes: kernels first, then messages, and a call of the host last."""
-        kernels, messages = len(self.kernels), len(self.messages)
-
-        def row(op: Op) -> tuple[int, ...]:
-            return op.kernels if op.message is None else (kernels + op.message,)
-
-        return tuple((*row(op), *[kernels + messages] * op.calls) for op in self.ops)
+        """Rows of prices that every operation takes, but for its calls: kernels first, then messages."""
+        kernels = len(self.kernels)
+        return tuple(op.kernels if op.message is None else (kernels + op.message,) for op in self.ops)
 
     @functools.cached_property
     def memory(self) -> tuple[Mapping[str, float], ...]:

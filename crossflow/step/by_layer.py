@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.parallel.layout import Layout
 from crossflow.step.passes import Steps, share_of
 from crossflow.step.slots import Slots, by_stage
@@ -44,7 +44,7 @@ class Counts:
     update: Array
 
     @classmethod
-    def of(cls, slots: Slots, layout: Layout, shape: Shape, rounds: Array, stage: Array) -> Counts:
+    def of(cls, slots: Slots, layout: Layout, shape: Shape, rounds: Array, stage: Index) -> Counts:
         """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
         forward, backward, weight = slots.on_stage[:, stage].swapaxes(1, 2)
         extra = slots.input_of - slots.weight_of

@@ -5,6 +5,7 @@ The pipeline is walked slot by slot (`crossflow.timeline.pipeline`).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +18,7 @@ from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
 from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
-from crossflow.step.slots import Slots, by_stage, closing_of, slots_of
+from crossflow.step.slots import Closing, Slots, by_stage, closing_of, slots_of
 from crossflow.step.stages import Shape
 from crossflow.step.task import COLLECTIVES, OF, Task, task_of
 from crossflow.timeline.pipeline import pipeline_ends
@@ -87,39 +88,28 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> A
 
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> dict[str, Array]:
     """Step of points whose pipelines have one shape: its time, and its parts on the busiest stage."""
-    at, stages, schedule = shape.at, shape.stages, shape.schedule
+    at, stages, points = shape.at, shape.stages, np.arange(len(shape.at))
     stack, state, tied = machine.stack, steps.state, steps.between.tied[shape.at]
     slots = slots_of(job, layout, machine, steps, shape)
     microbatch = layout.microbatches[at]
     rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
     copied = None if state.copies is None else state.copies.at(at)
-    extra = float(stack.host.microbatch[0])
-    closing, trained = closing_of(machine, steps, slots, shape), slots.on_stage[2]
-    reductions, lowered, exposed, regather = closing.reductions, closing.lowered, closing.exposed, closing.regather
-    update, on_host, renewed = closing.update, closing.on_host, closing.renewed
-    ends = _stage_ends(slots, rounds, shape, steady=job.task == "decode")
-    finish = update + on_host + renewed + regather
-    if schedule == "pipedream":  # reductions and updates are in the slots, one after each microbatch
-        reductions, update, regather = microbatch * reductions, microbatch * update, microbatch * regather
-        exposed, finish = np.zeros_like(exposed), np.zeros_like(finish)
-    after = ends + exposed
-    step = float(stack.host.step[0])
+    extra, step = float(stack.host.microbatch[0]), float(stack.host.step[0])
+    ends, trained = _stage_ends(slots, rounds, shape, steady=job.task == "decode"), slots.on_stage[2]
+    closing, finish = _closing(machine, steps, slots, shape, microbatch)
+    after = ends + closing.exposed
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
-    rows = len(slots.forward_of)
-    busy = by_stage(slots.busy.reshape(-1, rows, len(at)).sum(axis=0), stages)
-    # The busiest, for which others wait; of those that are as busy, the one that ends last.
-    as_busy = busy >= busy.max(axis=0) * (1.0 - 1e-9)
-    s, points = np.where(as_busy, after, -1.0).argmax(axis=0), np.arange(len(at))
+    s = _deciding(slots, stages, after)
     # Of that stage: what its rows take in a slot of each kind, times the slots, and what follows them.
     in_slots = rounds * by_stage(_in_slots(steps, slots, shape), stages)[:, s, points]
     kinds, lines = len(slots.device), -len(LINES)
     device, (net, sent, inner) = in_slots[:kinds], in_slots[kinds:lines].reshape(3, len(COLLECTIVES), -1)
     waits, gathering, grown, transfer, whole = in_slots[lines:]
-    final_ = reductions[:, s, points]  # behind the last pass: reductions and copies
+    final_ = closing.reductions[:, s, points]  # behind the last pass: reductions and copies
     if copied is not None:
-        final_[OF["host_copy"]] = lowered[s, points]
+        final_[OF["host_copy"]] = closing.lowered[s, points]
     late, update, on_host, renewed, regather, regathered = np.array(
-        [exposed, update, on_host, renewed, regather, trained @ state.regather[:, at]]
+        [closing.exposed, closing.update, closing.on_host, closing.renewed, closing.regather, trained @ state.regather[:, at]]
     )[:, s, points]
     sending = np.zeros(len(at)) if stack.overlap.pipeline else transfer + whole
     device[-2] += update  # which main memory binds
@@ -162,6 +152,24 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
         "units": of_units,
         "between": np.stack([transfer + whole, sending]),
     }
+
+
+def _closing(machine: Machine, steps: Steps, slots: Slots, shape: Shape, microbatches: Array) -> tuple[Closing, Array]:
+    """What follows the last pass of every stage, and the time of it that no stage can hide, shape (stages, n). [s]"""
+    found = closing_of(machine, steps, slots, shape)
+    finish = found.update + found.on_host + found.renewed + found.regather
+    if shape.schedule != "pipedream":
+        return found, finish
+    # Reductions and updates are in the slots, one after each microbatch.
+    often = {name: microbatches * getattr(found, name) for name in ("reductions", "update", "regather")}
+    return dataclasses.replace(found, exposed=np.zeros_like(found.exposed), **often), np.zeros_like(finish)
+
+
+def _deciding(slots: Slots, stages: int, after: Array) -> Index:
+    """The busiest stage, for which others wait; of those that are as busy, the one that ends last, shape (n,)."""
+    busy = by_stage(slots.busy.reshape(-1, len(slots.forward_of), after.shape[-1]).sum(axis=0), stages)
+    as_busy = busy >= busy.max(axis=0) * (1.0 - 1e-9)
+    return np.asarray(np.where(as_busy, after, -1.0).argmax(axis=0))
 
 
 def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
