@@ -70,13 +70,15 @@ def score_of(
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
     capacity = wide(device.memory.capacity * device.memory.instances, n)
-    causes = unbuildable(device, n)
-    causes += [(wide(mask, n), sentence) for mask, sentence in outcome.problems]
-    causes.append((sum(held.values(), np.zeros(n)) > capacity, OVERFULL))
-    causes.append((wide(outcome.host_memory > outcome.host_capacity, n), OVERFULL_HOST))
-    causes.append((~np.isfinite(total), NO_BANDWIDTH))
-    causes.append((timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6))), INCONSISTENT))
-    feasible, reason, reasons = first_cause(causes)
+    wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
+    feasible, reason, reasons = first_cause(
+        [
+            *unbuildable(device, n),
+            *((wide(mask, n), sentence) for mask, sentence in outcome.problems),
+            *_unrunnable(outcome, held, capacity, ~np.isfinite(total)),
+            (wrong, INCONSISTENT),
+        ]
+    )
     rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
     rent, worth = rents(system, device, devices, dtype, n)
     return Score(
@@ -109,6 +111,12 @@ def score_of(
         tokens_per_second=rate * tokens,
         architecture={name: wide(value, n) for name, value in device.figures.items()},
     )
+
+
+def _unrunnable(outcome: Outcome, held: Mapping[str, Array], capacity: Array, endless: Mask) -> Causes:
+    """What keeps a step from running on a device that can be built, each with its sentence."""
+    full = sum(held.values(), np.zeros_like(capacity)) > capacity
+    return [(full, OVERFULL), (wide(outcome.host_memory > outcome.host_capacity, capacity.size), OVERFULL_HOST), (endless, NO_BANDWIDTH)]
 
 
 def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:
