@@ -199,7 +199,7 @@ def _job(workload: TransformerSpec) -> Job:
         weight_dtype=workload.weight_dtype,
         kv_dtype=workload.kv_dtype,
         optimizer_states=OPTIMIZER_STATES[workload.optimizer],
-        dropout=workload.dropout,
+        dropout=workload.dropout and workload.task == "training",
         frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
         context=prompt + output // 2,
         cached=prompt + output if workload.task in ("prefill", "decode") else 0,

@@ -312,8 +312,8 @@ class TransformerSpec(_Sourced):
     head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
     pooler: bool = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
     token_types: NonNegativeInt = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
-    parallel: bool = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon)")
-    dropout: bool = Field(False, description="whether training drops activations at random")
+    parallel: bool = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon); priced one after the other")
+    dropout: bool = Field(False, description="whether training drops activations at random; no other task does")
     global_batch: PositiveInt = Field(description="samples of one step over all devices; requests served at once for decode")
     dtype: ProductType = Field("bf16", description="type that products with weights compute in; below 16 bits the rest stays in bf16")
     weight_dtype: WeightType | None = Field(
