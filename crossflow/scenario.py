@@ -27,6 +27,7 @@ from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_s
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
 from crossflow.workload.huggingface import huggingface_document
+from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, TransformerSpec, frozen_layers
 
@@ -320,6 +321,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         dtypes, what = system.rates, "rates"
     else:
         dtypes, what = system.product_rates, "throughput"
+    _check_meaning(top, workload, document)
     if workload.dtype not in dtypes:
         raise SpecError(
             [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]
@@ -361,6 +363,29 @@ def _network_problems(scenario: Scenario, document: Document) -> Iterator[Proble
     for level, nodes in zip(("intra", "inter"), scenario.nodes, strict=True):
         try:
             topology_of(getattr(scenario.system.network, level), nodes)
+def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) -> None:
+    """SpecError for everything that a scenario itself says and that has no meaning for its workload."""
+    own, kind = document.data["workload"], with_article(workload.model)
+    problems = [
+        document.problem(("workload", *key.split(".")), sentence)
+        for key, sentence in without_meaning(workload)
+        if files.held(own, key.split(".")) is not None
+    ]
+    if top.kernels_per_device > 1 and isinstance(workload, TransformerSpec | DlrmSpec):
+        message = f"several kernels at once on a device are supported for lstm and gemm only, this is {kind}; leave it out"
+        problems.append(document.problem(("kernels_per_device",), message))
+    if top.run is not None and top.run.tokens is not None and not _has_tokens(workload):
+        what = "a model of images" if isinstance(workload, TransformerSpec) else kind
+        problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
+    if problems:
+        raise SpecError(problems)
+
+
+def _has_tokens(workload: Workload) -> bool:
+    """Whether the samples of a workload are sequences of tokens."""
+    return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
+
+
         except CrossflowError as error:
             place = ("system", "network", level)
             said = ((*place, key) for key in ("shape", "topology") if (*place, key) in document.lines)

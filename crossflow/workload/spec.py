@@ -413,7 +413,7 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
         yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
     if spec.kv_dtype and spec.task not in ("prefill", "decode"):
         yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
-    elif spec.kv_dtype and not _writes(spec):
+    elif spec.kv_dtype and not writes(spec):
         yield "kv_dtype: only a causal decoder with a language head keeps keys and values; leave it out"
     if spec.wide_layers:
         yield from _contradictions_of_width(spec)
@@ -427,7 +427,7 @@ def _contradictions_of_width(spec: TransformerSpec) -> Iterator[str]:
         yield f"wide_layers: {ends[0]} always stays in 16 bits; leave it out"
 
 
-def _writes(spec: TransformerSpec) -> bool:
+def writes(spec: TransformerSpec) -> bool:
     """Whether a model writes tokens one after the other, so that it keeps keys and values."""
     return spec.image is None and spec.causal and spec.head == "language"
 
@@ -455,7 +455,7 @@ def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
         yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
     if spec.head == "classifier" and not (spec.image and spec.image.classes):
         yield "head: a classifier needs `image` with its `classes`"
-    if spec.task == "decode" and not _writes(spec):
+    if spec.task == "decode" and not writes(spec):
         kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
         yield f"task: {kind} writes no tokens; decode needs one that does; `prefill` is its forward pass"
 
