@@ -149,6 +149,11 @@ class Scenario:
         return self.stack is not None and self.stack.stages == "balanced"
 
     @property
+    def fused_attention(self) -> bool:
+        """Whether the software's attention keeps no scores."""
+        return self.stack is not None and self.stack.attention.kernel == "flash"
+
+    @property
     def strategy_text(self) -> str:
         """The strategy as text that reads back as itself."""
         return as_text(self.strategy, self.workload)
@@ -316,12 +321,12 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         problems.append(document.problem(("software",), str(error)))
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
+    _check_meaning(top, workload, document)
     profile = _profile(top.profile, system, workload, document, base)
     if isinstance(system, GeneratedSystem):
         dtypes, what = system.rates, "rates"
     else:
         dtypes, what = system.product_rates, "throughput"
-    _check_meaning(top, workload, document)
     if workload.dtype not in dtypes:
         raise SpecError(
             [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]
@@ -358,11 +363,6 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     return scenario
 
 
-def _network_problems(scenario: Scenario, document: Document) -> Iterator[Problem]:
-    """Levels of the network that do not hold the nodes in use."""
-    for level, nodes in zip(("intra", "inter"), scenario.nodes, strict=True):
-        try:
-            topology_of(getattr(scenario.system.network, level), nodes)
 def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) -> None:
     """SpecError for everything that a scenario itself says and that has no meaning for its workload."""
     own, kind = document.data["workload"], with_article(workload.model)
@@ -386,6 +386,11 @@ def _has_tokens(workload: Workload) -> bool:
     return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
 
 
+def _network_problems(scenario: Scenario, document: Document) -> Iterator[Problem]:
+    """Levels of the network that do not hold the nodes in use."""
+    for level, nodes in zip(("intra", "inter"), scenario.nodes, strict=True):
+        try:
+            topology_of(getattr(scenario.system.network, level), nodes)
         except CrossflowError as error:
             place = ("system", "network", level)
             said = ((*place, key) for key in ("shape", "topology") if (*place, key) in document.lines)
