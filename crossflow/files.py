@@ -405,6 +405,13 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
             os.unlink(temporary)
 
 
+def held(data: Any, path: Sequence[str | int]) -> Any:
+    """The value of plain data at a path, None where there is none."""
+    for part in path:
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
 def walk(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
     """Every value of plain data with its path, containers before what they hold."""
     yield path, data

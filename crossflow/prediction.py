@@ -13,6 +13,7 @@ from crossflow import provenance
 from crossflow.architecture import Architecture, architecture
 from crossflow.arrays import plain
 from crossflow.evaluation import evaluate, machine, stage_memory
+from crossflow.idle import idle
 from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
 from crossflow.points import variant
@@ -129,14 +130,14 @@ class Prediction:
         by_types = is_hierarchy(scenario.document.data.get("strategy"))  # whose keys a plan's are not
         return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=by_types)
 
-    @property
+    @functools.cached_property
     def notes(self) -> tuple[str, ...]:
-        """What the scenario leaves to the file of its model, and what of the model does not run, as sentences."""
-        workload = self.scenario.workload
+        """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
+        workload, found = self.scenario.workload, idle(self.scenario, self.score)
         if not isinstance(workload, TransformerSpec):
-            return ()
-        idle = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()
-        return (*file_notes(workload, self.scenario.document.data["workload"]), *idle)
+            return tuple(found)
+        further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()
+        return (*file_notes(workload, self.scenario.document.data["workload"]), *further, *found)
 
     @property
     def serving(self) -> Mapping[str, float | None]:

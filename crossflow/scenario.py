@@ -27,6 +27,7 @@ from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_s
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph
 from crossflow.workload.huggingface import huggingface_document
+from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, frozen_layers
 
@@ -152,6 +153,11 @@ class Scenario:
         return self.stack is not None and self.stack.stages == "balanced"
 
     @property
+    def fused_attention(self) -> bool:
+        """Whether the software's attention keeps no scores."""
+        return self.stack is not None and self.stack.attention.kernel == "flash"
+
+    @property
     def strategy_text(self) -> str:
         """The strategy as text that reads back as itself."""
         return as_text(self.strategy, self.workload)
@@ -205,7 +211,7 @@ def _job(workload: TransformerSpec) -> Job:
         weight_dtype=workload.weight_dtype,
         kv_dtype=workload.kv_dtype,
         optimizer_states=OPTIMIZER_STATES[workload.optimizer],
-        dropout=workload.dropout,
+        dropout=workload.dropout and workload.task == "training",
         frozen=frozen_layers(workload.frozen, model) if workload.frozen else None,
         context=prompt + output // 2,
         cached=prompt + output if workload.task in ("prefill", "decode") else 0,
@@ -326,6 +332,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         problems.append(document.problem(("software",), str(error)))
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
+    _check_meaning(top, workload, document)
     profile = _profile(top.profile, system, workload, document, base)
     if isinstance(system, GeneratedSystem):
         dtypes, what = system.rates, "rates"
@@ -365,6 +372,31 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     if problems:
         raise SpecError(problems)
     return scenario
+
+
+def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) -> None:
+    """SpecError for everything that a scenario itself says and that has no meaning for its workload."""
+    own, kind = document.data["workload"], with_article(workload.model)
+    problems = [
+        document.problem(("workload", *key.split(".")), sentence)
+        for key, sentence in without_meaning(workload)
+        if files.held(own, key.split(".")) is not None
+    ]
+    if top.kernels_per_device > 1 and isinstance(workload, TransformerSpec | DlrmSpec):
+        message = f"several kernels at once on a device are supported for lstm, gemm and programs only, this is {kind}; leave it out"
+        problems.append(document.problem(("kernels_per_device",), message))
+    if top.run is not None and top.run.tokens is not None and not _has_tokens(workload):
+        what = "a model of images" if isinstance(workload, TransformerSpec) else kind
+        problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
+    if problems:
+        raise SpecError(problems)
+
+
+def _has_tokens(workload: Workload) -> bool:
+    """Whether the samples of a workload are sequences of tokens."""
+    if isinstance(workload, ProgramSpec):
+        return workload.program.tokens > 0
+    return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
 
 
 def _network_problems(scenario: Scenario, document: Document) -> Iterator[Problem]:

@@ -97,7 +97,8 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
 def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first."""
     scenario = trials.scenario
-    near = near_strategies(scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced)
+    balanced, fused = scenario.balanced, scenario.fused_attention
+    near = near_strategies(scenario.strategy, scenario.workload, scenario.nodes, balanced=balanced, fused=fused)
     if not near:
         return ()
     found = [

@@ -19,7 +19,7 @@ from crossflow.parallel.hierarchy import (
     parse_hierarchy,
 )
 from crossflow.parallel.layer_types import ROLES, plan_of_roles, roles_and_options
-from crossflow.parallel.plan import DEGREES
+from crossflow.parallel.plan import DEGREES, RECOMPUTE
 from crossflow.parallel.plans import neighbouring_plans
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
@@ -181,8 +181,12 @@ def strategy_problem(
     return plan_problem(strategy, workload.transformer(), samples, balanced=balanced, task=workload.task)
 
 
-def near_strategies(strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool) -> Mapping[str, str]:
+def near_strategies(
+    strategy: AnyStrategy, workload: Workload, nodes: tuple[int, int], *, balanced: bool, fused: bool = False
+) -> Mapping[str, str]:
     """Strategies of a layered model on as many devices that are worth comparing with one, as text, each with what it changes.
+
+    With `fused` attention no change to selective recomputation is among them, which equals none.
 
     Plans one change away from a transformer's; of a recommendation model all that divide it; of a graph of kernels none.
     """
@@ -192,18 +196,23 @@ def near_strategies(strategy: AnyStrategy, workload: Workload, nodes: tuple[int,
         return {}
     model, batch, task = workload.transformer(), workload.global_batch, workload.task
     found = neighbouring_plans(strategy, model, batch, node=nodes[0], task=task, balanced=balanced)
-    return {as_text(plan, workload): strategy.changes(plan) for plan in found}
+    same = fused and strategy.recompute != "selective"
+    return {as_text(plan, workload): strategy.changes(plan) for plan in found if not (same and plan.recompute == "selective")}
 
 
 @functools.lru_cache(maxsize=16)
-def every_strategy(workload: Workload, nodes: tuple[int, int]) -> tuple[str, ...]:
-    """Every strategy that divides a workload over all devices of so many nodes, as text; StrategyError for a program, which has its own."""
+def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = False) -> tuple[str, ...]:
+    """Every strategy that divides a workload over all devices of so many nodes, as text; StrategyError for a program, which has its own.
+
+    With `fused` attention selective recomputation is left out: it repeats scores that such attention never keeps, and equals none.
+    """
     node, count = nodes
     if isinstance(workload, ProgramSpec):
         raise StrategyError(f"strategy: {GIVEN}")
     if isinstance(workload, DlrmSpec):
         return tuple(str(found) for found in legal_hierarchies(workload.dlrm(), workload.global_batch, node, count))
     if isinstance(workload, TransformerSpec):
-        plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, task=workload.task)
+        again = tuple(level for level in RECOMPUTE if not (fused and level == "selective"))
+        plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, task=workload.task, recompute=again)
         return tuple(as_text(plan, workload) for plan in plans)
     return legal_strategies(workload.graph(), node * count)

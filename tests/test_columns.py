@@ -373,7 +373,7 @@ NEEDS = [
     (DECODE, "cost_usd", "cost_usd needs prices of parts; the cost of dgx-h100 is not known"),
     (DECODE, "measured_share", "measured_share needs a profile: of measured events"),
     ({**DECODE, "workload": {**LLAMA, "dtype": "fp8"}}, "run.normalised_device_hours", "run.normalised_device_hours needs a dtype that an A100 has; fp8 is none"),
-    ({**DECODE, "workload": {"model": "vit-l", "global_batch": 32}}, "usd_per_million_tokens", "usd_per_million_tokens needs a model with tokens; this transformer has none"),
+    ({**DECODE, "workload": {"model": "vit-l", "global_batch": 32}, "run": None}, "usd_per_million_tokens", "usd_per_million_tokens needs a model with tokens; this transformer has none"),
 ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ LAYERS = (
     ("strategies", "scenario", "score"),
     ("points", "operating"),
     ("evaluation",),
+    ("idle",),
     ("prediction", "parameters"),
     ("explanation",),
     ("search", "sensitivity", "uncertainty"),

@@ -193,6 +193,9 @@ def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, 
     sizes, devices = (node, nodes), node * nodes
     if batch % devices:
         return f"global_batch = {batch} does not divide by {devices} devices"
+    absent = [kind for kind in KINDS if kind not in kinds_of(model) and getattr(hierarchy, kind) != hierarchy.dense]
+    if absent:
+        return f"{absent[0]} {written(getattr(hierarchy, absent[0]))}, but the model has no layers of type {absent[0]}; leave it out"
     if model.encoder is not None:
         heads = model.encoder.attention.attention
         cut = _degree(hierarchy.transformer, "tp", sizes)

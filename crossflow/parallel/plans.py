@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import RECOMPUTE, Plan, divisors
+from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute, divisors
 from crossflow.parallel.schedules import RULES
 from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
@@ -25,6 +25,7 @@ def legal_plans(
     zeros: Sequence[int] = (0, 1, 2, 3),
     micro_batches: Sequence[int] = MICRO_BATCHES,
     virtual_stages: Sequence[int] = (1, 2, 3, 4, 6, 8),
+    recompute: Sequence[Recompute] = RECOMPUTE,
 ) -> tuple[Plan, ...]:
     """Plans that use all devices and divide model and batch evenly, data parallelism first.
 
@@ -33,7 +34,7 @@ def legal_plans(
     model, devices, batch : what is divided: a model, over how many devices, with how many samples a step.
     node : devices of one node, which a tensor group does not leave.
     task : training; any other has nothing to recompute, to shard (but weights), to interleave.
-    zeros, micro_batches, virtual_stages : options to try.
+    zeros, micro_batches, virtual_stages, recompute : options to try.
 
     Notes
     -----
@@ -44,7 +45,7 @@ def legal_plans(
     plans can be given, as other degrees of experts, placements and layers of stages.
     """
     training = task == "training"
-    recompute = RECOMPUTE if training else ("none",)
+    repeated = recompute if training else ("none",)
     shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
     found: list[Plan] = []
     for pp, tp, ep, etp in _degrees(model, devices, node):
@@ -61,7 +62,7 @@ def legal_plans(
             chunks = _chunks(model.depth, pp, virtual_stages if training else (1,), batch // dp // micro)
             tokens = {micro} if task == "decode" else {layer.tokens for layer in model.layers}
             divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
-            options = itertools.product(chunks, shardings, divided, recompute)
+            options = itertools.product(chunks, shardings, divided, repeated)
             found += [
                 replace(first, virtual_stages=v, zero=zero, sequence_parallel=sp, recompute=again)
                 for v, zero, sp, again in options

@@ -111,6 +111,8 @@ def _from_degrees(given: Mapping[str, Any]) -> Strategy:
         raise StrategyError(f"strategy: kernel must be RC or CR, got {kernel!r}")
     if kernel == "CR" and kp2 not in (None, 1):
         raise StrategyError(f"strategy: CR cuts one dimension, kp1; kp2 = {kp2} has no meaning with it")
+    if kernel == "CR" and kp1 is None:
+        raise StrategyError("strategy: kernel: CR cuts one dimension into kp1 parts; give kp1, or leave kernel out")
     degrees = {"dp": given.get("dp"), "lp": given.get("pp", given.get("lp"))}
     degrees |= {"inner": kp1} if kernel == "CR" else {"rows": kp1, "columns": kp2}
     return _mesh(str(dict(given)), **{name: size for name, size in degrees.items() if size is not None})

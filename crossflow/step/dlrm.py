@@ -120,7 +120,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) 
         updates=(dense, sparse),
         parameters=parameters,
         rows=held_rows,
-        buffers=2.0 * looked * load + pooled * (job.forward + job.backward) + looked * load * 2.0,
+        buffers=2.0 * looked * load + pooled * (job.forward + job.backward * job.training) + looked * load * 2.0,
     )
 
 

@@ -219,11 +219,12 @@ def _check_conditions(space: Space, document: Document) -> None:
 def _strategies(scenario: Scenario, options: list[Options]) -> tuple[str, ...]:
     """Every strategy that is legal for some combination of the options read so far that change devices or model."""
     sizing = [o for o in options if o.path.startswith(("system.devices", "system.nodes", "system.template", "workload."))]
+    software = any(option.path.startswith("software") for option in options)  # some of which may keep scores
     found: dict[str, None] = {}
     for values in itertools.product(*(option.values for option in sizing)):
         settings = {**{o.path: value for o, value in zip(sizing, values, strict=True)}, "strategy": ANY}
         made = variant(scenario, settings)
-        found |= dict.fromkeys(every_strategy(made.workload, made.nodes))
+        found |= dict.fromkeys(every_strategy(made.workload, made.nodes, fused=made.fused_attention and not software))
     if not found:
         raise CrossflowError("no strategy divides this model over so many devices")
     return tuple(found)

@@ -313,8 +313,8 @@ class TransformerSpec(_Sourced):
     head: Literal["language", "masked", "classifier", "none"] = Field("language", description="what follows the last layer")
     pooler: bool = Field(False, description="whether BERT's pooler is there, and with a masked head its next-sentence classifier")
     token_types: NonNegativeInt = Field(0, description="kinds of tokens with an embedding of their own (BERT)")
-    parallel: bool = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon)")
-    dropout: bool = Field(False, description="whether training drops activations at random")
+    parallel: bool = Field(False, description="whether attention and MLP work side by side (GPT-J, Falcon); priced one after the other")
+    dropout: bool = Field(False, description="whether training drops activations at random; no other task does")
     global_batch: PositiveInt = Field(description="samples of one step over all devices; requests served at once for decode")
     dtype: ProductType = Field("bf16", description="type that products with weights compute in; below 16 bits the rest stays in bf16")
     weight_dtype: WeightType | None = Field(
@@ -414,7 +414,7 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
         yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
     if spec.kv_dtype and spec.task not in ("prefill", "decode"):
         yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
-    elif spec.kv_dtype and not _writes(spec):
+    elif spec.kv_dtype and not writes(spec):
         yield "kv_dtype: only a causal decoder with a language head keeps keys and values; leave it out"
     if spec.wide_layers:
         yield from _contradictions_of_width(spec)
@@ -428,7 +428,7 @@ def _contradictions_of_width(spec: TransformerSpec) -> Iterator[str]:
         yield f"wide_layers: {ends[0]} always stays in 16 bits; leave it out"
 
 
-def _writes(spec: TransformerSpec) -> bool:
+def writes(spec: TransformerSpec) -> bool:
     """Whether a model writes tokens one after the other, so that it keeps keys and values."""
     return spec.image is None and spec.causal and spec.head == "language"
 
@@ -456,7 +456,7 @@ def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
         yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
     if spec.head == "classifier" and not (spec.image and spec.image.classes):
         yield "head: a classifier needs `image` with its `classes`"
-    if spec.task == "decode" and not _writes(spec):
+    if spec.task == "decode" and not writes(spec):
         kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
         yield f"task: {kind} writes no tokens; decode needs one that does; `prefill` is its forward pass"
 

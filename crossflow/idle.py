@@ -1,0 +1,184 @@
+"""Settings that a scenario writes and that change nothing in its prediction, as sentences that say why.
+
+What has no meaning for a workload or a strategy is refused where it is read (`crossflow.workload.idle`, `crossflow.parallel.legality`).
+Here are the settings that belong to another task, and those whose effect depends on everything else: how many ranks a group has, what
+hides behind what. The latter are found by leaving them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from crossflow import files
+from crossflow.errors import CrossflowError
+from crossflow.evaluation import evaluate
+from crossflow.files import Document, Path_
+from crossflow.parallel import Plan
+from crossflow.parallel.plan import OWN_TENSOR
+from crossflow.scenario import Scenario, from_document
+from crossflow.score import Score, absent
+from crossflow.strategies import strategy_problem
+from crossflow.workload.idle import of_other_tasks
+from crossflow.workload.spec import MODELS, TransformerSpec
+
+# Settings that a scenario writes over what a file or a model has, by where they stand, and why they may change nothing.
+SETTINGS: Mapping[str, str] = {
+    "techlib": "the devices are not made of it, or have a published figure in its place",
+    "system.operation": "powers enter the energy of a whole run only; give a run: section",
+    "system.host": "no strategy.offload keeps anything on the host",
+    "software": "what it describes does not take place, or hides behind longer work",
+    "workload.uneven": "no whole tables are shared out over ranks",
+    "workload.experts.uneven": "no experts are shared out over ranks",
+    "workload.exchange": "nothing of the kind travels between ranks",
+    "placement": "another order of the axes takes as long",
+    "kernels_per_device": "no two kernels of a device can run at once",
+}
+# Options of a plan in the same way; degrees and counts are left out, which always matter.
+OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(OWN_TENSOR.values(), "it is the tensor degree of these layers without it"),
+    "zero": "no two ranks hold the same weights",
+    **dict.fromkeys(
+        ("shard_group", "attention_shard_group", "mlp_shard_group", "experts_shard_group", "embedding_shard_group"),
+        "weights are sharded over as many ranks without it",
+    ),
+    "apart": "the ranks of a shard group are as far apart without it",
+    "unsharded": "these layers have nothing to shard",
+    "distant": "the ranks that share these layers are as far apart without it",
+    "sequence_parallel": "tp = 1 leaves no tensor ranks to divide norms and residuals over",
+    "recompute": "fused attention keeps no scores that could be computed again",
+    "schedule": "the default schedule takes as long and holds as much",
+    "first_stage": "the stages have as many layers without it",
+    "last_stage": "the stages have as many layers without it",
+    "stage_layers": "the stages have as many layers without it",
+    "offload": "there is nothing of the kind to keep on the host",
+    "placement": "the ranks that communicate are as far apart in the default order",
+}
+# Why some of them change nothing without a backward pass.
+UNTRAINED: Mapping[str, str] = {
+    "zero": "without training there are only weights to share out, which zero: 3 does among ranks that hold the same",
+    "recompute": "it repeats work for the backward pass, which only training has",
+    "schedule": "it orders forward and backward passes, and only training has both",
+}
+_LABELS = ("like", "kind", "name", "title", "notes", "sources", "known_as")  # of a software stack
+
+
+def idle(scenario: Scenario, score: Score) -> Iterator[str]:
+    """Sentences on the settings that a scenario writes and that change no column of its score, which has one point."""
+    untimely = dict(_of_task(scenario))
+    yield from (f"{path} changes nothing here: {why}" for path, why in untimely.items())
+    yield from _of_model(scenario)
+    for place, why in SETTINGS.items():
+        found = [path for path in _idle_below(scenario, score, tuple(place.split("."))) if path not in untimely]
+        if found:
+            yield f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} nothing here: {why}"
+    reasons = {**OPTIONS, **({} if getattr(scenario.workload, "task", "") == "training" else UNTRAINED)}
+    for name in _idle_options(scenario, score):
+        yield f"strategy.{name} changes nothing here: {reasons[name]}"
+
+
+def _of_task(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Keys of the workload that the scenario writes and its task does not use, with the reason."""
+    own = scenario.document.data["workload"]
+    yield from ((f"workload.{key}", why) for key, why in of_other_tasks(scenario.workload) if files.held(own, key.split(".")) is not None)
+
+
+def _of_model(scenario: Scenario) -> Iterator[str]:
+    """What is not modelled of a transformer, and the length of samples where prompts have their own."""
+    workload, own = scenario.workload, scenario.document.data["workload"]
+    if not isinstance(workload, TransformerSpec):
+        return
+    if workload.parallel:
+        yield "workload.parallel: attention and MLP side by side are priced one after the other, each with its own collectives"
+    if own["model"] not in MODELS and "sequence" in own and workload.tokens != workload.sequence and workload.positions != "learned":
+        yield f"workload.sequence changes nothing here: prompts have {workload.tokens} tokens"
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+
+def _idle_below(scenario: Scenario, score: Score, place: Path_) -> list[str]:
+    """Paths of the settings at or below a place that change nothing: all of them together, or each by itself."""
+    data = scenario.document.data
+    written = [path for path in _leaves(files.held(data, place), place) if path[:1] != ("software",) or path[1] not in _LABELS]
+    if not written or (place == ("software",) and "like" not in data["software"]):  # a whole stack describes more than one scenario
+        return []
+    if _changes_nothing(scenario, score, written):
+        return [files.dotted(path) for path in written]
+    return [files.dotted(path) for path in written if len(written) > 1 and _changes_nothing(scenario, score, [path])]
+
+
+def _leaves(data: Any, path: Path_) -> Iterator[Path_]:
+    """Paths of values; one may be a mapping with its source."""
+    if isinstance(data, Mapping) and "value" not in data:
+        for key, below in data.items():
+            yield from _leaves(below, (*path, key))
+    elif data is not None:
+        yield path
+
+
+def _changes_nothing(scenario: Scenario, score: Score, paths: list[Path_]) -> bool:
+    """Whether a scenario has the same score without some settings; not where it needs them, nor where they repeat a default."""
+    data = scenario.document.data
+    for path in paths:
+        data = _removed(data, path)
+    try:
+        other = from_document(Document(file=scenario.document.file, data=data), scenario.base, scenario.name, like=scenario)
+        return not _same_inputs(other, scenario) and _same(evaluate(other), score)
+    except CrossflowError:
+        return False
+
+
+def _removed(data: Mapping[Any, Any], path: Path_) -> Mapping[Any, Any]:
+    """A mapping without one path, and without what is empty then."""
+    head, rest = path[0], path[1:]
+    below = _removed(data[head], rest) if rest else {}
+    return {key: below if key == head else value for key, value in data.items() if key != head or below}
+
+
+def _same_inputs(one: Scenario, other: Scenario) -> bool:
+    """Whether two scenarios resolve to the same: a setting that repeats a default."""
+    inputs = ("system", "workload", "stack", "library", "order", "kernels_per_device")
+    return all(repr(getattr(one, name)) == repr(getattr(other, name)) for name in inputs)
+
+
+# ---------------------------------------------------------------------------------------------- options of a plan
+
+
+def _idle_options(scenario: Scenario, score: Score) -> list[str]:
+    """Options of a scenario's plan without which the score is the same; those without which there is no plan matter."""
+    plan, written = scenario.strategy, scenario.document.data.get("strategy")
+    if not isinstance(plan, Plan):
+        return []
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(Plan)}
+    told = written if isinstance(written, Mapping) else defaults
+    plain = {name: replace(plan, **{name: defaults[name]}) for name in OPTIONS if name in told and getattr(plan, name) != defaults[name]}
+    nodes, hosted = scenario.nodes, scenario.system.host is not None
+    legal = {
+        name: other
+        for name, other in plain.items()
+        if strategy_problem(other, scenario.workload, nodes, balanced=scenario.balanced, hosted=hosted) is None
+    }
+    if not legal:
+        return []
+    found = evaluate(scenario, {"strategy": list(legal.values())})
+    return [name for i, name in enumerate(legal) if _same(found, score, i)]
+
+
+def _same(found: Score, score: Score, point: int = 0) -> bool:
+    """Whether a point of one score is the only one of another, in every column; a batch has the columns of all its points."""
+    theirs, ours = found.columns(), score.columns()
+    return all(
+        _equal(theirs[name][point] if name in theirs else absent(name), ours[name][0] if name in ours else absent(name))
+        for name in theirs.keys() | ours.keys()
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same; sums of the same numbers may differ in their last digits."""
+    if isinstance(one, (float, np.floating)):
+        return bool(np.isclose(one, other, rtol=1e-12, atol=0.0, equal_nan=True))
+    return bool(one == other)

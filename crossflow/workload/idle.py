@@ -1,0 +1,86 @@
+"""Keys of a workload that its other keys, or its task, leave without meaning, each with the reason and the cure.
+
+A model file describes a model for every task, so that some of its keys may be idle. What a scenario writes itself is told: what no task
+gives a meaning is refused, what belongs to another task is noted, so that one scenario can be predicted for several tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, writes
+
+Found = Iterator[tuple[str, str]]  # path of a key in the workload section, and a sentence
+AnySpec = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
+# What only training does with a key, and the value with which it says nothing.
+_TRAINED = {
+    "optimizer": "updates weights", "table_optimizer": "updates tables", "dropout": "drops activations", "frozen": "changes weights",
+    "exchange.backward": "sends gradients of embeddings", "exchange.bucket": "reduces gradients",
+}  # fmt: skip
+
+
+def of_other_tasks(spec: AnySpec) -> Found:
+    """Keys that the task of a workload does not use; defaults are left out."""
+    if isinstance(spec, ProgramSpec):  # whose phases are its own
+        return
+    if spec.task != "training":
+        for path, does in _TRAINED.items():
+            if _differs(spec, path.split(".")):
+                yield path, f"only training {does}, and task is {spec.task}"
+    if isinstance(spec, TransformerSpec) and spec.task in ("training", "forward"):
+        yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
+
+
+def _differs(spec: object, path: list[str]) -> bool:
+    """Whether a key is there and is not at its default."""
+    fields = getattr(type(spec), "model_fields", {})
+    if path[0] not in fields:
+        return False
+    value, default = getattr(spec, path[0]), fields[path[0]].get_default(call_default_factory=True)
+    return bool(value != default) if len(path) == 1 else _differs(value, path[1:])
+
+
+def without_meaning(spec: AnySpec) -> Found:
+    """Keys that have no meaning beside the other keys of a workload, whatever its task; defaults are left out."""
+    if isinstance(spec, TransformerSpec):
+        yield from _positions(spec)
+        yield from _latent(spec)
+        yield from _ends(spec)
+    elif isinstance(spec, DlrmSpec) and spec.bottom.layers and spec.dense_features not in (None, spec.bottom.width):
+        yield "dense_features", f"square layers of the bottom MLP take {spec.bottom.width} numbers in; list its widths, or leave it out"
+
+
+def _positions(spec: TransformerSpec) -> Found:
+    if spec.max_positions is not None and spec.positions != "learned":
+        yield "max_positions", f"only learned positions have rows, positions is {spec.positions}; leave it out"
+    if spec.relative_buckets != 32 and spec.positions != "relative":
+        yield "relative_buckets", f"only relative positions have buckets, positions is {spec.positions}; leave it out"
+    if spec.window and not spec.window.global_rotary and "global" not in spec.window.pattern:
+        yield "window.global_rotary", "the pattern has no global layers; leave it out"
+
+
+def _latent(spec: TransformerSpec) -> Found:
+    if spec.latent is None:
+        return
+    for key in ("kv_heads", "head_dim", "qk_norm", "qkv_bias"):
+        if getattr(spec, key) is not None:
+            yield key, "latent attention has dimensions of its own; leave it out, or leave out latent"
+    if spec.positions in ("alibi", "none"):
+        yield "positions", "latent attention rotates latent.rope elements of a head; leave it out"
+
+
+def _ends(spec: TransformerSpec) -> Found:
+    """Keys of MLPs, requests, embedding and head that the model does not have."""
+    mixture = spec.experts
+    if mixture and mixture.ffn not in (None, spec.ffn) and not spec.encoder and all(mixture.at(i) for i in range(spec.layers)):
+        yield "ffn", f"every layer has experts in the place of its MLP, with experts.ffn = {mixture.ffn}; give the same here"
+    if spec.prompt and spec.image:
+        yield "prompt", "a model of images reads the patches of `image`; leave it out"
+    if spec.output and not writes(spec):
+        yield "output", "only a causal decoder with a language head writes tokens; leave it out"
+    if spec.head_bias is not None and spec.head not in ("language", "masked"):
+        yield "head_bias", f"there is no product with the vocabulary where head is {spec.head}; leave it out"
+    if spec.tied_embeddings and spec.image:
+        yield "tied_embeddings", "a model of images has no table of words that its head could share; leave it out"
+    if spec.image and spec.image.classes and spec.head != "classifier":
+        yield "image.classes", f"only head: classifier has classes, head is {spec.head}; leave it out"

@@ -1,0 +1,372 @@
+# ruff: noqa: E501  (exact sentences)
+"""Every field of a scenario changes its prediction, is refused, or is named in a note; nothing is ignored in silence."""
+
+import functools
+import json
+import typing
+from dataclasses import fields
+from typing import NamedTuple
+
+import pytest
+from pydantic import BaseModel
+
+import crossflow
+from crossflow import files
+from crossflow.architecture.host import Host
+from crossflow.architecture.operation import Operation
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.parallel import Plan
+from crossflow.parallel.hierarchy import Hierarchy
+from crossflow.parallel.strategy import _DEGREES
+from crossflow.scenario import ScenarioFile
+from crossflow.software import SoftwareStack
+from crossflow.strategies import every_strategy
+from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
+
+
+class When(NamedTuple):
+    """A value of a field, and what makes it matter beside the base of its kind of workload."""
+
+    value: typing.Any
+    context: dict
+
+
+LABELS = {"name", "title", "notes", "sources", "known_as", "model", "kind"}  # they say what something is, or which model a file is read as
+SECTIONS = {"system", "workload", "strategy", "software", "techlib"}  # whose own fields are below
+MOE = {"workload.experts": {"count": 8, "active": 2}}
+LATENT = {"workload.latent": {"kv_rank": 256, "nope": 64, "rope": 32, "value": 64}}
+ENCODER = {"workload.encoder": {"layers": 4, "sequence": 256}}
+WINDOW = {"workload.window": {"size": 128, "pattern": ["local", "global"]}}
+IMAGE = {
+    **dict.fromkeys(("workload.vocabulary", "workload.sequence")), "workload.image": {"size": 224, "patch": 16, "classes": 1000},
+    "workload.head": "classifier", "workload.causal": False,
+}  # fmt: skip
+PLAN = {"tp": 2, "dp": 8, "micro_batch": 2}
+PIPE, PIECES = {"strategy.dp": 4, "strategy.pp": 2}, {"strategy.sequence_parallel": True}
+ZERO = {"strategy.zero": 3}
+SYSTEM = {"template": "dgx-a100", "nodes": 2}
+SOFTWARE = {"like": "megatron-core"}
+MODEL = {
+    "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 1024, "global_batch": 64,
+}  # fmt: skip
+TABLES = {
+    "model": "dlrm", "tables": [{"count": 32, "rows": 1000000, "width": 64, "pooling": 10}], "bottom": {"widths": [512, 64]},
+    "top": {"widths": [1024, 512, 1]}, "dense_features": 13, "interaction": {"kind": "dot"}, "global_batch": 8192,
+}  # fmt: skip
+GENERATED = {"template": "mcm", "devices_per_node": 4, "nodes": 16}
+BASES = {
+    "lstm": {"system": GENERATED, "workload": {"model": "lstm-16k"}, "strategy": {"kernel": "RC", "kp1": 4, "kp2": 2, "dp": 4, "pp": 2}},
+    "gemm": {"system": {**GENERATED, "nodes": 2}, "workload": {"model": "gemm", "m": 4096, "n": 4096, "k": 4096, "task": "training"},
+             "strategy": {"kernel": "RC", "kp1": 4, "kp2": 2}},
+    "dlrm": {"system": SYSTEM, "workload": TABLES, "strategy": {"dense": "ddp", "embedding": "mp"}, "software": SOFTWARE},
+    "transformer": {"system": SYSTEM, "workload": MODEL, "strategy": PLAN, "software": SOFTWARE},
+}  # fmt: skip
+TASKS = {"lstm": ["forward"], "gemm": ["forward"], "dlrm": ["forward"], "transformer": ["forward", "prefill", "decode"]}
+
+# Of every field a value that its base does not have; None in a context takes a key out.
+TOP = {
+    "run.samples": 1e6, "run.tokens": 1e9, "run.steps": 1e3,
+    "profile": "none.csv", "placement": ["lp", "dp", "kp2", "kp1"], "kernels_per_device": 4,
+}  # fmt: skip
+SYSTEMS = {
+    "operation.price": "5 USD/hour", "operation.carbon_intensity": "300 g/kWh", "operation.device_power": When("100 W", {"run": {"steps": 10}, "system.operation.host_power": "2 kW"}),
+    "operation.host_power": When("9 kW", {"run": {"steps": 10}}), "operation.pue": When(1.4, {"run": {"steps": 10}}),
+    "host.capacity": "3 TB", "host.bandwidth": When("1 GB/s", {"strategy.offload": "optimizer"}),
+    "host.utilisation": When(0.01, {"strategy.offload": "optimizer"}),
+}  # fmt: skip
+FULL, SHORT = {"strategy.recompute": "full"}, {"workload.hidden": 128, "workload.ffn": 256}
+HEAVY = {"workload.hidden": 4096, "workload.ffn": 16384, "workload.sequence": 64, "strategy.micro_batch": 1, "strategy.zero": 1}
+UNFUSED = {"software.overlap.context": False, "software.attention.kernel": "unfused"}
+STACK = {
+    "attention.kernel": When("unfused", {"software.overlap.context": False}), "attention.forward_utilisation": 0.2,
+    "attention.backward_utilisation": 0.2, "attention.native": When(False, {"system.template": "dgx-h100"}), "fused": ["loss"],
+    "fused_half": When(["softmax"], {**UNFUSED, "software.fused": []}),
+    "weight": "fp32", "gradient": "weight", "stages": When("balanced", PIPE),
+    "dispatch": When("nodes", {**MOE, "strategy.ep": 8, "workload.experts": {"count": 64, "active": 8}}), "product_slowdown": 0.5,
+    "early_stop": When(True, FULL), "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(True, ZERO),
+    "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, {"strategy.cp": 2, "strategy.dp": 4}),
+    "overlap.optimizer": When(True, {"strategy.zero": 1}), "host.kernel": "5 ms", "host.rank": When("5 ms", {**PIECES, **SHORT}),
+    "host.layer": "50 ms", "host.stall": When("5 ms", FULL), "host.microbatch": "50 ms", "host.step": "1 s",
+    "memory.context": "9 GiB", "memory.fragmentation": 0.2, "memory.library": "1 GiB", "memory.logit": "12 B",
+    "memory.workspaces": 2, "memory.buckets": True, "memory.late_gradients": When(True, HEAVY),
+    "memory.gathered_copy": When(True, HEAVY),
+}  # fmt: skip
+LSTM = {
+    "hidden": 8192, "vocabulary": 400000, "sequence": 10, "layers": 4, "projection": 1024,
+    "global_batch": 8192, "dtype": "fp32", "optimizer": "adam", "task": "forward",
+}  # fmt: skip
+GEMM = {"m": 2048, "n": 2048, "k": 2048, "dtype": "fp32", "task": "forward"}
+ENCODED = {"workload.interaction": {"kind": "transformer", "layers": 2, "heads": 4, "width": 64, "ffn": 256, "sequence": 8}}
+DLRM = {
+    "tables.0.count": 16, "tables.0.rows": 2000000, "tables.0.width": 128, "tables.0.pooling": 20,
+    "tables.0.distinct": 0.3, "dense_features": 26, "bottom.widths": [256, 64],
+    **{f"{mlp}.{key}": When(3, {f"workload.{mlp}": {"layers": 2, "width": 64}, "workload.dense_features": None}) for mlp in ("bottom", "top") for key in ("layers", "width")},
+    "top.widths": [512, 1], "interaction.kind": "concatenation",
+    **{f"interaction.{key}": When(value, ENCODED) for key, value in {"layers": 3, "width": 128, "ffn": 512, "sequence": 16}.items()},
+    "interaction.heads": When(2, {**ENCODED, **UNFUSED}),
+    "experts.count": When(16, {"workload.experts": {"count": 8, "active": 2}}), "experts.active": When(4, {"workload.experts": {"count": 8, "active": 2}}),
+    "global_batch": 4096, "dtype": "fp16", "table_dtype": "fp32", "optimizer": "adam",
+    "table_optimizer": "adagrad", "uneven": 1.5, "exchange.forward": "fp16", "exchange.backward": "fp16",
+    "exchange.indices": "int32", "exchange.ahead": False, "exchange.bucket": "1 MiB", "task": "forward",
+    "frozen": "embedding",
+}  # fmt: skip
+SERVED, WRITTEN = {"workload.task": "prefill"}, {"workload.task": "decode", "workload.output": 64}
+TRANSFORMER = {
+    "layers": 4, "hidden": 2048, "heads": 8, "kv_heads": 4, "head_dim": 128, "ffn": 2048, "gated": False,
+    "vocabulary": 64000, "tied_embeddings": True, "sequence": 2048, "positions": "alibi",
+    "max_positions": When(4096, {"workload.positions": "learned"}), "relative_buckets": When(64, {"workload.positions": "relative"}),
+    "norm": "layernorm", "norm_vectors": 0, "norms": 4, "qk_norm": "shared", "biases": True, "qkv_bias": True,
+    "mlp_bias": True, "head_bias": True, "causal": False, "window.size": When(256, WINDOW), "window.pattern": When("local", WINDOW),
+    "window.chunked": When(True, WINDOW), "window.global_rotary": When(False, WINDOW), "attention_sinks": True, "final_norm": False,
+    "embedding_norm": True, "latent.query_rank": When(512, LATENT), "latent.kv_rank": When(128, LATENT), "latent.nope": When(32, LATENT),
+    "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
+    "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.dense_layers": When(1, MOE),
+    "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}),
+    "experts.router_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
+    "image.size": When(448, IMAGE), "image.patch": When(14, IMAGE), "image.channels": When(1, IMAGE), "image.classes": When(10, IMAGE),
+    "image.class_token": When(False, IMAGE), "head": "masked", "pooler": True, "token_types": 2, "parallel": True,
+    "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED),
+    "wide_layers": When("mlp", {**SERVED, "workload.weight_dtype": "int8"}), "optimizer": "sgd", "task": "forward",
+    "frozen": "mlp", "prompt": When(512, SERVED), "output": When(256, WRITTEN),
+}  # fmt: skip
+PLANS = {
+    "tp": When(4, {"strategy.dp": 4}), "cp": When(2, {"strategy.dp": 4}), "ep": When(2, MOE), "etp": When(1, {**MOE, **PIECES}), "attention_tp": When(1, PIECES),
+    "mlp_tp": When(1, PIECES), "embedding_tp": When(1, PIECES), "dp": When(4, {"strategy.tp": 4}), "pp": When(2, {"strategy.dp": 4}), "zero": 2,
+    "shard_group": When(4, ZERO), "attention_shard_group": When(4, ZERO), "mlp_shard_group": When(4, ZERO), "embedding_shard_group": When(4, ZERO),
+    "experts_shard_group": When(4, {**MOE, **ZERO}), "apart": When(True, {**ZERO, "strategy.shard_group": 4}), "unsharded": When("embedding", ZERO),
+    "distant": When("mlp", {"strategy.tp": 16, "strategy.dp": 1, "strategy.mlp_tp": 8, "strategy.sequence_parallel": True}),
+    "sequence_parallel": True, "virtual_stages": When(2, PIPE), "micro_batch": 4, "recompute": "full", "schedule": When("gpipe", PIPE),
+    "first_stage": When(3, PIPE), "last_stage": When(3, PIPE), "stage_layers": When([3, 5], PIPE),
+    "offload": "optimizer", "placement": When(["pp", "tp", "dp"], PIPE),
+}  # fmt: skip
+ROLES = {"dense": "tp", "embedding": "mp-rows", "transformer": When(["ddp", "fsdp"], ENCODED),
+         "experts": When("ep", {"workload.experts": {"count": 16, "active": 2}})}  # fmt: skip
+DEGREES = {"kernel": When("CR", {"strategy.kp1": 8, "strategy.kp2": None}), "kp1": When(2, {"strategy.kp2": 4}), "kp2": When(4, {"strategy.kp1": 2}),
+           "dp": When(8, {"strategy.kp1": 2}), "pp": When(1, {"strategy.dp": 8}), "lp": When(4, {"strategy.pp": None, "strategy.dp": 2})}  # fmt: skip
+SINGLE = {
+    "dp": When(2, {"strategy.kp1": 2}),
+    "pp": When(2, {"strategy.kp1": 2}),
+    "lp": When(2, {"strategy.kp1": 2}),
+}  # a product is one layer
+OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
+    ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
+    ("transformer", "profile"): "refused: cannot be read: No such file or directory",
+    ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
+}  # fmt: skip
+
+
+def below(prefix, table):
+    return {f"{prefix}.{key}" if prefix else key: entry if isinstance(entry, When) else When(entry, {}) for key, entry in table.items()}
+
+
+TABLE = {
+    "lstm": {**below("", TOP), **below("workload", LSTM), **below("strategy", DEGREES), **below("system", SYSTEMS)},
+    "gemm": {**below("", TOP), **below("workload", GEMM), **below("strategy", {**DEGREES, **SINGLE}), **below("system", SYSTEMS)},
+    "dlrm": {
+        **below("", TOP),
+        **below("workload", DLRM),
+        **below("strategy", ROLES),
+        **below("system", SYSTEMS),
+        **below("software", STACK),
+    },
+    "transformer": {
+        **below("", TOP),
+        **below("workload", TRANSFORMER),
+        **below("strategy", PLANS),
+        **below("system", SYSTEMS),
+        **below("software", STACK),
+    },
+}
+
+
+def models(annotation):
+    """Models of a file inside an annotation, and whether they are in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [(annotation, False)]
+    listed = typing.get_origin(annotation) is tuple
+    return [(model, listed or inner) for part in typing.get_args(annotation) for model, inner in models(part)]
+
+
+def leaves(model, prefix=""):
+    """Paths of all fields of a model and of the models in it, without those that only name or describe."""
+    found = set()
+    for name, info in model.model_fields.items():
+        inner = models(info.annotation)
+        path = prefix + name
+        if inner:
+            found |= {leaf for one, listed in inner for leaf in leaves(one, f"{path}.0." if listed else f"{path}.")}
+        elif path not in LABELS | SECTIONS:
+            found.add(path)
+    return found
+
+
+def changed(document, path, value):
+    """A document with a value at a path, None for a path that is taken out."""
+    made = files.replace(document, tuple(int(part) if part.isdigit() else part for part in path.split(".")), value, "test")
+    head, _, key = path.rpartition(".")
+    return made if value is not None else {**made, head: {name: held for name, held in made[head].items() if name != key}}
+
+
+def scenario(kind, task=None, extra=()):
+    document = BASES[kind] if task is None else changed(BASES[kind], "workload.task", task)
+    for path, value in dict(extra).items():
+        document = changed(document, path, value)
+    return document
+
+
+def told(document):
+    """All figures of a prediction, and its notes."""
+    found = crossflow.predict(crossflow.from_dict(document)).to_dict()
+    return {key: value for key, value in found.items() if key not in ("provenance", "name", "system", "remedies", "notes")}, found.get(
+        "notes", []
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def before(text):
+    try:
+        return told(json.loads(text))[0]
+    except CrossflowError:
+        return None
+
+
+def answer(document, path, value, plain=None):
+    """What a field does: it changes a figure, is refused with a sentence, or has a note that names it; else nothing.
+
+    Where a document is none without the field, a `plain` one is what it is compared with.
+    """
+    start = before(json.dumps(document)) or before(json.dumps(plain or document))
+    try:
+        after, notes = told(changed(document, path, value))
+    except SpecError as error:
+        return f"refused: {'; '.join(problem.message for problem in error.problems)}"
+    except CrossflowError as error:
+        return f"refused: {error}"
+    if start != after:
+        return "changed"
+    named = (note for note in notes if (path if path != "workload.mtp_layers" else "multi-token prediction layers") in note)
+    return next((f"noted: {note}" for note in named), "")
+
+
+OWN = {"lstm": LstmSpec, "gemm": GemmSpec, "dlrm": DlrmSpec, "transformer": TransformerSpec}
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_no_field_is_forgotten(kind):
+    """A new field of a scenario needs a line in the tables above: a value, and what makes it matter."""
+    strategy = {"dlrm": Hierarchy, "transformer": Plan}.get(kind)
+    keys = {field.name for field in fields(strategy)} if strategy else set(_DEGREES)
+    stack = {f"software.{leaf}" for leaf in leaves(SoftwareStack)} if strategy else set()
+    system = {f"system.operation.{leaf}" for leaf in leaves(Operation)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
+    own = {f"workload.{leaf}" for leaf in leaves(OWN[kind])} | {f"strategy.{key}" for key in keys}
+    assert set(TABLE[kind]) == leaves(ScenarioFile) | own | stack | system
+
+
+# Heads share out the width of a token: fused attention has as much to do with few as with many, but for what training keeps of each.
+SAME = {"workload.heads"}
+SHARED = {**dict.fromkeys(("run", "system", "software", "profile"), "transformer"), "placement": "lstm", "kernels_per_device": "lstm"}
+MATTER = [(kind, path) for kind, table in TABLE.items() for path in table if SHARED.get(path.split(".")[0], kind) == kind]
+
+
+@pytest.mark.parametrize(("kind", "path"), MATTER)
+def test_every_field_matters_somewhere(kind, path):
+    value, context = TABLE[kind][path]
+    found = answer(scenario(kind, extra=context), path, value, plain=scenario(kind))
+    assert found.startswith(OTHERWISE.get((kind, path), "changed"))
+
+
+@pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind, tasks in TASKS.items() for task in (None, *tasks)])
+def test_no_field_is_ignored_in_silence(kind, task):
+    """By itself, for every workload and task; a value that a field has already says nothing."""
+    document = scenario(kind, task)
+    table = {path: value for path, (value, _) in TABLE[kind].items() if files.held(document, path.split(".")) != value}
+    assert {path for path, value in table.items() if not answer(document, path, value)} <= SAME
+
+
+NOTED = [
+    ("training", "strategy.recompute", "selective", "fused attention keeps no scores that could be computed again"),
+    ("prefill", "strategy.recompute", "full", "it repeats work for the backward pass, which only training has"),
+    ("training", "strategy.placement", ["tp", "pp", "dp"], "the ranks that communicate are as far apart in the default order"),
+    ("forward", "workload.dropout", True, "only training drops activations, and task is forward"),
+    ("training", "workload.prompt", 512, "only a service has requests, and task is training"),
+    ("training", "software.dispatch", "nodes", "what it describes does not take place, or hides behind longer work"),
+    ("training", "system.operation.pue", 1.4, "powers enter the energy of a whole run only; give a run: section"),
+    ("decode", "techlib.memory.HBM4.access_latency", "50 ns", "the devices are not made of it, or have a published figure in its place"),
+]
+
+
+@pytest.mark.parametrize(("task", "path", "value", "why"), NOTED)
+def test_what_depends_on_the_rest_is_noted(task, path, value, why):
+    assert f"{path} changes nothing here: {why}" in told(changed(scenario("transformer", task), path, value))[1]
+
+
+REFUSED = [
+    ("transformer", {}, "kernels_per_device", 4, "several kernels at once on a device are supported for lstm, gemm and programs only, this is a transformer; leave it out"),
+    ("dlrm", {}, "kernels_per_device", 4, "several kernels at once on a device are supported for lstm, gemm and programs only, this is a dlrm; leave it out"),
+    ("dlrm", {}, "run.tokens", 1e9, "a dlrm has no tokens; give samples or steps"),
+    ("dlrm", {}, "strategy.experts", "ep", "experts ep, but the model has no layers of type experts; leave it out"),
+    ("dlrm", {"workload.dense_features": None, "workload.bottom": {"layers": 2, "width": 64}}, "workload.dense_features", 26,
+     "square layers of the bottom MLP take 64 numbers in; list its widths, or leave it out"),
+    ("transformer", {}, "workload.max_positions", 2048, "only learned positions have rows, positions is rotary; leave it out"),
+    ("transformer", {}, "workload.relative_buckets", 64, "only relative positions have buckets, positions is rotary; leave it out"),
+    ("transformer", LATENT, "workload.kv_heads", 4, "latent attention has dimensions of its own; leave it out, or leave out latent"),
+    ("transformer", LATENT, "workload.positions", "alibi", "latent attention rotates latent.rope elements of a head; leave it out"),
+    ("transformer", {"workload.window": {"size": 128}}, "workload.window.global_rotary", False, "the pattern has no global layers; leave it out"),
+    ("transformer", {"workload.head": "none"}, "workload.head_bias", True, "there is no product with the vocabulary where head is none; leave it out"),
+    ("transformer", {"workload.experts": {"count": 8, "active": 2, "ffn": 4096}}, "workload.ffn", 1024,
+     "every layer has experts in the place of its MLP, with experts.ffn = 4096; give the same here"),
+    ("transformer", IMAGE, "workload.tied_embeddings", True, "a model of images has no table of words that its head could share; leave it out"),
+    ("transformer", {**IMAGE, "workload.task": "prefill"}, "workload.prompt", 9, "a model of images reads the patches of `image`; leave it out"),
+    ("transformer", {"workload.causal": False, "workload.task": "prefill"}, "workload.output", 9,
+     "only a causal decoder with a language head writes tokens; leave it out"),
+    ("transformer", {**IMAGE, "workload.head": "none", "workload.image": {"size": 224, "patch": 16}}, "workload.image.classes", 9,
+     "only head: classifier has classes, head is none; leave it out"),
+    ("lstm", {"strategy": {"dp": 64}}, "strategy.kernel", "CR",
+     "kernel: CR cuts one dimension into kp1 parts; give kp1, or leave kernel out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "context", "path", "value", "sentence"), REFUSED)
+def test_what_has_no_meaning_is_refused(kind, context, path, value, sentence):
+    assert answer(scenario(kind, extra=context), path, value).endswith(sentence)
+
+
+def test_a_setting_that_a_scenario_cannot_do_without_matters():
+    """Balanced stages may be empty where even ones may not; tensors need a host to lie on."""
+    host = {
+        "system": {"template": "a100-ib-cluster", "nodes": 2, "host": {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.45}}
+    }
+    deep = {"strategy": {"tp": 2, "pp": 8}, "workload.layers": 4, "software.stages": "balanced"}
+    for context in (deep, {**host, "strategy.offload": "optimizer"}):
+        assert told(scenario("transformer", extra=context))[1] == []
+
+
+def test_keys_of_a_model_file_are_not_the_scenarios():
+    """It describes a model for all tasks; what the scenario itself writes as it stands there is said to it."""
+    served = {"system": SYSTEM, "workload": {"model": "megatron-1.7b", "task": "prefill", "global_batch": 16}, "strategy": "dp16"}
+    assert told(served)[1] == []
+    assert len(told(changed(served, "workload.dropout", True))[1]) == 1
+
+
+def test_dropout_costs_training_alone():
+    for task in ("forward", "prefill", "decode"):
+        assert told(scenario("transformer", task))[0] == told(scenario("transformer", task, {"workload.dropout": True}))[0]
+
+
+def test_strategies_that_equal_another_are_not_listed():
+    made, unfused = (crossflow.from_dict(scenario("transformer", extra=extra)) for extra in ({}, UNFUSED))
+    listed = [every_strategy(one.workload, one.nodes, fused=one.fused_attention) for one in (made, unfused)]
+    assert [any("selective" in text for text in texts) for texts in listed] == [False, True]
+    assert not any("selective" in other.strategy for other in crossflow.explain(made).strategies)
+
+
+def test_a_search_has_a_row_for_what_is_refused(tmp_path):
+    searched = {
+        "space": {"kernels_per_device": [1, 4]},
+        "searches": {"all": {"searcher": "exhaustive", "prune": False}},
+        "objectives": "step_time_s",
+    }
+    (tmp_path / "s.yaml").write_text(json.dumps({"name": "s", "scenario": scenario("transformer"), **searched}))
+    one, other = crossflow.run_study(tmp_path / "s.yaml", out=tmp_path).rows
+    assert (one["feasible"], other["feasible"]) == (True, False)
+    assert other["reason"].endswith("supported for lstm, gemm and programs only, this is a transformer; leave it out")
