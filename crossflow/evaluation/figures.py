@@ -82,7 +82,8 @@ def with_figures(
     scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None, batches: Array | None = None
 ) -> Score:
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
-    score = replace(score, serving=serving(scenario, score, reading), operation=operation(system, score))
+    served, operated = serving(scenario, score, reading), operation(system, score)
+    score = replace(score, serving=served, operation=operated) if served or operated else score
     return replace(score, run=whole_run(scenario, system, device, score, batches)) if scenario.run else score
 
 
