@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -292,74 +293,47 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
     document = spelled_out(document)
     problems: list[Problem] = []
-    system = workload = strategy = stack = None
+    system = workload = strategy = stack = top = None
     system_document = document
-    top = None
-    try:
+    with _told(problems):
         top = files.validate(ScenarioFile, document)
-    except SpecError as error:
-        problems += error.problems
     wrong = {problem.path.split(".")[0] for problem in problems}
     given = {key: value for key, value in document.data.items() if key not in wrong} if isinstance(document.data, Mapping) else {}
-    try:
+    with _told(problems, "system"):
         if like is not None and like.document.data["system"] == given.get("system"):
             system, system_document = like.system, like.system_document
         elif "system" in given:
             system, system_document = resolve(document.under("system"), base)
-    except SpecError as error:
-        problems += [problem.below("system") for problem in error.problems]
-    try:
+    with _told(problems, "workload"):
         if like is not None and like.document.data["workload"] == given.get("workload"):
             workload = like.workload
         elif "workload" in given:
             workload = _workload(document.under("workload"), base)
-    except SpecError as error:
-        problems += [problem.below("workload") for problem in error.problems]
-    try:
+    with _told(problems):
         if isinstance(workload, ProgramSpec):
             workload.program  # noqa: B018 - read here, where its problems join the others
-    except SpecError as error:
-        problems += error.problems
     try:
         strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
     except StrategyError as error:
         problems.append(document.problem(("strategy",), str(error).removeprefix("strategy: ")))
     try:
-        stack = _stack(given.get("software"), workload, document, base)
-    except SpecError as error:
-        problems += [problem.below("software") for problem in error.problems]
+        with _told(problems, "software"):
+            stack = _stack(given.get("software"), workload, document, base)
     except CrossflowError as error:
         problems.append(document.problem(("software",), str(error)))
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
     _check_meaning(top, workload, document)
     profile = _profile(top.profile, system, workload, document, base)
-    if isinstance(system, GeneratedSystem):
-        dtypes, what = system.rates, "rates"
-    else:
-        dtypes, what = system.product_rates, "throughput"
-    if workload.dtype not in dtypes:
-        raise SpecError(
-            [document.problem(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")]
-        )
-    if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
-        message = f"{stack.name} keeps weights in fp32; leave it out, or name other software"
-        raise SpecError([document.problem(("workload", "weight_dtype"), message)])
+    _check_types(system, workload, stack, document)
     strategy = fitting(strategy, system, workload)
-    order = None if isinstance(top.placement, str) else top.placement
-    if order is not None and not isinstance(strategy, Strategy):
-        there = "leave placement out" if isinstance(strategy, Hierarchy) else "give placement there"
-        raise SpecError([document.problem(("placement",), f"{with_article(workload.model)} lies as its strategy says; {there}")])
-    if order is not None and isinstance(strategy, Strategy):
-        _check_order(order, strategy, document)
-        order = tuple(name for name in order if name in {axis.name for axis in strategy.axes})
     scenario = Scenario(
         name=top.name or name,
         system=system,
         workload=workload,
         strategy=strategy,
         stack=stack,
-        order=order,
+        order=_order(top.placement, strategy, workload, document),
         kernels_per_device=top.kernels_per_device,
         document=document,
         system_document=system_document,
@@ -372,6 +346,37 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     if problems:
         raise SpecError(problems)
     return scenario
+
+
+@contextlib.contextmanager
+def _told(problems: list[Problem], section: str = "") -> Iterator[None]:
+    """Add the problems of a section to those of a file, instead of raising them."""
+    try:
+        yield
+    except SpecError as error:
+        problems += [problem.below(section) if section else problem for problem in error.problems]
+
+
+def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, document: Document) -> None:
+    """SpecError for data types that the device does not compute in, or the software does not keep weights in."""
+    dtypes, what = (system.rates, "rates") if isinstance(system, GeneratedSystem) else (system.product_rates, "throughput")
+    if workload.dtype not in dtypes:
+        message = f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}"
+        raise SpecError([document.problem(("workload", "dtype"), message)])
+    if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
+        message = f"{stack.name} keeps weights in fp32; leave it out, or name other software"
+        raise SpecError([document.problem(("workload", "weight_dtype"), message)])
+
+
+def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Workload, document: Document) -> tuple[str, ...] | None:
+    """Order in which axes are laid out, as far as the strategy has them; None where all are tried."""
+    if isinstance(placement, str):
+        return None
+    if not isinstance(strategy, Strategy):
+        there = "leave placement out" if isinstance(strategy, Hierarchy) else "give placement there"
+        raise SpecError([document.problem(("placement",), f"{with_article(workload.model)} lies as its strategy says; {there}")])
+    _check_order(placement, strategy, document)
+    return tuple(name for name in placement if name in {axis.name for axis in strategy.axes})
 
 
 def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) -> None:
