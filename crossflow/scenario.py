@@ -228,7 +228,11 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
         With every problem of the file, each with its line.
         A strategy that does not fit the system or the workload is one of them.
     """
-    document = files.override(spelled_out(files.read_yaml(path)), settings)
+    read = files.read_yaml(path)
+    if isinstance(read.data, Mapping) and read.data.get("kind") == "program":
+        message = f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {Path(path).name}}}"
+        raise SpecError([read.problem(("kind",), message)])
+    document = files.override(spelled_out(read), settings)
     try:
         scenario = from_document(document, Path(path).parent, name=Path(path).stem)
         check_strategy(scenario)

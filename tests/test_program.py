@@ -369,3 +369,10 @@ def test_the_page_of_stages_with_tensors_of_their_own(tmp_path, capsys):
     (tmp_path / "two.yaml").write_text("system: {template: dgx-h100, nodes: 1}\nworkload: two.program.json\n")
     assert main(["predict", str(tmp_path / "two.yaml")]) == 0
     assert "cache 1.863 GiB" in capsys.readouterr().out
+
+
+def test_a_program_is_no_scenario(tmp_path):
+    path = write_program(mlp(), tmp_path / "mlp.program.json")
+    with pytest.raises(SpecError, match=r"kind: this is a program; name it as the workload of a scenario") as caught:
+        load(path)
+    assert len(caught.value.problems) == 1
