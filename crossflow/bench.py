@@ -14,7 +14,7 @@ import yaml
 
 from crossflow import files
 from crossflow.architecture import architecture, resolve
-from crossflow.cost.roofline import tiled_costs
+from crossflow.cost.roofline import product_costs
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.timelines import simulate
 from crossflow.files import Document
@@ -188,5 +188,6 @@ def _sampled_study() -> None:
 def _products() -> object:
     spec, _ = resolve(Document(file="bench", data={"template": "a100-80gb"}))
     rng = np.random.default_rng(1)
-    m, n, k = (rng.integers(1, 16384, (PRODUCTS, 1)).astype(float) for _ in range(3))
-    return tiled_costs(m, n, k, np.zeros_like(m), architecture(spec), "fp16", 2).time
+    sizes = rng.integers(1, 16384, (3, PRODUCTS, 1)).astype(float)
+    alone = np.concatenate([sizes, np.ones((1, PRODUCTS, 1))])
+    return product_costs(alone, np.full((PRODUCTS, 1), 2.0), architecture(spec), "fp16").time

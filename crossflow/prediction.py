@@ -14,6 +14,7 @@ from crossflow.architecture import Architecture, architecture
 from crossflow.arrays import plain
 from crossflow.evaluation import evaluate, machine, stage_memory
 from crossflow.idle import idle
+from crossflow.operating import DAY, KILOWATT_HOUR
 from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
 from crossflow.points import variant
@@ -190,10 +191,10 @@ def _strategies_that_fit(scenario: Scenario) -> tuple[str, ...]:
 
 # Figures of a run in the units that people quote: name -> column, and what it is divided by.
 OTHER_UNITS: Mapping[str, tuple[str, float]] = {
-    "days": ("time_s", 86400.0),
+    "days": ("time_s", DAY),
     "price_usd": ("cost_usd", 1.0),
-    "device_energy_kwh": ("energy_j", 3.6e6),
-    "facility_energy_kwh": ("facility_energy_j", 3.6e6),
+    "device_energy_kwh": ("energy_j", KILOWATT_HOUR),
+    "facility_energy_kwh": ("facility_energy_j", KILOWATT_HOUR),
 }
 
 

@@ -12,6 +12,12 @@ def gemm_costs(gemms, device, dtype, element):
     return product_costs(sizes, result, device, dtype)
 
 
+def half_costs(m, n, k, device, **more):
+    """Costs of products in fp16, their sizes of shape (kernels, n)."""
+    sizes = np.stack(np.broadcast_arrays(m, n, k, 1.0))
+    return product_costs(sizes, np.full((len(sizes[0]), 1), 2.0), device, "fp16", **more)
+
+
 def stream_costs(streams, device, dtype, element):
     """Costs of passes over so many elements."""
     flops, elements, launches = (np.array([[getattr(one, name)] for one in streams], float) for name in ("flops", "elements", "launches"))

@@ -3,10 +3,9 @@
 
 import numpy as np
 import pytest
-from products import gemm_costs
+from products import gemm_costs, half_costs
 
 import crossflow
-from crossflow.cost.roofline import searched_costs, tiled_costs
 from crossflow.evaluation.events import events
 from crossflow.formats import DTYPE_BYTES
 from crossflow.parallel.blocks import block_kernels
@@ -67,7 +66,7 @@ def test_four_bits_halve_the_weights_of_eight_but_for_their_scales():
 
 def of_product(device, m, ratio, n=73728, k=18432):
     sizes = (np.array([[float(size)]]) for size in (m, n, k))
-    return tiled_costs(*sizes, np.zeros((1, 1)), device, "fp16", 2.0, second=np.array([[ratio]])).time[0, 0]
+    return half_costs(*sizes, device, second=np.array([[ratio]])).time[0, 0]
 
 
 @pytest.mark.parametrize(("m", "least"), [(1, 0.98), (4, 0.98), (16, 0.95)])
@@ -103,7 +102,7 @@ def test_narrow_weights_cross_a_generated_devices_memory_narrow(gemm):
     device = gemm().architecture
     sizes = [np.array([[float(size)]]) for size in (8, 4096, 4096)]
     plain = gemm_costs([Gemm(m=8, n=4096, k=4096)], device, "fp16", 2)
-    half = searched_costs(*sizes, np.zeros((1, 1)), device, "fp16", 2, second=np.array([[0.5]]))
+    half = half_costs(*sizes, device, second=np.array([[0.5]]))
     assert plain.traffic[-1] - half.traffic[-1] == pytest.approx(4096**2)
     assert (half.time <= plain.time).all()
 

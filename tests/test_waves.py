@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from products import half_costs
 
 import crossflow
 from crossflow.cost import waves
-from crossflow.cost.roofline import tiled_costs
 from crossflow.paths import value_at
 from crossflow.validation.tables import device_architecture
 
@@ -20,7 +20,7 @@ M, N, K = SHAPES[:, :1], SHAPES[:, 1:2], SHAPES[:, 2:]
 def time(device, m=M, n=N, k=K):
     """Times of products in fp16, launch included. [s]"""
     m, n, k = (np.atleast_2d(np.asarray(size, dtype=float)) for size in (m, n, k))
-    return tiled_costs(m, n, k, np.zeros_like(m), device, "fp16", 2.0).time
+    return half_costs(m, n, k, device).time
 
 
 @pytest.fixture(params=DEVICES)
@@ -135,7 +135,7 @@ def test_no_product_beats_its_operations_or_its_bytes(device):
 
 
 def test_a_long_thin_product_is_bound_by_memory(a100):
-    costs = tiled_costs(*(np.array([[size]]) for size in (1.0, 65536.0, 8192.0, 0.0)), a100, "fp16", 2.0)
+    costs = half_costs(*(np.array([[size]]) for size in (1.0, 65536.0, 8192.0)), a100)
     bytes_ = 2 * (8192 + 65536 * 8192 + 65536)
     assert costs.traffic[-1, 0, 0] == bytes_
     assert costs.bound[0, 0] == len(a100.levels)

@@ -29,7 +29,6 @@ class Prices:
     lower_bound : time below which no kernel can be: its operations at peak, or its least traffic at memory bandwidth,
         shape (kernels, n). [s]
     messages : costs of the distinct messages.
-    message_energy : energy of every message on one device, shape (messages, n). [J]
     call : time of the host for one call, shape (1,). [s]
     """
 
@@ -37,7 +36,6 @@ class Prices:
     kernels: KernelCosts
     lower_bound: Array
     messages: MessageCosts
-    message_energy: Array
     call: Array
 
     @functools.cached_property
@@ -78,13 +76,11 @@ def price(
     """
     floor = kernel_prices(program, architecture, stack, least=True)
     messages = message_costs(program.messages, placement, network, architecture, devices_per_node)
-    per_byte = [np.zeros(1) if port is None else port.energy for port in (architecture.intra, architecture.inter)]
     return Prices(
         resources=resources(architecture),
         kernels=floor if least else kernel_prices(program, architecture, stack),
         lower_bound=floor.resource_times.max(axis=0),
         messages=messages,
-        message_energy=messages.intra_bytes * per_byte[0] + messages.inter_bytes * per_byte[1],
         call=np.zeros(1) if stack is None else stack.host.kernel,
     )
 

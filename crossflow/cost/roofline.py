@@ -126,38 +126,26 @@ def product_costs(
     least : take the lower bound: operations at the peak rate, every operand once from main memory.
     """
     m, n, k, batch = sizes
-    operand = DTYPE_BYTES[dtype]
-    accumulate = result / operand - 1.0
+    element = DTYPE_BYTES[dtype]
+    flops = 2.0 * batch * m * n * k
+    moved = batch * (element * (m * k + k * n * second) + result * m * n)  # every operand once
     if least:
-        moved = batch * operand * (m * k + k * n * second + m * n * (1.0 + accumulate))
-        return _least(2.0 * batch * m * n * k, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
+        return _least(flops, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     if architecture.execution.tiles is not None:
-        return tiled_costs(m, n, k, accumulate, architecture, dtype, operand, batch=batch, second=second)
-    return searched_costs(m, n, k, accumulate, architecture, dtype, operand, batch=batch, second=second)
+        return _tiled_costs(sizes, flops, moved, architecture, dtype, second)
+    return _searched_costs(sizes, flops, (result - element) * m * n, architecture, dtype, second)
 
 
-def searched_costs(
-    m: Array,
-    n: Array,
-    k: Array,
-    accumulate: Array,
-    architecture: Architecture,
-    dtype: str,
-    element: float,
-    *,
-    batch: Array | float = 1.0,
-    second: Array | float = 1.0,
-) -> KernelCosts:
-    """Cost of matrix products of shape (kernels, n) on a device whose tiles are searched for (`crossflow.cost.tiling`).
+def _searched_costs(sizes: Array, flops: Array, added: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
+    """Cost of matrix products on a device whose tiles are searched for (`crossflow.cost.tiling`).
 
-    `accumulate` is what an element of C moves beyond one write, in elements, shape (kernels, 1). [1] `second` is the size of an element
-    of B over `element`; units that multiply widen B as they read it, which takes no time.
+    `added` is what C moves beyond one write, shape (kernels, n). [B] Units that multiply widen B as they read it, which takes no time.
     """
-    flops, moved = 2.0 * batch * m * n * k, element * accumulate * m * n
-    sizes = np.stack(np.broadcast_arrays(m, n, k, second))
+    (m, n, k, batch), element = sizes, DTYPE_BYTES[dtype]
+    shapes = np.stack(np.broadcast_arrays(m, n, k, second))
     # Points that share sizes are searched for once, and points that share the device as products of one point.
-    alike, alone = bool((sizes == sizes[..., :1]).all()), device_points(architecture) == 1
-    columns = sizes[..., :1] if alike else sizes.reshape(4, -1, 1) if alone else sizes
+    alike, alone = bool((shapes == shapes[..., :1]).all()), device_points(architecture) == 1
+    columns = shapes[..., :1] if alike else shapes.reshape(4, -1, 1) if alone else shapes
     # Products that differ only in what they add to C share their tiles: the sum in C crosses every level once more.
     rows, which = np.unique(columns.swapaxes(0, 1).reshape(columns.shape[1], -1), axis=0, return_inverse=True)
     height, width, depth, ratio = rows.reshape(len(rows), 4, -1).swapaxes(0, 1)
@@ -168,43 +156,28 @@ def searched_costs(
     shape = np.broadcast_shapes(registers.shape, delivered.shape[1:])
     traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], np.broadcast_to(delivered, (len(delivered), *shape))])
     traffic = traffic[:, which.ravel()]
-    traffic = (traffic if alike or not alone else traffic.reshape(len(traffic), *sizes.shape[1:])) + moved
-    traffic = traffic * batch
+    traffic = batch * ((traffic if alike or not alone else traffic.reshape(len(traffic), *shapes.shape[1:])) + added)
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation * architecture.sustained_clock
     return _slowest(divide(flops, rate), traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(m), 1)))
 
 
-def tiled_costs(
-    m: Array,
-    n: Array,
-    k: Array,
-    accumulate: Array,
-    architecture: Architecture,
-    dtype: str,
-    element: float,
-    *,
-    batch: Array | float = 1.0,
-    second: Array | float = 1.0,
-) -> KernelCosts:
+def _tiled_costs(sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
 
-    `second` is the size of an element of B over `element`; where it is smaller, the kernel widens B.
+    `moved` crosses main memory, shape (kernels, n). [B] Where an element of B is smaller than one of A, the kernel widens B.
     """
+    m, n, k, batch = sizes
     widening = (np.asarray(second) < 1.0) * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
+    element = DTYPE_BYTES[dtype]
     compute, cache, together = wave_times(m, n, k, architecture, dtype, element, batch=batch, second=second, widening=widening)
-    moved, flops = batch * element * (m * k + k * n * second + m * n * (1.0 + accumulate)), 2.0 * batch * m * n * k
     memory = divide(moved, architecture.memory.bandwidth)
     time = np.cbrt(together**3 + memory**3)
     energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy
     levels = len(architecture.levels)
     times, traffic = np.zeros((levels + 1, *time.shape)), np.zeros((levels, *time.shape))
-    launches = np.ones((len(time), 1))
-    launch = launches * architecture.execution.kernel_launch
     times[0], times[-2 if levels > 1 else -1] = compute, cache  # the last cache is the level before memory
     times[-1], traffic[-1] = memory, moved
-    return KernelCosts(
-        time=time + launch, launch=launch, launches=launches, resource_times=times, flops=flops, traffic=traffic, energy=energy
-    )
+    return _launched(times, time, traffic, flops, architecture, energy, np.ones((len(time), 1)))
 
 
 # -------------------------------------------------------------------------------------------- passes and attention

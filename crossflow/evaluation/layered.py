@@ -116,17 +116,15 @@ def transformer_score(
     batch = np.full(n, float(scenario.workload_batch)) if batches is None else batches
     runs_on = machine(scenario, device, system)
     runs_on = replace(runs_on, least=True) if least else runs_on
-    if batches is not None:
-        layout, task = _with_batches(scenario, batches, runs_on.node), None
-        held = memory(job, layout, runs_on)
-    elif plans is None:
+    if plans is None and batches is None:
         layout, task, held = _repeated(scenario, runs_on.node, n)
         if device is not scenario.architecture or system is not scenario.system:
             held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
-        for plan in dict.fromkeys(plans):
-            _check(plan, scenario)
-        layout, task = Layout.of(plans, batch, runs_on.node), None
+        chosen = [_own_plan(scenario)] * n if plans is None else plans
+        for plan, size in dict.fromkeys(zip(chosen, batch.tolist(), strict=True)):
+            _check(plan, scenario, int(size))
+        layout, task = Layout.of(chosen, batch, runs_on.node), None
         held = memory(job, layout, runs_on)
     devices = layout.devices
     fits = held.fits if fitting else np.ones(n, dtype=bool)
@@ -143,29 +141,22 @@ def transformer_score(
 @functools.lru_cache(maxsize=64)
 def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Task, Memory]:
     """Layout of n points with a scenario's own plan, what it computes and what it holds, which no quantity of the system changes."""
-    plan, job = scenario.strategy, scenario.job()
-    assert isinstance(plan, Plan)  # a transformer's is
-    assert scenario.stack is not None  # so does its software
-    _check(plan, scenario)
+    plan, job = _own_plan(scenario), scenario.job()
+    assert scenario.stack is not None  # a transformer has software
+    _check(plan, scenario, scenario.workload_batch)
     layout = Layout.of([plan] * n, np.full(n, float(scenario.workload_batch)), node)
     held = memory(job, layout, machine(scenario, scenario.architecture))
     return layout, task_of(job, layout, scenario.stack), held
 
 
-def _with_batches(scenario: Scenario, batches: Array, node: int) -> Layout:
-    """Layout of a scenario's own plan with one global batch a point; StrategyError for one that it does not divide."""
-    plan, workload = scenario.strategy, scenario.workload
-    assert isinstance(plan, Plan)  # the caller has looked
-    hosted = scenario.system.host is not None
-    for batch in dict.fromkeys(batches.astype(int).tolist()):
-        problem = strategy_problem(plan, workload, (1, 1), balanced=scenario.balanced, hosted=hosted, batch=batch)
-        if problem is not None:
-            raise StrategyError(f"strategy {plan}: {problem}")
-    return Layout.of([plan] * len(batches), batches, node)
+def _own_plan(scenario: Scenario) -> Plan:
+    assert isinstance(scenario.strategy, Plan)  # a transformer's is
+    return scenario.strategy
 
 
-def _check(plan: Plan, scenario: Scenario) -> None:
-    problem = _problem(plan, scenario.workload, scenario.balanced, scenario.system.host is not None)
+def _check(plan: Plan, scenario: Scenario, batch: int) -> None:
+    """StrategyError for a plan that cannot divide a scenario's model and a global batch."""
+    problem = _problem(plan, scenario.workload, batch, scenario.balanced, scenario.system.host is not None)
     if problem is not None:
         raise StrategyError(f"strategy {plan}: {problem}")
 
@@ -214,8 +205,8 @@ def untimed(held: Memory) -> Outcome:
 
 
 @functools.lru_cache(maxsize=65536)
-def _problem(plan: Plan, workload: TransformerSpec, balanced: bool, hosted: bool) -> str | None:
-    return strategy_problem(plan, workload, (1, 1), balanced=balanced, hosted=hosted)
+def _problem(plan: Plan, workload: TransformerSpec, batch: int, balanced: bool, hosted: bool) -> str | None:
+    return strategy_problem(plan, workload, (1, 1), balanced=balanced, hosted=hosted, batch=batch)
 
 
 def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None = None) -> Machine:

@@ -8,7 +8,7 @@ parameters beside those in the file, and the errors in sample, out of sample (sh
 there are few) and on the other device of the same maker (only the datasheet changes). It writes nothing.
 
 `chip_power` is fitted with the other parameters as they stand in the file, then these with it. The model is the package's
-own (`crossflow.cost.waves`, `crossflow.cost.roofline.tiled_costs`). The loss is the mean absolute relative error of the time,
+own (`crossflow.cost.waves`, `crossflow.cost.roofline.product_costs`). The loss is the mean absolute relative error of the time,
 searched by Nelder-Mead over the logarithms of the parameters, from one start that is the same for all families, with two
 restarts; nothing is random but the folds, whose seed is fixed.
 """
@@ -25,7 +25,7 @@ import numpy as np
 
 from crossflow.architecture import Architecture, architecture, resolve
 from crossflow.arrays import Array, Index, Mask
-from crossflow.cost.roofline import tiled_costs
+from crossflow.cost.roofline import product_costs
 from crossflow.files import Document
 from crossflow.validation import tables
 from crossflow.validation.report import errors
@@ -128,9 +128,9 @@ def powered(device: str, chip_power: float) -> Array:
 def predict(products: Products, device: Architecture) -> Array:
     """Times as the source would have measured them, on random data. [s]"""
     host, _ = tables.conditions(products.source)
-    m, n, k = (products.shape[:, i : i + 1] for i in range(3))
-    none, element = np.zeros_like(m), DTYPE_BYTES[products.dtype]
-    return np.asarray(tiled_costs(m, n, k, none, device, products.dtype, element).time[:, 0] + host)
+    sizes = np.concatenate([products.shape[:, :3].T, np.ones((1, len(products.shape)))])[:, :, None]
+    result = np.full((len(products.shape), 1), DTYPE_BYTES[products.dtype])
+    return np.asarray(product_costs(sizes, result, device, products.dtype).time[:, 0] + host)
 
 
 def fit(products: Products, free: tuple[str, ...], fixed: Values) -> Values:
