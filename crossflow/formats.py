@@ -39,3 +39,13 @@ FORMATS: Mapping[str, Format] = {
     "nvfp4": Format(bits=4, block=16, scale=8, two_level=True),
 }  # fmt: skip
 DTYPE_BYTES: Mapping[str, float] = {name: one.size for name, one in FORMATS.items()}
+HALF = 2.0  # size of an element in 16 bits [B]
+
+
+def kept_bytes(dtype: str) -> float:
+    """Size of what products read and write besides weights: their own type, or 16 bits where that is narrower. [B]
+
+    >>> kept_bytes("fp32"), kept_bytes("bf16"), kept_bytes("fp8")
+    (4.0, 2.0, 2.0)
+    """
+    return max(DTYPE_BYTES[dtype], HALF)

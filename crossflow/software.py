@@ -17,9 +17,9 @@ from pydantic import Field, model_validator
 from crossflow import files
 from crossflow.errors import SpecError
 from crossflow.files import Document, FileModel
+from crossflow.formats import HALF
 from crossflow.units import Information, Ratio, Share, Time
 
-HALF = 2  # size of an element in 16-bit types, and at least where products are in 8 bits [B]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation"]
 
 

@@ -12,6 +12,7 @@ from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
+from crossflow.formats import kept_bytes
 from crossflow.mapping import Placement
 from crossflow.program import Attention, Kernel, Pass, Product, Program
 from crossflow.program.kernels import attention_sizes
@@ -144,16 +145,11 @@ def _priced(group: _Group, program: Program, architecture: Architecture, stack: 
         return pass_costs(moved, flops, launches, architecture, dtype, least=least)
     if group.kind is Attention:
         return _attention(group, program, architecture, stack, least=least)
-    result = _results([row for row in group.rows if isinstance(row, Product)], _kept(program))
+    result = _results([row for row in group.rows if isinstance(row, Product)], kept_bytes(program.dtype))
     costs = product_costs(group.sizes, result, architecture, dtype, least=least)
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
-
-
-def _kept(program: Program) -> float:
-    """Size of an element outside products; where these are narrower it stays in 16 bits. [B]"""
-    return max(program.element, 2.0)
 
 
 def _results(rows: Sequence[Product], element: float) -> Array:
@@ -177,5 +173,5 @@ def _attention(group: _Group, program: Program, architecture: Architecture, stac
         share = np.where(np.array([[row.backward] for row in rows]), kernel.backward_utilisation, kernel.forward_utilisation)
         share = share if kernel.native else share * architecture.execution.earlier_instructions
     samples, heads, _, length, seen, width = group.sizes
-    shapes, sizes = np.stack([samples * heads, length, seen, width]), attention_sizes(group.sizes, _kept(program), rows)
-    return attention_costs(sizes, shapes, share, architecture, program.dtype, _kept(program), least=least)
+    shapes, sizes = np.stack([samples * heads, length, seen, width]), attention_sizes(group.sizes, kept_bytes(program.dtype), rows)
+    return attention_costs(sizes, shapes, share, architecture, program.dtype, kept_bytes(program.dtype), least=least)

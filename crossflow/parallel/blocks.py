@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossflow.arrays import Array, Mask
-from crossflow.formats import FORMATS
+from crossflow.formats import FORMATS, HALF
 from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Type
-from crossflow.software import HALF, Fusion, SoftwareStack
+from crossflow.software import Fusion, SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 

@@ -21,10 +21,11 @@ from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.roofline import product_costs
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.files import Document
+from crossflow.formats import kept_bytes
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.units import parse
 from crossflow.validation.report import Table, count_skipped
-from crossflow.workload import DTYPE_BYTES, Gemm
+from crossflow.workload import Gemm
 
 Row = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
@@ -137,7 +138,7 @@ def _gemm_times(source: str, device: str, dtype: str, gemms: Sequence[Gemm]) -> 
     if dtype not in found.throughput or found.execution.tiles is None:
         return f"template '{found.name}' has no {dtype} matrix products that were ever measured"
     sizes = np.array([[[gemm.m, gemm.n, gemm.k, 1.0]] for gemm in gemms], dtype=float).T.swapaxes(1, 2)
-    result = np.full((len(gemms), 1), DTYPE_BYTES[dtype])
+    result = np.full((len(gemms), 1), kept_bytes(dtype))
     return np.asarray(product_costs(sizes, result, found, dtype).time[:, 0] + host)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.formats import DTYPE_BYTES
+from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.workload.spec import Frozen
 from crossflow.workload.transformer import Attention, Layer, LayerType, Transformer
 
@@ -51,7 +51,7 @@ class Job:
     @property
     def element(self) -> float:
         """Size of an activation or weight as kernels move it; with narrow types they stay in bf16 outside the products. [B]"""
-        return max(self.operand, 2.0)
+        return kept_bytes(self.dtype)
 
     @property
     def operand(self) -> float:

@@ -27,9 +27,9 @@ from crossflow.architecture import Architecture, architecture, resolve
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.roofline import product_costs
 from crossflow.files import Document
+from crossflow.formats import kept_bytes
 from crossflow.validation import tables
 from crossflow.validation.report import errors
-from crossflow.workload import DTYPE_BYTES
 
 Values = Mapping[str, float]
 
@@ -129,7 +129,7 @@ def predict(products: Products, device: Architecture) -> Array:
     """Times as the source would have measured them, on random data. [s]"""
     host, _ = tables.conditions(products.source)
     sizes = np.concatenate([products.shape[:, :3].T, np.ones((1, len(products.shape)))])[:, :, None]
-    result = np.full((len(products.shape), 1), DTYPE_BYTES[products.dtype])
+    result = np.full((len(products.shape), 1), kept_bytes(products.dtype))
     return np.asarray(product_costs(sizes, result, device, products.dtype).time[:, 0] + host)
 
 
