@@ -125,6 +125,12 @@ class Scenario:
         assert isinstance(self.strategy, Strategy)  # a graph's is
         return transform(self.graph(), self.strategy)
 
+    @property
+    def shares_devices(self) -> bool:
+        """Whether kernels may run at the same time on a device and share it: several at once, or those of several streams."""
+        own = isinstance(self.workload, ProgramSpec) and self.workload.program.kernel_streams > 1
+        return own or self.kernels_per_device > 1
+
     def job(self) -> Job:
         """What a step of a transformer computes."""
         if not isinstance(self.workload, TransformerSpec):

@@ -17,6 +17,9 @@ from crossflow.evaluation import placed
 from crossflow.evaluation.events import events
 from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_program, write_program
 from crossflow.program.file import document_of, program_of
+from crossflow.search.exhaustive import every
+from crossflow.search.problem import Objective, Problem
+from crossflow.search.space import Options, Space
 from crossflow.sensitivity import explain
 from crossflow.strategies import every_strategy
 
@@ -376,3 +379,16 @@ def test_a_program_is_no_scenario(tmp_path):
     with pytest.raises(SpecError, match=r"kind: this is a program; name it as the workload of a scenario") as caught:
         load(path)
     assert len(caught.value.problems) == 1
+
+
+def test_searches_prune_no_program_whose_kernels_share_a_device(tmp_path):
+    """Less work may end later there, so that lower bounds of kernels bound no step."""
+    one = scenario_of(mlp(), tmp_path)
+    ops = mlp().ops
+    several = scenario_of(mlp(ops=(*ops[:-1], replace(ops[-1], stream="second"))), tmp_path)
+    assert (one.shares_devices, several.shares_devices) == (False, True)
+    for scenario in (one, several):
+        space = Space(options=(Options(path="system.clock", values=("1.2 GHz", "1.8 GHz")),))
+        problem = Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
+        bounds = problem.bound(every(space))
+        assert (bounds is None) == scenario.shares_devices

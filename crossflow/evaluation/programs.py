@@ -53,15 +53,15 @@ def _link_ratio(network: Network, device: Architecture) -> float:
 def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Outcome:
     """What comes out of a step of a program."""
     plan, slots = schedule(program), scenario.kernels_per_device
-    several = slots > 1 or program.kernel_streams > 1
-    makespan: Makespan = functools.partial(_simulated, program, slots, prices.kernels.launch) if several else plan.makespan
+    simulated = functools.partial(_simulated, program, slots, prices.kernels.launch)
+    makespan: Makespan = simulated if scenario.shares_devices else plan.makespan
     every = np.ones(len(program.messages), dtype=bool)
     total = wide(makespan(prices.times), n)
     # Kernels that share a device may end later without messages; no communication is exposed then.
     silent = np.minimum(wide(makespan(prices.without(every)), n), total) if len(every) else total
     kernels, calls = prices.kernels, plan.of_class[:, -1:] * prices.call
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
-    kinds, bound = _decompose(plan, prices, stage, total, silent, n, overlapping=several)
+    kinds, bound = _decompose(plan, prices, stage, total, silent, n, overlapping=scenario.shares_devices)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
     fullest = max(program.memory, key=lambda held: sum(held.values()))
     replicas = scenario.devices / program.classes

@@ -66,7 +66,7 @@ def _graph(scenario: Scenario, title: str) -> Timeline:
             f"{scenario.name}: kernels_per_device = {scenario.kernels_per_device}: kernels that share a device have no timeline"
         )
     device, program = scenario.architecture, scenario.program()
-    if program.kernel_streams > 1:
+    if scenario.shares_devices:
         raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
     prices = price(program, placed(scenario, program, device), scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
     times, of_kernels = durations(program, prices.times[:, :1])[:, 0], {(op.rank, op.stream) for op in program.ops if op.kernels}

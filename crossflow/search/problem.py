@@ -18,7 +18,7 @@ from crossflow.points import groups, variant
 from crossflow.scenario import Scenario, check_strategy, divides
 from crossflow.score import Score, absent
 from crossflow.search.space import Designs, Space, picked
-from crossflow.workload.spec import ProgramSpec
+from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 ILLEGAL = 1e6  # violation of a design that makes no scenario
 UNBUILT = 1e3  # violation of one that cannot be built
@@ -186,12 +186,12 @@ class Problem:
     @property
     def _of_kernels(self) -> bool:
         """Whether pricing kernels is most of the work; of layered models it is little, and their step itself is the closest bound."""
-        return self.scenario.stack is None or isinstance(self.scenario.workload, ProgramSpec)
+        return not isinstance(self.scenario.workload, TransformerSpec | DlrmSpec)
 
     @property
-    def _several_kernels(self) -> bool:
-        """Whether a device may run several kernels at once, which less work does not always make faster."""
-        return self.scenario.kernels_per_device > 1 or "kernels_per_device" in self.space.paths
+    def _shared_devices(self) -> bool:
+        """Whether kernels may share a device, which less work does not always make faster."""
+        return self.scenario.shares_devices or "kernels_per_device" in self.space.paths
 
     def bound(self, designs: Designs) -> Array | None:
         """Losses that no design with the same options and ranges can go below, shape (objectives, n); None where none is known.
@@ -200,7 +200,7 @@ class Problem:
         less. Infinite where the model cannot fit in memory or has too few parameters, or the options make no scenario.
         """
         bounded = {"step_time_s"} if self.space.shares else {"step_time_s", "energy_j"}
-        if any(o.name not in bounded or o.maximise for o in self.objectives) or self._several_kernels:
+        if any(o.name not in bounded or o.maximise for o in self.objectives) or self._shared_devices:
             return None
         whole = np.arange(self.space.dimensions)[:, None] >= len(self.space.ranges)
         generous = Designs(continuous=np.where(whole, 1.0, designs.continuous), discrete=designs.discrete)
