@@ -26,6 +26,7 @@ from crossflow.formats import FORMATS, HALF
 from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Type
+from crossflow.program.kernels import BACKWARD, KEYS, QUERIES
 from crossflow.software import Fusion, SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
@@ -166,7 +167,7 @@ class _Builder:
         ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * keys * held)  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
-        blocks = samples * heads * np.ceil(length / 128.0) if not self.cached else samples * groups * np.ceil(keys / 256.0)
+        blocks = samples * heads * np.ceil(length / QUERIES) if not self.cached else samples * groups * np.ceil(keys / KEYS)
         mask = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
         shape = (samples * heads, length, keys, np.asarray(float(attention.query)))
         own = Scores(unit, "forward", flops, ends, blocks, *shape, stored=self.seen_type, mask=mask)
@@ -183,7 +184,7 @@ class _Builder:
         """
         queries, share = (0.5, 0.75) if attention.causal else (1.0, 1.0)
         unit, e, steps, length = own.unit, self.element, self.layout.cp - 1.0, queries * own.length
-        blocks = own.heads * np.ceil(length / 128.0)
+        blocks = own.heads * np.ceil(length / QUERIES)
         later = self._fused_attention(own._replace(moved=share * own.moved, blocks=blocks, length=length, number=steps))
         # Results are merged by their log-sum-exp: output r2 w1, log-sum-exp r2 w1. Gradients of queries, keys and values: r2 w1.
         rows = share * own.heads * own.length
@@ -202,7 +203,7 @@ class _Builder:
 
     def _fused_attention(self, forward: Scores) -> int:
         """Add a kernel with its backward one, which follows it; the place of the first in `scores`."""
-        self.scores += [forward, forward._replace(phase="input", flops=2.5 * forward.flops, moved=2.0 * forward.moved, stored="")]
+        self.scores += [forward, forward._replace(phase="input", flops=BACKWARD * forward.flops, moved=2.0 * forward.moved, stored="")]
         return len(self.scores) - 2
 
     def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, keys: Array) -> None:

@@ -16,6 +16,7 @@ from crossflow.parallel.hierarchy import Hierarchies, Kind
 from crossflow.parallel.kernels import Kernels, Phase, Product, Scores
 from crossflow.parallel.layout import Group
 from crossflow.program.collectives import Collective
+from crossflow.program.kernels import BACKWARD, QUERIES
 from crossflow.software import SoftwareStack
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
@@ -243,11 +244,11 @@ class Builder:
         length, d, batch = np.asarray(float(sequence)), np.asarray(float(attention.query)), samples * heads
         if self.stack.attention.kernel == "flash":
             flops, ends = 4.0 * batch * length**2 * d, 4.0 * batch * length * d * e
-            blocks = batch * np.ceil(length / 128.0)
+            blocks = batch * np.ceil(length / QUERIES)
             shape = (batch, length, length, d)
             self.scores += [
                 Scores(unit, "forward", flops, ends, blocks, *shape),
-                Scores(unit, "input", 2.5 * flops, 2.0 * ends, blocks, *shape),
+                Scores(unit, "input", BACKWARD * flops, 2.0 * ends, blocks, *shape),
             ]
             return kept
         shapes: tuple[tuple[Phase, Array, Array, Array], ...] = (
