@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from blocks import block_kernels
 
-from crossflow.cost.parts import sent_bytes
+from crossflow.cost.network import sent_bytes
 from crossflow.files import Document
-from crossflow.parallel.blocks import block_kernels, units
+from crossflow.parallel.blocks import units
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
 from crossflow.software import load_stack
@@ -169,8 +170,9 @@ def test_sequence_parallelism_sends_each_all_reduce_in_two_halves(phase, of):
 @pytest.mark.parametrize("ranks", [2, 4, 8, 32])
 def test_the_two_halves_are_as_many_bytes_as_the_whole(ranks):
     group, size = Layout.of([Plan(tp=ranks)], np.array([64.0]), 8).tensor, np.array([1e6])
-    halves = sent_bytes("all_gather", size, group) + sent_bytes("reduce_scatter", size, group)
-    np.testing.assert_allclose(sent_bytes("all_reduce", size, group), halves, rtol=1e-12)
+    ends = size, group.size, group.per_node
+    halves = sent_bytes("all_gather", *ends) + sent_bytes("reduce_scatter", *ends)
+    np.testing.assert_allclose(sent_bytes("all_reduce", *ends), halves, rtol=1e-12)
     assert halves.sum() == pytest.approx(2e6 * (ranks - 1) / ranks)
 
 

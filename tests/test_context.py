@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from blocks import block_kernels
 
 import crossflow
 from crossflow.engine import run_tasks
@@ -11,9 +12,9 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation import layered
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
+from crossflow.program import Attention
 from crossflow.step.passes import steps_of
 from crossflow.step.task import OF, task_of
 from crossflow.validation.tables import shipped
@@ -100,8 +101,9 @@ def test_what_a_ring_exposes_is_that_of_its_events():
     runs_on, job = layered.machine(given, given.architecture), given.job()
     layout = Layout.of([given.strategy], np.array([16.0]), 8)
     steps = steps_of(job, layout, runs_on, task_of(job, layout, runs_on.stack))
-    unit = next(i for i, name in enumerate(steps.times.units) if name.endswith("attention"))
-    own, own_back, later, later_back = steps.times.scores[:, 0]
+    unit = next(i for i, name in enumerate(steps.times.layers) if name.endswith("attention"))
+    fused = [i for i, kernel in enumerate(steps.task.program.kernels) if isinstance(kernel, Attention)]
+    own, own_back, later, later_back = steps.times.each[fused, 0]
     one, two = (float(runs_on.wires.time("send_recv", np.array([n * 512 * 2 * 16 * 128 * 2.0]), layout.context)[0]) for n in (1, 2))
     for way, kernels, transfers in (
         (0, [own] + [later] * 7, [one] * 7),

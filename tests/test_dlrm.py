@@ -9,11 +9,10 @@ import pytest
 from crossflow import files
 from crossflow.architecture import architecture, resolve
 from crossflow.cost.lookups import Shard, Widths, lookup_costs, row_bytes
-from crossflow.cost.parts import sent_bytes
+from crossflow.cost.network import sent_bytes
 from crossflow.engine import longest_path
 from crossflow.files import Document
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
-from crossflow.parallel.layout import Group
 from crossflow.software import load_stack
 from crossflow.step import Machine
 from crossflow.step.dlrm import dlrm_job, dlrm_step
@@ -290,19 +289,15 @@ def test_experts_get_every_sample_as_often_as_it_passes_one():
 
 
 def test_summed_rows_are_scattered_and_their_gradients_gathered():
-    eight = np.array([8.0])
-    group = Group(size=eight, per_node=eight, stride=np.ones(1), devices=eight, extent=eight)
     for collective, factor in (("reduce_scatter", 7 / 8), ("all_gather", 7 / 8), ("all_reduce", 14 / 8), ("all_to_all", 7 / 8)):
-        inside, outside = sent_bytes(collective, np.array([800.0]), group)
+        inside, outside = sent_bytes(collective, np.array([800.0]), 8, 8)
         assert (inside[0], outside[0]) == (pytest.approx(800 * factor), 0.0)
 
 
 def test_all_to_all_between_nodes_sends_most_of_its_bytes_out():
     """Of 16 ranks in nodes of 4, 12 are elsewhere; a ring leaves a node on one edge of four."""
-    sixteen, four = np.array([16.0]), np.array([4.0])
-    group = Group(size=sixteen, per_node=four, stride=np.ones(1), devices=sixteen, extent=sixteen)
-    assert sent_bytes("all_to_all", np.array([1600.0]), group)[:, 0].tolist() == [300.0, 1200.0]
-    assert sent_bytes("all_gather", np.array([1600.0]), group)[:, 0].tolist() == [1125.0, 375.0]
+    assert sent_bytes("all_to_all", np.array([1600.0]), 16, 4)[:, 0].tolist() == [300.0, 1200.0]
+    assert sent_bytes("all_gather", np.array([1600.0]), 16, 4)[:, 0].tolist() == [1125.0, 375.0]
 
 
 # ------------------------------------------------------------------------------------------ memory

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from blocks import block_kernels
 
 import crossflow
 from crossflow.cost.profile import gemm_shape, message_shape, read_profile
@@ -14,7 +15,6 @@ from crossflow.engine import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.layout import Layout
 from crossflow.timeline.record import COMMUNICATION
 

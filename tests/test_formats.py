@@ -3,12 +3,12 @@
 
 import numpy as np
 import pytest
+from blocks import block_kernels
 from products import gemm_costs, half_costs
 
 import crossflow
 from crossflow.evaluation.events import events
 from crossflow.formats import DTYPE_BYTES
-from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
 from crossflow.software import load_stack

@@ -108,7 +108,7 @@ def test_roles_of_two_levels_in_any_order_are_a_plan():
         assert parse_plan(str(plan)) == plan
         layout = Layout.of([plan], np.array([2048.0]), 2)
         for kind, both in given.items():
-            groups = {"tp": getattr(layout, "tensor" if plan.tensor_of(kind) == plan.tp else f"{kind}_tensor")}
+            groups = {"tp": layout.sharing(kind)}
             if kind == "experts":
                 groups["ep"] = layout.expert
             spread = layout.spread(kind)

@@ -1,16 +1,11 @@
 """The same work on the same device takes the same time and energy, whichever workload asks."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 import crossflow
-from crossflow.cost.parts import part_times
-from crossflow.cost.price import kernel_prices
-from crossflow.parallel.kernels import Kernels, Product, Scores
-from crossflow.program import Pass, ProgramBuilder
-from crossflow.program import Product as ProgramProduct
+from crossflow.cost.price import kernel_prices, layer_costs
+from crossflow.program import Attention, Pass, Product, ProgramBuilder
 from crossflow.software import load_stack
 
 SIZES = [(8192, 8192, 8192), (128, 50000, 1024), (7, 333, 4096)]
@@ -26,16 +21,15 @@ def program_costs(device, kernel, software=None):
     """Time, launch, energy and time by resource of one kernel of a program."""
     builder = ProgramBuilder(dtype="fp16")
     builder.compute("one", kernel)
-    found = kernel_prices(builder.build(), alone(device).architecture, software)
+    found, _ = kernel_prices(builder.build(), alone(device).architecture, software)
     return found.time[0, 0], found.launch[0, 0], found.energy[0, 0], found.bound_times[:, 0, 0]
 
 
-def layer_costs(device, products=(), passes=(), scores=()):
+def block_costs(device, kernel):
     """The same of one kernel of a layered model."""
-    given = alone(device)
-    kernels = Kernels(units=("one",), n=1, products=tuple(products), passes=tuple(passes), scores=tuple(scores))
-    job = SimpleNamespace(dtype="fp16", element=2.0, training=False)
-    found = part_times(kernels, job, given.architecture, load_stack("ideal")[0])
+    builder = ProgramBuilder(dtype="fp16", shared=False)
+    builder.compute("one", kernel, layer="one", phase="forward")
+    found = layer_costs(builder.build(), ("one",), ("forward",), 1, alone(device).architecture, load_stack("ideal")[0])
     return found.compute.sum(), found.launch.sum(), found.energy.sum(), found.bound.sum(axis=(1, 2, 3))
 
 
@@ -47,22 +41,20 @@ def same(one, other):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_product_costs_the_same(device, size):
-    sizes = [np.asarray(float(value)) for value in (*size, 1)]
-    product = layer_costs(device, [Product("one", "forward", *sizes)])
-    same(program_costs(device, ProgramProduct(m=size[0], n=size[1], k=size[2])), product)
+    product = Product(m=size[0], n=size[1], k=size[2])
+    same(program_costs(device, product), block_costs(device, product))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("elements", [1e3, 1e6, 1e9])
 def test_a_pass_over_memory_costs_the_same(device, elements):
-    passed = layer_costs(device, passes=[("one", "forward", np.asarray(2 * elements), np.asarray(3 * elements), 2.0)])
-    same(program_costs(device, Pass(moved=2 * elements, flops=3 * elements, launches=2)), passed)
+    passed = Pass(moved=2 * elements, flops=3 * elements, launches=2)
+    same(program_costs(device, passed), block_costs(device, passed))
 
 
 def test_a_generated_device_spends_energy_at_every_level():
     """A product on the pathfinder took 0.953 J in a layered model, which knew main memory only, and 1.290 J in a graph."""
-    sizes = [np.asarray(8192.0)] * 3
-    energy = layer_costs("pathfinder", [Product("one", "forward", *sizes, np.asarray(1.0))])[2]
+    energy = block_costs("pathfinder", Product(m=8192, n=8192, k=8192))[2]
     device = alone("pathfinder").architecture
     assert energy > 2.0 * 8192.0**3 * device.energy_per_flop["fp16"][0] * 1.1
 
@@ -70,13 +62,14 @@ def test_a_generated_device_spends_energy_at_every_level():
 def test_attention_crosses_the_caches_of_a_generated_device():
     """Every block of queries reads the keys and values that it sees; a slow cache binds it, a fast one does not."""
     heads, length, width = 64.0, 8192.0, 128.0
-    flops, moved = 4.0 * heads * length**2 * width, 4.0 * heads * length * width * 2
-    shape = [np.asarray(value) for value in (heads, length, length, width)]
-    scores = Scores("one", "forward", np.asarray(flops), np.asarray(moved), np.asarray(heads * 64.0), *shape)
-    bound = layer_costs("pathfinder", scores=[scores])[3]
+    flops, scores = (
+        4.0 * heads * length**2 * width,
+        Attention(samples=1, heads=heads, length=length, seen=length, width=width, causal=False),
+    )
+    bound = block_costs("pathfinder", scores)[3]
     names = ["compute", *(level.name for level in alone("pathfinder").architecture.levels)]
     assert names[int(bound.argmax())] == "l2"
-    assert layer_costs("pathfinder", scores=[scores])[0] > flops / 128 * 1.0 / alone("pathfinder").architecture.level("l2").bandwidth[0]
+    assert block_costs("pathfinder", scores)[0] > flops / 128 * 1.0 / alone("pathfinder").architecture.level("l2").bandwidth[0]
 
 
 @pytest.mark.parametrize("path", ["system.technology.memory=HBM3", "system.technology.logic=N7"])

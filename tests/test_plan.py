@@ -435,9 +435,9 @@ TABLES = ("offload", "own_tensor", "own_shards", "apart", "unsharded", "distant"
 
 def groups(layout):
     """Groups of ranks by name, with those of every layer type's weights."""
-    names = ("tensor", "context", "expert", "ends", *(f"{kind}_tensor" for kind in TYPES))
-    found = {name: getattr(layout, name) for name in names}
+    found = {name: getattr(layout, name) for name in ("tensor", "context", "expert", "ends")}
     for kind in TYPES:
+        found[f"{kind} sharing"] = layout.sharing(kind)
         spread = layout.spread(kind)
         found |= {f"{kind} data": spread.data, f"{kind} shards": spread.shards, f"{kind} copies": spread.copies}
     return found
@@ -472,7 +472,7 @@ def test_groups_multiply_to_the_devices(plan):
         several = sizes["expert"] if kind == "experts" else 1
         assert plan.tensor_of(kind) * several * sizes[f"{kind} data"] * plan.pp == plan.devices
         assert sizes[f"{kind} shards"] * sizes[f"{kind} copies"] == sizes[f"{kind} data"]
-        assert sizes[f"{kind}_tensor"] == plan.tensor_of(kind)
+        assert sizes[f"{kind} sharing"] == plan.tensor_of(kind)
     assert layout.microbatches[0] * plan.micro_batch * plan.dp == 96
 
 
@@ -542,7 +542,8 @@ def test_experts_along_tensor_ranks_are_those_of_the_placement(seed):
         layout = Layout.of([plan], np.array([float(plan.dp)]), node)
         for group, axis, size in ((layout.expert, "ep", ep), (layout.spread("experts").data, "same", same)):
             assert (group.size[0], group.per_node[0]) == (size, placed.route(axis).package_size)
-        assert (layout.experts_tensor.size[0], layout.experts_tensor.per_node[0]) == (etp, placed.route("etp").package_size)
+        sharing = layout.sharing("experts")
+        assert (sharing.size[0], sharing.per_node[0]) == (etp, placed.route("etp").package_size)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -7,11 +7,11 @@ import pytest
 
 import crossflow
 from crossflow import files
-from crossflow.cost.parts import kernel_costs
+from crossflow.cost.price import kernel_parts
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.parallel import Layout
-from crossflow.parallel.blocks import block_kernels
+from crossflow.parallel.blocks import block_program
 from crossflow.software import load_stack
 
 STACKS = sorted(name for name, file in files.catalogue("templates").items() if file.parent.name == "software")
@@ -147,10 +147,8 @@ def test_each_product_takes_its_share_longer_and_other_kernels_do_not(system, se
         {"system": system, "workload": {"model": "gpt2-345m", "global_batch": 64}, "strategy": "d8", "software": "nanotron"}
     )
     plain = scenario.stack.model_copy(update={"product_slowdown": np.zeros(1)})
-    kernels = block_kernels(scenario.job(), Layout.of([scenario.strategy], np.array([64.0]), 8), plain)
-    slow, fast = (
-        [costs for costs, _ in kernel_costs(kernels, scenario.job(), scenario.architecture, stack)] for stack in (scenario.stack, plain)
-    )
+    program = block_program(scenario.job(), Layout.of([scenario.strategy], np.array([64.0]), 8), plain)
+    slow, fast = ([costs for _, costs, _ in kernel_parts(program, scenario.architecture, stack)] for stack in (scenario.stack, plain))
     longer = (slow[0].time - slow[0].launch) / (fast[0].time - fast[0].launch)
     np.testing.assert_allclose(longer, 1.0 + 0.1 * sensitivity, rtol=1e-12)
     assert all((a.time == b.time).all() for a, b in zip(slow[1:], fast[1:], strict=True))

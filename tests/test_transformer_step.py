@@ -5,6 +5,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from blocks import block_kernels
 from hypothesis import given
 
 import crossflow
@@ -13,7 +14,6 @@ from crossflow.architecture import architecture, resolve
 from crossflow.engine import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
-from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import TYPES, Plan

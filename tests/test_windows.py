@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from blocks import block_kernels
 
 import crossflow
-from crossflow.cost.parts import kernel_shapes
-from crossflow.parallel.blocks import block_kernels
+from crossflow.cost.price import kernel_names
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
+from crossflow.program import Attention as FusedAttention
 from crossflow.software import load_stack
 from crossflow.step.memory import kv_cache
 from crossflow.workload.job import Job
@@ -76,8 +77,8 @@ def test_fused_attention_computes_the_window_and_reads_all_keys(phase):
 
 def test_unfused_attention_gains_nothing():
     local, full = (kernels_of(job_of(**changes), stack=UNFUSED) for changes in ({"window": 128}, {}))
-    assert (local.product_sizes == full.product_sizes).all()
-    assert (local.pass_sizes == full.pass_sizes).all()
+    for mine, its in zip(local.program.kernel_tables, full.program.kernel_tables, strict=True):
+        np.testing.assert_array_equal(mine.sizes, its.sizes)
 
 
 def test_local_and_global_layers_alternate():
@@ -109,7 +110,10 @@ def test_context_ranks_gather_all_keys():
 
 
 def test_a_measured_kernel_without_a_window_is_not_taken_for_one_with_it():
-    shapes = [kernel_shapes(kernels_of(job_of(**changes)), "bf16", "bf16")[2][0][2] for changes in ({}, {"window": 128})]
+    device, shapes = crossflow.from_dict({"system": "dgx-h100", "workload": "gpt2-xl", "strategy": "dp8"}).architecture, []
+    for changes in ({}, {"window": 128}):
+        tables = kernels_of(job_of(**changes)).program.kernel_tables
+        shapes += [kernel_names(table, "bf16", device)[0][2] for table in tables if table.kind is FusedAttention]
     assert shapes == [["32 x 512x512x64"], ["32 x 512x512x64 window 128"]]
 
 

@@ -1,4 +1,4 @@
-"""Time and energy of messages on a placed mesh of devices [1]_.
+"""Time and bytes of messages, along the axes of a placed mesh [1]_ and among groups of ranks that differ by design point.
 
 Each axis of the mesh lies somewhere on the two levels of network; its bandwidth there is the device's, over its links
 and over the logical edges that share one of them. A group that spans packages reduces inside each first.
@@ -10,17 +10,21 @@ References
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec, Port
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.cost import collectives
-from crossflow.cost.fabrics import direct_time, fabric_time
-from crossflow.mapping import AxisRoute, Network, Placement, level_bandwidths
-from crossflow.program import Message
+from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
+from crossflow.cost.profile import Profile, where_measured
+from crossflow.mapping import AxisRoute, Network, Placement, level_bandwidths, pair_route, place, wired
 from crossflow.program.collectives import ring_volume
+from crossflow.program.groups import Group, Pair
+from crossflow.program.program import Message, MessageTable
 
 ANY_TO_ANY = ("switch", "fully-connected")
 # Fabrics whose links reach their rate, so that placement and sharing say all; and those whose direct links several groups
@@ -29,6 +33,7 @@ PLACED = ("ideal", "torus3d", "ici", "none")
 DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
 # Fabrics where nothing but how many ranks share a node decides what a collective takes.
 SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
+PATH = tuple(field.name for field in dataclasses.fields(Path))
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -39,45 +44,63 @@ class MessageCosts:
     Attributes
     ----------
     time : [s]
+    measured : of it, what was measured. [s]
     intra_bytes, inter_bytes : bytes that one device sends at each level of network. [B]
     """
 
     time: Array
+    measured: Array
     intra_bytes: Array
     inter_bytes: Array
 
 
 def message_costs(
-    messages: tuple[Message, ...], placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
+    messages: tuple[Message, ...],
+    placement: Placement,
+    network: NetworkSpec,
+    architecture: Architecture,
+    devices_per_node: int,
+    profile: Profile | None = None,
 ) -> MessageCosts:
     """Cost of every message of a program.
 
     A message over several axes (the gradients of kernel rows and data replicas) is reduced along one after the other:
     along each further axis only the shard that is left moves.
     """
-    rows = [_one(message, placement, network, architecture, devices_per_node) for message in messages]
-    if not rows:
-        nothing = np.zeros((0, 1))
-        return MessageCosts(time=nothing, intra_bytes=nothing, inter_bytes=nothing)
-    return MessageCosts(**{name: _stacked([row[name] for row in rows]) for name in rows[0]})
+    wires = Wires(network=network, architecture=architecture, node=devices_per_node, profile=profile)
+    rows = [wires.cost(message, message.group) if message.group is not None else _one(message, placement, wires) for message in messages]
+    columns = [np.stack(np.broadcast_arrays(*column)) for column in zip(*rows, strict=True)] or [np.zeros((0, 1))] * 4
+    return MessageCosts(time=columns[0], measured=columns[1], intra_bytes=columns[2], inter_bytes=columns[3])
 
 
-def _stacked(rows: list[Array]) -> Array:
-    return np.stack(np.broadcast_arrays(*(np.atleast_1d(row) for row in rows)))
-
-
-def _one(
-    message: Message, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
-) -> dict[str, Array]:
-    time, intra, inter = np.zeros(1), np.zeros(1), np.zeros(1)
-    size = np.atleast_1d(message.size)
+def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, Array, Array, Array]:
+    """Time of a message, what of it was measured, bytes inside a package and out of it, each of shape (n,) or (1,). [s], [B]"""
+    profile = wires.profile
+    time, known, sent = np.zeros(1), np.zeros(1), np.zeros((2, 1))
+    size = np.atleast_1d(np.asarray(message.size, dtype=float))
     for axis in message.axes:
         route = placement.route(axis)
-        step = axis_time(message.collective, size, axis, placement, network, architecture, devices_per_node)
-        inside, outside = _bytes(message.collective, size, route)
-        time, intra, inter = time + step, intra + inside, inter + outside
+        step = axis_time(message.collective, size, axis, placement, wires.network, wires.architecture, wires.node)
+        if profile is not None:
+            group = Group.alike(route.size, route.package_size, size.size)
+            step, found = where_measured(step, profile.messages(message.collective, size, group))
+            known = known + np.where(found, step, 0.0)
+        time, sent = time + step, sent + sent_bytes(message.collective, size, route.size, route.package_size)
         size = size / route.size
-    return {"time": np.where(np.atleast_1d(message.size) > 0, time, 0.0), "intra_bytes": intra, "inter_bytes": inter}
+    there = np.atleast_1d(message.size) > 0
+    return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
+
+
+def sent_bytes(collective: str, size: Array, ranks: Array | int, per_node: Array | int) -> Array:
+    """Bytes that a rank sends inside its node and out of it, shape (2, ..., n). [B]
+
+    A ring's edges lie inside nodes but for one a node; of an all-to-all, each rank has a part for every other.
+    """
+    if collective == "all_to_all":
+        return np.stack([size * (per_node - 1.0) / ranks, size * (ranks - per_node) / ranks])
+    total = np.where(np.asarray(ranks) > 1, ring_volume(collective, ranks) * size, 0.0)
+    outside = np.where(np.asarray(per_node) < ranks, 1.0 / per_node, 0.0)
+    return np.stack([total * (1.0 - outside), total * outside])
 
 
 def axis_time(
@@ -142,10 +165,103 @@ def _hierarchical(
     return np.asarray(inside + collectives.best(collective, between, packages, bandwidths[1], ports[1].latency, cluster_any))
 
 
-def _bytes(collective: str, size: Array, route: AxisRoute) -> tuple[Array, Array]:
-    """Bytes that a device sends inside its package and out of it; a ring's edges divide between the two levels."""
-    total = ring_volume(collective, route.size) * size
-    if not route.crosses:
-        return total, np.zeros(1)
-    outside = 1.0 / route.package_size
-    return total * (1.0 - outside), total * outside
+# -------------------------------------------------------------------------------------------- groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wires:
+    """Collectives among groups of ranks on a network; equal groups are costed once for all their points."""
+
+    network: NetworkSpec
+    architecture: Architecture
+    node: int
+    profile: Profile | None = None
+
+    @functools.cached_property
+    def fabric(self) -> Fabric:
+        """The fabric of the system."""
+        return fabric_of(self.network, self.architecture, self.node)
+
+    @functools.cached_property
+    def _paths(self) -> dict[tuple[str, int, int, bool], Path]:
+        return {}
+
+    def path(self, collective: str, ranks: int, per_node: int, *, racks: bool = False) -> Path:
+        """Path of a collective among the ranks of nodes in which every device is busy, worked out once."""
+        key = (collective, ranks, per_node, racks)
+        if key not in self._paths:
+            self._paths[key] = path(self.fabric, collective, ranks, per_node, whole_nodes=True, racks=racks)
+        return self._paths[key]
+
+    def time(self, collective: str, size: Array, group: Group) -> Array:
+        """Time of collectives of `size` bytes, shape (..., n), among each point's group. [s]"""
+        modelled = self._modelled(collective, size, group)
+        return modelled if self.profile is None else where_measured(modelled, self.measured(collective, size, group))[0]
+
+    def measured(self, collective: str, size: Array, group: Group) -> Array:
+        """Measured times of collectives, NaN where they were not measured, shape (..., n). [s]"""
+        shape = np.broadcast_shapes(np.shape(size), group.size.shape)
+        if self.profile is None:
+            return np.full(shape, np.nan)
+        return self.profile.messages(collective, np.broadcast_to(np.asarray(size, dtype=float), shape), group)
+
+    def times(self, table: MessageTable) -> tuple[Array, Array]:
+        """Time of every message, and what of it was measured, shape (messages, n). [s]"""
+        time, measured = np.zeros((2, *table.sizes.shape))
+        for collective, group, rows in table.kinds:
+            time[rows] = self.time(collective, table.sizes[rows], group)
+            if self.profile is not None and group.several:
+                measured[rows] = np.nan_to_num(self.measured(collective, table.sizes[rows], group))
+        return time, measured
+
+    def cost(self, message: Message, group: Group) -> tuple[Array, Array, Array, Array]:
+        """Time of a message among a group, what of it was measured, bytes inside a node and out of it, each of shape (n,). [s], [B]"""
+        size = np.asarray(message.size, dtype=float)
+        known = np.nan_to_num(self.measured(message.collective, size, group))
+        return self.time(message.collective, size, group), known, *sent_bytes(message.collective, size, group.size, group.per_node)
+
+    def _modelled(self, collective: str, size: Array, group: Group) -> Array:
+        """The same by the model of the network. [s]"""
+        sizes = size if np.shape(size)[-1:] == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
+        if not group.several or not sizes.any():
+            return np.zeros(sizes.shape)
+        if self.network.intra.fabric not in SWITCHED:
+            return self._placed(collective, sizes, group)
+        racks = isinstance(group, Pair)  # whose ranks are looked up one by one
+        if len(group.kinds) == 1:
+            ranks, per_node, _ = group.kinds[0]
+            time = path_time(sizes, self.path(collective, ranks, per_node, racks=racks))
+            return np.asarray(np.where(sizes > 0, time, 0.0))
+        result = np.zeros(sizes.shape)
+        for ranks, per_node, members in group.kinds:
+            if ranks > 1:
+                found = self.path(collective, ranks, per_node, racks=racks)
+                chosen = Path(**{name: _at(getattr(found, name), members) for name in PATH})
+                mine = sizes[..., members]
+                result[..., members] = np.where(mine > 0, path_time(mine, chosen), 0.0)
+        return result
+
+    def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
+        """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""
+        result = np.zeros(sizes.shape)
+        for (stride, extent, devices, *pair), members in group.places:
+            if extent < 2:
+                continue
+            axes = (("inner", stride), ("group", extent), ("outer", devices // (stride * extent)))
+            node = min(self.node, devices)
+            network = wired(self.network, node, devices // node)
+            if pair:
+                per_node, first, last = pair
+                route = pair_route(place(axes, network, chains=("group",)), "group", (first, last), inside=per_node > 1)
+                adjacent = stride * (last - first) == 1
+            else:
+                # Transfers of a ring go round; those of two ranks go there and back.
+                placement = place(axes, network, chains=("group",) if collective == "send_recv" and extent == 2 else ())
+                route, adjacent = placement.route("group"), placement.strides["group"] == 1
+            time = route_time(collective, sizes, route, network, self.network, self.architecture, node, adjacent=adjacent)
+            result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
+        return result
+
+
+def _at(value: Array, members: Index) -> Array:
+    return value if np.size(value) == 1 else value[members]

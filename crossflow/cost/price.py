@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy as np
 from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost.network import MessageCosts, message_costs
+from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
-from crossflow.formats import kept_bytes
-from crossflow.mapping import Placement
-from crossflow.program import Attention, Kernel, Pass, Product, Program
-from crossflow.program.kernels import attention_sizes
+from crossflow.formats import DTYPE_BYTES
+from crossflow.mapping.placement import Placement
+from crossflow.program.program import Attention, KernelTable, Pass, Product, Program
 from crossflow.software import SoftwareStack
 
 
@@ -31,6 +31,7 @@ class Prices:
         shape (kernels, n). [s]
     messages : costs of the distinct messages.
     call : time of the host for one call, shape (1,). [s]
+    measured : of the time of every kernel and message, what was measured, shape (rows, n). [s]
     """
 
     resources: tuple[str, ...]
@@ -38,6 +39,7 @@ class Prices:
     lower_bound: Array
     messages: MessageCosts
     call: Array
+    measured: Array
 
     @functools.cached_property
     def times(self) -> Array:
@@ -66,6 +68,7 @@ def price(
     devices_per_node: int,
     *,
     stack: SoftwareStack | None = None,
+    profile: Profile | None = None,
     least: bool = False,
 ) -> Prices:
     """Price every distinct kernel and message of a program once.
@@ -73,89 +76,62 @@ def price(
     Parameters
     ----------
     stack : software whose attention kernels and host times count; those of ideal software where absent.
+    profile : measured times, which replace the model's.
     least : take the lower bound of every kernel.
     """
-    floor = kernel_prices(program, architecture, stack, least=True)
-    messages = message_costs(program.messages, placement, network, architecture, devices_per_node)
+    floor, _ = kernel_prices(program, architecture, stack, least=True)
+    kernels, known = (floor, np.zeros((1, 1))) if least else kernel_prices(program, architecture, stack, profile)
+    messages = message_costs(program.messages, placement, network, architecture, devices_per_node, profile)
     return Prices(
         resources=resources(architecture),
-        kernels=floor if least else kernel_prices(program, architecture, stack),
+        kernels=kernels,
         lower_bound=floor.resource_times.max(axis=0),
         messages=messages,
         call=np.zeros(1) if stack is None else stack.host.kernel,
+        measured=stacked(np.broadcast_to(known, (len(program.kernels), known.shape[-1])), messages.measured),
     )
 
 
-def kernel_prices(program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool = False) -> KernelCosts:
-    """Costs of the distinct kernels of a program, in their order."""
-    groups = _groups(program)
-    parts = [_priced(group, program, architecture, stack, least=least) for group in groups]
-    if not parts:
-        return _nothing(architecture)
-    return parts[0] if len(parts) == 1 else joined(parts)[np.argsort([place for group in groups for place in group.places])]
+def kernel_prices(
+    program: Program, architecture: Architecture, stack: SoftwareStack | None, profile: Profile | None = None, *, least: bool = False
+) -> tuple[KernelCosts, Array]:
+    """Costs of the distinct kernels of a program, in their order, and what of their time was measured, shape (kernels, n). [s]"""
+    if not program.kernels:
+        return _nothing(architecture), np.zeros((0, 1))
+    _, costs, known = zip(*kernel_parts(program, architecture, stack, profile, least=least), strict=True)
+    return (costs[0], known[0]) if len(costs) == 1 else (joined(costs)[program.places], stacked(*known)[program.places])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Group:
-    """Kernels of one kind and type, by their places among those of a program, with their sizes, shape (names, kernels, n)."""
-
-    kind: type[Kernel]
-    wide: bool
-    rows: tuple[Kernel, ...]
-    places: tuple[int, ...]
-    sizes: Array
-
-
-SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
-    Product: ("m", "n", "k", "batch"),
-    Pass: ("moved", "flops", "launches"),
-    Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
-}
-
-
-@functools.lru_cache(maxsize=256)
-def _groups(program: Program) -> tuple[_Group, ...]:
-    """Kernels that are priced together."""
-    places: dict[tuple[type[Kernel], bool], list[int]] = {}
-    for i, kernel in enumerate(program.kernels):
-        places.setdefault((type(kernel), isinstance(kernel, Product) and kernel.wide), []).append(i)
-    found = []
-    for (kind, wide), mine in places.items():
-        rows = tuple(_with_heads(program.kernels[i]) for i in mine)
-        found.append(_Group(kind=kind, wide=wide, rows=rows, places=tuple(mine), sizes=_table(rows, SIZES[kind])))
-    return tuple(found)
+def kernel_parts(
+    program: Program, architecture: Architecture, stack: SoftwareStack | None, profile: Profile | None = None, *, least: bool = False
+) -> Iterator[tuple[KernelTable, KernelCosts, Array]]:
+    """Costs of the kernels of each kind and type, and what of their time was measured, shape (kernels, n). [s]"""
+    for table in program.kernel_tables:
+        costs = _priced(table, program, architecture, stack, least=least)
+        if profile is None:
+            yield table, costs, np.zeros((len(table.rows), 1))
+            continue
+        names = kernel_names(table, program.dtype, architecture)
+        found = np.concatenate([profile.kernels(op, type_, [shapes]) for op, type_, shapes in names])
+        n = np.broadcast_shapes(costs.time.shape, found.shape)[1]
+        busy, measured = where_measured(
+            np.broadcast_to(costs.time - costs.launch, (len(found), n)), np.broadcast_to(found, (len(found), n))
+        )
+        yield table, replace(costs, time=busy + costs.launch), np.where(measured, busy, 0.0)
 
 
-def _with_heads(kernel: Kernel) -> Kernel:
-    """Attention with as many heads of keys and values as of queries, where it does not say."""
-    return replace(kernel, kv_heads=kernel.heads) if isinstance(kernel, Attention) and kernel.kv_heads is None else kernel
-
-
-def _table(rows: Sequence[Kernel], names: Sequence[str]) -> Array:
-    """Sizes of kernels, shape (names, kernels, n) or (names, kernels, 1)."""
-    values = [[np.atleast_1d(getattr(row, name)) for row in rows] for name in names]
-    n = max(value.size for row in values for value in row)
-    return np.array([[np.broadcast_to(value, (n,)) for value in row] for row in values], dtype=float)
-
-
-def _priced(group: _Group, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
-    dtype = wide_type(architecture, program.dtype) if group.wide else program.dtype
-    if group.kind is Pass:
-        moved, flops, launches = group.sizes
+def _priced(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    dtype = wide_type(architecture, program.dtype) if table.wide else program.dtype
+    if table.kind is Pass:
+        moved, flops, launches = table.sizes
         return pass_costs(moved, flops, launches, architecture, dtype, least=least)
-    if group.kind is Attention:
-        return _attention(group, program, architecture, stack, least=least)
-    result = _results([row for row in group.rows if isinstance(row, Product)], kept_bytes(program.dtype))
-    costs = product_costs(group.sizes, result, architecture, dtype, least=least)
+    if table.kind is Attention:
+        return _attention(table, program.dtype, architecture, stack, least=least)
+    second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
+    costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least)
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
-
-
-def _results(rows: Sequence[Product], element: float) -> Array:
-    """What an element of the result of every product moves, shape (kernels, 1) or (kernels, n). [B]"""
-    stated = [replace(row, result=element * (1.0 + row.adds)) if row.result is None else row for row in rows]
-    return np.asarray(_table(stated, ("result",))[0])
 
 
 def _nothing(architecture: Architecture) -> KernelCosts:
@@ -165,13 +141,108 @@ def _nothing(architecture: Architecture) -> KernelCosts:
     return KernelCosts(time=none, launch=none, launches=none, resource_times=times, flops=none, traffic=traffic, energy=none)
 
 
-def _attention(group: _Group, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
-    rows = [row for row in group.rows if isinstance(row, Attention)]
-    share = np.ones((len(rows), 1))
+def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    """Fused attention, as the stack's kernels use a device."""
+    (sizes, shapes, backward), share = table.attention, np.ones((len(table.rows), 1))
     if stack is not None:
         kernel = stack.attention
-        share = np.where(np.array([[row.backward] for row in rows]), kernel.backward_utilisation, kernel.forward_utilisation)
+        share = np.where(backward, kernel.backward_utilisation, kernel.forward_utilisation)
         share = share if kernel.native else share * architecture.execution.earlier_instructions
-    samples, heads, _, length, seen, width = group.sizes
-    shapes, sizes = np.stack([samples * heads, length, seen, width]), attention_sizes(group.sizes, kept_bytes(program.dtype), rows)
-    return attention_costs(sizes, shapes, share, architecture, program.dtype, kept_bytes(program.dtype), least=least)
+    return attention_costs(sizes, shapes, share, architecture, dtype, table.element, least=least)
+
+
+# -------------------------------------------------------------------------------------------- names of kernels in profiles
+
+Name = tuple[str, str, Sequence[str]]  # what a kernel does, data type, and shape at every design point
+
+
+def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> list[Name]:
+    """What identifies every kernel of a table, as profiles name it."""
+    wide, sizes = wide_type(architecture, dtype), table.sizes.swapaxes(0, 1)
+    found: list[Name] = []
+    for row, own in zip(table.rows, sizes, strict=True):
+        points = own.T
+        if isinstance(row, Product):
+            op = "gemm_accumulate" if row.adds else "gemm"
+            found.append((op, _mixed(wide if row.wide else dtype, row.stored), [gemm_shape(*point) for point in points]))
+        elif isinstance(row, Attention):
+            op = "attention_backward" if row.backward else "attention_forward"
+            shapes = [attention_shape(point[0] * point[1], point[3], point[4], point[5], row.window) for point in points]
+            found.append((op, _mixed(wide, row.stored), shapes))
+        else:
+            found.append(("pass", "", [pass_shape(moved, launches) for moved, _, launches in points]))
+    return found
+
+
+def _mixed(dtype: str, stored: str) -> str:
+    """Type of a kernel that computes in one type on what is stored in another, as profiles name it.
+
+    >>> _mixed("bf16", "int4"), _mixed("bf16", "")
+    ('bf16 x int4', 'bf16')
+    """
+    return f"{dtype} x {stored}" if stored else dtype
+
+
+# -------------------------------------------------------------------------------------------- sums by layer and phase
+
+FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measured")  # of kernels and their sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCosts:
+    """What every layer of a program takes in every phase; arrays of shape (layers, phases, n).
+
+    Attributes
+    ----------
+    layers, phases : names in the order of the first two axes.
+    resources : compute and the memory levels, which can bind a kernel.
+    compute : time of the device's kernels, launches included. [s]
+    bound : of it, in kernels that each of `resources` binds, shape (resources, layers, phases, n). [s]
+    launch : of it, between kernels. [s]
+    kernels : kernels launched. [1]
+    flops, energy, traffic : operations, dynamic energy, and bytes of main memory. [flop], [J], [B]
+    measured : of the time of kernels, what was measured. [s]
+    each : time of every kernel of the program alone, shape (kernels, n). [s]
+    """
+
+    layers: tuple[str, ...]
+    phases: tuple[str, ...]
+    resources: tuple[str, ...]
+    compute: Array
+    bound: Array
+    launch: Array
+    kernels: Array
+    flops: Array
+    energy: Array
+    traffic: Array
+    measured: Array
+    each: Array
+
+
+def layer_costs(
+    program: Program,
+    layers: tuple[str, ...],
+    phases: tuple[str, ...],
+    n: int,
+    architecture: Architecture,
+    stack: SoftwareStack,
+    profile: Profile | None = None,
+    *,
+    least: bool = False,
+) -> LayerCosts:
+    """Cost of all kernels of n design points, added up by layer and phase; those that a profile has take the time that was measured."""
+    names, count = resources(architecture), len(program.kernels)
+    table, first = np.empty((len(FIGURES) + len(names), count, n)), 0
+    for _, costs, known in kernel_parts(program, architecture, stack, profile, least=least):
+        here = table[:, first : first + len(costs.time)]
+        for i, values in enumerate((costs.time, costs.launch, costs.launches, costs.flops, costs.energy, costs.traffic[-1], known)):
+            here[i] = values
+        here[len(FIGURES) :] = costs.bound_times
+        first += len(costs.time)
+    each = table[0, program.places]
+    members, counts = program.members(layers, phases)
+    for kernel, often in counts:
+        table[:, kernel] *= often
+    totals = (members @ table).reshape(len(table), len(layers), len(phases), n)
+    parts = dict(zip(FIGURES, totals, strict=False))
+    return LayerCosts(layers=layers, phases=phases, resources=names, each=each, bound=totals[len(FIGURES) :], **parts)

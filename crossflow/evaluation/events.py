@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, plain
-from crossflow.cost.parts import kernel_costs, kernel_shapes
+from crossflow.cost.price import kernel_names, kernel_parts
 from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape, parties
-from crossflow.cost.roofline import wide_type
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan
-from crossflow.parallel.blocks import units
-from crossflow.parallel.kernels import PHASES
-from crossflow.parallel.layout import Group
+from crossflow.parallel.blocks import PHASES, units
+from crossflow.program.groups import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step import Machine
 from crossflow.step.handovers import boundaries
@@ -181,16 +179,15 @@ class _Case:
 
 def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
-    job, runs_on, kernels = case.job, case.machine, case.task.kernels
-    names, phases = _places(job), case.phases
-    costs = kernel_costs(kernels, job, runs_on.architecture, runs_on.stack, runs_on.profile)
-    times = [time for part, _ in costs for time in (part.time - part.launch)[:, 0].tolist()]
-    shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype))
-    places = [(entry[0], entry[1]) for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
-    counts = [*[1.0] * (len(places) - len(kernels.scores)), *kernels.score_counts[:, 0].tolist()]
-    identities = [one for group in shapes for one in group]
-    for (unit, phase), (op, type_, shape), time, count in zip(places, identities, times, counts, strict=True):
-        yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]]) * count
+    runs_on, program, phases, places = case.machine, case.task.program, case.phases, _places(case.job)
+    ops = {kernel: op for op in program.ops for kernel in op.kernels}
+    for table, costs, _ in kernel_parts(program, runs_on.architecture, runs_on.stack, runs_on.profile):
+        times = np.broadcast_to(costs.time - costs.launch, (len(table.rows), len(case.layout)))[:, 0].tolist()
+        names = kernel_names(table, program.dtype, runs_on.architecture)
+        for place, (kind, type_, shape), time in zip(table.places.tolist(), names, times, strict=True):
+            op = ops[place]
+            often = float(phases[op.phase][places[op.layer]]) * float(np.broadcast_to(op.count, (1,))[0])
+            yield (kind, shape[0], type_, 1, ""), time, often
 
 
 def _updates(case: _Case) -> Iterator[Found]:
@@ -208,10 +205,10 @@ def _messages(case: _Case) -> Iterator[Found]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
     job, runs_on, plan, layout, task = case.job, case.machine, case.plan, case.layout, case.task
     names, phases, (forward, backward, weight) = _places(job), case.phases, case.occurs
-    sizes, counts = (values[:, 0].tolist() for values in (task.kernels.message_sizes, task.kernels.message_counts))
-    for message, size, count in zip(task.kernels.messages, sizes, counts, strict=True):
-        often = phases[message.phase][names[message.part]] * count
-        yield from _message(runs_on, message.collective, size, getattr(layout, message.group), often)
+    sizes, counts = (values[:, 0].tolist() for values in (task.sends.table.sizes, task.sends.counts))
+    for op, message, size, count in zip(task.sends.ops, task.program.messages, sizes, counts, strict=True):
+        assert message.group is not None
+        yield from _message(runs_on, message.collective, size, message.group, phases[op.phase][names[op.layer]] * count)
     # Sharded weights come with every pass, and their gradients go with every microbatch; the rest comes with every update.
     updates = float(layout.updates[0]) * case.held
     for shared in task.weights.messages:

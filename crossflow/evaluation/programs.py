@@ -25,7 +25,9 @@ def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, 
     """Score of n points that share a program and a placement; `system` and `device` hold what varies between them."""
     program = scenario.program()
     placement = placed(scenario, program, device)
-    prices = price(program, placement, system.network, device, scenario.nodes[0], stack=scenario.stack, least=least)
+    prices = price(
+        program, placement, system.network, device, scenario.nodes[0], stack=scenario.stack, profile=scenario.profile, least=least
+    )
     outcome = _outcome(scenario, program, prices, n)
     devices, parameters = np.full(n, float(scenario.devices)), program.parameters
     return score_of(scenario, system, device, outcome, devices, samples=program.samples, tokens=program.tokens, parameters=parameters)

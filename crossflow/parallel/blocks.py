@@ -18,26 +18,40 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.formats import FORMATS, HALF
-from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Type
-from crossflow.program.kernels import BACKWARD, KEYS, QUERIES
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.collectives import Collective
+from crossflow.program.groups import Group
+from crossflow.program.program import BACKWARD, KEYS, ONCE, QUERIES, Hiding, Kernel, Number, Pass, Product, Program
+from crossflow.program.program import Attention as FusedAttention
 from crossflow.software import Fusion, SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
 ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
+SUM = 8.0  # an element of a gradient that a product adds to in fp32, read and written [B]
 LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 
 
-def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
-    """Kernels of one layer of every kind, of the embedding and of the head, on one microbatch of one device."""
+# Forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
+# the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
+Phase = Literal["forward", "end", "input", "weight", "again"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
+    """Kernels and collectives of one layer of every kind, of the embedding and of the head, for one microbatch on one device.
+
+    The layer of an operation is the name of its part (`units`), its phase one of `PHASES`.
+    """
     builder = _Builder(job=job, layout=layout, stack=stack)
     for i, layer in enumerate(job.model.layers):
         tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
@@ -48,10 +62,7 @@ def block_kernels(job: Job, layout: Layout, stack: SoftwareStack) -> Kernels:
     builder.embedding("embedding", job.model.embedding, ends)
     # A service needs the probabilities of the next token alone.
     builder.head("head", job.model.head, layout.micro_batch if job.task in ("prefill", "decode") else ends)
-    return Kernels(
-        units=tuple(name for name, _ in units(job.model)), n=len(layout), products=tuple(builder.products), passes=tuple(builder.passes),
-        scores=tuple(builder.scores), messages=tuple(builder.messages),
-    )  # fmt: skip
+    return builder.program.build(training=job.training)
 
 
 @dataclass(kw_only=True)
@@ -61,13 +72,10 @@ class _Builder:
     job: Job
     layout: Layout
     stack: SoftwareStack
-    products: list[Product] = field(default_factory=list)
-    passes: list[tuple[str, Phase, Array, Array, Array | float]] = field(default_factory=list)
-    scores: list[Scores] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
     divided: dict[tuple[str, Cut, Phase], tuple[int, ...]] = field(default_factory=dict)  # products of a unit, by how they are cut
 
     def __post_init__(self) -> None:
+        self.program = ProgramBuilder(name=self.job.model.name, dtype=self.job.dtype, shared=False)
         self.model, self.element, self.dropout = self.job.model, self.job.element, self.job.dropout
         self.training = self.job.training
         # Tokens of a request that lie in its cache, of which one more is written; none where whole samples pass.
@@ -132,11 +140,9 @@ class _Builder:
         if layout.cp.max() > 1 and not self._rings(attention):
             # A softmax through memory waits for all keys and values; within a window Transformer Engine gathers them too (#1060).
             size = samples * keys * kept * e
-            self.messages += [
-                Message(part=unit, phase="forward", collective="all_gather", size=size, group="context"),
-                Message(part=unit, phase="input", collective="all_gather", size=size, group="context"),
-                Message(part=unit, phase="input", collective="reduce_scatter", size=size, group="context"),
-            ]
+            self._send(unit, "forward", "all_gather", size, layout.context)
+            self._send(unit, "input", "all_gather", size, layout.context)
+            self._send(unit, "input", "reduce_scatter", size, layout.context)
 
     def _rings(self, attention: Attention) -> bool:
         """Whether context ranks attend in a ring, a step for the keys and values of each rank."""
@@ -168,26 +174,30 @@ class _Builder:
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
         blocks = samples * heads * np.ceil(length / QUERIES) if not self.cached else samples * groups * np.ceil(keys / KEYS)
-        mask = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
-        shape = (samples * heads, length, keys, np.asarray(float(attention.query)))
-        own = Scores(unit, "forward", flops, ends, blocks, *shape, stored=self.seen_type, mask=mask)
-        first = self._fused_attention(own)
+        window = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
+        own = FusedAttention(
+            samples=samples, heads=heads, length=length, seen=keys, width=float(attention.query), work=(flops, ends, blocks),
+            stored=self.seen_type, window=window,
+        )  # fmt: skip
+        first = self._fused_attention(unit, own)
         if self.layout.cp.max() > 1 and self._rings(attention):
-            self._ring(own, first, attention, samples * kept * keys)
+            self._ring(unit, own, first, attention, samples * kept * keys)
 
-    def _ring(self, own: Scores, first: int, attention: Attention, pairs: Array) -> None:
+    def _ring(self, unit: str, own: FusedAttention, first: int, attention: Attention, pairs: Array) -> None:
         """Steps of ring attention after the `first`, each with the keys and values of another rank (`pairs` elements) in a kernel.
 
         Under a causal mask a rank has two of 2 cp chunks of a sample, one from either end. Of another rank's tokens it then needs half
         of its queries and all keys, or all of its queries and half of the keys, without a mask: as much work as its own. Half of the
         queries make the fewest blocks; the ranks that have them set the pace. Bytes are those of both cases in the mean.
         """
+        assert own.work is not None
         queries, share = (0.5, 0.75) if attention.causal else (1.0, 1.0)
-        unit, e, steps, length = own.unit, self.element, self.layout.cp - 1.0, queries * own.length
-        blocks = own.heads * np.ceil(length / QUERIES)
-        later = self._fused_attention(own._replace(moved=share * own.moved, blocks=blocks, length=length, number=steps))
+        e, steps, length, (flops, moved, _) = self.element, self.layout.cp - 1.0, queries * own.length, own.work
+        heads = own.samples * own.heads
+        work = flops, share * moved, heads * np.ceil(length / QUERIES)
+        later = self._fused_attention(unit, replace(own, work=work, length=length), count=steps)
         # Results are merged by their log-sum-exp: output r2 w1, log-sum-exp r2 w1. Gradients of queries, keys and values: r2 w1.
-        rows = share * own.heads * own.length
+        rows = share * heads * own.length
         self._pass(unit, "forward", 3.0 * steps * rows * (e * attention.value + LOG_SUM), launches=2.0 * steps)
         self._pass(unit, "input", 3.0 * steps * e * (rows * attention.query + share * pairs), launches=2.0 * steps)
         # Backward the first step sends keys and values, the last one their gradients, those between both in one transfer.
@@ -196,25 +206,29 @@ class _Builder:
             ("forward", 1.0, once, first), ("forward", 1.0, between, later),
             ("input", 1.0, once, first + 1), ("input", 2.0, between, later + 1), ("input", 1.0, once, later + 1),
         )  # fmt: skip
-        self.messages += [
-            Message(part=unit, phase=phase, collective="send_recv", size=many * pairs * e, group="context", number=number, beside=beside)
-            for phase, many, number, beside in legs
-        ]
+        for phase, many, number, beside in legs:
+            size = many * pairs * e
+            self._send(unit, phase, "send_recv", size, self.layout.context, count=number, hiding="kernels", beside=(beside,))
 
-    def _fused_attention(self, forward: Scores) -> int:
-        """Add a kernel with its backward one, which follows it; the place of the first in `scores`."""
-        self.scores += [forward, forward._replace(phase="input", flops=BACKWARD * forward.flops, moved=2.0 * forward.moved, stored="")]
-        return len(self.scores) - 2
+    def _fused_attention(self, unit: str, forward: FusedAttention, *, count: Number = ONCE) -> int:
+        """Add a kernel with its backward one, which follows it; the row of the first."""
+        assert forward.work is not None
+        flops, moved, blocks = forward.work
+        backward = replace(forward, work=(BACKWARD * flops, 2.0 * moved, blocks), backward=True, stored="")
+        first = self._compute(unit, "forward", forward, count=count)
+        self._compute(unit, "input", backward, count=count)
+        return first
 
     def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, keys: Array) -> None:
         """Attention through memory: scores, softmax, values, each a kernel; neither mask nor window saves anything."""
         e, d, v = self.element, np.asarray(float(attention.query)), np.asarray(float(attention.value))
         # forward; gradients of probabilities, values, queries and keys; what selective recomputation repeats
-        for phase, m, n, k in (
+        shapes: tuple[tuple[Phase, Array, Array, Array], ...] = (
             ("forward", length, keys, d), ("forward", length, v, keys), ("input", length, keys, v), ("input", keys, v, length),
             ("input", length, d, keys), ("input", keys, d, length), ("again", length, keys, d), ("again", length, v, keys),
-        ):  # fmt: skip
-            self.products.append(Product(unit, phase, m, n, k, batch, wide=True, stored=self.seen_type))  # type: ignore[arg-type]
+        )  # fmt: skip
+        for phase, m, n, k in shapes:
+            self._compute(unit, phase, Product(m=m, n=n, k=k, batch=batch, wide=True, stored=self.seen_type))
         scores, tokens = batch * length * keys, batch * length * d
         forward, backward, kernels = self._softmax()
         drop = (2.0 * e + MASK) * scores if self.dropout else 0.0 * scores
@@ -269,7 +283,8 @@ class _Builder:
         self._activation(unit, part, routed * part.inner / ranks + mine * part.shared / layout.tensor_of("mlp"), biased=False)
         moved = routed * part.width
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
-        for phase in ("forward", "input"):
+        both: tuple[Phase, ...] = ("forward", "input")
+        for phase in both:
             self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             self._exchange(unit, routing, phase, size)
@@ -278,11 +293,11 @@ class _Builder:
     def _exchange(self, unit: str, routing: Routing, phase: Phase, size: Array) -> None:
         """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on."""
         if self.stack.dispatch == "copies":
-            self.messages.append(Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert"))
+            self._send(unit, phase, "all_to_all", size, self.layout.expert)
             return
         merged = size * routing.reached(self.layout.expert_across.size) / routing.active
-        self.messages.append(Message(part=unit, phase=phase, collective="all_to_all", size=merged, group="expert_across"))
-        self.messages.append(Message(part=unit, phase=phase, collective="all_to_all", size=size, group="expert_inside"))
+        self._send(unit, phase, "all_to_all", merged, self.layout.expert_across)
+        self._send(unit, phase, "all_to_all", size, self.layout.expert_inside)
 
     def _around(self, unit: str, part: Part, tokens: Array, mine: Array, *, last: bool) -> None:
         """Norm, residual and dropout around a part, and collectives of the ranks that share it, which have `mine` of a group's tokens."""
@@ -303,7 +318,7 @@ class _Builder:
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
         size = mine * part.width * e
         if part.routing is None:
-            self._gathered(unit, size, size, self._group(type_of(part)), pieces=self.stack.overlap.tensor == "pipelined")
+            self._gathered(unit, size, size, layout.sharing(type_of(part)), pieces=self.stack.overlap.tensor == "pipelined")
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
@@ -312,22 +327,18 @@ class _Builder:
         common, alone = size * float(part.shared > 0), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)
-        self._gathered(unit, sums, common * ~alone, "tensor")
+        self._gathered(unit, sums, common * ~alone, layout.tensor)
         if alone.any():
-            self._gathered(unit, common * alone, common * alone, "mlp_tensor")
+            self._gathered(unit, common * alone, common * alone, layout.sharing("mlp"))
         if apart.any():
-            self._gathered(unit, np.where(apart & (layout.tensor_of("experts") > 1), rows, 0.0), np.zeros(1), "experts_tensor")
+            self._gathered(unit, np.where(apart & (layout.tensor_of("experts") > 1), rows, 0.0), np.zeros(1), layout.sharing("experts"))
 
     def _own(self, tokens: Array, kind: Type) -> Array:
         """Tokens of the ranks that share a layer of some type: of a tensor group, of a part of one, at least one, or of several. [1]"""
         own, tp = self.layout.own_tensor.get(kind), self.layout.tp
         return tokens if own is None else np.where(own != tp, np.ceil(tokens * own / tp), tokens)
 
-    def _group(self, kind: Type) -> str:
-        """Name of the group that shares a layer of some type."""
-        return f"{kind}_tensor" if kind in self.layout.own_tensor else "tensor"
-
-    def _gathered(self, unit: str, size: Array, again: Array, group: str, *, pieces: bool = False) -> None:
+    def _gathered(self, unit: str, size: Array, again: Array, group: Group, *, pieces: bool = False) -> None:
         """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it.
 
         `again` is what was kept divided and must be whole once more for the weight gradient. [B] With `pieces` the halves go along
@@ -335,19 +346,19 @@ class _Builder:
         """
         scattered = self.layout.sequence_parallel
         whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
-        add = self.messages.append
-        add(Message(part=unit, phase="forward", collective="all_reduce", size=whole, group=group))
-        found: dict[tuple[str, Cut, Phase], tuple[int, ...]] = self.divided if pieces else {}
-        columns, rows = found.get((unit, "column", "forward"), ()), found.get((unit, "row", "forward"), ())
-        add(Message(part=unit, phase="forward", collective="all_gather", size=split, group=group, along=columns))
-        add(Message(part=unit, phase="forward", collective="reduce_scatter", size=split, group=group, along=rows))
-        hides = self.stack.overlap.tensor != "none"
-        add(Message(part=unit, phase="input", collective="all_reduce", size=whole, group=group, hides=hides))
-        add(
-            Message(part=unit, phase="input", collective="all_gather", size=split, group=group, along=found.get((unit, "row", "input"), ()))
-        )
-        add(Message(part=unit, phase="input", collective="reduce_scatter", size=split, group=group, hides=hides))
-        add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, again, 0.0), group=group, hides=hides))
+        hides: Hiding = "weights" if self.stack.overlap.tensor != "none" else ""
+
+        def along(phase: Phase, cut: Cut) -> dict[str, Any]:
+            rows = self.divided.get((unit, cut, phase), ()) if pieces else ()
+            return {"hiding": "pieces", "beside": rows} if rows else {}
+
+        self._send(unit, "forward", "all_reduce", whole, group)
+        self._send(unit, "forward", "all_gather", split, group, **along("forward", "column"))
+        self._send(unit, "forward", "reduce_scatter", split, group, **along("forward", "row"))
+        self._send(unit, "input", "all_reduce", whole, group, hiding=hides)
+        self._send(unit, "input", "all_gather", split, group, **along("input", "row"))
+        self._send(unit, "input", "reduce_scatter", split, group, hiding=hides)
+        self._send(unit, "input", "all_gather", np.where(scattered, again, 0.0), group, hiding=hides)
 
     # ---------------------------------------------------------------------------------- ends
 
@@ -355,7 +366,7 @@ class _Builder:
         """Lookup of rows, or projection of patches; its gradient is a scatter into a table."""
         layout, e, h = self.layout, self.element, part.width
         own = tokens * h / np.where(layout.sequence_parallel, layout.tp, 1.0)
-        tokens, group = self._own(tokens, "embedding"), self._group("embedding")
+        tokens, group = self._own(tokens, "embedding"), layout.sharing("embedding")
         for matrix in part.matrices:  # patches need no gradient of their own
             self._product(unit, matrix, tokens, "embedding", first=matrix.name == "patches")
             if matrix.name == "projection":
@@ -365,12 +376,11 @@ class _Builder:
         self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tensor_of("embedding"), launches=3)
         if part.table:
             scattered = layout.sequence_parallel
-            add = self.messages.append
-            add(Message(part=unit, phase="forward", collective="all_reduce", size=np.where(scattered, 0.0, rows), group=group))
-            add(Message(part=unit, phase="forward", collective="reduce_scatter", size=np.where(scattered, rows, 0.0), group=group))
-            add(Message(part=unit, phase="input", collective="all_gather", size=np.where(scattered, rows, 0.0), group=group))
+            self._send(unit, "forward", "all_reduce", np.where(scattered, 0.0, rows), group)
+            self._send(unit, "forward", "reduce_scatter", np.where(scattered, rows, 0.0), group)
+            self._send(unit, "input", "all_gather", np.where(scattered, rows, 0.0), group)
 
-    def _projection(self, unit: str, own: Array, size: Array, group: str) -> None:
+    def _projection(self, unit: str, own: Array, size: Array, group: Group) -> None:
         """What surrounds the projection of a multi-token prediction layer: two norms, one vector of both, and collectives.
 
         `own` elements of each input are on a rank; `size` is that of one input or output of all ranks that share the matrix. [B]
@@ -380,16 +390,17 @@ class _Builder:
         self._pass(unit, "forward", (2.0 * norm + 4.0) * own * e, flops=16.0 * own, launches=3 if fused else 9)  # r2 w2 for one vector
         self._pass(unit, "input", (2.0 * (norm + 3.0) + 4.0) * own * e, flops=32.0 * own, launches=5 if fused else 11)
         split, whole = np.where(scattered, size, 0.0), np.where(scattered, 0.0, size)
-        for phase, collective, sent in (
+        sends: tuple[tuple[Phase, Collective, Array], ...] = (
             ("forward", "all_gather", 2.0 * split), ("forward", "all_gather", size), ("input", "all_gather", split),
             ("input", "all_gather", 2.0 * split), ("input", "reduce_scatter", 2.0 * split), ("input", "all_reduce", 2.0 * whole),
-        ):  # fmt: skip
-            self.messages.append(Message(part=unit, phase=phase, collective=collective, size=sent, group=group))  # type: ignore[arg-type]
+        )  # fmt: skip
+        for phase, collective, sent in sends:
+            self._send(unit, phase, collective, sent, group)
 
     def head(self, unit: str, part: Part, tokens: Array) -> None:
         """Last norm, product with the vocabulary, softmax and loss."""
         layout, e = self.layout, self.element
-        ranks, group = layout.tensor_of("embedding"), self._group("embedding")
+        ranks, group = layout.tensor_of("embedding"), layout.sharing("embedding")
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
         self._pass(unit, "forward", 2.0 * own * e, launches=1)
         self._pass(unit, "input", 5.0 * own * e, launches=2)
@@ -404,12 +415,11 @@ class _Builder:
                 self._pass(unit, "input", backward * e * logits, launches=launches[1])
         size = tokens * part.width * e
         scattered = layout.sequence_parallel
-        add = self.messages.append
-        add(Message(part=unit, phase="forward", collective="all_gather", size=np.where(scattered, size, 0.0), group=group))
-        add(Message(part=unit, phase="input", collective="reduce_scatter", size=np.where(scattered, size, 0.0), group=group))
-        add(Message(part=unit, phase="input", collective="all_reduce", size=np.where(scattered, 0.0, size), group=group))
+        self._send(unit, "forward", "all_gather", np.where(scattered, size, 0.0), group)
+        self._send(unit, "input", "reduce_scatter", np.where(scattered, size, 0.0), group)
+        self._send(unit, "input", "all_reduce", np.where(scattered, 0.0, size), group)
         if self.training:
-            add(Message(part=unit, phase="forward", collective="all_reduce", size=12.0 * tokens, group=group))
+            self._send(unit, "forward", "all_reduce", 12.0 * tokens, group)
 
     # ---------------------------------------------------------------------------------- kernels
 
@@ -434,24 +444,27 @@ class _Builder:
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
         forward: Phase = "end" if end else "forward"
-        wide, add = unit in self.wide or matrix.name == "router", self.products.append
-        add(Product(unit, forward, tokens, n, k, copies, wide=wide, stored="" if wide else self.job.widened))
-        self._divided(unit, matrix, "forward")
+        wide = unit in self.wide or matrix.name == "router"
+        stored = "" if wide else self.job.widened
+        self._divided(
+            unit, matrix, "forward", self._compute(unit, forward, Product(m=tokens, n=n, k=k, batch=copies, wide=wide, stored=stored))
+        )
         if not first:
-            add(Product(unit, "input", tokens, k, n, copies, wide=wide))
-            self._divided(unit, matrix, "input")
-        add(Product(unit, "weight", k, n, tokens, copies, self.fused("accumulation"), wide=wide))
+            self._divided(unit, matrix, "input", self._compute(unit, "input", Product(m=tokens, n=k, k=n, batch=copies, wide=wide)))
+        sums = self.fused("accumulation")  # in fp32, read and written
+        result = SUM if sums else None
+        self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide))
         if self.narrow and not wide:
             self._narrow(unit, forward, tokens * copies, n, k, copies)
         if self.cast:
             self._pass(unit, forward, n * k * copies * self.cast)
             self._pass(unit, "weight", n * k * copies * self.cast)
 
-    def _divided(self, unit: str, matrix: Matrix, phase: Phase) -> None:
-        """Note that the last product is one of a unit's that a tensor group divides."""
+    def _divided(self, unit: str, matrix: Matrix, phase: Phase, row: int) -> None:
+        """Note that a product is one of a unit's that a tensor group divides."""
         if matrix.over == "tokens":
             key = (unit, matrix.cut, phase)
-            self.divided[key] = (*self.divided.get(key, ()), len(self.products) - 1)
+            self.divided[key] = (*self.divided.get(key, ()), row)
 
     def _narrow(self, unit: str, forward: Phase, rows: Array, n: Array, k: Array, copies: Array) -> None:
         """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.
@@ -470,7 +483,16 @@ class _Builder:
         self._pass(unit, "input", rows * n * (reads * full + 2.0 * narrow), launches=reads)
 
     def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1) -> None:
-        self.passes.append((unit, phase, moved, np.asarray(flops), launches))
+        self._compute(unit, phase, Pass(moved=moved, flops=flops, launches=launches))
+
+    def _compute(self, unit: str, phase: Phase, kernel: Kernel, *, count: Number = ONCE) -> int:
+        """Add a kernel of a part; its row."""
+        self.program.compute(unit, kernel, layer=unit, phase=phase, count=count)
+        return self.program.last_kernel
+
+    def _send(self, unit: str, phase: Phase, collective: Collective, size: Array, group: Group, **hidden: Any) -> None:
+        """Add a collective of a part."""
+        self.program.send(collective, size, group, layer=unit, phase=phase, **hidden)
 
 
 def type_of(part: Part) -> Type:

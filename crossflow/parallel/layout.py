@@ -12,65 +12,7 @@ import numpy as np
 from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.plan import BLOCKS, OFFLOADS, OWN_SHARDS, TYPES, Block, Offload, Plan, Type
 from crossflow.parallel.stages import Division
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Group:
-    """Ranks that communicate, shape (n,).
-
-    Attributes
-    ----------
-    size, per_node : how many, and how many of them share a node. [1]
-    stride, extent, devices : how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart. [1]
-    """
-
-    size: Array
-    per_node: Array
-    stride: Array
-    devices: Array
-    extent: Array
-
-    @functools.cached_property
-    def several(self) -> bool:
-        """Whether any of them has more than one rank."""
-        return bool(self.size.max() > 1)
-
-    @functools.cached_property
-    def kinds(self) -> tuple[tuple[int, int, Index], ...]:
-        """Different groups among the points: ranks, ranks that share a node, and the points that have such."""
-        return tuple((ranks, per_node, members) for (ranks, per_node), members in _different(self.size, self.per_node))
-
-    @functools.cached_property
-    def places(self) -> list[tuple[tuple[int, ...], Index]]:
-        """The same by how they lie: stride, extent and devices, and the points."""
-        return _different(self.stride, self.extent, self.devices)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pair(Group):
-    """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages.
-
-    Attributes
-    ----------
-    first, last : the two stages; 0 and 1 stand for any two neighbours. [1]
-    """
-
-    first: Array
-    last: Array
-
-    @functools.cached_property
-    def places(self) -> list[tuple[tuple[int, ...], Index]]:
-        """The same with the ranks that share a node, and the two stages."""
-        return _different(self.stride, self.extent, self.devices, self.per_node, self.first, self.last)
-
-
-def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
-    """Different rows of whole numbers, each with the points that have it."""
-    if columns[0].size == 1:
-        return [(tuple(int(column[0]) for column in columns), np.zeros(1, dtype=np.intp))]
-    rows, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    which = which.ravel()
-    return [(tuple(int(value) for value in rows[:, i]), np.flatnonzero(which == i)) for i in range(rows.shape[1])]
+from crossflow.program.groups import Group, Pair
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -239,27 +181,19 @@ class Layout:
         return np.asarray(np.logical_or.reduce([self.tensor_of(kind) > 1 for kind in kinds]))
 
     @functools.cached_property
-    def attention_tensor(self) -> Group:
-        """Ranks that share each attention."""
-        return self._sharing("attention")
+    def _sharing(self) -> dict[Type, Group]:
+        return {}
 
-    @functools.cached_property
-    def mlp_tensor(self) -> Group:
-        """Ranks that share each dense MLP."""
-        return self._sharing("mlp")
+    def sharing(self, kind: Type) -> Group:
+        """Ranks that share each layer of a type: the tensor group itself where no plan gives the type one of its own."""
+        if kind not in self._sharing:
+            own = kind in self.own_tensor
+            self._sharing[kind] = self.group(self._strides_of(kind)[0], self.tensor_of(kind)) if own else self.tensor
+        return self._sharing[kind]
 
-    @functools.cached_property
-    def embedding_tensor(self) -> Group:
-        """Ranks that share the embedding's table and the head."""
-        return self._sharing("embedding")
-
-    @functools.cached_property
-    def experts_tensor(self) -> Group:
-        """Ranks that share each expert."""
-        return self._sharing("experts")
-
-    def _sharing(self, kind: Type) -> Group:
-        return self.group(self._strides_of(kind)[0], self.tensor_of(kind))
+    def shares(self, group: Group) -> bool:
+        """Whether a group is one of ranks that share a layer."""
+        return group is self.tensor or any(group is one for one in self._sharing.values())
 
     @functools.cached_property
     def expert(self) -> Group:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossflow.program.collectives import Collective
-from crossflow.program.program import COMPUTE, NETWORK, Kernel, Message, Number, Op, Program, Tensor
+from crossflow.program.groups import Group
+from crossflow.program.program import COMPUTE, NETWORK, ONCE, Kernel, Message, Number, Op, Program, Tensor
 
 
 @dataclass(kw_only=True)
@@ -19,6 +20,7 @@ class ProgramBuilder:
     name, dtype : as in `Program`.
     axes : mesh of the devices: sizes of its axes by name.
     stages : the axis along which ranks run different programs, "" where all run the same.
+    shared : whether kernels and messages that are equal are one row; without it each has a row of its own, and none is compared.
 
     Examples
     --------
@@ -35,6 +37,7 @@ class ProgramBuilder:
     dtype: str = "fp16"
     axes: Mapping[str, int] = field(default_factory=dict)
     stages: str = ""
+    shared: bool = True
 
     def __post_init__(self) -> None:
         self._kernels: dict[Hashable, int] = {}
@@ -52,16 +55,17 @@ class ProgramBuilder:
         layer: str = "",
         phase: str = "",
         stream: str = COMPUTE,
+        count: Number = ONCE,
     ) -> int:
-        """Kernels that a class of ranks runs one after the other."""
-        rows = tuple(_place(self._kernels, self._distinct[0], kernel) for kernel in kernels)
-        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=_sorted(after)))
+        """Kernels that a class of ranks runs one after the other, all of them `count` times."""
+        rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
+        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=_sorted(after), count=count))
 
     def send(
         self,
         collective: Collective,
         size: Number,
-        axes: Sequence[str],
+        among: Sequence[str] | Group,
         *,
         name: str = "",
         after: Iterable[int] = (),
@@ -69,17 +73,25 @@ class ProgramBuilder:
         layer: str = "",
         phase: str = "",
         stream: str = NETWORK,
+        **hidden: Any,
     ) -> int:
-        """A collective of `size` bytes among the devices along some axes. [B]"""
-        row = _place(self._messages, self._distinct[1], Message(collective=collective, size=size, axes=tuple(axes)))
-        return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=_sorted(after)))
+        """A collective of `size` bytes among the devices along some axes, or of a group; `hidden` as the fields of `Op` say. [B]"""
+        ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": tuple(among)}
+        row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, **ranks))
+        op = Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=_sorted(after), **hidden)
+        return self._add(op)
 
     def hold(self, kind: str, size: float, *, rank: int = 0, made: int | None = None, last: int | None = None) -> None:
         """A tensor of `size` bytes that devices hold from an operation to another one, or all the time. [B]"""
         self._tensors.append(Tensor(kind=kind, size=size, rank=rank, made=made, last=last))
 
-    def build(self, *, samples: int = 1, tokens: int = 0, parameters: float = 0.0) -> Program:
-        """The program; samples of a step, tokens of a sample, parameters of the model. [1]"""
+    @property
+    def last_kernel(self) -> int:
+        """Row of the kernel that was added last."""
+        return len(self._distinct[0]) - 1
+
+    def build(self, *, samples: int = 1, tokens: int = 0, parameters: float = 0.0, training: bool | None = None) -> Program:
+        """The program; samples of a step, tokens of a sample, parameters of the model [1], and whether it trains."""
         return Program(
             name=self.name,
             dtype=self.dtype,
@@ -92,7 +104,15 @@ class ProgramBuilder:
             samples=samples,
             tokens=tokens,
             parameters=parameters,
+            training=training,
         )
+
+    def _row(self, places: dict[Hashable, int], rows: list[Any], one: Any) -> int:
+        """Row of a kernel or message."""
+        if self.shared:
+            return _place(places, rows, one)
+        rows.append(one)
+        return len(rows) - 1
 
     def _add(self, op: Op) -> int:
         self._ops.append(op)

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from crossflow.arrays import Array
+
 # send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "sendrecv"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
-def ring_volume(collective: str, ranks: int) -> float:
+def ring_volume(collective: str, ranks: Array | int) -> Array | float:
     """Bytes that a rank sends per byte of its buffer in a ring or in pairwise exchange [1]_. [1]"""
     share = (ranks - 1) / ranks
-    volumes: Mapping[str, float] = {
+    volumes: Mapping[str, Array | float] = {
         "all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share,
         "broadcast": 1.0, "send_recv": 1.0, "sendrecv": 1.0,
     }  # fmt: skip

@@ -8,14 +8,22 @@ its stream is free and all operations that it waits for have ended. Kernels on s
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from crossflow.arrays import Array
-from crossflow.formats import DTYPE_BYTES
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.collectives import Collective, ring_volume
+from crossflow.program.groups import Group
 
 Number = float | Array  # one value, or one for each design point, shape (n,)
+ONCE = 1.0
+QUERIES, KEYS = 128.0, 256.0  # queries, and keys of a single query, that one block works on (FlashAttention-2; split keys in decoding)
+BACKWARD = 2.5  # products of the backward pass over those of the forward pass, five to two
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
 
 
@@ -25,6 +33,7 @@ class Product:
 
     `adds` means that C is read, added to and written; a `wide` product keeps to 16 bits where the program computes in a narrower type.
     `result` is what an element of C moves, read and written; by default an element, of at least 16 bits, twice where it is added to. [B]
+    Where B lies in memory in another type than that of the product, it is `stored` in that type, and the kernel widens what it reads.
     """
 
     m: Number
@@ -34,6 +43,7 @@ class Product:
     adds: bool = False
     wide: bool = False
     result: Number | None = None
+    stored: str = ""
 
     @property
     def flops(self) -> Number:
@@ -68,6 +78,10 @@ class Attention:
     width : elements of a head. [1]
     causal : whether a query sees only the keys before it, half of them in the mean.
     backward : whether gradients are computed, with five products instead of two.
+    work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, windows
+        and rings. [flop], [B], [1]
+    stored : type in which keys and values lie in memory, where it is not that of the queries.
+    window : which window limits the keys that a query sees, as profiles name it.
     """
 
     samples: Number
@@ -78,6 +92,9 @@ class Attention:
     kv_heads: Number | None = None
     causal: bool = True
     backward: bool = False
+    work: tuple[Number, Number, Number] | None = None
+    stored: str = ""
+    window: str = ""
 
 
 Kernel = Product | Pass | Attention
@@ -92,11 +109,18 @@ class Message:
     collective : what it is.
     size : bytes of the whole buffer per rank: of the full result for all_gather, of the full input otherwise. [B]
     axes : mesh axes whose devices take part.
+    group : the ranks that take part, where they are no axes of the mesh.
     """
 
     collective: Collective
     size: Number
-    axes: tuple[str, ...]
+    axes: tuple[str, ...] = ()
+    group: Group | None = None
+
+
+# How the run of a block may hide a message: beside the weight gradients of its layer; in pieces, one a rank, beside each of some
+# products that take or make what it carries; each of its equal transfers beside one of as many equal kernels.
+Hiding = Literal["", "weights", "pieces", "kernels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +137,8 @@ class Op:
     message : row of `Program.messages` that it sends, None for kernels.
     calls : calls that the host makes for it, where it is host work: it runs no kernels and sends nothing. [1]
     after : operations whose end it waits for, by their place in the program.
+    count : equal ones of it, one after the other. [1]
+    hiding, beside : how a message of a block may be hidden, and the rows of `Program.kernels` beside which it runs.
     """
 
     name: str
@@ -124,6 +150,81 @@ class Op:
     message: int | None = None
     calls: int = 0
     after: tuple[int, ...] = ()
+    count: Number = ONCE
+    hiding: Hiding = ""
+    beside: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelTable:
+    """Kernels of one kind and type.
+
+    Attributes
+    ----------
+    kind, wide : of all of them.
+    rows, places : the kernels, and their places among those of a program.
+    sizes : as `SIZES` names them, shape (sizes, kernels, n).
+    element : size of an element as the program keeps it. [B]
+    """
+
+    kind: type[Kernel]
+    wide: bool
+    rows: tuple[Kernel, ...]
+    places: Index
+    sizes: Array
+    element: float
+
+    @functools.cached_property
+    def result(self) -> Array:
+        """What an element of the result of every product moves, shape (kernels, n) or (kernels, 1). [B]"""
+        rows = [row for row in self.rows if isinstance(row, Product)]
+        return filled([[self.element * (1.0 + row.adds) if row.result is None else row.result] for row in rows])[:, 0]
+
+    @functools.cached_property
+    def stored(self) -> Array:
+        """Size of an element of B where it lies in memory in another type than A, NaN elsewhere, shape (kernels, 1). [B]"""
+        rows = [row for row in self.rows if isinstance(row, Product)]
+        return np.array([[DTYPE_BYTES[row.stored] if row.stored else np.nan] for row in rows])
+
+    @functools.cached_property
+    def attention(self) -> tuple[Array, Array, Mask]:
+        """Operations, bytes and blocks of fused attention, shape (3, kernels, n); heads of all samples, queries, keys and elements of
+        each, shape (4, kernels, n); which are backward, shape (kernels, 1). [flop], [B], [1]
+        """
+        rows = [row for row in self.rows if isinstance(row, Attention)]
+        samples, heads, _, length, seen, width = self.sizes
+        shapes = np.stack([samples * heads, length, seen, width])
+        return attention_sizes(self.sizes, self.element, rows), shapes, np.array([[row.backward] for row in rows])
+
+
+SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
+    Product: ("m", "n", "k", "batch"),
+    Pass: ("moved", "flops", "launches"),
+    Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MessageTable:
+    """Messages among groups of ranks, over n design points.
+
+    Attributes
+    ----------
+    sizes : shape (messages, n). [B]
+    kinds : messages that share a collective and a group.
+    """
+
+    sizes: Array
+    kinds: tuple[tuple[Collective, Group, list[int]], ...]
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], n: int) -> MessageTable:
+        """Table of messages, each of which has a group."""
+        kinds: dict[tuple[Collective, int], tuple[Collective, Group, list[int]]] = {}
+        for i, one in enumerate(messages):
+            if one.group is not None:
+                kinds.setdefault((one.collective, id(one.group)), (one.collective, one.group, []))[2].append(i)
+        return cls(sizes=repeated([one.size for one in messages], n), kinds=tuple(kinds.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +261,7 @@ class Program:
     tensors : what devices hold.
     samples, tokens : samples of a step over all devices, and tokens of a sample, 0 where the word has no meaning. [1]
     parameters : parameters of the whole model. [1]
+    training : whether its products lose what training steps lose; None for what has an operation of a backward phase.
     """
 
     name: str
@@ -173,6 +275,7 @@ class Program:
     samples: int = 1
     tokens: int = 0
     parameters: float = 0.0
+    training: bool | None = None
 
     @property
     def element(self) -> float:
@@ -187,15 +290,49 @@ class Program:
     @functools.cached_property
     def devices(self) -> int:
         """Devices in use. [1]"""
-        product = 1
-        for _, size in self.axes:
-            product *= size
-        return product
+        return math.prod(size for _, size in self.axes)
 
     @functools.cached_property
     def trains(self) -> bool:
-        """Whether any operation belongs to a backward pass."""
-        return any(op.phase == "backward" for op in self.ops)
+        """Whether it is a training step: where it does not say, whether any operation belongs to a backward pass."""
+        return any(op.phase == "backward" for op in self.ops) if self.training is None else self.training
+
+    @functools.cached_property
+    def kernel_tables(self) -> tuple[KernelTable, ...]:
+        """Kernels that are priced together."""
+        places, kept = dict[tuple[type[Kernel], bool], list[int]](), kept_bytes(self.dtype)
+        narrow = kept > self.element  # in a wider type all products are alike
+        for i, kernel in enumerate(self.kernels):
+            places.setdefault((type(kernel), narrow and isinstance(kernel, Product) and kernel.wide), []).append(i)
+        found = []
+        for (kind, wide), mine in places.items():
+            rows = tuple(self.kernels[i] for i in mine)
+            sizes = [[_size(row, name) for row in rows] for name in SIZES[kind]]
+            found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=filled(sizes), element=kept))
+        return tuple(found)
+
+    @functools.cached_property
+    def _members(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Array, tuple[tuple[int, Number], ...]]]:
+        return {}
+
+    @functools.cached_property
+    def places(self) -> Index:
+        """Place of every kernel among those of all tables, one table after the other."""
+        return np.concatenate([table.places for table in self.kernel_tables]).argsort()
+
+    def members(self, layers: tuple[str, ...], phases: tuple[str, ...]) -> tuple[Array, tuple[tuple[int, Number], ...]]:
+        """Which kernels, in the order of `places`, are of which layer and phase, shape (layers x phases, kernels), and those that occur
+        other than once, with how often. [1]
+        """
+        if (layers, phases) not in self._members:
+            rows = {(layer, phase): i * len(phases) + j for i, layer in enumerate(layers) for j, phase in enumerate(phases)}
+            found, counts = np.zeros((len(rows), len(self.kernels))), []
+            for op in self.ops:
+                mine = self.places[list(op.kernels)]
+                found[rows[op.layer, op.phase], mine] = 1.0
+                counts += [(kernel, op.count) for kernel in mine.tolist() if op.count is not ONCE]
+            self._members[layers, phases] = found, tuple(counts)
+        return self._members[layers, phases]
 
     @functools.cached_property
     def kernel_streams(self) -> int:
@@ -243,6 +380,60 @@ class Program:
             message = self.messages[op.message]
             size = float(message.size)
             for axis in message.axes:
-                volumes[axis] += ring_volume(message.collective, sizes[axis]) * size
+                volumes[axis] += float(ring_volume(message.collective, sizes[axis])) * size
                 size /= sizes[axis]
         return volumes
+
+
+def _size(kernel: Kernel, name: str) -> Number:
+    """One size of a kernel; attention has as many heads of keys and values as of queries where it does not say."""
+    value: Number | None = getattr(kernel, name)
+    if value is None:
+        assert isinstance(kernel, Attention)  # of which alone a size may be left open
+        return kernel.heads
+    return value
+
+
+def filled(table: Sequence[Sequence[Number]]) -> Array:
+    """A table of values that broadcast to (n,), shape (rows, values of a row, n)."""
+    n = max(np.size(value) for row in table for value in row)
+    found = np.empty((len(table), len(table[0]), n))
+    for i, row in enumerate(table):
+        for j, value in enumerate(row):
+            found[i, j] = value
+    return found
+
+
+def repeated(values: Sequence[Number], n: int) -> Array:
+    """Values that broadcast to (n,) as rows of a table, shape (values, n)."""
+    return np.array([np.broadcast_to(value, (n,)) for value in values], dtype=float).reshape(len(values), n)
+
+
+def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) -> Array:
+    """Operations, bytes of main memory and blocks of fused attention, shape (3, kernels, n). [flop], [B], [1]
+
+    Two products forward and five backward. A causal mask leaves the keys before each query: of `length` queries that see as many keys or
+    more at most, and of those that see fewer, a window. A single query is divided along the keys. Kernels that state their work keep it.
+
+    Parameters
+    ----------
+    shapes : samples, heads, heads of keys and values, queries, keys, elements of a head, shape (6, kernels, n). [1]
+    """
+    stated = [i for i, row in enumerate(rows) if row.work is not None]
+    work = filled([row.work for row in rows if row.work is not None]).swapaxes(0, 1) if stated else None
+    if work is not None and len(stated) == len(rows):
+        return work
+    samples, heads, kv_heads, length, seen, width = shapes
+    causal, backward = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward"))
+    held = np.array([[DTYPE_BYTES[row.stored] if row.stored else element] for row in rows])
+    share = np.where(causal & (length > 1), 1.0 - 0.5 * np.minimum(length, seen) / np.maximum(length, seen), 1.0)
+    flops = 4.0 * samples * heads * length * seen * width * share * np.where(backward, BACKWARD, 1.0)
+    moved = 2.0 * samples * width * (heads * length * element + kv_heads * seen * held) * np.where(backward, 2.0, 1.0)
+    blocks = np.where(length > 1, samples * heads * np.ceil(length / QUERIES), samples * kv_heads * np.ceil(seen / KEYS))
+    found = np.stack([flops, moved, blocks])
+    if work is None:
+        return found
+    n = max(found.shape[-1], work.shape[-1])
+    mixed = np.broadcast_to(found, (*found.shape[:-1], n)).copy()
+    mixed[:, stated] = work
+    return mixed

@@ -20,21 +20,21 @@ import numpy as np
 
 from crossflow.arrays import Array, divide, wide
 from crossflow.cost.lookups import LookupCosts, Shard, Widths, lookup_costs
-from crossflow.cost.parts import Wires, part_times, sent_bytes
+from crossflow.cost.network import Wires, sent_bytes
+from crossflow.cost.price import layer_costs
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.formats import DTYPE_BYTES
 from crossflow.parallel.hierarchy import Hierarchies
 from crossflow.program.collectives import Collective
 from crossflow.step.outcome import Machine, Outcome
-from crossflow.step.units import Builder, Send
+from crossflow.step.units import PHASES, Builder, Send
 from crossflow.timeline.streams import Event, Logged, Streams
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Sent = tuple[DlrmLayer, Collective]  # collectives are told apart by the layer type that they serve
-# Phases of a unit: forward; backward through its activation, where anything follows; input's and weight's gradient.
-FORWARD, ACTIVATION, INPUT, WEIGHT = range(4)
+FORWARD, ACTIVATION, INPUT, WEIGHT = range(len(PHASES))
 FP32 = 4
 PRICED = ("launch", "flops", "energy", "traffic")  # figures of kernels that a step adds up
 
@@ -163,7 +163,8 @@ class _Step:
         self.wires = machine.wires
         builder = Builder(job=job, plans=plans, stack=machine.stack).build()
         self.units = builder.units
-        self.times = part_times(builder.kernels(), job, machine.architecture, machine.stack, least=machine.least)
+        names, device = tuple(unit.name for unit in self.units), machine.architecture
+        self.times = layer_costs(builder.program(), names, PHASES, self.n, device, machine.stack, least=machine.least)
         self.embedding = embedding(job, plans, machine, self.wires)
         self.sent: dict[Sent, Array] = {(layer, collective): np.zeros(self.n) for layer in DLRM_LAYERS for collective in COLLECTIVES}
         self.streams = Streams(self.n, [".".join(pair) for pair in self.sent])
@@ -191,11 +192,12 @@ class _Step:
             time = self.wires.time(send.collective, send.size, send.group)
             crosses = send.group.size > send.group.per_node
             self.sent[layer, send.collective] += time
-            for place, amount in zip(("inside", "outside"), sent_bytes(send.collective, send.size, send.group), strict=True):
+            for place, amount in zip(
+                ("inside", "outside"), sent_bytes(send.collective, send.size, send.group.size, send.group.per_node), strict=True
+            ):
                 self.sums[place] += amount
-            host = float(self.machine.stack.host.kernel[0])
-            outside, cause = np.broadcast_to(crosses, (self.n,)), f"{layer}.{send.collective}"
-            last = (self.streams.send(send.collective, time, outside, last, host, cause),)
+            host, far = float(self.machine.stack.host.kernel[0]), np.broadcast_to(crosses, (self.n,))
+            last = (self.streams.send(send.collective, time, far, last, host, f"{layer}.{send.collective}"),)
         return self.streams.latest(last)
 
     def _compute(self, unit: int, phases: Sequence[int], after: Sequence[Event]) -> Event:

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.architecture import Architecture, Host, NetworkSpec
 from crossflow.arrays import Array, Mask
-from crossflow.cost.parts import Wires
+from crossflow.cost.network import Wires
 from crossflow.cost.profile import Profile
 from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Mask
-from crossflow.cost.parts import PartTimes, part_times
+from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
-from crossflow.parallel.blocks import units
-from crossflow.parallel.kernels import PHASES, Kernels
+from crossflow.parallel.blocks import PHASES, units
 from crossflow.parallel.layout import Layout
+from crossflow.program.program import Program
 from crossflow.step.activations import activations
 from crossflow.step.memory import weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host
@@ -83,7 +83,7 @@ class Steps:
     """What steps consist of: kernels and passes of every unit, what keeps weights in step, and times of what goes between stages. [s]"""
 
     task: Task
-    times: PartTimes
+    times: LayerCosts
     passes: Passes
     state: State
     between: Between
@@ -92,46 +92,48 @@ class Steps:
 def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     """What the steps of all design points consist of."""
 
-    def times_of(kernels: Kernels) -> PartTimes:
-        return part_times(kernels, job, machine.architecture, machine.stack, machine.profile, least=machine.least)
+    def times_of(program: Program) -> LayerCosts:
+        runs_on = machine.architecture, machine.stack, machine.profile
+        return layer_costs(program, task.units, PHASES, len(layout), *runs_on, least=machine.least)
 
-    times = times_of(task.kernels)
+    times = times_of(task.program)
     if task.mean is not None:  # the fullest rank takes the time, all ranks together do what they do in the mean
         mean = times_of(task.mean)
         times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
     inside, outside, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
     return Steps(
-        task=task, times=times, passes=_passes(task, times, layout, machine), state=_state(job, layout, machine, task.weights),
+        task=task, times=times, passes=_passes(task, times, machine), state=_state(job, layout, machine, task.weights),
         between=Between(transfer=np.stack([inside, outside]), whole=whole, tied=tied),
     )  # fmt: skip
 
 
-def _passes(task: Task, times: PartTimes, layout: Layout, machine: Machine) -> Passes:
+def _passes(task: Task, times: LayerCosts, machine: Machine) -> Passes:
     """Passes of every unit, with what is computed and sent again."""
-    stack, host, full, messages = machine.stack, machine.stack.host, task.recomputed, task.kernels.messages
+    stack, host, full = machine.stack, machine.stack.host, task.recomputed
     sends, shape = task.sends, full.shape
     of, phase, unit = sends.collective, sends.backward, sends.unit
-    took, known = machine.wires.times(task.kernels, layout)
+    took, known = (sends.counts * part for part in machine.wires.times(sends.table))
     sent = np.zeros((len(COLLECTIVES), 2, *shape))
     calls, listed, measured = np.zeros((3, 2, *shape))
     hides = np.zeros((len(COLLECTIVES), *shape))
     np.add.at(sent, (of, phase, unit), took)
-    np.add.at(calls, (phase, unit), np.where(took > 0, task.kernels.message_counts, 0.0))
-    hiding, shared = sends.hiding, sends.shared
+    np.add.at(calls, (phase, unit), np.where(took > 0, sends.counts, 0.0))
+    hiding, shared = sends.weights, sends.shared
     np.add.at(hides, (of[hiding], unit[hiding]), took[hiding])
     np.add.at(listed, (phase[shared], unit[shared]), np.where(took[shared] > 0, sends.ranks, 0.0))
     if machine.profile is not None:
         np.add.at(measured, (phase, unit), known)
     parts = np.concatenate([times.bound, times.launch[None]])
     backward = (parts * task.back).sum(axis=2)
-    backward[-1] += np.where(full & _firsts(times.units), host.stall, 0.0)
+    backward[-1] += np.where(full & _firsts(task.units), host.stall, 0.0)
     blocking = sent.copy()
     blocking[:, 1] -= hides
     for i in sends.pieces:
-        product = times.products[list(messages[i].along)].sum(axis=0)
-        blocking[of[i], phase[i], unit[i]] -= hidden_in_pieces(took[i], product, getattr(layout, messages[i].group).size)
-    for i in sends.ringed if stack.overlap.context else ():  # what the next step of a ring needs travels beside the kernel of this one
-        blocking[of[i], phase[i], unit[i]] -= np.minimum(took[i], messages[i].number * times.scores[messages[i].beside])
+        product, group = times.each[list(sends.ops[i].beside)].sum(axis=0), task.program.messages[i].group
+        assert group is not None
+        blocking[of[i], phase[i], unit[i]] -= hidden_in_pieces(took[i], product, group.size)
+    for i in sends.kernels if stack.overlap.context else ():  # what the next step of a ring needs travels beside the kernel of this one
+        blocking[of[i], phase[i], unit[i]] -= np.minimum(took[i], sends.counts[i] * times.each[sends.ops[i].beside[0]])
     blocking = np.maximum(blocking, 0.0)  # rounding may leave a difference of equal sums below zero
     for forward_too in (sent.swapaxes(0, 1), blocking.swapaxes(0, 1), measured, calls, listed):
         forward_too[1] += np.where(full, forward_too[0], 0.0)

@@ -128,7 +128,7 @@ class _Part:
         spilled = 1.0 if split or not hidden.any() else max(1.0 - weight / float(hidden.sum()), 0.0)
         back = (blocking[:, 1] + spilled * hidden) * one.input
         return cls(
-            name=steps.times.units[unit].split(".")[-1],
+            name=steps.times.layers[unit].split(".")[-1],
             forward=float(passes.device[:, 0, unit, 0].sum()),
             backward=float(passes.device[:, 1, unit, 0].sum()) * one.input,
             weight=weight,

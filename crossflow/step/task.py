@@ -9,56 +9,77 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.cost.parts import message_bytes
-from crossflow.parallel.blocks import block_kernels, ends_of, units
-from crossflow.parallel.kernels import PHASES, Kernels
-from crossflow.parallel.layout import Group, Layout
+from crossflow.cost.network import sent_bytes
+from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
+from crossflow.parallel.layout import Layout
+from crossflow.program.collectives import COLLECTIVES as KINDS
+from crossflow.program.groups import Group
+from crossflow.program.program import MessageTable, Op, Program, repeated
 from crossflow.software import SoftwareStack
 from crossflow.step.outcome import Job
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
 from crossflow.workload.transformer import Transformer
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
+COLLECTIVES = (*(name for name in KINDS if name not in ("broadcast", "sendrecv")), "host_copy")  # of steps, copies to the host with them
 OF = {name: i for i, name in enumerate(COLLECTIVES)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sends:
-    """Collectives of passes, in the order of `Kernels.messages`.
+    """Collectives of passes.
 
     Attributes
     ----------
+    ops : operations that send them.
+    table : their sizes and groups.
+    counts : equal ones of each, shape (messages, n). [1]
     collective, backward, unit : which of `COLLECTIVES` each is, whether it is of a backward pass, and its unit, shape (messages,).
-    hiding, ringed, pieces : those that may run beside weight gradients, beside the kernels of ring attention, and in pieces beside
-        products.
-    shared : those among a tensor group; ranks : ranks of it, shape (shared, n). [1]
+    weights, pieces, kernels : those that may run beside weight gradients, in pieces beside products, and beside kernels of a ring.
+    shared : those among ranks that share a layer; ranks : of these, shape (shared, n). [1]
     """
 
+    ops: tuple[Op, ...]
+    table: MessageTable
+    counts: Array
     collective: Index
     backward: Index
     unit: Index
-    hiding: Index
-    ringed: Index
+    weights: Index
     pieces: Index
+    kernels: Index
     shared: Index
     ranks: Array
 
     @classmethod
-    def of(cls, kernels: Kernels, layout: Layout) -> Sends:
-        """Collectives of kernels."""
-        messages, place = kernels.messages, {name: i for i, name in enumerate(kernels.units)}
-        shared = np.flatnonzero([message.group.endswith("tensor") for message in messages])
-        return cls(
-            collective=np.array([OF[message.collective] for message in messages], dtype=np.intp),
-            backward=np.array([message.phase != "forward" for message in messages], dtype=np.intp),
-            unit=np.array([place[message.part] for message in messages], dtype=np.intp),
-            hiding=np.flatnonzero([message.hides for message in messages]),
-            ringed=np.flatnonzero([message.beside is not None for message in messages]),
-            pieces=np.flatnonzero([bool(message.along) for message in messages]),
-            shared=shared,
-            ranks=np.array([getattr(layout, messages[i].group).size for i in shared]).reshape(len(shared), len(layout)),
+    def of(cls, program: Program, names: tuple[str, ...], layout: Layout) -> Sends:
+        """Collectives of a program, whose layers are the units of these names."""
+        ops, messages, place = (
+            [op for op in program.ops if op.message is not None],
+            program.messages,
+            {name: i for i, name in enumerate(names)},
         )
+        groups = [one.group for one in messages if one.group is not None]
+        shared = np.flatnonzero([layout.shares(group) for group in groups])
+        return cls(
+            ops=tuple(ops),
+            table=MessageTable.of(messages, len(layout)),
+            counts=repeated([op.count for op in ops], len(layout)),
+            collective=np.array([OF[message.collective] for message in messages], dtype=np.intp),
+            backward=np.array([op.phase != "forward" for op in ops], dtype=np.intp),
+            unit=np.array([place[op.layer] for op in ops], dtype=np.intp),
+            **{how: np.flatnonzero([op.hiding == how for op in ops]) for how in ("weights", "pieces", "kernels")},
+            shared=shared,
+            ranks=repeated([groups[i].size for i in shared], len(layout)),
+        )
+
+    @property
+    def moved(self) -> Array:
+        """Bytes that a rank sends in every message, all equal ones of it, inside its node and out of it, shape (2, messages, n). [B]"""
+        found = np.zeros((2, *self.table.sizes.shape))
+        for collective, group, rows in self.table.kinds:
+            found[:, rows] = sent_bytes(collective, self.table.sizes[rows], group.size, group.per_node)
+        return found * self.counts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,9 +112,10 @@ class Task:
 
     Attributes
     ----------
-    kernels : of the fullest rank, for which others wait.
-    mean : of ranks in the mean, where experts load them unevenly.
-    sends : collectives among the kernels.
+    units : names of the parts of the model.
+    program : kernels and collectives of one of each part, of the fullest rank, for which others wait.
+    mean : the same of ranks in the mean, where experts load them unevenly.
+    sends : collectives of the program.
     weights : what each rank holds.
     between : sizes of what goes between stages. [B]
     shapes : shapes of the pipelines.
@@ -106,8 +128,9 @@ class Task:
     moved : bytes that a device sends in a step inside its node and out of it, without what stages hand over, shape (2, n). [B]
     """
 
-    kernels: Kernels
-    mean: Kernels | None
+    units: tuple[str, ...]
+    program: Program
+    mean: Program | None
     sends: Sends
     weights: Weights
     between: Between
@@ -123,23 +146,22 @@ class Task:
 
 def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
     """What plans compute, send and hold."""
-    kernels, even = block_kernels(job, layout, stack), job.model.even
-    mean = None if even is job.model else block_kernels(dataclasses.replace(job, model=even), layout, stack)
-    sends, weights, shapes = Sends.of(kernels, layout), weights_of(job, layout, stack), tuple(alike(layout))
-    occurs = np.empty((3, len(kernels.units), len(layout)))
+    names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even
+    mean = None if even is job.model else block_program(dataclasses.replace(job, model=even), layout, stack)
+    sends, weights, shapes = Sends.of(program, names, layout), weights_of(job, layout, stack), tuple(alike(layout))
+    occurs = np.empty((3, len(names), len(layout)))
     for shape in shapes:
         counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced"))
         occurs[..., shape.at] = counts.sum(axis=1)[..., None] / layout.directions[shape.at]
-    names = kernels.units
     recomputed = np.asarray(layout.full & ~ends_of(names)[:, None])
     once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
     # Energy of what is sent is that of ranks in the mean; their messages are those of the fullest one.
-    volumes = message_bytes(kernels if mean is None else mean, layout)
+    volumes = (sends if mean is None else Sends.of(mean, names, layout)).moved
     forward, inputs, held = occurs
     often = np.where(sends.backward[:, None] > 0, inputs[sends.unit], (forward + recomputed * inputs)[sends.unit])
     moved = layout.microbatches * (volumes * often).sum(axis=1) + (held * layout.directions * weights.moved).sum(axis=1)
     return Task(
-        kernels=kernels, mean=mean, sends=sends, weights=weights, between=_between(job, layout, weights, stack), shapes=shapes,
+        units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, weights, stack), shapes=shapes,
         occurs=occurs, phases=_phases(occurs, names, layout, stack), ahead=_phases((once, none, none), names, layout, stack),
         back=_phases((none, once, none), names, layout, stack), recomputed=recomputed,
         model_flops=_sample_flops(job, *occurs) * layout.microbatches * layout.micro_batch * layout.dp, moved=moved / layout.pp,
@@ -155,7 +177,7 @@ def _phases(passes: tuple[Array, Array, Array] | Array, names: tuple[str, ...], 
 
     Returns
     -------
-    ndarray, shape (units, phases, n), phases as in `crossflow.parallel.kernels`.
+    ndarray, shape (units, phases, n), phases as in `crossflow.parallel.blocks`.
     """
     forward, backward, weight = passes
     inner = np.where(ends_of(names)[:, None], 0.0, backward)

@@ -221,7 +221,7 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         handed, of_transfers = between_measured(layout, machine, steps, found["handed"] * ranks)
         measured = divide(done(times.measured) + known + of_weights + of_transfers, done(times.compute) + sent + whole + handed)
     host = found["waits"]
-    sums = by_type(found["units"], times.units)
+    sums = by_type(found["units"], times.layers)
     by_layer = {f"{name}.{what}": part for name, parts in sums.items() for what, part in zip(FIGURES, parts, strict=True)}
     if found["between"].any():
         by_layer |= {f"{BETWEEN}.{what}": values for what, values in zip(FIGURES[1:], found["between"], strict=True)}

@@ -7,19 +7,24 @@ elements read and one written per element.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.parallel.hierarchy import Hierarchies, Kind
-from crossflow.parallel.kernels import Kernels, Phase, Product, Scores
-from crossflow.parallel.layout import Group
+from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.program.kernels import BACKWARD, QUERIES
+from crossflow.program.groups import Group
+from crossflow.program.program import Attention, Kernel, Pass, Product, Program
 from crossflow.software import SoftwareStack
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
+
+# Forward; backward through its activation, where anything follows; the input's and the weight's gradient.
+Phase = Literal["forward", "activation", "input", "weight"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,16 +67,13 @@ class Builder:
     plans: Hierarchies
     stack: SoftwareStack
     units: list[Unit] = field(default_factory=list)
-    products: list[Product] = field(default_factory=list)
-    passes: list[tuple[str, Phase, Array, Array, float]] = field(default_factory=list)
-    scores: list[Scores] = field(default_factory=list)
 
-    def kernels(self) -> Kernels:
-        """All kernels, as `crossflow.cost.parts` takes them."""
-        return Kernels(
-            units=tuple(unit.name for unit in self.units), n=len(self.plans), products=tuple(self.products), passes=tuple(self.passes),
-            scores=tuple(self.scores),
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        self._program = ProgramBuilder(name=self.job.model.name, dtype=self.job.dtype, shared=False)
+
+    def program(self) -> Program:
+        """Kernels of all units, by layer and phase."""
+        return self._program.build(training=self.job.training)
 
     @property
     def top(self) -> Kind:
@@ -116,21 +118,22 @@ class Builder:
 
     def _product(self, unit: str, m: Array, n: Array | float, k: Array | float, batch: Array | float = 1.0) -> None:
         """Y[m, n] = X[m, k] W[k, n], and the products of both gradients."""
-        rows, columns, inner, copies = (np.asarray(value, dtype=float) for value in (m, n, k, batch))
-        sizes: tuple[tuple[Phase, Array, Array, Array], ...] = (
-            ("forward", rows, columns, inner), ("input", rows, inner, columns), ("weight", inner, columns, rows),
-        )  # fmt: skip
-        self.products += [Product(unit, phase, a, b, c, copies) for phase, a, b, c in sizes]
+        self._compute(unit, "forward", Product(m=m, n=n, k=k, batch=batch))
+        self._compute(unit, "input", Product(m=m, n=k, k=n, batch=batch))
+        self._compute(unit, "weight", Product(m=k, n=n, k=m, batch=batch))
 
     def _pass(self, unit: str, phase: Phase, moved: Array, launches: float = 1.0, flops: Array | float = 0.0) -> None:
-        self.passes.append((unit, phase, np.asarray(moved), np.asarray(flops, dtype=float), launches))
+        self._compute(unit, phase, Pass(moved=moved, flops=flops, launches=launches))
+
+    def _compute(self, unit: str, phase: Phase, *kernels: Kernel) -> None:
+        self._program.compute(unit, *kernels, layer=unit, phase=phase)
 
     def _activation(self, unit: str, elements: Array) -> None:
         """Activation r1 w1 unless fused; backward r2 w1, and the bias's gradient r1."""
         e = self.job.element
         if not self.stack.fuses("activation", e):
             self._pass(unit, "forward", 2.0 * e * elements, flops=elements)
-        self._pass(unit, "end", 3.0 * e * elements, flops=elements)
+        self._pass(unit, "activation", 3.0 * e * elements, flops=elements)
         self._pass(unit, "weight", e * elements, flops=elements)
 
     # ---------------------------------------------------------------------------------- stacks of layers
@@ -183,9 +186,9 @@ class Builder:
         kept = pooled * (job.forward + e)
         if model.interaction == "dot":
             f, d = float(model.features), float(model.tables[0].width)
-            sizes: tuple[tuple[Phase, float, float, float], ...] = (("forward", f, f, d), ("input", f, d, f), ("input", f, d, f))
-            for phase, m, n, k in sizes:
-                self.products.append(Product("interaction", phase, np.asarray(m), np.asarray(n), np.asarray(k), own, wide=True))
+            gradient = Product(m=f, n=d, k=f, batch=own, wide=True)
+            self._compute("interaction", "forward", Product(m=f, n=f, k=d, batch=own, wide=True))
+            self._compute("interaction", "input", gradient, gradient)
             self._pass("interaction", "forward", own * f * f * e)
             self._pass("interaction", "input", own * f * f * e)
             kept = kept + own * f * f * e
@@ -235,27 +238,21 @@ class Builder:
         e, width = self.job.element, tokens * part.width
         kept = (2.0 * width + tokens * sum(m.n if m.cut == "column" else m.k for m in part.matrices) / tp) * e
         self._pass(unit, "forward", 5.0 * width * e, launches=2)  # norm r1 w1, residual r2 w1
-        self._pass(unit, "end", 8.0 * width * e, launches=3)  # norm r3 w1, its weights r1, sum of both gradients r2 w1
+        self._pass(unit, "activation", 8.0 * width * e, launches=3)  # norm r3 w1, its weights r1, sum of both gradients r2 w1
         attention = part.attention
         if attention is None:
             self._activation(unit, tokens * part.inner / tp)
             return kept
         heads, samples = attention.heads / tp, tokens / sequence
-        length, d, batch = np.asarray(float(sequence)), np.asarray(float(attention.query)), samples * heads
+        length, d, batch = float(sequence), float(attention.query), samples * heads
         if self.stack.attention.kernel == "flash":
-            flops, ends = 4.0 * batch * length**2 * d, 4.0 * batch * length * d * e
-            blocks = batch * np.ceil(length / QUERIES)
-            shape = (batch, length, length, d)
-            self.scores += [
-                Scores(unit, "forward", flops, ends, blocks, *shape),
-                Scores(unit, "input", BACKWARD * flops, 2.0 * ends, blocks, *shape),
-            ]
+            fused = Attention(samples=samples, heads=heads, length=length, seen=length, width=d, causal=False)
+            self._compute(unit, "forward", fused)
+            self._compute(unit, "input", replace(fused, backward=True))
             return kept
-        shapes: tuple[tuple[Phase, Array, Array, Array], ...] = (
-            ("forward", length, length, d), ("forward", length, d, length), ("input", length, length, d), ("input", length, d, length),
-            ("input", length, d, length), ("input", length, d, length),
-        )  # fmt: skip
-        self.products += [Product(unit, phase, a, b, c, batch, wide=True) for phase, a, b, c in shapes]
+        scored, summed = Product(m=length, n=length, k=d, batch=batch, wide=True), Product(m=length, n=d, k=length, batch=batch, wide=True)
+        self._compute(unit, "forward", scored, summed)
+        self._compute(unit, "input", scored, summed, summed, summed)
         scores = batch * length**2
         self._pass(unit, "forward", 4.0 * scores * e, launches=2)  # scale r1 w1, softmax r1 w1
         self._pass(unit, "input", 5.0 * scores * e, launches=2)  # softmax r2 w1, scale r1 w1

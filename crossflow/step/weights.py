@@ -9,10 +9,11 @@ from typing import Literal
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.cost.parts import sent_bytes
+from crossflow.cost.network import sent_bytes
 from crossflow.parallel.blocks import type_of, units
-from crossflow.parallel.layout import Group, Layout, Spread
+from crossflow.parallel.layout import Layout, Spread
 from crossflow.program.collectives import Collective
+from crossflow.program.groups import Group
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import parameters, weight_sizes
 from crossflow.workload.job import Job
@@ -78,7 +79,7 @@ def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
         messages += _messages(job, stack, spread, amount)
     messages += _repeated_heads(parts, layout, stack.gradient_size(job.element))
     for message in messages:
-        moved += sent_bytes(message.collective, message.size * message.rounds(layout), message.group)
+        moved += sent_bytes(message.collective, message.size * message.rounds(layout), message.group.size, message.group.per_node)
     return Weights(parameters=dense + expert, owned=owned, messages=tuple(messages), moved=moved)
 
 
@@ -92,7 +93,7 @@ def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> l
 
     Queries of every rank add to them; GQAQKVColumnParallelLinear of NeuronX Distributed sums them so.
     """
-    ranks, group = layout.tensor_of("attention"), layout.attention_tensor
+    ranks, group = layout.tensor_of("attention"), layout.sharing("attention")
     found = []
     for heads in {matrix.kv_heads for part in parts for matrix in part.matrices if matrix.kv_heads}:
         copies = np.ceil(ranks / heads)

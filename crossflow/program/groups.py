@@ -1,0 +1,75 @@
+"""Groups of ranks that communicate, one group for each design point."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """Ranks that communicate, shape (n,).
+
+    Attributes
+    ----------
+    size, per_node : how many, and how many of them share a node. [1]
+    stride, extent, devices : how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart. [1]
+    """
+
+    size: Array
+    per_node: Array
+    stride: Array
+    devices: Array
+    extent: Array
+
+    @classmethod
+    def alike(cls, size: int, per_node: int, n: int) -> Group:
+        """Neighbouring ranks, as many at each of n design points."""
+        ranks, one = np.full(n, float(size)), np.ones(n)
+        return cls(size=ranks, per_node=np.full(n, float(per_node)), stride=one, devices=ranks, extent=ranks)
+
+    @functools.cached_property
+    def several(self) -> bool:
+        """Whether any of them has more than one rank."""
+        return bool(self.size.max() > 1)
+
+    @functools.cached_property
+    def kinds(self) -> tuple[tuple[int, int, Index], ...]:
+        """Different groups among the points: ranks, ranks that share a node, and the points that have such."""
+        return tuple((ranks, per_node, members) for (ranks, per_node), members in _different(self.size, self.per_node))
+
+    @functools.cached_property
+    def places(self) -> list[tuple[tuple[int, ...], Index]]:
+        """The same by how they lie: stride, extent and devices, and the points."""
+        return _different(self.stride, self.extent, self.devices)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pair(Group):
+    """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages.
+
+    Attributes
+    ----------
+    first, last : the two stages; 0 and 1 stand for any two neighbours. [1]
+    """
+
+    first: Array
+    last: Array
+
+    @functools.cached_property
+    def places(self) -> list[tuple[tuple[int, ...], Index]]:
+        """The same with the ranks that share a node, and the two stages."""
+        return _different(self.stride, self.extent, self.devices, self.per_node, self.first, self.last)
+
+
+def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
+    """Different rows of whole numbers, each with the points that have it."""
+    if columns[0].size == 1:
+        return [(tuple(int(column[0]) for column in columns), np.zeros(1, dtype=np.intp))]
+    rows, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    which = which.ravel()
+    return [(tuple(int(value) for value in rows[:, i]), np.flatnonzero(which == i)) for i in range(rows.shape[1])]
