@@ -29,8 +29,8 @@ _PUBLIC = {
     "simulate": "evaluation.timelines",
     "Uneven": "step.uneven",
     "load_uneven": "step.uneven",
-    "Explanation": "explanation",
-    "explain": "sensitivity",
+    "Explanation": "explanation.answers",
+    "explain": "explanation.sensitivity",
     "run_study": "study",
     "validate": "validation",
 }

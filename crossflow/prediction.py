@@ -11,10 +11,10 @@ import numpy as np
 
 from crossflow import provenance
 from crossflow.architecture import Architecture, architecture
+from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.arrays import plain
 from crossflow.evaluation import evaluate, machine, stage_memory
 from crossflow.idle import idle
-from crossflow.operating import DAY, KILOWATT_HOUR
 from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
 from crossflow.points import variant

@@ -14,6 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from crossflow import files
 from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture, resolve
+from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.cost.profile import Profile, read_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
@@ -23,7 +24,6 @@ from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.parallel.plan import ORDER
 from crossflow.paths import with_quantity
 from crossflow.program import Program, is_program
-from crossflow.software import SoftwareStack, load_stack
 from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.technology import TechLibrary, load_library
 from crossflow.workload import Graph

@@ -8,13 +8,13 @@ import pytest
 
 from crossflow import files
 from crossflow.architecture import architecture, resolve
+from crossflow.architecture.software import load_stack
 from crossflow.cost.lookups import Shard, Widths, lookup_costs, row_bytes
 from crossflow.cost.parts import sent_bytes
 from crossflow.engine import longest_path
 from crossflow.files import Document
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
 from crossflow.parallel.layout import Group
-from crossflow.software import load_stack
 from crossflow.step import Machine
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.timeline.streams import Streams

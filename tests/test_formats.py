@@ -6,12 +6,12 @@ import pytest
 from products import gemm_costs, half_costs
 
 import crossflow
+from crossflow.architecture.software import load_stack
 from crossflow.evaluation.events import events
 from crossflow.formats import DTYPE_BYTES
 from crossflow.parallel.blocks import block_kernels
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
-from crossflow.software import load_stack
 from crossflow.validation.tables import device_architecture
 from crossflow.workload import Gemm
 

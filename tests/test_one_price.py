@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.architecture.software import load_stack
 from crossflow.cost.parts import part_times
 from crossflow.cost.price import kernel_prices
 from crossflow.parallel.kernels import Kernels, Product, Scores
 from crossflow.program import Pass, ProgramBuilder
 from crossflow.program import Product as ProgramProduct
-from crossflow.software import load_stack
 
 SIZES = [(8192, 8192, 8192), (128, 50000, 1024), (7, 333, 4096)]
 DEVICES = ["pathfinder", "v100", "h100-sxm", "mi300x"]

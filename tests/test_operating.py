@@ -8,9 +8,9 @@ import pytest
 
 from crossflow.architecture import resolve
 from crossflow.architecture.operation import Operation
+from crossflow.architecture.run_cost import HOUR, facility_power, operation_of, reference_peak, run_cost
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
-from crossflow.operating import HOUR, facility_power, operation_of, reference_peak, run_cost
 from crossflow.scenario import from_dict
 from crossflow.units import parse, show
 

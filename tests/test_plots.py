@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from crossflow.drawing.canvas import COLOURS, MARKERS
 from crossflow.study.plots import View, draw
-from crossflow.study.plots.canvas import COLOURS, MARKERS
 from crossflow.study.plots.lines import line_data
 from crossflow.study.plots.spec import LinePlot
 

@@ -15,12 +15,12 @@ from crossflow.cli.show import look_up
 from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation import placed
 from crossflow.evaluation.events import events
+from crossflow.explanation.sensitivity import explain
 from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_program, write_program
 from crossflow.program.file import document_of, program_of
 from crossflow.search.exhaustive import every
 from crossflow.search.problem import Objective, Problem
 from crossflow.search.space import Options, Space
-from crossflow.sensitivity import explain
 from crossflow.strategies import every_strategy
 
 MLP = {"tp": 2, "dp": 4}

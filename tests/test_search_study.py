@@ -16,8 +16,8 @@ import yaml
 
 import crossflow
 from crossflow.errors import CrossflowError
+from crossflow.explanation.uncertainty import importance
 from crossflow.study import records, run_study, sweeps
-from crossflow.uncertainty import importance
 
 SCENARIO = {
     "system": {"template": "pathfinder", "devices": 8},

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from crossflow import files
 from crossflow.architecture import Architecture, architecture, resolve
+from crossflow.architecture.software import load_stack
 from crossflow.cli import device, page
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document
 from crossflow.paths import quantity_at
 from crossflow.program import is_program, read_program
 from crossflow.scenario import presets
-from crossflow.software import load_stack
 from crossflow.technology import load_library
 from crossflow.technology.library import library_document
 from crossflow.units import parse

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
 from crossflow.cost.network import SWITCHED, route_time
@@ -19,7 +20,6 @@ from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping import pair_route, place, wired
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout, Pair
-from crossflow.software import SoftwareStack
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.job import Job
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
@@ -16,7 +17,6 @@ from crossflow.formats import kept_bytes
 from crossflow.mapping import Placement
 from crossflow.program import Attention, Kernel, Pass, Product, Program
 from crossflow.program.kernels import attention_sizes
-from crossflow.software import SoftwareStack
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture.run_cost import normalised, reference_peak
 from crossflow.arrays import Array, Index, Mask, divide, wide
-from crossflow.operating import normalised, reference_peak
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, OVERFULL_HOST, Score
 from crossflow.step.outcome import Outcome

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture.run_cost import operation_of, product, reference_peak, run_cost
 from crossflow.arrays import Array, wide
 from crossflow.errors import with_article
-from crossflow.operating import operation_of, product, reference_peak, run_cost
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.workload.spec import TransformerSpec

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.architecture import Architecture, Host, NetworkSpec
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Mask
 from crossflow.cost.parts import Wires
 from crossflow.cost.profile import Profile
-from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.parts import message_bytes
 from crossflow.parallel.blocks import block_kernels, ends_of, units
 from crossflow.parallel.kernels import PHASES, Kernels
 from crossflow.parallel.layout import Group, Layout
-from crossflow.software import SoftwareStack
 from crossflow.step.outcome import Job
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of

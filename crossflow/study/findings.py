@@ -9,14 +9,14 @@ import numpy as np
 
 from crossflow import files
 from crossflow.arrays import plain
+from crossflow.drawing.words import label
+from crossflow.explanation.uncertainty import importance, interval, probability_better
 from crossflow.points import varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.problem import ILLEGAL
 from crossflow.study import records, searches
 from crossflow.study.plots import Convergence, Drawn, View
-from crossflow.study.plots.words import label
 from crossflow.study.reading import Study
-from crossflow.uncertainty import importance, interval, probability_better
 from crossflow.units import show
 
 Rows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, and rows

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossflow import files
+from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.files import Document
 from crossflow.points import split, variant
@@ -16,7 +17,6 @@ from crossflow.scenario import Scenario, check_strategy, from_document, spelled_
 from crossflow.strategies import ANY, read_strategy
 from crossflow.study import searches, sweeps
 from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
-from crossflow.study.plots.words import label
 from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns, plot_columns
 from crossflow.study.spec import StudyFile, grid, sweep_values
 

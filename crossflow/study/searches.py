@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 
 from crossflow import files
+from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.points import variant, varied
@@ -20,7 +21,6 @@ from crossflow.search.driver import check
 from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import Found, Task, solve
 from crossflow.study import records
-from crossflow.study.plots.words import label
 from crossflow.study.spaces import read_problem, read_space
 from crossflow.study.spec import StudyFile
 from crossflow.study.workers import Workers, in_order

@@ -11,10 +11,10 @@ from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from crossflow import files
 from crossflow.errors import SpecError
+from crossflow.explanation.uncertainty import Distribution
 from crossflow.files import Document, FileModel
 from crossflow.search.settings import SearchSettings
 from crossflow.study.plots.spec import Plot
-from crossflow.uncertainty import Distribution
 from crossflow.units import parse
 
 

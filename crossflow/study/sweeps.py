@@ -11,7 +11,8 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
-from crossflow.parameters import Parameter
+from crossflow.explanation.parameters import Parameter
+from crossflow.explanation.uncertainty import draws, uncertain
 from crossflow.points import split
 from crossflow.scenario import Scenario
 from crossflow.score import absent
@@ -19,7 +20,6 @@ from crossflow.study import records
 from crossflow.study.spaces import recorded
 from crossflow.study.spec import StudyFile, Uncertainty
 from crossflow.study.workers import Workers
-from crossflow.uncertainty import draws, uncertain
 
 # Points a task: boundaries depend neither on the workers nor on resuming, so that the same study gives the same bytes.
 # Small studies show progress often; in large ones a task is long enough to pay for its way to another process.

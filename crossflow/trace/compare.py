@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.study.plots.axes import prefixed, quantity
-from crossflow.study.plots.canvas import GREY, new_figure, tidy
-from crossflow.study.plots.words import number
+from crossflow.drawing.canvas import GREY, new_figure, tidy
+from crossflow.drawing.words import number, prefixed, quantity
 from crossflow.timeline.record import ACTIVITIES, Timeline
 from crossflow.trace.gantt import WIDTH, draw_rows, gantt_of, legend, mean, rows_height, save_as, time_axis
 from crossflow.units import show

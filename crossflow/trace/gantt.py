@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.drawing.canvas import GREY, PALE, new_figure, save, tidy
+from crossflow.drawing.words import number, prefixed, quantity, short
 from crossflow.step.task import COLLECTIVES
-from crossflow.study.plots.axes import prefixed, quantity
-from crossflow.study.plots.canvas import GREY, PALE, new_figure, save, tidy
-from crossflow.study.plots.words import number, short
 from crossflow.timeline.record import COMPUTE, HOST, WAIT, WORK, Pass, Timeline
 from crossflow.units import show
 

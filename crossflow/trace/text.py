@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.study.plots.axes import quantity
-from crossflow.study.plots.words import short
+from crossflow.drawing.words import quantity, short
 from crossflow.timeline.record import ACTIVITIES, Timeline
 from crossflow.trace.compare import Comparison, Part, compare
 from crossflow.trace.gantt import COMPUTES, Pieces, families_of, mean, pieces_of, thinned

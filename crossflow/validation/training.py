@@ -17,13 +17,13 @@ import numpy as np
 
 from crossflow import files
 from crossflow.architecture import FabricKind, architecture, resolve
+from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.arrays import Array, Mask
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute
-from crossflow.software import SoftwareStack, load_stack
 from crossflow.step import Machine
 from crossflow.step.memory import memory
 from crossflow.step.transformer import transformer_step

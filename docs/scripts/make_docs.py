@@ -32,8 +32,8 @@ import yaml
 from pydantic import BaseModel
 
 import crossflow
-from crossflow import scenario, software
-from crossflow.architecture import execution, host, network, operation, template
+from crossflow import scenario
+from crossflow.architecture import execution, host, network, operation, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.timelines import simulate
 from crossflow.parallel import hierarchy, layer_types, plan, schedules

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from crossflow.explanation.uncertainty import Interval
 from crossflow.study.plots import Convergence, Drawn, Plot, View, draw
-from crossflow.uncertainty import Interval
 
 LOGIC = "system.technology.logic"
 KINDS = {

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crossflow.study.plots.axes import Scale, quantity, scale, unit_of
-from crossflow.study.plots.canvas import colour_of, nothing, number_axis, panels, tidy
+from crossflow.drawing.canvas import Scale, colour_of, nothing, number_axis, panels, tidy
+from crossflow.drawing.words import quantity, short
+from crossflow.study.plots.axes import scale, unit_of
 from crossflow.study.plots.spec import ConvergencePlot
 from crossflow.study.plots.view import Convergence, View
-from crossflow.study.plots.words import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from crossflow.study.plots.axes import Groups, Scale, Ticks, groups, scale
-from crossflow.study.plots.canvas import COLOURS, legend_below, new_figure, nothing, number_axis, tick_axis
+from crossflow.drawing.canvas import COLOURS, Scale, Ticks, legend_below, new_figure, nothing, number_axis, tick_axis
+from crossflow.drawing.words import number
+from crossflow.study.plots.axes import Groups, groups, scale
 from crossflow.study.plots.columns import flags, floats, maximised, rows_with
 from crossflow.study.plots.spec import HeatmapPlot
 from crossflow.study.plots.view import View
-from crossflow.study.plots.words import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crossflow.explanation import Explanation, Swing
+from crossflow.drawing.canvas import save
+from crossflow.explanation.answers import Explanation, Swing
+from crossflow.explanation.sensitivity import NOTHING
 from crossflow.score import unit_of, words
-from crossflow.sensitivity import NOTHING
-from crossflow.study.plots.canvas import save
 from crossflow.units import show
 
 LOW, HIGH = "#0072B2", "#D55E00"  # colour-blind safe (Okabe and Ito)

@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
-from crossflow.parameters import Parameter, parameters
+from crossflow.explanation.parameters import Parameter, parameters
 from crossflow.scenario import Scenario
 
 Distribution = Literal["triangular", "uniform"]
