@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from crossflow.architecture import SystemSpec
+from crossflow.architecture.template import SystemSpec
 from crossflow.errors import StrategyError, did_you_mean
 from crossflow.parallel import Plan, Strategy, legal_plans, legal_strategies, mesh_of, parse_plan, parse_strategy, plan_problem
 from crossflow.parallel.hierarchy import (

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.cost import collectives
 from crossflow.cost.network import message_costs
-from crossflow.mapping import Network, Topology, place
+from crossflow.mapping.placement import place
+from crossflow.mapping.topology import Network, Topology
 from crossflow.program import Message
 from crossflow.program.collectives import COLLECTIVES, ring_volume
 

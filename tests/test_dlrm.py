@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from crossflow import files
-from crossflow.architecture import architecture, resolve
 from crossflow.architecture.software import load_stack
+from crossflow.architecture.system import architecture, resolve
 from crossflow.cost.lookups import Shard, Widths, lookup_costs, row_bytes
 from crossflow.cost.parts import sent_bytes
 from crossflow.engine import longest_path

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import message_costs
-from crossflow.mapping import place
+from crossflow.mapping.placement import place
 from crossflow.parallel import transform
 from crossflow.program import Message
 from crossflow.program.collectives import COLLECTIVES, ring_volume

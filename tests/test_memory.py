@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow.architecture import architecture, resolve
 from crossflow.architecture.software import load_stack
+from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow.architecture import resolve
 from crossflow.architecture.operation import Operation
 from crossflow.architecture.run_cost import HOUR, facility_power, operation_of, reference_peak, run_cost
+from crossflow.architecture.system import resolve
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.scenario import from_dict

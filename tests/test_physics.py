@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.cost import price
 from crossflow.engine import schedule
 from crossflow.evaluation import INCONSISTENT, evaluate, placed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from products import gemm_costs, stream_costs
 
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.cost.roofline import resources
 from crossflow.evaluation import evaluate
 from crossflow.workload import Gemm, Stream

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.cost import price
 from crossflow.engine import longest_path, run_tasks, schedule, stream_edges
 from crossflow.evaluation import placed

@@ -12,7 +12,7 @@ from crossflow.parallel import legal_strategies, parse_strategy, transform
 from crossflow.prediction import predict
 from crossflow.scenario import check_strategy, divides, from_dict
 from crossflow.strategies import ANY, every_strategy
-from crossflow.study import run_study
+from crossflow.study.run import run_study
 
 
 def brute(graph, devices):

@@ -9,8 +9,8 @@ from hypothesis import given
 
 import crossflow
 from crossflow import files
-from crossflow.architecture import architecture, resolve
 from crossflow.architecture.software import load_stack
+from crossflow.architecture.system import architecture, resolve
 from crossflow.engine import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture import Architecture, NetworkSpec, Port
+from crossflow.architecture.model import Architecture, Port
+from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import direct_time, fabric_time
-from crossflow.mapping import AxisRoute, Network, Placement, level_bandwidths
+from crossflow.mapping.placement import AxisRoute, Placement, level_bandwidths
+from crossflow.mapping.topology import Network
 from crossflow.program import Message
 from crossflow.program.collectives import ring_volume
 

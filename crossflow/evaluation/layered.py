@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, Index
 from crossflow.errors import StrategyError, with_article
 from crossflow.evaluation.common import score_of

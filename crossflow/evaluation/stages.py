@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from crossflow.architecture import Architecture
+from crossflow.architecture.model import Architecture
 from crossflow.evaluation.layered import machine
 from crossflow.parallel import Layout, Plan, Strategy
 from crossflow.scenario import Scenario

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture import architecture, resolve
+from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
 from crossflow.files import Document
 from crossflow.step import Machine

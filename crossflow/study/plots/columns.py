@@ -12,8 +12,7 @@ import numpy as np
 from crossflow.arrays import Array, Mask
 from crossflow.drawing.words import label
 from crossflow.errors import StrategyError
-from crossflow.parallel import parse_strategy
-from crossflow.parallel.strategy import Role
+from crossflow.parallel.strategy import Role, parse_strategy
 from crossflow.study.plots.view import View
 
 Columns = Mapping[str, Any]
