@@ -22,7 +22,8 @@ from crossflow.points import variant
 from crossflow.prediction import predict
 from crossflow.scenario import Scenario, from_dict
 from crossflow.search.driver import search
-from crossflow.search.problem import Objective, Problem
+from crossflow.search.goals import Objective
+from crossflow.search.problem import Problem
 from crossflow.search.settings import GradientSettings
 from crossflow.strategies import every_strategy
 from crossflow.study.reading import read_study

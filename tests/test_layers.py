@@ -1,6 +1,7 @@
 """The architecture of the code: who may import whom, and what no library module does."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,9 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Heavy, and needed by few commands: imported inside the functions that use them.
 HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch"}
 EDGE = ("__main__", "cli")
+LONGEST_FUNCTION = 60  # lines, docstring included
+LONGER = ("run_tasks", "score_of", "_pipeline")
+LONGEST_CHAIN = 29
 
 
 def name_of(path):
@@ -87,6 +91,36 @@ def test_packages_import_only_what_is_below_them(path):
 
 def test_every_package_has_a_layer():
     assert {name_of(path) for path in MODULES} - {"__init__"} <= set(LEVEL)
+
+
+def dotted(path):
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def floors():
+    """The longest chain of imports below each module, itself included; ends of a circle would recurse without end."""
+    names = {dotted(path): path for path in MODULES}
+
+    @functools.cache
+    def below(module):
+        found = {name for node in module_level(tree_of(names[module])) for name in imported(node)}
+        needed = {name if name in names else name.rpartition(".")[0] for name in found} & set(names) - {module}
+        return 1 + max(map(below, needed), default=0)
+
+    return {name: below(name) for name in names}
+
+
+def test_the_longest_chain_of_imports_is_short():
+    highest = max(floors().items(), key=lambda pair: pair[1])
+    assert highest[1] <= LONGEST_CHAIN, highest
+
+
+@each(MODULES)
+def test_functions_are_short(path):
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef) and node.name not in LONGER:
+            length = node.end_lineno - node.lineno + 1
+            assert length <= LONGEST_FUNCTION, f"{path.name}:{node.lineno}: {node.name} has {length} lines"
 
 
 @each(MODULES)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from crossflow.architecture.operation import Operation
-from crossflow.architecture.run_cost import HOUR, facility_power, operation_of, reference_peak, run_cost
-from crossflow.architecture.system import resolve
+from crossflow.architecture.run_cost import HOUR, facility_power, operation_of, run_cost
+from crossflow.architecture.system import reference_peak, resolve
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.scenario import from_dict

@@ -19,7 +19,8 @@ from crossflow.explanation.sensitivity import explain
 from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_program, write_program
 from crossflow.program.file import document_of, program_of
 from crossflow.search.exhaustive import every
-from crossflow.search.problem import Objective, Problem
+from crossflow.search.goals import Objective
+from crossflow.search.problem import Problem
 from crossflow.search.space import Options, Space
 from crossflow.strategies import every_strategy
 

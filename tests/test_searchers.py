@@ -11,8 +11,9 @@ import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.search import gradient
 from crossflow.search.driver import search
+from crossflow.search.goals import Constraint, Objective
 from crossflow.search.pareto import non_dominated
-from crossflow.search.problem import Constraint, Objective, Problem
+from crossflow.search.problem import Problem
 from crossflow.search.settings import ExhaustiveSettings, GradientSettings, OptunaSettings, RandomSettings, ScipySettings
 from crossflow.search.space import Designs, Options, Range, Shares, Space
 

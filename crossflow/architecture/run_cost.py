@@ -9,20 +9,16 @@ References
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from crossflow.architecture.operation import Operation
-from crossflow.architecture.system import resolve
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, count, divide, points
-from crossflow.files import Document
 
 HOUR, DAY, KILOWATT_HOUR = 3600.0, 86400.0, 3.6e6
-REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
 UNKNOWN = points(np.nan)
 
 
@@ -108,10 +104,6 @@ def run_cost(
     step_energy : energy of a step, all devices, shape (n,). [J]
     peak, reference : peak rate of a device and of the reference in the data type of the run, shape (n,) or one number. [flop/s]
 
-    Returns
-    -------
-    RunCost
-
     Raises
     ------
     ValueError
@@ -130,13 +122,10 @@ def run_cost(
     >>> print(f"{run.days[0]:.2f} days, {run.device_hours[0]:.0f} GPU-hours")
     19.21 days, 944309 GPU-hours
     """
-    work, step, taken, used = _array(amount), _array(per_step), _array(step_time), _array(devices)
-    if not (work > 0).all():
-        raise ValueError(f"amount = {work.min():g}, but a run processes a positive number of samples or tokens")
-    steps = divide(work, step)
-    time = product(steps, taken)
-    device_time = time * used
-    operation = Operation() if operation is None else operation
+    work, operation = _positive(amount), operation or Operation()
+    steps = divide(work, _array(per_step))
+    time = product(steps, _array(step_time))
+    device_time = time * _array(devices)
     return _as_points(
         amount=work,
         steps=steps,
@@ -187,12 +176,12 @@ def operation_of(system: SystemSpec) -> Operation:
     return given.model_copy(update={"device_power": device, "host_power": host})
 
 
-@functools.cache
-def reference_peak(dtype: str) -> Array:
-    """Peak rate of the A100 in a data type: of its matrix units, else of its vector units; NaN where it has none. [flop/s]"""
-    system, _ = resolve(Document(file=REFERENCE, data={"template": REFERENCE}))
-    assert isinstance(system, DatasheetSystem)  # it ships with the package
-    return system.product_rates.get(dtype, UNKNOWN)
+def _positive(amount: ArrayLike) -> Array:
+    """An amount of work."""
+    work = _array(amount)
+    if not (work > 0).all():
+        raise ValueError(f"amount = {work.min():g}, but a run processes a positive number of samples or tokens")
+    return work
 
 
 def _array(value: ArrayLike) -> Array:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from crossflow.architecture.model import Architecture
-from crossflow.architecture.run_cost import normalised, reference_peak
+from crossflow.architecture.run_cost import normalised
+from crossflow.architecture.system import reference_peak
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, Mask, divide, wide
 from crossflow.scenario import Scenario

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from crossflow.architecture.datasheet import REFERENCE_UNIT, sizing_types
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.errors import CrossflowError
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
 from crossflow.technology.library import TechLibrary, library_document
@@ -181,3 +182,26 @@ def _parameter(root: str, path: tuple[str, ...], quantity: Quantity, value: Any,
         low=low,
         high=high,
     )
+
+
+def uncertain(
+    scenario: Scenario, choices: Mapping[str, Sequence[str]] | None = None, wanted: Sequence[str] | None = None
+) -> tuple[Parameter, ...]:
+    """Numbers behind a scenario that carry low and high; those at or below the `wanted` paths alone, where given.
+
+    Raises
+    ------
+    CrossflowError
+        When a wanted path names no uncertain number, or there are none at all.
+    """
+    found = tuple(p for p in parameters(scenario, choices) if p.low is not None and p.high is not None and p.low < p.high)
+    for path in wanted or ():
+        if not any(_within(p.path, path) for p in found):
+            raise CrossflowError(f"{path}: no number with low and high stands there")
+    if not found:
+        raise CrossflowError("no number of this scenario carries low and high")
+    return tuple(p for p in found if wanted is None or any(_within(p.path, path) for path in wanted))
+
+
+def _within(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above}.")

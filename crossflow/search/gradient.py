@@ -29,7 +29,7 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import GradientSettings
-from crossflow.search.space import Designs, Space
+from crossflow.search.space import Space
 
 WIDTHS, RATES = (0.405, 0.02), (3.0, 0.1)  # first and last: width of the differences (as a logarithm), rate eta
 PULL = 0.5  # weight of a start's best design in the average at the end
@@ -67,7 +67,7 @@ def search(oracle: Oracle, settings: GradientSettings, rng: np.random.Generator)
         slopes = probed(space, state.position, width, rng)
         mixed = recombined(space, state, width, rng) if part >= RECOMBINED_FROM and settings.starts > 2 else slopes[:, :0]
         probes = np.concatenate([slopes, mixed], axis=1)
-        outcome = oracle(as_designs(probes.reshape(len(position), -1), space))
+        outcome = oracle(space.designs(probes.reshape(len(position), -1)))
         merit = oracle.problem.merit(outcome, np.tile(weights, probes.shape[1])).reshape(probes.shape[1:])
         slope = gradient(space, slopes, merit[: slopes.shape[1]])
         state = _stepped(_noted(state, probes, merit), space, slope, rate, settings.averaging, part)
@@ -78,11 +78,6 @@ def planned(space: Space, settings: GradientSettings) -> int:
     mixed = 0 if settings.starts <= 2 else round(RECOMBINED * space.dimensions)
     late = sum(step / max(settings.steps - 1, 1) >= RECOMBINED_FROM for step in range(settings.steps))
     return settings.starts * (settings.steps * (1 + space.dimensions) + late * mixed)
-
-
-def as_designs(coordinates: Array, space: Space) -> Designs:
-    """Designs at coordinates of a space whose options are chosen."""
-    return Designs(continuous=coordinates, discrete=np.zeros((len(space.options), coordinates.shape[1]), dtype=np.intp))
 
 
 def probed(space: Space, position: Array, width: float, rng: np.random.Generator) -> Array:

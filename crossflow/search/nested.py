@@ -10,19 +10,20 @@ References
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.search import gradient, local
-from crossflow.search.oracle import BudgetSpent, Oracle
-from crossflow.search.problem import Problem
-from crossflow.search.settings import GradientSettings, Local, ScipySettings
+from crossflow.search.oracle import Oracle
+from crossflow.search.settings import Local
 from crossflow.search.space import Designs
+
+if TYPE_CHECKING:
+    from crossflow.search.problem import Problem
 
 WAVE = 16  # combinations between two looks at what can be left out, whatever the number of processes
 BRIEF_STARTS, BRIEF_STEPS = 2, 20
@@ -50,23 +51,6 @@ class Found:
 
 
 Solve = Callable[[Iterable[Task]], Iterator[Found]]
-
-
-def solve(task: Task) -> Found:
-    """Run one inner search."""
-    oracle = Oracle(problem=task.problem, evaluations=task.evaluations, deadline=task.deadline)
-    rng = np.random.default_rng(task.seed)
-    with contextlib.suppress(BudgetSpent):
-        descend(oracle, task.settings, rng)
-    return Found(coordinates=oracle.coordinates, evaluations=oracle.spent)
-
-
-def descend(oracle: Oracle, settings: Local, rng: np.random.Generator) -> None:
-    """Search a space of quantities alone."""
-    if isinstance(settings, GradientSettings):
-        gradient.search(oracle, settings, rng)
-    elif isinstance(settings, ScipySettings):
-        local.search(oracle, settings, rng)
 
 
 def search(oracle: Oracle, settings: Local, solved: Solve) -> None:

@@ -9,20 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossflow.arrays import Array, Mask, plain
 from crossflow.errors import CrossflowError
+from crossflow.search.goals import Outcome
 from crossflow.search.pareto import non_dominated
-from crossflow.search.problem import Outcome, Problem
 from crossflow.search.space import Designs
+
+if TYPE_CHECKING:
+    from crossflow.search.problem import Problem
 
 Row = Mapping[str, Any]
 Recorder = Callable[[int, Mapping[str, Any]], None]  # of the rows recorded before, and the columns of a batch
 # Evaluates batches of designs, perhaps in other processes, and gives the outcomes in order.
-Mapper = Callable[[Problem, Iterable[Designs]], Iterator[tuple[Designs, Outcome]]]
+Mapper = Callable[["Problem", Iterable[Designs]], Iterator[tuple[Designs, Outcome]]]
 
 
 class BudgetSpent(Exception):  # noqa: N818  (an end, not an error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from crossflow.evaluation import evaluate
 from crossflow.points import groups, variant
 from crossflow.scenario import Scenario, check_strategy, divides
 from crossflow.score import Score, absent
+from crossflow.search.goals import Constraint, Objective, Outcome
 from crossflow.search.space import Designs, Space, picked
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -24,52 +25,6 @@ ILLEGAL = 1e6  # violation of a design that makes no scenario
 UNBUILT = 1e3  # violation of one that cannot be built
 PENALTY = 10.0  # weight of the violation against the logarithm of an objective
 ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
-
-
-@dataclass(frozen=True, kw_only=True)
-class Objective:
-    """A column of a score to make small, or large."""
-
-    name: str
-    maximise: bool = False
-
-    @property
-    def sign(self) -> float:
-        """Factor that makes a smaller value the better one."""
-        return -1.0 if self.maximise else 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constraint:
-    """A column of a score that must not be above, or below, a bound."""
-
-    name: str
-    bound: float
-    at_most: bool = True
-
-    def violation(self, values: Array) -> Array:
-        """By how much of the bound it is missed, 0 where it is kept."""
-        excess = values - self.bound if self.at_most else self.bound - values
-        return np.asarray(np.maximum(np.nan_to_num(excess, nan=np.inf, posinf=np.inf) / max(abs(self.bound), 1e-300), 0.0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of some designs.
-
-    Attributes
-    ----------
-    objectives : shape (objectives, n), natural values.
-    violation : shape (n,), 0 where all constraints hold; grows with the logarithm of what is missed. [1]
-    rows : columns to record, by name.
-    """
-
-    objectives: Array
-    violation: Array
-    rows: Mapping[str, Sequence[Any]]
-
-    def __len__(self) -> int:
-        return int(self.violation.size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow import files, provenance
 from crossflow.study import findings, records, searches, sweeps
+from crossflow.study.planning import Run
 from crossflow.study.plots import draw
 from crossflow.study.plots.view import View
 from crossflow.study.reading import Study, read_study
@@ -133,7 +134,7 @@ def _run_record(study: Study) -> dict[str, Any]:
     }
 
 
-def _search_record(run: searches.Run) -> dict[str, Any]:
+def _search_record(run: Run) -> dict[str, Any]:
     import importlib.metadata
 
     settings = run.settings.model_dump(exclude_none=True)
@@ -192,7 +193,7 @@ class _Fastest:
 
 def _searched(study: Study, folder: Path, table: records.Table, hands: Workers, progress: Progress | None) -> Iterator[searches.Result]:
     """Run every search."""
-    budgets = [run.expected for run in study.runs]
+    budgets = [searches.expected(run) for run in study.runs]
     known = [budget for budget in budgets if budget is not None]
     total = sum(known) if len(known) == len(budgets) else None
     book = searches.Book(file=records.PointsFile(path=folder / records.POINTS), table=table, report=progress, total=total)

@@ -10,50 +10,23 @@ import numpy as np
 import yaml
 
 from crossflow import files
-from crossflow.drawing.words import label
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.files import Document
-from crossflow.points import variant, varied
+from crossflow.points import varied
 from crossflow.scenario import Scenario
 from crossflow.score import unit_of
-from crossflow.search.driver import check, search
+from crossflow.search.driver import search, solve
+from crossflow.search.goals import Outcome
 from crossflow.search.gradient import planned as planned_steps
-from crossflow.search.nested import Found, Task, solve
+from crossflow.search.nested import Found, Task
 from crossflow.search.oracle import Best
-from crossflow.search.problem import Outcome, Problem
-from crossflow.search.settings import GivenSettings, GradientSettings, SearchSettings
-from crossflow.search.space import Designs, Options, Space
+from crossflow.search.problem import Problem
+from crossflow.search.settings import GivenSettings, GradientSettings
+from crossflow.search.space import Designs
 from crossflow.study import records
-from crossflow.study.spaces import read_problem, read_space
-from crossflow.study.spec import StudyFile
+from crossflow.study.planning import Run
 from crossflow.study.workers import Workers, in_order
 from crossflow.units import show
 
 Report = Callable[[int, int | None, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One search to be run: its number, its name, the swept point, the problem."""
-
-    number: int
-    name: str
-    point: Mapping[str, Any]
-    settings: SearchSettings
-    problem: Problem
-
-    @property
-    def expected(self) -> int | None:
-        """Designs that it will evaluate, None where nobody can tell."""
-        if isinstance(self.settings, GradientSettings) and not self.problem.space.options:
-            whole = planned_steps(self.problem.space, self.settings)
-            return min(whole, self.settings.evaluations or whole)
-        return 1 if isinstance(self.settings, GivenSettings) else self.settings.evaluations
-
-    @property
-    def title(self) -> str:
-        """How the run is written in a line."""
-        return ", ".join([self.name, *(label(value) for value in self.point.values())])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,35 +57,15 @@ class Result:
         }
 
 
-def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[Run]:
-    """All searches of a study; SpecError for what cannot be searched."""
-    runs: list[Run] = []
-    for point in points:
-        here = variant(scenario, point)
-        space = read_space(spec.space, here, document)
-        for name, settings in spec.searches.items():
-            lost = [path for path in settings.over or () if not space.only((path,)).paths]
-            if lost:
-                message = f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}"
-                raise SpecError([document.problem(("searches", name, "over"), message)])
-            try:
-                own = _own_space(space, settings, here)
-                check(own, settings)
-            except CrossflowError as error:
-                raise SpecError([document.problem(("searches", name), str(error))]) from None
-            problem = read_problem(spec, here, own, document)
-            runs.append(Run(number=len(runs), name=name, point=point, settings=settings, problem=problem))
-    return runs
-
-
-def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Space:
-    """The part of the space that a search may change; the scenario's own strategy alone where nothing is searched."""
-    if isinstance(settings, GivenSettings):
-        return Space(options=(Options(path="strategy", values=(scenario.strategy_text,)),))
-    return space if settings.over is None else space.only(settings.over)
-
-
 # ------------------------------------------------------------------------------------------ running
+
+
+def expected(run: Run) -> int | None:
+    """Designs that a search will evaluate, None where nobody can tell."""
+    if isinstance(run.settings, GradientSettings) and not run.problem.space.options:
+        whole = planned_steps(run.problem.space, run.settings)
+        return min(whole, run.settings.evaluations or whole)
+    return 1 if isinstance(run.settings, GivenSettings) else run.settings.evaluations
 
 
 @dataclass(kw_only=True)
@@ -206,7 +159,7 @@ def run_all(runs: Sequence[Run], book: Book, workers: Workers, study: str) -> It
         rows = nothing if fresh else left[run.number]
         recorder = _Recorder(book=book, run=run, left=rows)
         title = "-".join([study, run.name, *(str(value) for value in run.point.values())])
-        best = search(run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, solve=solved)
+        best = search(run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, solved=solved)
         recorder.begin(best.rows)
         fresh |= recorder.fresh
         yield Result(run=run, best=best)

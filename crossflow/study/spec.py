@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -130,3 +130,19 @@ def spaced(described: Range, document: Document, place: tuple[str, str]) -> list
 def grid(values: Mapping[str, list[Any]]) -> list[tuple[Any, ...]]:
     """Every combination of the values, the last path changing fastest."""
     return list(itertools.product(*values.values()))
+
+
+def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:
+    """Columns of a score that the rows of searches and samples hold beside objectives and constraints."""
+    if spec.record == "all":
+        return tuple(known)
+    asked = [*(spec.record or ()), *spec.columns, *(name for plot in spec.plots for name in plot_columns(plot, known))]
+    return tuple(dict.fromkeys(name for name in asked if name in known))
+
+
+def plot_columns(plot: Any, known: Sequence[str]) -> list[str]:
+    """Columns that a plot shows, groups written out."""
+    names = [value for field in ("x", "y", "value", "colour") if isinstance(value := getattr(plot, field, None), str)]
+    names += getattr(plot, "axes", ())
+    group = getattr(plot, "group", None)
+    return names + [name for name in known if group is not None and name.startswith(f"{group}.")]

@@ -11,14 +11,13 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
-from crossflow.explanation.parameters import Parameter
-from crossflow.explanation.uncertainty import draws, uncertain
+from crossflow.explanation.parameters import Parameter, uncertain
+from crossflow.explanation.uncertainty import draws
 from crossflow.points import split
 from crossflow.scenario import Scenario
 from crossflow.score import absent
 from crossflow.study import records
-from crossflow.study.spaces import recorded
-from crossflow.study.spec import StudyFile, Uncertainty
+from crossflow.study.spec import StudyFile, Uncertainty, recorded
 from crossflow.study.workers import Workers
 
 # Points a task: boundaries depend neither on the workers nor on resuming, so that the same study gives the same bytes.
