@@ -23,7 +23,7 @@ from crossflow.prediction import predict
 from crossflow.scenario import Scenario, from_dict
 from crossflow.search.driver import search
 from crossflow.search.goals import Objective
-from crossflow.search.problem import Problem
+from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GradientSettings
 from crossflow.strategies import every_strategy
 from crossflow.study.reading import read_study
@@ -160,14 +160,14 @@ def _scale() -> float:
     return _cpu(lambda: predict(large), repeats=9) / _cpu(lambda: predict(small), repeats=9)
 
 
-def _shares() -> Problem:
+def _shares() -> SearchProblem:
     """Division of the budgets of the case study on its best memory and network: 14 shares."""
     technology = {"memory": "HBM4", "inter_link": "GDR-x8"}
     system = {"template": "pathfinder", "devices": 512, "technology": technology}
     scenario = from_dict({"system": system, "workload": "lstm-16k", "strategy": "d512"})
     entries = dict.fromkeys(SHARES, "shares")
     space = read_space(entries, scenario, Document(file="bench", data={"space": entries}))
-    return Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
+    return SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
 
 
 def _gradient_search() -> object:

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ EDGE = ("__main__", "cli")
 LONGEST_FUNCTION = 60  # lines, docstring included
 LONGER = ("run_tasks", "score_of", "_pipeline")
 LONGEST_CHAIN = 29
+TWO_MEANINGS = {
+    "Attention", "Block", "Event", "Found", "Layer", "Level", "Message", "Pass", "Phase", "Place", "Product", "Role", "Sends", "Slots",
+    "Task", "_Builder",
+}  # fmt: skip
 
 
 def name_of(path):
@@ -121,6 +126,19 @@ def test_functions_are_short(path):
         if isinstance(node, ast.FunctionDef) and node.name not in LONGER:
             length = node.end_lineno - node.lineno + 1
             assert length <= LONGEST_FUNCTION, f"{path.name}:{node.lineno}: {node.name} has {length} lines"
+
+
+def types_of(tree):
+    """Names of classes, and of aliases of types, which begin with a capital as they do."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        yield from [node.name] if isinstance(node, ast.ClassDef) else [name for name in names if name[0].isupper() and not name.isupper()]
+
+
+def test_no_type_has_a_name_with_two_meanings():
+    found = Counter(name for path in MODULES for name in types_of(tree_of(path)))
+    assert {name for name, count in found.items() if count > 1} <= TWO_MEANINGS
 
 
 @each(MODULES)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow.architecture.operation import Operation
+from crossflow.architecture.operation import OperationSpec
 from crossflow.architecture.run_cost import HOUR, facility_power, operation_of, run_cost
 from crossflow.architecture.system import reference_peak, resolve
 from crossflow.evaluation import evaluate
@@ -27,7 +27,7 @@ def system(name, **changes):
 
 
 def operation(**fields):
-    return Operation(**{name: np.atleast_1d(np.asarray(value, dtype=float)) for name, value in fields.items()})
+    return OperationSpec(**{name: np.atleast_1d(np.asarray(value, dtype=float)) for name, value in fields.items()})
 
 
 def run(**changes):

@@ -20,7 +20,7 @@ from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_pro
 from crossflow.program.file import document_of, program_of
 from crossflow.search.exhaustive import every
 from crossflow.search.goals import Objective
-from crossflow.search.problem import Problem
+from crossflow.search.problem import SearchProblem
 from crossflow.search.space import Options, Space
 from crossflow.strategies import every_strategy
 
@@ -390,6 +390,6 @@ def test_searches_prune_no_program_whose_kernels_share_a_device(tmp_path):
     assert (one.shares_devices, several.shares_devices) == (False, True)
     for scenario in (one, several):
         space = Space(options=(Options(path="system.clock", values=("1.2 GHz", "1.8 GHz")),))
-        problem = Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
+        problem = SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
         bounds = problem.bound(every(space))
         assert (bounds is None) == scenario.shares_devices

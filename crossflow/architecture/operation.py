@@ -8,7 +8,7 @@ from crossflow.files import FileModel
 from crossflow.units import CarbonIntensity, Overhead, Power, Rent
 
 
-class Operation(FileModel):
+class OperationSpec(FileModel):
     """Operation of a system; what is absent is not known. `crossflow.architecture.run_cost` turns it into the cost of a run."""
 
     price: Rent | None = Field(default=None, description="rent of one device, its share of the node included")

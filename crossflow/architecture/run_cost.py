@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossflow.architecture.operation import Operation
+from crossflow.architecture.operation import OperationSpec
 from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, count, divide, points
 
@@ -83,7 +83,7 @@ def run_cost(
     per_step: ArrayLike,
     step_time: ArrayLike,
     devices: ArrayLike,
-    operation: Operation | None = None,
+    operation: OperationSpec | None = None,
     devices_per_node: int = 1,
     step_energy: ArrayLike | None = None,
     peak: ArrayLike | None = None,
@@ -122,7 +122,7 @@ def run_cost(
     >>> print(f"{run.days[0]:.2f} days, {run.device_hours[0]:.0f} GPU-hours")
     19.21 days, 944309 GPU-hours
     """
-    work, operation = _positive(amount), operation or Operation()
+    work, operation = _positive(amount), operation or OperationSpec()
     steps = divide(work, _array(per_step))
     time = product(steps, _array(step_time))
     device_time = time * _array(devices)
@@ -152,7 +152,7 @@ def normalised(device_time: Array, peak: Array, reference: Array) -> Array:
     return np.asarray(device_time * peak / reference)
 
 
-def facility_power(operation: Operation, devices_per_node: int) -> Array:
+def facility_power(operation: OperationSpec, devices_per_node: int) -> Array:
     """Power that one device takes from the grid: its own, its share of the host, and the data centre's overhead. [W]
 
     A host of unknown power counts nothing, an unknown PUE is 1; without the power of the device there is no answer (NaN).
@@ -162,13 +162,13 @@ def facility_power(operation: Operation, devices_per_node: int) -> Array:
     return np.asarray((_known(operation.device_power) + host / devices_per_node) * overhead)
 
 
-def operation_of(system: SystemSpec) -> Operation:
+def operation_of(system: SystemSpec) -> OperationSpec:
     """Operation of a system with what its file leaves open taken from elsewhere in the file.
 
     The power of a device is its TDP, or the power budget of a generated one; that of a host what `node_power` leaves beside
     the devices.
     """
-    given = Operation() if system.operation is None else system.operation
+    given = OperationSpec() if system.operation is None else system.operation
     rated = system.power.tdp if isinstance(system, DatasheetSystem) else system.budgets.power
     device, host = rated if given.device_power is None else given.device_power, given.host_power
     if host is None and system.node_power is not None:

@@ -17,7 +17,7 @@ _ERRORS = {"median_abs_error": "median", "mean_abs_error": "mean", "p90_abs_erro
 _SHARES = {"memory_median_abs_error": "memory median", "oom_accuracy": "fits told right"}
 _REASONS = 5  # reasons told on a page
 
-Row = tuple[str, Mapping[str, Any]]
+PageRow = tuple[str, Mapping[str, Any]]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -46,7 +46,7 @@ def table(name: str, entry: Mapping[str, Any]) -> Group:
     return Group(title, page.indented(Group(shown, *remarks)))
 
 
-def rows(entry: Mapping[str, Any]) -> Iterator[Row]:
+def rows(entry: Mapping[str, Any]) -> Iterator[PageRow]:
     """Every set of statistics of a table with its name: all rows, then the groups of each way of grouping."""
     yield "all", entry
     for way, groups in entry.get("by", {}).items():

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Link: TypeAlias = tuple[int, int]
+NodePair: TypeAlias = tuple[int, int]
 Ints: TypeAlias = NDArray[np.int64]
 
 # Number of sizes in the shape of each kind; also the list of the kinds there are.
@@ -143,7 +143,7 @@ class Topology:
         return self.nodes - 1 if self.kind == "fully-connected" else _DEGREES[self.kind]
 
     @property
-    def links(self) -> dict[Link, int]:
+    def links(self) -> dict[NodePair, int]:
         """Directed physical links (from, to) and how many run in parallel; `switch_node` is the end of a switch port.
 
         A wrapped row of two nodes has two parallel links, the direct one and the one round the back.
@@ -159,7 +159,7 @@ class Topology:
         """Position (x, y, z) of a node; node = x + X (y + Y z)."""
         return tuple(int(c) for c in _coordinate_table(self)[:, node])
 
-    def route(self, source: int, target: int) -> tuple[Link, ...]:
+    def route(self, source: int, target: int) -> tuple[NodePair, ...]:
         """Directed physical links from one node to another.
 
         Dimension-ordered (X-Y) on grids [1]_, the shorter way round where rows wrap (both equally long: upwards);
@@ -210,7 +210,7 @@ class Network:
 # --- one edge at a time: the definition ------------------------------------------------------------------------------
 
 
-def _grid_route(topology: Topology, source: int, target: int) -> tuple[Link, ...]:
+def _grid_route(topology: Topology, source: int, target: int) -> tuple[NodePair, ...]:
     position, goal = list(topology.coordinates(source)), topology.coordinates(target)
     path = [source]
     for dimension, size in enumerate(topology.shape):
@@ -237,7 +237,7 @@ def _node(shape: tuple[int, ...], position: list[int]) -> int:
 
 
 @lru_cache(maxsize=256)
-def _cube_mesh_route(nodes: int, source: int, target: int) -> tuple[Link, ...]:
+def _cube_mesh_route(nodes: int, source: int, target: int) -> tuple[NodePair, ...]:
     if _CUBE_MESH[source][target]:
         return ((source, target),)
 
@@ -248,7 +248,7 @@ def _cube_mesh_route(nodes: int, source: int, target: int) -> tuple[Link, ...]:
     return ((source, middle), (middle, target))
 
 
-def _links(topology: Topology) -> Iterator[tuple[Link, int]]:
+def _links(topology: Topology) -> Iterator[tuple[NodePair, int]]:
     if topology.is_grid:
         yield from _grid_links(topology)
     elif topology.kind == "switch":
@@ -262,7 +262,7 @@ def _links(topology: Topology) -> Iterator[tuple[Link, int]]:
                 yield pair, width
 
 
-def _grid_links(topology: Topology) -> Iterator[tuple[Link, int]]:
+def _grid_links(topology: Topology) -> Iterator[tuple[NodePair, int]]:
     for node in range(topology.nodes):
         position = topology.coordinates(node)
         for dimension, size in enumerate(topology.shape):

@@ -25,11 +25,11 @@ from crossflow.search.settings import (
 )
 
 if TYPE_CHECKING:
-    from crossflow.search.problem import Problem
+    from crossflow.search.problem import SearchProblem
 
 
 def search(
-    problem: Problem,
+    problem: SearchProblem,
     settings: SearchSettings,
     *,
     name: str = "crossflow",
@@ -61,13 +61,13 @@ def search(
     return oracle.best
 
 
-def solve(task: nested.Task) -> nested.Found:
+def solve(task: nested.InnerSearch) -> nested.InnerResult:
     """Run one inner search."""
     oracle = Oracle(problem=task.problem, evaluations=task.evaluations, deadline=task.deadline)
     rng = np.random.default_rng(task.seed)
     with contextlib.suppress(BudgetSpent):
         descend(oracle, task.settings, rng)
-    return nested.Found(coordinates=oracle.coordinates, evaluations=oracle.spent)
+    return nested.InnerResult(coordinates=oracle.coordinates, evaluations=oracle.spent)
 
 
 def descend(oracle: Oracle, settings: Local, rng: np.random.Generator) -> None:

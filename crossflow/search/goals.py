@@ -39,7 +39,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class DesignOutcome:
     """What became of some designs.
 
     Attributes

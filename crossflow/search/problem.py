@@ -17,7 +17,7 @@ from crossflow.evaluation import evaluate
 from crossflow.points import groups, variant
 from crossflow.scenario import Scenario, check_strategy, divides
 from crossflow.score import Score, absent
-from crossflow.search.goals import Constraint, Objective, Outcome
+from crossflow.search.goals import Constraint, DesignOutcome, Objective
 from crossflow.search.space import Designs, Space, picked
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -28,7 +28,7 @@ ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class SearchProblem:
     """A search problem.
 
     Attributes
@@ -57,7 +57,7 @@ class Problem:
         """Columns of each row, in order."""
         return (*self.figures, "feasible", "violation", "bound_by", "reason")
 
-    def evaluate(self, designs: Designs) -> Outcome:
+    def evaluate(self, designs: Designs) -> DesignOutcome:
         """Objectives, violation and rows of designs; one that makes no scenario is infeasible, not an exception."""
         n = len(designs)
         table: dict[str, Any] = {name: np.full(n, np.nan) for name in self.figures}
@@ -75,7 +75,7 @@ class Problem:
                 bound[index[members]], reasons[index[members]] = columns["bound_by"], self._reasons(columns)
         rows = {**table, "feasible": violation == 0.0, "violation": violation, "bound_by": bound, "reason": reasons}
         objectives = np.array([table[objective.name] for objective in self.objectives]).reshape(-1, n)
-        return Outcome(objectives=objectives, violation=violation, rows=rows)
+        return DesignOutcome(objectives=objectives, violation=violation, rows=rows)
 
     @property
     def _asked(self) -> tuple[str, ...]:
@@ -124,11 +124,11 @@ class Problem:
         """What makes smaller better, shape (objectives, 1)."""
         return np.array([[objective.sign] for objective in self.objectives])
 
-    def losses(self, outcome: Outcome) -> Array:
+    def losses(self, outcome: DesignOutcome) -> Array:
         """The objectives with the sign that makes smaller better, shape (objectives, n); what has no value is worst."""
         return np.asarray(np.nan_to_num(self._signs * outcome.objectives, nan=np.inf, posinf=np.inf))
 
-    def merit(self, outcome: Outcome, weights: Array | None = None) -> Array:
+    def merit(self, outcome: DesignOutcome, weights: Array | None = None) -> Array:
         """One number a design, for searchers that know no constraints: weighted logarithms of the objectives, and a penalty.
 
         weights : shape (objectives, n) or (objectives, 1); equal ones where absent.

@@ -15,7 +15,7 @@ from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.checks import check
 from crossflow.search.goals import Constraint, Objective
-from crossflow.search.problem import Problem
+from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GivenSettings, SearchSettings
 from crossflow.search.space import Options, Space
 from crossflow.study.spaces import Asked, column_problems, known_columns, read_space
@@ -26,14 +26,14 @@ _BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PlannedSearch:
     """One search to be run: its number, its name, the swept point, the problem."""
 
     number: int
     name: str
     point: Mapping[str, Any]
     settings: SearchSettings
-    problem: Problem
+    problem: SearchProblem
 
     @property
     def title(self) -> str:
@@ -41,9 +41,9 @@ class Run:
         return ", ".join([self.name, *(label(value) for value in self.point.values())])
 
 
-def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[Run]:
+def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[PlannedSearch]:
     """All searches of a study; SpecError for what cannot be searched."""
-    runs: list[Run] = []
+    runs: list[PlannedSearch] = []
     for point in points:
         here = variant(scenario, point)
         space = read_space(spec.space, here, document)
@@ -58,7 +58,7 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
             except CrossflowError as error:
                 raise SpecError([document.problem(("searches", name), str(error))]) from None
             problem = read_problem(spec, here, own, document)
-            runs.append(Run(number=len(runs), name=name, point=point, settings=settings, problem=problem))
+            runs.append(PlannedSearch(number=len(runs), name=name, point=point, settings=settings, problem=problem))
     return runs
 
 
@@ -69,7 +69,7 @@ def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Sp
     return space if settings.over is None else space.only(settings.over)
 
 
-def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> Problem:
+def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> SearchProblem:
     """Search problem of a study at one of its swept points."""
     bounds = [name for name in spec.constraints if name != "fits"]
     known = known_columns(scenario, _choices(space), (*spec.objectives, *bounds))
@@ -77,7 +77,7 @@ def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Do
     problems = column_problems([*asked, *((("constraints", name), name, known.figures) for name in bounds)], known, document)
     if problems:
         raise SpecError(problems)
-    return Problem(
+    return SearchProblem(
         scenario=scenario,
         space=space,
         objectives=tuple(_objectives(spec)),

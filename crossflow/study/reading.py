@@ -16,7 +16,7 @@ from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
 from crossflow.strategies import ANY, read_strategy
 from crossflow.study import sweeps
-from crossflow.study.planning import Run, planned
+from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
 from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
 from crossflow.study.spec import StudyFile, grid, plot_columns, sweep_values
@@ -32,7 +32,7 @@ class Study:
     scenario: Scenario
     values: Mapping[str, list[Any]]
     document: Document
-    runs: Sequence[Run]
+    runs: Sequence[PlannedSearch]
     sampling: sweeps.Sampling | None
 
     @property

@@ -323,7 +323,7 @@ class Rows(Sequence[dict[str, Any]]):
 
 
 @dataclass(kw_only=True)
-class Table:
+class PointsTable:
     """Columns of all rows that tables and plots need: `add` blocks in any order, then `columns` in the order of blocks."""
 
     names: tuple[str, ...]

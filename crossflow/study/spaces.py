@@ -22,8 +22,7 @@ from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import listed, no_column
 from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.strategies import ANY, every_strategy, read_strategy
-from crossflow.study.spec import Range as Spaced
-from crossflow.study.spec import spaced
+from crossflow.study.spec import SpacedRange, spaced
 from crossflow.units import parse
 
 SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
@@ -185,7 +184,7 @@ def _range(path: str, entry: RangeEntry, document: Document, scenario: Scenario)
     if quantity is None or quantity.whole:
         if entry.count is None:
             raise CrossflowError("a setting that is no quantity needs a count, or a list of values")
-        described = Spaced.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
+        described = SpacedRange.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
         numbers = [round(value) if isinstance(value, float) else value for value in spaced(described, document, ("space", path))]
         return _options(path, tuple(dict.fromkeys(numbers)), entry.when, scenario)
     low, high = (quantity.checked(parse(end, quantity.unit)) for end in (entry.start, entry.stop))

@@ -18,7 +18,7 @@ from crossflow.study.plots.spec import Plot
 from crossflow.units import parse
 
 
-class Range(FileModel):
+class SpacedRange(FileModel):
     """Evenly spaced values between two quantities, on a linear or a logarithmic scale."""
 
     start: str | float = Field(alias="from")
@@ -106,11 +106,11 @@ def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
     if not isinstance(values, Mapping):
         words = "; 'legal' belongs in the space of a search" if path == "strategy" and values == "legal" else ""
         raise SpecError([document.problem(place, f"expected a list of values, or {{from: ..., to: ..., count: ...}}{words}")])
-    described = files.validate_at(Range, document, *place)
+    described = files.validate_at(SpacedRange, document, *place)
     return spaced(described, document, place)
 
 
-def spaced(described: Range, document: Document, place: tuple[str, str]) -> list[Any]:
+def spaced(described: SpacedRange, document: Document, place: tuple[str, str]) -> list[Any]:
     """Numbers where both ends are numbers, quantities in the unit of the first end otherwise."""
     unit = str(described.start).lstrip("+-.0123456789eE_").strip() if isinstance(described.start, str) else ""
     plain = unit in ("", "%")

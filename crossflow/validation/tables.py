@@ -30,10 +30,10 @@ from crossflow.units import parse
 from crossflow.validation.report import Table, count_skipped
 from crossflow.workload.graph import Gemm
 
-Row = Mapping[str, str]
+TableRow = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
 FABRICS = get_args(FabricKind)
-Rows = Sequence[Row]
+TableRows = Sequence[TableRow]
 
 
 def shipped() -> Path:
@@ -41,7 +41,7 @@ def shipped() -> Path:
     return Path(files.__file__).parent / "data" / "validation"
 
 
-def read_rows(file: Path, columns: Sequence[str]) -> Rows:
+def read_rows(file: Path, columns: Sequence[str]) -> TableRows:
     """Rows of a CSV file with comment lines; SpecError when it cannot be read or a column is missing."""
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
@@ -56,7 +56,7 @@ def read_rows(file: Path, columns: Sequence[str]) -> Rows:
     return list(reader)
 
 
-def positive(file: Path, rows: Rows, column: str) -> Array:
+def positive(file: Path, rows: TableRows, column: str) -> Array:
     """One column of finite numbers above zero; SpecError with the first row that holds something else."""
     values = numbers(file, rows, column)
     wrong = ~(np.isfinite(values) & (values > 0))
@@ -69,7 +69,7 @@ def positive(file: Path, rows: Rows, column: str) -> Array:
     return values
 
 
-def numbers(file: Path, rows: Rows, column: str, missing: float | None = None) -> Array:
+def numbers(file: Path, rows: TableRows, column: str, missing: float | None = None) -> Array:
     """One column as floats, empty cells as `missing` where that is given; SpecError with the first row that holds something else."""
     try:
         return np.array([missing if missing is not None and not row[column] else float(row[column]) for row in rows], dtype=float)
@@ -157,7 +157,7 @@ def conditions(source: str) -> tuple[float, float]:
     return parse(given.get("host_time", "0 us"), "s"), float(given.get("operand_activity", 1))
 
 
-def _conditions_used(rows: Rows) -> dict[str, str]:
+def _conditions_used(rows: TableRows) -> dict[str, str]:
     used = {row["source"] for row in rows} & set(measurements())
     return {source: ", ".join(f"{key} {value}" for key, value in measurements()[source].items()) for source in sorted(used)}
 
@@ -253,7 +253,7 @@ def _collective_times(systems: Mapping[str, Fabric], system: str, collective: st
     return path_time(size, path(fabric, collective, ranks, per_node))[:, 0]
 
 
-def _regime(row: Row, fabric: Fabric) -> str:
+def _regime(row: TableRow, fabric: Fabric) -> str:
     """Where a collective runs: inside switched nodes, where the wiring matters, or across nodes."""
     if int(row["ranks_per_node"]) < int(row["ranks"]) and not (fabric.intra == "nvl72" and int(row["ranks"]) <= fabric.devices_per_node):
         return "across nodes"

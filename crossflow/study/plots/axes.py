@@ -35,7 +35,7 @@ GROUPS = {
 _QUANTITY = re.compile(r"^\s*[+-]?\d[\d_]*\.?\d*(?:[eE][+-]?\d+)?\s*([A-Za-z%µ]\S*)\s*$")
 
 
-class Groups(NamedTuple):
+class RowGroups(NamedTuple):
     """Rows by what they have of a column: the names of the groups in order, and the group of each row, -1 for none."""
 
     label: str
@@ -165,13 +165,13 @@ def panel_name(path: str | None, value: Any, labels: Mapping[str, str]) -> str:
     return f"{title_of(path)}: {text}" if path is not None and isinstance(value, int | float) else text
 
 
-def groups(view: View, columns: Columns, name: str, labels: Mapping[str, str], given: str = "") -> Groups:
+def groups(view: View, columns: Columns, name: str, labels: Mapping[str, str], given: str = "") -> RowGroups:
     """Rows by their value of a column or swept path: numbers by size, many of them in ranges; names in their order."""
     held = column(columns, name)
     values = values_of(view, name) or distinct(held)
     known = numbers(values)
     if known is None or not values:
-        return Groups(given or title_of(name), [written_as(value, labels) for value in values], places_of(columns, name, values))
+        return RowGroups(given or title_of(name), [written_as(value, labels) for value in values], places_of(columns, name, values))
     sizes, unit = known
     if len(values) > MOST_NUMBERS and held.dtype.kind == "f":
         return _ranges(view, name, held, given)
@@ -179,14 +179,14 @@ def groups(view: View, columns: Columns, name: str, labels: Mapping[str, str], g
     factor, si = prefixed(max(map(abs, sizes)), unit_of(name, view.units)) if not unit and not given else (1.0, unit)
     names = [labels.get(label(value), number(size / factor)) for value, size in zip(values, sorted(sizes), strict=True)]
     title = given or (f"{title_of(name)} [{si}]" if si else title_of(name))
-    return Groups(title, names, places_of(columns, name, values))
+    return RowGroups(title, names, places_of(columns, name, values))
 
 
-def _ranges(view: View, name: str, held: Array, given: str) -> Groups:
+def _ranges(view: View, name: str, held: Array, given: str) -> RowGroups:
     """Rows by ranges of equal width of a number, or of its logarithm where it spreads far."""
     axis = scale(view, name, held, given)
     finite = held[np.isfinite(held)]
     edges = (np.geomspace if axis.log else np.linspace)(finite.min(), finite.max(), BINS + 1)
     index = np.clip(np.searchsorted(edges, held, side="right") - 1, 0, BINS - 1)
     names = [f"{number(low / axis.factor, 3)}–{number(high / axis.factor, 3)}" for low, high in itertools.pairwise(edges)]
-    return Groups(axis.label, names, np.where(np.isfinite(held), index, -1))
+    return RowGroups(axis.label, names, np.where(np.isfinite(held), index, -1))

@@ -8,7 +8,7 @@ import numpy as np
 
 from crossflow.drawing.canvas import COLOURS, Scale, Ticks, legend_below, new_figure, nothing, number_axis, tick_axis
 from crossflow.drawing.words import number
-from crossflow.study.plots.axes import Groups, groups, scale
+from crossflow.study.plots.axes import RowGroups, groups, scale
 from crossflow.study.plots.columns import flags, floats, maximised, rows_with
 from crossflow.study.plots.spec import HeatmapPlot
 from crossflow.study.plots.view import View
@@ -63,7 +63,7 @@ def heatmap_data(view: View, plot: HeatmapPlot) -> HeatmapData:
     return HeatmapData(plot.title, _ticks(x), _ticks(y), value, cells.tolist(), infeasible.tolist(), best, falls)
 
 
-def _ticks(found: Groups) -> Ticks:
+def _ticks(found: RowGroups) -> Ticks:
     return Ticks(found.label, [float(i) for i in range(len(found.names))], found.names)
 
 
