@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from routing import devices, hops
 
 import crossflow
 from crossflow.architecture.system import resolve
@@ -9,7 +10,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.files import Document
-from crossflow.mapping.placement import devices, pair_route, place
+from crossflow.mapping.placement import pair_route, place
 from crossflow.mapping.topology import Network, Topology
 
 GPT = {
@@ -158,9 +159,9 @@ def test_hops_between_any_two_stages_are_those_of_the_longest_route(kind, shards
     where = devices(placed)
     ends = [(int(where[rank + 4 * shards[0]]) // 2, int(where[rank + 4 * shards[1]]) // 2) for rank in range(4)]
     found = pair_route(placed, "pp", shards, inside=False)
-    assert found.cluster_hops >= max(network.cluster.hops(*pair) for pair in ends)
+    assert found.cluster_hops >= max(hops(network.cluster, *pair) for pair in ends)
     if shards != (0, 1):
-        assert found.cluster_hops == max(network.cluster.hops(*pair) for pair in ends)
+        assert found.cluster_hops == max(hops(network.cluster, *pair) for pair in ends)
     assert (found.size, found.package_size, found.crosses, found.package_sharing) == (2, 1, True, 0.0)
 
 

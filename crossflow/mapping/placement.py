@@ -16,10 +16,10 @@ References
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike, NDArray
 from crossflow.mapping.topology import Edges, Ints, Network, Topology, count_edges, walk
 
 Axes: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
-SystemLink: TypeAlias = tuple[str, str]
 
 # Axes whose shards pass data on and never back to the first: a chain, not a ring.
 PIPELINE_AXES = frozenset({"lp", "pp"})
@@ -236,18 +235,6 @@ def level_bandwidths(
         _shared(package_bandwidth, route.package_degree, route.package_sharing),
         _shared(cluster_bandwidth, route.cluster_degree, route.cluster_sharing),
     )
-
-
-def effective_bandwidth(
-    route: AxisRoute,
-    package_bandwidth: ArrayLike,
-    cluster_bandwidth: ArrayLike,
-) -> NDArray[np.float64]:
-    """Bandwidth of the slowest edge of the axis, which sets the pace of its ring. [B/s]
-
-    Arguments as for `level_bandwidths`; inf for an axis of size 1, which has no edges.
-    """
-    return np.minimum(*level_bandwidths(route, package_bandwidth, cluster_bandwidth))
 
 
 def pair_route(placement: Placement, name: str, shards: tuple[int, int], *, inside: bool) -> AxisRoute:
@@ -521,73 +508,3 @@ def _cluster_spans(spans: tuple[_Span, ...], package: int) -> tuple[tuple[int, i
     """Stride and end, in packages, of the axes that go beyond one; those a border does not cut evenly are left out."""
     beyond = [(max(span.stride, package), span.end) for span in spans if span.end > package]
     return tuple((s // package, e // package) for s, e in beyond if s % package == 0 and e % package == 0)
-
-
-# --- the system graph, link by link ----------------------------------------------------------------------------------
-
-
-def devices(placement: Placement) -> Ints:
-    """Device of each logical rank, shape (devices,); device = local node + package nodes * package."""
-    spans = _spans(placement.axes, placement.order, placement.chains)
-    network, package = placement.network, placement.network.package.nodes
-    inside = walk(network.package, _package_spans(spans, package))
-    between = walk(network.cluster, _cluster_spans(spans, package))
-    return np.asarray((between[:, np.newaxis] * package + inside).ravel(), np.int64)
-
-
-def routed_edges(placement: Placement, name: str) -> Iterator[tuple[int, int, tuple[SystemLink, ...]]]:
-    """Every logical edge of an axis, one by one: its source and target device and the links on its path.
-
-    Links are named by their ends: "device 3", "switch of package 0", "package 2", "cluster switch". Meant for small
-    systems; it is the definition that the counts of `place` must agree with.
-    """
-    where = devices(placement)
-    for span in _spans(placement.axes, placement.order, placement.chains):
-        if span.name == name:
-            for source, target in zip(*_edges(span, where.size), strict=True):
-                ends = int(where[source]), int(where[target])
-                yield *ends, _system_route(placement.network, *ends)
-
-
-def to_networkx(placement: Placement) -> Any:
-    """The system graph as a networkx DiGraph; links have `level`, `width` (in parallel) and `load` (logical edges)."""
-    import networkx as nx
-
-    load = Counter(link for name in placement.order for _, _, links in routed_edges(placement, name) for link in links)
-    graph = nx.DiGraph()
-    for device in range(placement.network.devices):
-        graph.add_node(f"device {device}", package=device // placement.network.package.nodes)
-    for level, link, width in _system_links(placement.network):
-        graph.add_edge(*link, level=level, width=width, load=load[link])
-    return graph
-
-
-def _system_route(network: Network, source: int, target: int) -> tuple[SystemLink, ...]:
-    size = network.package.nodes
-    if source // size == target // size:
-        links = network.package.route(source % size, target % size)
-        return tuple(_package_link(network, source // size, link) for link in links)
-    if network.cluster.kind == "switch":
-        return ((f"device {source}", "cluster switch"), ("cluster switch", f"device {target}"))
-    return tuple((f"package {a}", f"package {b}") for a, b in network.cluster.route(source // size, target // size))
-
-
-def _package_link(network: Network, package: int, link: tuple[int, int]) -> SystemLink:
-    topology = network.package
-    switch = f"switch of package {package}"
-    first, second = (switch if node == topology.switch_node else f"device {package * topology.nodes + node}" for node in link)
-    return first, second
-
-
-def _system_links(network: Network) -> Iterator[tuple[str, SystemLink, int]]:
-    """Level, ends and number of parallel links of every directed link of the system."""
-    for package in range(network.cluster.nodes):
-        for link, width in network.package.links.items():
-            yield "package", _package_link(network, package, link), width
-    if network.cluster.kind == "switch":
-        for device in range(network.devices):
-            yield "cluster", (f"device {device}", "cluster switch"), 1
-            yield "cluster", ("cluster switch", f"device {device}"), 1
-    else:
-        for (a, b), width in network.cluster.links.items():
-            yield "cluster", (f"package {a}", f"package {b}"), width * network.package.nodes

@@ -1,8 +1,8 @@
 """Physical networks: their nodes, links, routes, and how many logical edges each link carries.
 
-Two ways to route live side by side. `Topology.route` walks one edge link by link in plain Python: it is the definition,
-used for small systems, drawings and as the oracle in tests. `count_edges` routes a whole array of edges at once with
-difference arrays and never loops over devices: it is what `crossflow.mapping.placement` calls.
+Routes are dimension-ordered (X-Y) on grids [1]_, the shorter way round where rows wrap (both equally long: upwards), port to
+port through a switch, and the widest way with at most one node between on a hybrid cube mesh. `count_edges` routes a whole
+array of edges at once with difference arrays and never loops over devices; tests route one edge after the other.
 
 References
 ----------
@@ -159,27 +159,6 @@ class Topology:
         """Position (x, y, z) of a node; node = x + X (y + Y z)."""
         return tuple(int(c) for c in _coordinate_table(self)[:, node])
 
-    def route(self, source: int, target: int) -> tuple[NodePair, ...]:
-        """Directed physical links from one node to another.
-
-        Dimension-ordered (X-Y) on grids [1]_, the shorter way round where rows wrap (both equally long: upwards);
-        port to port through a switch; with at most one node between on a hybrid cube mesh, the widest way.
-        """
-        if source == target:
-            return ()
-        if self.is_grid:
-            return _grid_route(self, source, target)
-        if self.kind == "switch":
-            return ((source, self.switch_node), (self.switch_node, target))
-        if self.kind == "hybrid-cube-mesh":
-            return _cube_mesh_route(self.nodes, source, target)
-        return ((source, target),)
-
-    def hops(self, source: int, target: int) -> int:
-        """Link latencies paid from one node to another; a switch, whose latency is quoted port to port, counts once."""
-        route = self.route(source, target)
-        return 1 if route and self.kind == "switch" else len(route)
-
 
 SINGLE = Topology(kind="single", nodes=1)
 
@@ -207,26 +186,7 @@ class Network:
         return self.package.nodes * self.cluster.nodes
 
 
-# --- one edge at a time: the definition ------------------------------------------------------------------------------
-
-
-def _grid_route(topology: Topology, source: int, target: int) -> tuple[NodePair, ...]:
-    position, goal = list(topology.coordinates(source)), topology.coordinates(target)
-    path = [source]
-    for dimension, size in enumerate(topology.shape):
-        for passed in _walk(position[dimension], goal[dimension], size, wraps=topology.wraps):
-            position[dimension] = passed
-            path.append(_node(topology.shape, position))
-    return tuple(itertools.pairwise(path))
-
-
-def _walk(start: int, stop: int, size: int, *, wraps: bool) -> list[int]:
-    """Coordinates passed after `start`, up to and with `stop`."""
-    ahead = (stop - start) % size if wraps else stop - start
-    if wraps and 2 * ahead > size:
-        ahead -= size
-    step = 1 if ahead > 0 else -1
-    return [(start + step * i) % size for i in range(1, abs(ahead) + 1)]
+# --- links -----------------------------------------------------------------------------------------------------------
 
 
 def _node(shape: tuple[int, ...], position: list[int]) -> int:
@@ -323,7 +283,7 @@ class LinkCount:
 
 
 def count_edges(topology: Topology, groups: Sequence[Edges], *, copies: int) -> LinkCount:
-    """Route many edges at once and count them on the links; agrees with `Topology.route` edge by edge.
+    """Route many edges at once and count them on the links.
 
     Parameters
     ----------
