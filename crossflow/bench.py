@@ -79,8 +79,9 @@ def run() -> dict[str, dict[str, Any]]:
     return {name: {"value": value, "unit": unit, "meaning": meaning} for name, (value, unit, meaning) in figures.items()}
 
 
-def _case_study(devices: int) -> Scenario:
-    return from_dict({"system": {"template": "pathfinder", "devices": devices}, "workload": "lstm-16k", "strategy": f"d{devices}"})
+def _case_study(devices: int, **workload: int) -> Scenario:
+    system = {"template": "pathfinder", "devices": devices}
+    return from_dict({"system": system, "workload": {"model": "lstm-16k", **workload}, "strategy": f"d{devices}"})
 
 
 def _gpt3(nodes: int, strategy: str) -> Scenario:
@@ -147,16 +148,7 @@ def _memory_growth(case: Scenario) -> float:
 
 
 def _scale() -> float:
-    small, large = (
-        _case_study(8),
-        from_dict(
-            {
-                "system": {"template": "pathfinder", "devices": 65536},
-                "workload": {"model": "lstm-16k", "global_batch": 65536},
-                "strategy": "d65536",
-            }
-        ),
-    )
+    small, large = _case_study(8), _case_study(65536, global_batch=65536)
     return _cpu(lambda: predict(large), repeats=9) / _cpu(lambda: predict(small), repeats=9)
 
 

@@ -119,6 +119,12 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return written
 
 
+def save_as(figure: Figure, path: Path) -> list[Path]:
+    """Save a figure as PNG and SVG, whichever of them a path ends in."""
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    return save(figure, stem.parent, stem.name)
+
+
 # ------------------------------------------------------------------------------------------ axes
 
 

@@ -40,6 +40,15 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:,.0f}" if large else f"{value:.{digits}g}"
 
 
+def signed(value: float, unit: str) -> str:
+    """A difference with its unit and its sign.
+
+    >>> signed(0.002, "s"), signed(-3.0, "s")
+    ('+2 ms', '-3 s')
+    """
+    return f"{'+' if value >= 0 else '-'}{quantity(abs(value), unit)}"
+
+
 def short(text: str, most: int = LONGEST) -> str:
     """A name cut in its middle where it is too long for an axis.
 

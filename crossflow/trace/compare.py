@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.drawing.canvas import GREY, new_figure, tidy
-from crossflow.drawing.words import number, prefixed, quantity
+from crossflow.drawing.canvas import GREY, new_figure, save_as, tidy
+from crossflow.drawing.words import number, prefixed, quantity, signed
 from crossflow.timeline.record import ACTIVITIES, Timeline
-from crossflow.trace.gantt import WIDTH, draw_rows, gantt_of, legend, mean, rows_height, save_as, time_axis
+from crossflow.trace.gantt import WIDTH, draw_rows, gantt_of, legend, mean, rows_height, time_axis
 from crossflow.units import show
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ def _reasons(parts: Sequence[TimePart]) -> str:
     """Contributions, the largest first, as more or less of something."""
     largest = max((abs(part.difference) for part in parts), default=0.0)
     told = [part for part in sorted(parts, key=lambda part: -abs(part.difference)) if abs(part.difference) > TOLD * largest][:MOST_TOLD]
-    words = [
-        f"{'more' if part.difference > 0 else 'less'} {part.name.replace('_', ' ')} "
-        f"({'+' if part.difference > 0 else '-'}{quantity(abs(part.difference), 's')})"
-        for part in told
-    ]  # fmt: skip
+    words = [f"{'more' if part.difference > 0 else 'less'} {part.name.replace('_', ' ')} ({signed(part.difference, 's')})" for part in told]
     return f": {', '.join(words)}" if words else ""
 
 
@@ -182,8 +178,7 @@ def _draw_activities(axis: Axes, compared: Comparison) -> None:
         lengths = [getattr(part, side) / factor for part in parts]
         axis.barh(places + 0.2 * (2 * NAMES.index(side) - 1), lengths, 0.36, color=colour, label=side, zorder=2)
     for place, part in zip(places, parts, strict=True):
-        sign = "+" if part.difference >= 0 else "-"
-        text = f"{sign}{quantity(abs(part.difference), 's')}" if abs(part.difference) > 1e-3 * largest else "same"
+        text = signed(part.difference, "s") if abs(part.difference) > 1e-3 * largest else "same"
         end = (max(part.first, part.second) / factor, place)
         axis.annotate(text, end, (3, 0), textcoords="offset points", va="center", fontsize=8, color=GREY)
     axis.set_yticks(places, [part.name.replace("_", "\n") for part in parts], fontsize=8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.drawing.words import quantity, short
+from crossflow.drawing.words import quantity, short, signed
 from crossflow.timeline.record import ACTIVITIES, Timeline
 from crossflow.trace.compare import Comparison, TimePart, compare
 from crossflow.trace.gantt import COMPUTES, Pieces, families_of, mean, pieces_of, thinned
@@ -97,10 +97,9 @@ def _groups(found: Comparison) -> list[tuple[str, Sequence[TimePart]]]:
 def _parts_table(title: str, parts: Sequence[TimePart]) -> Table:
     table = _table(title, "first", "second", "difference")
     for part in parts:
-        sign = "+" if part.difference >= 0 else "-"
         times = [quantity(time, "s") for time in (part.first, part.second)]
         same = abs(part.difference) <= 1e-9 * max(part.first, part.second)
-        table.add_row(short(part.name.replace("_", " ")), *times, "same" if same else f"{sign}{quantity(abs(part.difference), 's')}")
+        table.add_row(short(part.name.replace("_", " ")), *times, "same" if same else signed(part.difference, "s"))
     table.add_row("")
     return table
 

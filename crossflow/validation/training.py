@@ -20,7 +20,7 @@ from crossflow.architecture.network import FabricKind
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
-from crossflow.errors import CrossflowError, Problem, SpecError
+from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
@@ -29,7 +29,7 @@ from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.validation.report import Table, count_skipped, errors
-from crossflow.validation.tables import TableRow, measurements, read_rows, template_of
+from crossflow.validation.tables import TableRow, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
@@ -153,45 +153,29 @@ def training_table(folder: Path) -> Table:
 
 def _seconds(file: Path, rows: Sequence[TableRow]) -> Array:
     """Measured step times; NaN where a cell is empty. [s]"""
+    measured = [i for i, row in enumerate(rows) if row["iter_time_s"]]
     result = np.full(len(rows), np.nan)
-    for i, row in enumerate(rows):
-        if row["iter_time_s"]:
-            value = _number(file, row, "iter_time_s")
-            if not 0 < value < np.inf:
-                raise SpecError([_wrong(file, row, "iter_time_s", "a number above zero")])
-            result[i] = value
+    result[measured] = positive(file, [rows[i] for i in measured], "iter_time_s")
     return result
 
 
 def _check(file: Path, rows: Sequence[TableRow]) -> None:
     """SpecError with every cell that is to hold a whole number and holds something else."""
-    wrong = [
-        _wrong(file, row, column, "a positive whole number")
+    problems = [
+        wrong(file, row, column, "a positive whole number")
         for row in rows
         for column in (*WHOLE, *DEGREES)
         if not (text := row.get(column) or ("" if column in WHOLE else "1")).isdecimal() or (column != "zero_stage" and int(text) == 0)
     ]
-    if wrong:
-        raise SpecError(wrong)
-
-
-def _wrong(file: Path, row: TableRow, column: str, expected: str) -> Problem:
-    where = ",".join(map(str, row.values()))
-    return Problem(file=str(file), path=column, message=f"expected {expected}, got '{row.get(column) or ''}' in the row {where}")
-
-
-def _number(file: Path, row: TableRow, column: str) -> float:
-    try:
-        return float(row[column])
-    except ValueError:
-        raise SpecError([_wrong(file, row, column, "a number")]) from None
+    if problems:
+        raise SpecError(problems)
 
 
 def _peak(file: Path, row: TableRow) -> float:
     """Measured peak memory of a run that ended. [B]"""
     if not row.get("peak_memory_gib") or row.get("status") == "oom":
         return float("nan")
-    return _number(file, row, "peak_memory_gib") * 2.0**30
+    return number(file, row, "peak_memory_gib") * 2.0**30
 
 
 # -------------------------------------------------------------------------------------------- rows
