@@ -38,22 +38,16 @@ class AxisRoute:
 
     Parameters
     ----------
-    name : str
-        Name of the axis.
-    size : int
-        Shards along it. [1]
-    package_size : int
-        Consecutive ranks of a ring that share a package: the largest divisor of `size` for which every group
-        [k g, (k + 1) g) stays inside one package. 1: all of it crosses packages. [1]
-    crosses : bool
-        Whether some edge leaves a package.
-    package_hops, cluster_hops : int
-        Largest number of hops of one edge inside a package, and of one that leaves it; 0 where there is none. [1]
-    package_sharing, cluster_sharing : float
-        Largest number of this axis's edges on one directed physical link inside packages, and between them; 0 where
-        unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
-    package_degree, cluster_degree : int
-        Physical links over which a device's bandwidth is divided at each level. [1]
+    name : name of the axis.
+    size : shards along it. [1]
+    package_size : consecutive ranks of a ring that share a package: the largest divisor of `size` for which every group [k g,
+        (k + 1) g) stays inside one package. 1: all of it crosses packages. [1]
+    crosses : whether some edge leaves a package.
+    package_hops, cluster_hops : largest number of hops of one edge inside a package, and of one that leaves it; 0 where there
+        is none. [1]
+    package_sharing, cluster_sharing : largest number of this axis's edges on one directed physical link inside packages, and
+        between them; 0 where unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
+    package_degree, cluster_degree : physical links over which a device's bandwidth is divided at each level. [1]
     """
 
     name: str
@@ -81,18 +75,12 @@ class Placement:
 
     Parameters
     ----------
-    axes : tuple of (str, int)
-        Parallel axes and sizes, as given.
-    network : Network
-        What they are laid out on.
-    order : tuple of str
-        Axes longer than 1 in the order walked, the first on the closest neighbours.
-    chains : frozenset of str
-        Axes without a wrap-around edge.
-    routes : tuple of AxisRoute
-        One for each axis, in the order of `axes`.
-    total_sharing : float
-        Largest number of edges of all axes together on one directed physical link. [1]
+    axes : parallel axes and sizes, as given.
+    network : what they are laid out on.
+    order : axes longer than 1 in the order walked, the first on the closest neighbours.
+    chains : axes without a wrap-around edge.
+    routes : one for each axis, in the order of `axes`.
+    total_sharing : largest number of edges of all axes together on one directed physical link. [1]
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -141,6 +129,10 @@ class _Usage:
     hops: tuple[int, ...]
     total: float
 
+    def of(self, axis: int) -> tuple[int, float]:
+        """Hops and sharing of one axis."""
+        return self.hops[axis], self.sharing[axis]
+
 
 # --- placing ---------------------------------------------------------------------------------------------------------
 
@@ -156,14 +148,10 @@ def place(
 
     Parameters
     ----------
-    axes : mapping of str to int, or iterable of (str, int)
-        Names and sizes of the parallel axes; their product is the number of devices.
-    network : Network
-        Where to place them.
-    order : iterable of str, optional
-        The axes, first the one to put on the closest neighbours; axes of size 1 may be left out. Default: as given.
-    chains : iterable of str
-        Axes that are chains rather than rings. Interleaved pipelines, which go back to the first stage, pass `()`.
+    axes : names and sizes of the parallel axes; their product is the number of devices.
+    network : where to place them.
+    order : the axes, first the one to put on the closest neighbours; axes of size 1 may be left out. Default: as given.
+    chains : axes that are chains rather than rings. Interleaved pipelines, which go back to the first stage, pass `()`.
 
     Raises
     ------
@@ -199,10 +187,8 @@ def best_placement(
     ----------
     axes, network, chains
         As for `place`.
-    volumes : mapping of str to float
-        Data a device moves along each axis in a step; left out, 0. [B]
-    link_ratio : float
-        Bandwidth of a physical link inside a package over that of one between packages. [1]
+    volumes : data a device moves along each axis in a step; left out, 0. [B]
+    link_ratio : bandwidth of a physical link inside a package over that of one between packages. [1]
     """
     listed = _listed(axes)
     unknown = sorted(set(volumes) - {name for name, _ in listed})
@@ -221,10 +207,9 @@ def level_bandwidths(
 
     Parameters
     ----------
-    route : AxisRoute
-        The axis.
-    package_bandwidth, cluster_bandwidth : array_like, shape (..., n)
-        Bandwidth of a device per direction, all its links at that level together. [B/s]
+    route : the axis.
+    package_bandwidth, cluster_bandwidth : bandwidth of a device per direction, all its links at that level together, shape
+        (..., n). [B/s]
 
     Returns
     -------
@@ -244,10 +229,8 @@ def pair_route(placement: Placement, name: str, shards: tuple[int, int], *, insi
 
     Parameters
     ----------
-    shards : tuple of int
-        The one that sends, and the one that receives.
-    inside : bool
-        Whether the two lie in one package. One route may have edges of both kinds.
+    shards : the one that sends, and the one that receives.
+    inside : whether the two lie in one package. One route may have edges of both kinds.
     """
     chain, first, other = placement.route(name), *shards
     size = max(chain.package_size, 2) if inside else 2
@@ -325,15 +308,7 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
     spans = _spans(axes, order, chains)
     package, cluster = _package_usage(spans, network), _cluster_usage(spans, network)
     routes = {name: _route(_Span(name=name, size=1, stride=1, chain=False), network) for name, _ in axes}
-    for i, span in enumerate(spans):
-        routes[span.name] = _route(
-            span,
-            network,
-            package_hops=package.hops[i],
-            cluster_hops=cluster.hops[i],
-            package_sharing=package.sharing[i],
-            cluster_sharing=cluster.sharing[i],
-        )
+    routes |= {span.name: _route(span, network, package.of(i), cluster.of(i)) for i, span in enumerate(spans)}
     return Placement(
         axes=axes,
         network=network,
@@ -344,24 +319,17 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
     )
 
 
-def _route(
-    span: _Span,
-    network: Network,
-    *,
-    package_hops: int = 0,
-    cluster_hops: int = 0,
-    package_sharing: float = 0.0,
-    cluster_sharing: float = 0.0,
-) -> AxisRoute:
+def _route(span: _Span, network: Network, package: tuple[int, float] = (0, 0.0), cluster: tuple[int, float] = (0, 0.0)) -> AxisRoute:
+    """The route of an axis from its hops and its sharing inside packages and between them."""
     return AxisRoute(
         name=span.name,
         size=span.size,
         package_size=_package_size(span, network.package.nodes),
         crosses=_crosses(span, network.package.nodes),
-        package_hops=package_hops,
-        cluster_hops=cluster_hops,
-        package_sharing=package_sharing,
-        cluster_sharing=cluster_sharing,
+        package_hops=package[0],
+        cluster_hops=cluster[0],
+        package_sharing=package[1],
+        cluster_sharing=cluster[1],
         package_degree=network.package.degree,
         cluster_degree=network.cluster.degree,
     )

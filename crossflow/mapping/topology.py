@@ -99,13 +99,10 @@ class Topology:
 
     Parameters
     ----------
-    kind : str
-        "single", "ring", "mesh2d", "torus2d", "torus3d", "switch" (or "crossbar"), "fully-connected" or
-        "hybrid-cube-mesh" (DGX-1; with fewer than 8 nodes, the GPUs 0 .. nodes-1 of one).
-    nodes : int
-        Number of nodes.
-    shape : tuple of int
-        Sizes along x, y, z. Left out, the most square one, longest first.
+    kind : "single", "ring", "mesh2d", "torus2d", "torus3d", "switch" (or "crossbar"), "fully-connected" or "hybrid-cube-mesh"
+        (DGX-1; with fewer than 8 nodes, the GPUs 0 .. nodes-1 of one).
+    nodes : number of nodes.
+    shape : sizes along x, y, z. Left out, the most square one, longest first.
 
     Raises
     ------
@@ -247,10 +244,8 @@ class Edges:
 
     Parameters
     ----------
-    source, target : ndarray of int, shape (e,)
-        End nodes of each edge, which differ.
-    copy : ndarray of int, shape (e,)
-        Which copy of the topology (which package) the edge runs in.
+    source, target : end nodes of each edge, which differ, shape (e,).
+    copy : which copy of the topology (which package) the edge runs in, shape (e,).
     """
 
     source: Ints
@@ -266,14 +261,10 @@ class LinkCount:
 
     Parameters
     ----------
-    busiest : ndarray of int, shape (groups, classes)
-        Edges of each group on the bundle of parallel links that has most of them. [1]
-    together : ndarray of int, shape (classes,)
-        Edges of all groups on the bundle that has most of them. [1]
-    width : ndarray of int, shape (classes,)
-        Parallel physical links in a bundle. [1]
-    hops : tuple of int, shape (groups,)
-        Largest number of hops of one edge. [1]
+    busiest : edges of each group on the bundle of parallel links that has most of them, shape (groups, classes). [1]
+    together : edges of all groups on the bundle that has most of them, shape (classes,). [1]
+    width : parallel physical links in a bundle, shape (classes,). [1]
+    hops : largest number of hops of one edge, shape (groups,). [1]
     """
 
     busiest: Ints
@@ -287,12 +278,9 @@ def count_edges(topology: Topology, groups: Sequence[Edges], *, copies: int) -> 
 
     Parameters
     ----------
-    topology : Topology
-        One copy of the network.
-    groups : sequence of Edges
-        Edges to count group by group (axis by axis).
-    copies : int
-        Number of copies of the topology.
+    topology : one copy of the network.
+    groups : edges to count group by group (axis by axis).
+    copies : number of copies of the topology.
     """
     if topology.is_grid:
         return _count_on_grid(topology, groups, copies)
@@ -439,10 +427,8 @@ def walk(topology: Topology, spans: tuple[tuple[int, int], ...]) -> Ints:
 
     Parameters
     ----------
-    topology : Topology
-        The network to fill.
-    spans : tuple of (int, int)
-        For each axis its stride, and its stride times its size, in places of the walk.
+    topology : the network to fill.
+    spans : for each axis its stride, and its stride times its size, in places of the walk.
 
     Returns
     -------
