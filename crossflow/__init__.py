@@ -29,10 +29,10 @@ _PUBLIC = {
     "simulate": "evaluation.timelines",
     "Uneven": "step.uneven",
     "load_uneven": "step.uneven",
-    "Explanation": "explanation",
-    "explain": "sensitivity",
-    "run_study": "study",
-    "validate": "validation",
+    "Explanation": "explanation.answers",
+    "explain": "explanation.sensitivity",
+    "run_study": "study.run",
+    "validate": "validation.comparison",
 }
 
 __all__ = ["__version__", *_PUBLIC]

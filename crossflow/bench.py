@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from crossflow import files
-from crossflow.architecture import architecture, resolve
+from crossflow.architecture.system import architecture, resolve
 from crossflow.cost.roofline import product_costs
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.timelines import simulate
@@ -21,10 +21,13 @@ from crossflow.files import Document
 from crossflow.points import variant
 from crossflow.prediction import predict
 from crossflow.scenario import Scenario, from_dict
-from crossflow.search import GradientSettings, Objective, Problem, search
+from crossflow.search.driver import search
+from crossflow.search.goals import Objective
+from crossflow.search.problem import SearchProblem
+from crossflow.search.settings import GradientSettings
 from crossflow.strategies import every_strategy
-from crossflow.study import run_study
 from crossflow.study.reading import read_study
+from crossflow.study.run import run_study
 from crossflow.study.spaces import SHARES, read_space
 from crossflow.timeline.pipeline import walk_of
 from crossflow.timeline.record import Timeline
@@ -76,8 +79,9 @@ def run() -> dict[str, dict[str, Any]]:
     return {name: {"value": value, "unit": unit, "meaning": meaning} for name, (value, unit, meaning) in figures.items()}
 
 
-def _case_study(devices: int) -> Scenario:
-    return from_dict({"system": {"template": "pathfinder", "devices": devices}, "workload": "lstm-16k", "strategy": f"d{devices}"})
+def _case_study(devices: int, **workload: int) -> Scenario:
+    system = {"template": "pathfinder", "devices": devices}
+    return from_dict({"system": system, "workload": {"model": "lstm-16k", **workload}, "strategy": f"d{devices}"})
 
 
 def _gpt3(nodes: int, strategy: str) -> Scenario:
@@ -144,27 +148,18 @@ def _memory_growth(case: Scenario) -> float:
 
 
 def _scale() -> float:
-    small, large = (
-        _case_study(8),
-        from_dict(
-            {
-                "system": {"template": "pathfinder", "devices": 65536},
-                "workload": {"model": "lstm-16k", "global_batch": 65536},
-                "strategy": "d65536",
-            }
-        ),
-    )
+    small, large = _case_study(8), _case_study(65536, global_batch=65536)
     return _cpu(lambda: predict(large), repeats=9) / _cpu(lambda: predict(small), repeats=9)
 
 
-def _shares() -> Problem:
+def _shares() -> SearchProblem:
     """Division of the budgets of the case study on its best memory and network: 14 shares."""
     technology = {"memory": "HBM4", "inter_link": "GDR-x8"}
     system = {"template": "pathfinder", "devices": 512, "technology": technology}
     scenario = from_dict({"system": system, "workload": "lstm-16k", "strategy": "d512"})
     entries = dict.fromkeys(SHARES, "shares")
     space = read_space(entries, scenario, Document(file="bench", data={"space": entries}))
-    return Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
+    return SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
 
 
 def _gradient_search() -> object:

@@ -17,8 +17,7 @@ from crossflow import files
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document, Path_
-from crossflow.parallel import Plan
-from crossflow.parallel.plan import OWN_TENSOR
+from crossflow.parallel.plan import OWN_TENSOR, Plan
 from crossflow.scenario import Scenario, from_document
 from crossflow.score import Score, absent
 from crossflow.strategies import strategy_problem

@@ -73,16 +73,6 @@ def _required(model: type[FileModel]) -> bool:
     return any(info.is_required() for info in model.model_fields.values())
 
 
-def value_at(model: Any, path: Sequence[str]) -> Array | None:
-    """The value of the quantity at a path, None where none is given."""
-    for part in path:
-        model = model.get(part) if isinstance(model, Mapping) else getattr(model, part, None)
-        if model is None:
-            return None
-    found: Array = model
-    return found
-
-
 def with_quantity(model: Any, path: Sequence[str], value: Array) -> Any:
     """Copy of a model with the quantity at a path replaced by one value a design point."""
     head, rest = path[0], path[1:]

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from crossflow import provenance
-from crossflow.architecture import Architecture, architecture
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
+from crossflow.architecture.system import architecture
 from crossflow.arrays import plain
-from crossflow.evaluation import evaluate, machine, stage_memory
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.layered import machine
+from crossflow.evaluation.stages import stage_memory
 from crossflow.idle import idle
-from crossflow.operating import DAY, KILOWATT_HOUR
-from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
+from crossflow.parallel.plan import Plan
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.parallel.blocks import block_program
-from crossflow.program import Attention, Pass, Product
+from crossflow.program.program import Attention, Pass, Product
 
 
 class ProductRow(NamedTuple):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from blocks import block_kernels
 
+from crossflow.architecture.software import load_stack
 from crossflow.cost.network import sent_bytes
 from crossflow.files import Document
 from crossflow.parallel.blocks import units
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
-from crossflow.software import load_stack
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 

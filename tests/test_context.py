@@ -7,14 +7,14 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
-from crossflow.engine import run_tasks
+from crossflow.engine.events import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation import layered
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import Plan
-from crossflow.program import Attention
+from crossflow.program.program import Attention
 from crossflow.step.passes import steps_of
 from crossflow.step.task import OF, task_of
 from crossflow.validation.tables import shipped

@@ -11,8 +11,8 @@ import crossflow
 from crossflow import files
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
+from crossflow.explanation.parameters import parameters
 from crossflow.files import Document
-from crossflow.parameters import parameters
 from crossflow.points import variant
 from crossflow.scenario import from_document
 

@@ -11,7 +11,7 @@ from blocks import block_kernels
 
 import crossflow
 from crossflow.cost.profile import gemm_shape, message_shape, read_profile
-from crossflow.engine import run_tasks
+from crossflow.engine.events import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline

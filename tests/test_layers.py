@@ -1,6 +1,8 @@
 """The architecture of the code: who may import whom, and what no library module does."""
 
 import ast
+import functools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 LAYERS = (
     ("errors", "arrays"),
     ("units", "files", "formats", "provenance", "paths"),
-    ("technology", "software"),
+    ("technology", "drawing"),
     ("architecture",),
     ("program",),
     ("workload",),
@@ -24,13 +26,13 @@ LAYERS = (
     ("timeline",),
     ("step",),
     ("strategies", "scenario", "score"),
-    ("points", "operating"),
+    ("points",),
     ("evaluation",),
     ("idle",),
-    ("prediction", "parameters"),
+    ("prediction",),
+    ("search",),
     ("explanation",),
-    ("search", "sensitivity", "uncertainty"),
-    ("study", "validation", "trace", "tornado"),
+    ("study", "validation", "trace"),
     ("bench",),
     ("cli",),
     ("__main__",),
@@ -39,6 +41,13 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Heavy, and needed by few commands: imported inside the functions that use them.
 HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch"}
 EDGE = ("__main__", "cli")
+LONGEST_FUNCTION = 60  # lines, docstring included
+LONGER = ("run_tasks", "score_of", "_pipeline")
+LONGEST_CHAIN = 29
+TWO_MEANINGS = {
+    "Attention", "Block", "Event", "Found", "Layer", "Level", "Message", "Pass", "Phase", "Place", "Product", "Role", "Sends", "Slots",
+    "Task", "_Builder",
+}  # fmt: skip
 
 
 def name_of(path):
@@ -87,6 +96,49 @@ def test_packages_import_only_what_is_below_them(path):
 
 def test_every_package_has_a_layer():
     assert {name_of(path) for path in MODULES} - {"__init__"} <= set(LEVEL)
+
+
+def dotted(path):
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def floors():
+    """The longest chain of imports below each module, itself included; ends of a circle would recurse without end."""
+    names = {dotted(path): path for path in MODULES}
+
+    @functools.cache
+    def below(module):
+        found = {name for node in module_level(tree_of(names[module])) for name in imported(node)}
+        needed = {name if name in names else name.rpartition(".")[0] for name in found} & set(names) - {module}
+        return 1 + max(map(below, needed), default=0)
+
+    return {name: below(name) for name in names}
+
+
+def test_the_longest_chain_of_imports_is_short():
+    highest = max(floors().items(), key=lambda pair: pair[1])
+    assert highest[1] <= LONGEST_CHAIN, highest
+
+
+@each(MODULES)
+def test_functions_are_short(path):
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef) and node.name not in LONGER:
+            length = node.end_lineno - node.lineno + 1
+            assert length <= LONGEST_FUNCTION, f"{path.name}:{node.lineno}: {node.name} has {length} lines"
+
+
+def types_of(tree):
+    """Names of classes, and of aliases of types, which begin with a capital as they do."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        yield from [node.name] if isinstance(node, ast.ClassDef) else [name for name in names if name[0].isupper() and not name.isupper()]
+
+
+def test_no_type_has_a_name_with_two_meanings():
+    found = Counter(name for path in MODULES for name in types_of(tree_of(path)))
+    assert {name for name, count in found.items() if count > 1} <= TWO_MEANINGS
 
 
 @each(MODULES)

@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
+from routing import devices, hops
 
 import crossflow
-from crossflow.architecture import resolve
+from crossflow.architecture.system import resolve
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.files import Document
-from crossflow.mapping import Network, Topology, devices, pair_route, place
+from crossflow.mapping.placement import pair_route, place
+from crossflow.mapping.topology import Network, Topology
 
 GPT = {
     "model": "transformer", "layers": 16, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,
@@ -157,9 +159,9 @@ def test_hops_between_any_two_stages_are_those_of_the_longest_route(kind, shards
     where = devices(placed)
     ends = [(int(where[rank + 4 * shards[0]]) // 2, int(where[rank + 4 * shards[1]]) // 2) for rank in range(4)]
     found = pair_route(placed, "pp", shards, inside=False)
-    assert found.cluster_hops >= max(network.cluster.hops(*pair) for pair in ends)
+    assert found.cluster_hops >= max(hops(network.cluster, *pair) for pair in ends)
     if shards != (0, 1):
-        assert found.cluster_hops == max(network.cluster.hops(*pair) for pair in ends)
+        assert found.cluster_hops == max(hops(network.cluster, *pair) for pair in ends)
     assert (found.size, found.package_size, found.crosses, found.package_sharing) == (2, 1, True, 0.0)
 
 

@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 import crossflow
-from crossflow.architecture import architecture, resolve
+from crossflow.architecture.software import load_stack
+from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import Plan, parse_plan
 from crossflow.parallel.schedules import pipeline_order
-from crossflow.software import load_stack
 from crossflow.step.activations import activations
 from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory, parameters
 from crossflow.step.outcome import Machine

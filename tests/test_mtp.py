@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.architecture.software import load_stack
 from crossflow.errors import SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.plan import parse_plan
 from crossflow.parallel.stages import Division
-from crossflow.software import load_stack
 from crossflow.step.activations import activations
 from crossflow.step.memory import parameters
 from crossflow.step.stages import counts

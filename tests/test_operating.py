@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow.architecture import resolve
-from crossflow.architecture.operation import Operation
+from crossflow.architecture.operation import OperationSpec
+from crossflow.architecture.run_cost import HOUR, facility_power, operation_of, run_cost
+from crossflow.architecture.system import reference_peak, resolve
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
-from crossflow.operating import HOUR, facility_power, operation_of, reference_peak, run_cost
 from crossflow.scenario import from_dict
 from crossflow.units import parse, show
 
@@ -27,7 +27,7 @@ def system(name, **changes):
 
 
 def operation(**fields):
-    return Operation(**{name: np.atleast_1d(np.asarray(value, dtype=float)) for name, value in fields.items()})
+    return OperationSpec(**{name: np.atleast_1d(np.asarray(value, dtype=float)) for name, value in fields.items()})
 
 
 def run(**changes):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.explanation.parameters import parameters
 from crossflow.files import Document
-from crossflow.parameters import parameters
 from crossflow.paths import quantities
 
 GEMM = {"model": "gemm", "m": 512, "n": 512, "k": 512, "dtype": "fp16"}

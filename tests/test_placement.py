@@ -8,20 +8,16 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+from routing import devices, effective_bandwidth, hops, route, routed_edges, to_networkx
 
-from crossflow.mapping import (
-    Network,
-    Topology,
+from crossflow.mapping import placement
+from crossflow.mapping.placement import (
     best_placement,
-    devices,
-    effective_bandwidth,
     level_bandwidths,
     orders,
     place,
-    placement,
-    routed_edges,
-    to_networkx,
 )
+from crossflow.mapping.topology import Network, Topology
 
 SWITCHED = Network(package=Topology(kind="switch", nodes=8), cluster=Topology(kind="switch", nodes=4))
 
@@ -167,10 +163,10 @@ def oracle_edges(placed, name):
 def oracle_links(network, source, target):
     size = network.package.nodes
     if source // size == target // size:
-        return [("package", source // size, *link) for link in network.package.route(source % size, target % size)]
+        return [("package", source // size, *link) for link in route(network.package, source % size, target % size)]
     if network.cluster.kind == "switch":
         return [("cluster", "up", source), ("cluster", "down", target)]
-    return [("cluster", None, *link) for link in network.cluster.route(source // size, target // size)]
+    return [("cluster", None, *link) for link in route(network.cluster, source // size, target // size)]
 
 
 def oracle_sharing(network, load, level):
@@ -184,8 +180,8 @@ def oracle_sharing(network, load, level):
 def oracle_hops(network, source, target):
     size = network.package.nodes
     if source // size == target // size:
-        return network.package.hops(source % size, target % size)
-    return network.cluster.hops(source // size, target // size)
+        return hops(network.package, source % size, target % size)
+    return hops(network.cluster, source // size, target // size)
 
 
 @pytest.mark.parametrize(("package", "cluster"), list(itertools.product(PACKAGES, CLUSTERS)), ids=str)

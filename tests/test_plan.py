@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 
 from crossflow.errors import StrategyError
-from crossflow.mapping import Network, Topology, place
+from crossflow.mapping.placement import place
+from crossflow.mapping.topology import Network, Topology
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan

@@ -13,14 +13,16 @@ from crossflow import evaluate, from_dict, load, predict, simulate
 from crossflow.__main__ import main
 from crossflow.cli.show import look_up
 from crossflow.errors import CrossflowError, SpecError, StrategyError
-from crossflow.evaluation import placed
 from crossflow.evaluation.events import events
-from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_program, write_program
-from crossflow.program.file import document_of, program_of
+from crossflow.evaluation.programs import placed
+from crossflow.explanation.sensitivity import explain
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.file import document_of, program_of, read_program, write_program
+from crossflow.program.program import Attention, Pass, Product
 from crossflow.search.exhaustive import every
-from crossflow.search.problem import Objective, Problem
+from crossflow.search.goals import Objective
+from crossflow.search.problem import SearchProblem
 from crossflow.search.space import Options, Space
-from crossflow.sensitivity import explain
 from crossflow.strategies import every_strategy
 
 MLP = {"tp": 2, "dp": 4}
@@ -389,6 +391,6 @@ def test_searches_prune_no_program_whose_kernels_share_a_device(tmp_path):
     assert (one.shares_devices, several.shares_devices) == (False, True)
     for scenario in (one, several):
         space = Space(options=(Options(path="system.clock", values=("1.2 GHz", "1.8 GHz")),))
-        problem = Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
+        problem = SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
         bounds = problem.bound(every(space))
         assert (bounds is None) == scenario.shares_devices

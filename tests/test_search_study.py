@@ -16,8 +16,9 @@ import yaml
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.study import records, run_study, sweeps
-from crossflow.uncertainty import importance
+from crossflow.explanation.uncertainty import importance
+from crossflow.study import records, sweeps
+from crossflow.study.run import run_study
 
 SCENARIO = {
     "system": {"template": "pathfinder", "devices": 8},

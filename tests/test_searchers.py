@@ -9,24 +9,13 @@ import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.search import (
-    Constraint,
-    Designs,
-    ExhaustiveSettings,
-    GradientSettings,
-    Objective,
-    Options,
-    OptunaSettings,
-    Problem,
-    RandomSettings,
-    Range,
-    ScipySettings,
-    Shares,
-    Space,
-    gradient,
-    non_dominated,
-    search,
-)
+from crossflow.search import gradient
+from crossflow.search.driver import search
+from crossflow.search.goals import Constraint, Objective
+from crossflow.search.pareto import non_dominated
+from crossflow.search.problem import SearchProblem
+from crossflow.search.settings import ExhaustiveSettings, GradientSettings, OptunaSettings, RandomSettings, ScipySettings
+from crossflow.search.space import Designs, Options, Range, Shares, Space
 
 POWER = "system.budgets.power"
 SHARES = tuple(f"system.budgets.power_shares.{name}" for name in ("compute", "memory", "on_chip.l2"))
@@ -63,7 +52,7 @@ def product():
 def case(request, product):
     """A problem and the settings of a searcher."""
     space, settings = SEARCHERS[request.param]
-    return Problem(scenario=product, space=space, objectives=(Objective(name="step_time_s"),)), settings
+    return SearchProblem(scenario=product, space=space, objectives=(Objective(name="step_time_s"),)), settings
 
 
 def recorded(problem, settings, replay=()):
@@ -154,7 +143,7 @@ def recorded_again(problem, settings, replay):
 
 
 def test_a_record_of_another_search_is_refused(product):
-    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
+    problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
     _, rows = recorded(problem, GradientSettings(starts=2, steps=2))
     with pytest.raises(CrossflowError, match="the record's points are not those of this search"):
         search(problem, GradientSettings(starts=2, steps=2, seed=1), replay=rows)
@@ -174,7 +163,7 @@ def test_constraints_are_kept_where_they_can_be(case):
 
 
 def test_gradient_beats_as_many_random_designs(product):
-    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="energy_j"),))
+    problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="energy_j"),))
     found = search(problem, GradientSettings(starts=4, steps=40))
     drawn = search(problem, RandomSettings(searcher="random", evaluations=found.evaluations))
     assert found.row["energy_j"] <= drawn.row["energy_j"]
@@ -182,7 +171,7 @@ def test_gradient_beats_as_many_random_designs(product):
 
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (2, 7), (3, 10), (5, 1)])
 def test_a_gradient_search_evaluates_what_it_plans(product, starts, steps):
-    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
+    problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
     settings = GradientSettings(starts=starts, steps=steps)
     assert search(problem, settings).evaluations == gradient.planned(CONTINUOUS, settings)
 
@@ -216,7 +205,7 @@ def test_pruning_changes_neither_the_best_nor_the_front(names, workload):
     scenario = crossflow.from_dict({"system": {"template": "pathfinder", "devices": 16}, "workload": workload, "strategy": "d16"})
     strategies = ("d16", "RC-2-8", "RC-1-4-d4", "RC-4-4", "CR-16", "CR-4-d4", "CR-2-d8", "d8-p2", "RC-16-1", "d17", "RC-2-2-d4")
     space = Space(ranges=COUNTED.ranges, options=(MEMORY, Options(path="strategy", values=strategies)))
-    problem = Problem(
+    problem = SearchProblem(
         scenario=scenario, space=space, objectives=tuple(Objective(name=name) for name in names), columns=("step_time_s", "energy_j")
     )
     whole, front = fronts(problem, ExhaustiveSettings(searcher="exhaustive", prune=False))
@@ -231,7 +220,7 @@ def test_pruning_changes_neither_the_best_nor_the_front(names, workload):
 def test_where_nothing_fits_pruning_finds_what_misses_least():
     scenario = crossflow.from_dict({"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d8"})
     space = Space(options=(MEMORY, Options(path="strategy", values=("d8", "RC-1-8", "CR-8"))))
-    problem = Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
+    problem = SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
     one, other = (search(problem, ExhaustiveSettings(searcher="exhaustive", prune=prune)) for prune in (True, False))
     assert one.row == other.row
     assert one.row["feasible"] is False
@@ -239,7 +228,7 @@ def test_where_nothing_fits_pruning_finds_what_misses_least():
 
 
 def test_what_cannot_be_enumerated_is_told(product, exactly):
-    problem = Problem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
+    problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
     sentence = "searcher exhaustive: the space holds quantities without an end; give ranges a count, and search shares with gradient"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         search(problem, ExhaustiveSettings(searcher="exhaustive"))
@@ -252,7 +241,7 @@ def test_what_cannot_be_enumerated_is_told(product, exactly):
                                       OptunaSettings(searcher="nsga2", evaluations=120, population=20)], ids=["random", "gradient", "nsga2"])  # fmt: skip
 def test_the_front_is_that_of_all_rows(product, settings):
     objectives = (Objective(name="step_time_s"), Objective(name="power_w"), Objective(name="mfu", maximise=True))
-    problem = Problem(scenario=product, space=CONTINUOUS, objectives=objectives)
+    problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=objectives)
     best, rows = recorded(problem, settings)
     feasible = [row for row in rows if row["feasible"]]
     losses = np.array([[row["step_time_s"], row["power_w"], -row["mfu"]] for row in feasible]).T
@@ -261,14 +250,14 @@ def test_the_front_is_that_of_all_rows(product, settings):
 
 
 def test_cma_es_tells_that_it_moves_quantities_alone(product, exactly):
-    problem = Problem(scenario=product, space=MIXED, objectives=(Objective(name="step_time_s"),))
+    problem = SearchProblem(scenario=product, space=MIXED, objectives=(Objective(name="step_time_s"),))
     sentence = "searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         search(problem, OptunaSettings(searcher="cma-es"))
 
 
 def test_an_empty_space_and_one_without_quantities_are_told(product, exactly):
-    problem = Problem(scenario=product, space=Space(), objectives=(Objective(name="step_time_s"),))
+    problem = SearchProblem(scenario=product, space=Space(), objectives=(Objective(name="step_time_s"),))
     with pytest.raises(CrossflowError, match=exactly("the space is empty: there is nothing to search")):
         search(problem, GradientSettings())
     sentence = "searcher gradient: the space has options alone; use exhaustive, random, tpe or nsga2"
@@ -285,7 +274,7 @@ MANY = Options(path="workload.k", values=tuple(range(512, 512 + 24 * 64, 64)))
 @pytest.mark.parametrize("names", [("energy_j",), ("step_time_s",), ("step_time_s", "power_w")])
 def test_every_combination_is_searched_where_no_bound_is_known(product, names):
     space = Space(ranges=CONTINUOUS.ranges, options=(MANY,))
-    problem = Problem(scenario=product, space=space, objectives=tuple(Objective(name=name) for name in names))
+    problem = SearchProblem(scenario=product, space=space, objectives=tuple(Objective(name=name) for name in names))
     best, rows = recorded(problem, GradientSettings(starts=1, steps=2, finalists=1))
     assert {row["workload.k"] for row in rows} == set(MANY.values)
     assert best.pruned == 0
@@ -294,7 +283,7 @@ def test_every_combination_is_searched_where_no_bound_is_known(product, names):
 def test_what_is_ruled_out_is_not_searched_after_all(product):
     """Strategies that make no scenario are no finalists."""
     options = Options(path="strategy", values=("d1", "d3", "d5", "d7"))
-    problem = Problem(
+    problem = SearchProblem(
         scenario=product, space=dataclasses.replace(CONTINUOUS, options=(options,)), objectives=(Objective(name="step_time_s"),)
     )
     best, rows = recorded(problem, GradientSettings(starts=1, steps=2, finalists=3))
@@ -304,7 +293,9 @@ def test_what_is_ruled_out_is_not_searched_after_all(product):
 
 @pytest.mark.parametrize("budget", [40, 300])
 def test_a_budget_is_shared_by_all_combinations(product, budget):
-    problem = Problem(scenario=product, space=Space(ranges=CONTINUOUS.ranges, options=(MANY,)), objectives=(Objective(name="energy_j"),))
+    problem = SearchProblem(
+        scenario=product, space=Space(ranges=CONTINUOUS.ranges, options=(MANY,)), objectives=(Objective(name="energy_j"),)
+    )
     best, rows = recorded(problem, GradientSettings(evaluations=budget))
     assert best.evaluations <= budget
     assert len({row["workload.k"] for row in rows}) == len(MANY.values)
@@ -313,7 +304,7 @@ def test_a_budget_is_shared_by_all_combinations(product, budget):
 def test_zero_is_the_best_of_what_cannot_be_negative(lstm):
     scenario = lstm("d8", workload={"hidden": 1024, "vocabulary": 32000})
     space = Space(options=(Options(path="strategy", values=("d4-p2", "d8", "CR-8")),))
-    problem = Problem(scenario=scenario, space=space, objectives=(Objective(name="breakdown_s.bubble"),))
+    problem = SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="breakdown_s.bubble"),))
     best = search(problem, ExhaustiveSettings(searcher="exhaustive"))
     assert (best.row["strategy"], best.row["breakdown_s.bubble"]) == ("d8", 0.0)
 
@@ -321,7 +312,7 @@ def test_zero_is_the_best_of_what_cannot_be_negative(lstm):
 def test_several_kernels_at_once_are_not_pruned(lstm):
     scenario = lstm("d8", workload={"hidden": 1024, "vocabulary": 32000, "sequence": 2})
     options = (Options(path="kernels_per_device", values=(1, 2)), Options(path="strategy", values=("d8", "RC-2-2-p2", "RC-2-2-d2")))
-    problem = Problem(scenario=scenario, space=Space(options=options), objectives=(Objective(name="step_time_s"),))
+    problem = SearchProblem(scenario=scenario, space=Space(options=options), objectives=(Objective(name="step_time_s"),))
     one, other = (search(problem, ExhaustiveSettings(searcher="exhaustive", prune=prune)) for prune in (True, False))
     assert one.row == other.row
     assert problem.bound(Designs(continuous=np.empty((0, 1)), discrete=np.zeros((2, 1), dtype=int))) is None
@@ -331,7 +322,7 @@ def test_several_kernels_at_once_are_not_pruned(lstm):
 def test_what_cannot_be_built_is_never_feasible_nor_a_near_miss(lstm, fits):
     scenario = lstm("d8")  # needs more memory than there is
     space = Space(options=(Options(path="system.budgets.area.compute", values=(0.3, 0.9)),))
-    problem = Problem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),), fits=fits)
+    problem = SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),), fits=fits)
     _, rows = recorded(problem, ExhaustiveSettings(searcher="exhaustive", prune=False))
     built, unbuilt = (next(row for row in rows if row["system.budgets.area.compute"] == share) for share in (0.3, 0.9))
     assert built["feasible"] is not fits
@@ -340,7 +331,7 @@ def test_what_cannot_be_built_is_never_feasible_nor_a_near_miss(lstm, fits):
 
 
 def test_what_misses_by_more_counts_as_worse(product):
-    problem = Problem(
+    problem = SearchProblem(
         scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),),
         constraints=(Constraint(name="step_time_s", bound=1e-9),), columns=("step_time_s",),
     )  # fmt: skip

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow import sensitivity
 from crossflow.__main__ import main
 from crossflow.errors import CrossflowError
-from crossflow.sensitivity import FACTORS, NOTHING, explain
-from crossflow.tornado import draw, tornado
+from crossflow.explanation import sensitivity
+from crossflow.explanation.sensitivity import FACTORS, NOTHING, explain
+from crossflow.explanation.tornado import draw, tornado
 from crossflow.units import parse, show
 
 CASE = """\

@@ -7,12 +7,12 @@ import pytest
 
 import crossflow
 from crossflow import files
+from crossflow.architecture.software import load_stack
 from crossflow.cost.price import kernel_parts
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
-from crossflow.parallel import Layout
 from crossflow.parallel.blocks import block_program
-from crossflow.software import load_stack
+from crossflow.parallel.layout import Layout
 
 STACKS = sorted(name for name, file in files.catalogue("templates").items() if file.parent.name == "software")
 

@@ -6,7 +6,8 @@ import pytest
 
 from crossflow.errors import StrategyError
 from crossflow.parallel.stages import assign_stages
-from crossflow.workload import Graph, Layer
+from crossflow.workload import Layer
+from crossflow.workload.graph import Graph
 from crossflow.workload.lstm import lstm
 
 

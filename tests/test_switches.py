@@ -13,13 +13,13 @@ from pydantic import BaseModel
 import crossflow
 from crossflow import files
 from crossflow.architecture.host import Host
-from crossflow.architecture.operation import Operation
+from crossflow.architecture.operation import OperationSpec
+from crossflow.architecture.software import SoftwareStack
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.parallel import Plan
 from crossflow.parallel.hierarchy import Hierarchy
+from crossflow.parallel.plan import Plan
 from crossflow.parallel.strategy import _DEGREES
 from crossflow.scenario import ScenarioFile
-from crossflow.software import SoftwareStack
 from crossflow.strategies import every_strategy
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
@@ -257,7 +257,7 @@ def test_no_field_is_forgotten(kind):
     strategy = {"dlrm": Hierarchy, "transformer": Plan}.get(kind)
     keys = {field.name for field in fields(strategy)} if strategy else set(_DEGREES)
     stack = {f"software.{leaf}" for leaf in leaves(SoftwareStack)} if strategy else set()
-    system = {f"system.operation.{leaf}" for leaf in leaves(Operation)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
+    system = {f"system.operation.{leaf}" for leaf in leaves(OperationSpec)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
     own = {f"workload.{leaf}" for leaf in leaves(OWN[kind])} | {f"strategy.{key}" for key in keys}
     assert set(TABLE[kind]) == leaves(ScenarioFile) | own | stack | system
 

@@ -8,7 +8,7 @@ import pytest
 from lags import by_slot
 
 import crossflow
-from crossflow.engine import run_tasks
+from crossflow.engine.events import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline

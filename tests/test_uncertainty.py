@@ -5,7 +5,8 @@ import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.uncertainty import draws, importance, interval, probability_better, uncertain
+from crossflow.explanation.parameters import uncertain
+from crossflow.explanation.uncertainty import draws, importance, interval, probability_better
 
 
 @pytest.fixture(scope="module")

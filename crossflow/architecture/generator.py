@@ -18,12 +18,12 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
 from crossflow.architecture.price import die_cost
-from crossflow.architecture.template import Budgets, GeneratedSystem, Shares
+from crossflow.architecture.template import Budgets, BudgetShares, GeneratedSystem
 from crossflow.architecture.voltage import OperatingPoint, operate
 from crossflow.arrays import Array, Mask, divide
 from crossflow.files import FileModel
-from crossflow.technology import Choice, Compute, Link, LogicNode, Memory, OnChip, Substrate, TechLibrary
-from crossflow.technology.library import disordered, gather
+from crossflow.technology.components import Compute, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.technology.library import Choice, TechLibrary, disordered, gather
 
 NOTHING = np.zeros(1)
 
@@ -34,7 +34,7 @@ class Parts:
 
     compute: Compute
     on_chip: Mapping[str, OnChip]
-    memory: Memory
+    memory: OffChip
     intra_link: Link
     inter_link: Link
     substrate: Substrate
@@ -197,7 +197,7 @@ def allot(budgets: Budgets, component: str) -> Allotment:
     )
 
 
-def _share(shares: Shares, component: str) -> Array:
+def _share(shares: BudgetShares, component: str) -> Array:
     value = shares.on_chip.get(component, getattr(shares, component, None))
     return NOTHING if value is None else value
 
@@ -290,7 +290,7 @@ def build_on_chip(
     )
 
 
-def build_memory(memory: Memory, budgets: Budgets, given: Allotment, utilisation: Array) -> BuiltMemory:
+def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisation: Array) -> BuiltMemory:
     """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows."""
     fits = np.stack(
         np.broadcast_arrays(
@@ -347,7 +347,7 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
     )
 
 
-def _lanes(part: Memory | Link, power: Array, nominal_power: Array) -> OperatingPoint:
+def _lanes(part: OffChip | Link, power: Array, nominal_power: Array) -> OperatingPoint:
     """Operating point of a bus: its lanes run alike, so that too little power slows all of them."""
     return operate(
         power,

@@ -9,7 +9,7 @@ from pydantic import Field
 from crossflow.files import FileModel
 from crossflow.units import Bandwidth, Information, Ratio, Time
 
-Topology = Literal["single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh"]
+TopologyName = Literal["single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh"]
 FabricKind = Literal[
     "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "pcie-host",
     "ethernet-mesh", "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
@@ -62,7 +62,7 @@ class NetworkLevel(FileModel):
     """
 
     fabric: FabricKind = Field(default="ideal", description="kind of fabric; ideal links reach their rate")
-    topology: Topology | None = Field(default=None, description="wiring; the fabric's own where absent")
+    topology: TopologyName | None = Field(default=None, description="wiring; the fabric's own where absent")
     shape: tuple[int, ...] | None = None
     bandwidth: Bandwidth | None = None
     latency: Time | None = None

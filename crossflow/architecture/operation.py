@@ -8,8 +8,8 @@ from crossflow.files import FileModel
 from crossflow.units import CarbonIntensity, Overhead, Power, Rent
 
 
-class Operation(FileModel):
-    """Operation of a system; what is absent is not known. `crossflow.operating` turns it into the cost of a run."""
+class OperationSpec(FileModel):
+    """Operation of a system; what is absent is not known. `crossflow.architecture.run_cost` turns it into the cost of a run."""
 
     price: Rent | None = Field(default=None, description="rent of one device, its share of the node included")
     device_power: Power | None = Field(default=None, description="power of one device under load; its TDP where absent")

@@ -6,16 +6,20 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from crossflow import files
 from crossflow.architecture.datasheet import from_datasheet
 from crossflow.architecture.generator import generate
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.arrays import Array, points
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document
-from crossflow.technology import Choice, TechLibrary, load_library
+from crossflow.technology.library import Choice, TechLibrary, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
+REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
 # Keys of a system file that describe the file rather than the device that it is made of.
 _OF_THE_FILE = ("kind", "device")
 
@@ -131,3 +135,11 @@ def architecture(spec: SystemSpec, library: TechLibrary | None = None, choices: 
     """
     parts = load_library(spec.techlib) if library is None else library
     return generate(spec, parts, choices) if isinstance(spec, GeneratedSystem) else from_datasheet(spec, parts)
+
+
+@functools.cache
+def reference_peak(dtype: str) -> Array:
+    """Peak rate of the A100 in a data type: of its matrix units, else of its vector units; NaN where it has none. [flop/s]"""
+    system, _ = resolve(Document(file=REFERENCE, data={"template": REFERENCE}))
+    assert isinstance(system, DatasheetSystem)  # it ships with the package
+    return system.product_rates.get(dtype, points(np.nan))

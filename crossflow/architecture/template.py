@@ -15,10 +15,10 @@ from pydantic import Field, create_model, model_validator
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.host import Host
 from crossflow.architecture.network import NetworkSpec
-from crossflow.architecture.operation import Operation
+from crossflow.architecture.operation import OperationSpec
 from crossflow.arrays import Array
 from crossflow.files import FileModel
-from crossflow.technology import Compute, Link, Memory, OnChip
+from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
     Area,
     Bandwidth,
@@ -48,7 +48,7 @@ def _partial(model: type[FileModel]) -> type[FileModel]:
 
 
 ComputeChanges, OnChipChanges = _partial(Compute), _partial(OnChip)
-MemoryChanges, LinkChanges = _partial(Memory), _partial(Link)
+MemoryChanges, LinkChanges = _partial(OffChip), _partial(Link)
 
 
 class SystemFields(FileModel):
@@ -66,7 +66,7 @@ class SystemFields(FileModel):
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
     host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
-    operation: Operation | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
+    operation: OperationSpec | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
 
     @property
     def device_count(self) -> int:
@@ -106,7 +106,7 @@ class OnChipLevel(FileModel):
     utilisation: Share
 
 
-class Shares(FileModel):
+class BudgetShares(FileModel):
     """Shares of one budget by component; on-chip levels by their names."""
 
     compute: Share | None = None
@@ -122,9 +122,9 @@ class Budgets(FileModel):
     node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
     chip_area: Area = Field(description="area of the compute die")
     power: Power
-    area: Shares
-    power_shares: Shares
-    perimeter: Shares
+    area: BudgetShares
+    power_shares: BudgetShares
+    perimeter: BudgetShares
 
 
 class ComponentChanges(FileModel):
@@ -159,7 +159,7 @@ class GeneratedSystem(SystemFields):
         if self.execution.chip_power is not None:
             raise ValueError("execution: chip_power: the clock of a generated device follows from its budgets; leave it out")
         for field, what in (("area", "chip area"), ("power_shares", "power"), ("perimeter", "perimeter")):
-            shares: Shares = getattr(self.budgets, field)
+            shares: BudgetShares = getattr(self.budgets, field)
             total = sum(float(value[0]) for value in share_values(shares) if value.size == 1)
             if total > 1 + 1e-9:
                 raise ValueError(f"budgets.{field}: the shares of the {what} add up to {total:.4g}, more than 1")
@@ -169,7 +169,7 @@ class GeneratedSystem(SystemFields):
         return self
 
 
-def share_values(shares: Shares) -> list[Any]:
+def share_values(shares: BudgetShares) -> list[Any]:
     """All shares of one budget that are given."""
     direct = [shares.compute, shares.memory, shares.intra_link, shares.inter_link]
     return [value for value in (*direct, *shares.on_chip.values()) if value is not None]

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import percent
-from crossflow.explanation import Change, Explanation, NextBottleneck, WhatIf
+from crossflow.explanation.answers import Change, Explanation, NextBottleneck, WhatIf
+from crossflow.explanation.sensitivity import explain
+from crossflow.explanation.tornado import draw, in_words, tornado
 from crossflow.scenario import load
 from crossflow.score import unit_of
-from crossflow.sensitivity import explain
-from crossflow.tornado import draw, in_words, tornado
 from crossflow.units import show
 
 _INFLUENCE = 1e-6  # elasticity below which a parameter is not worth a row

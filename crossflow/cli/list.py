@@ -24,7 +24,7 @@ _HEAD = re.compile(r"^title:[ ].*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Listing:
     """One name, what group of its kind it belongs to, and the title that its file gives it."""
 
     name: str
@@ -43,25 +43,25 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(*(_table(kind, listed) for kind, listed in found.items()), unbroken=not sys.stdout.isatty())
 
 
-def entries(kind: str) -> list[Entry]:
+def entries(kind: str) -> list[Listing]:
     """Names of a kind, those of one group together."""
     if kind == "models":
         return _models()
     paths = files.catalogue(kind)
     if kind == "templates":
         return _templates(paths)
-    return [Entry(name=name, group=kind.removesuffix("s"), title=title(path), file=str(path)) for name, path in paths.items()]
+    return [Listing(name=name, group=kind.removesuffix("s"), title=title(path), file=str(path)) for name, path in paths.items()]
 
 
-def _models() -> list[Entry]:
-    kinds = [Entry(name=name, group="kind", title=_summary(model), file=None) for name, model in MODELS.items()]
-    return kinds + [Entry(name=name, group="preset", title=title(path), file=str(path)) for name, path in presets().items()]
+def _models() -> list[Listing]:
+    kinds = [Listing(name=name, group="kind", title=_summary(model), file=None) for name, model in MODELS.items()]
+    return kinds + [Listing(name=name, group="preset", title=title(path), file=str(path)) for name, path in presets().items()]
 
 
-def _templates(paths: Mapping[str, Path]) -> list[Entry]:
+def _templates(paths: Mapping[str, Path]) -> list[Listing]:
     groups = list(GROUPS.values())
     found = [
-        Entry(name=name, group=GROUPS[path.parent.name], title=title(path), file=str(path))
+        Listing(name=name, group=GROUPS[path.parent.name], title=title(path), file=str(path))
         for name, path in paths.items()
         if path.parent.name in GROUPS
     ]
@@ -78,7 +78,7 @@ def title(path: Path) -> str:
     return "" if found is None else str(files.parse_yaml(found.group(), str(path)).data["title"])
 
 
-def _table(kind: str, listed: Sequence[Entry]) -> Group:
+def _table(kind: str, listed: Sequence[Listing]) -> Group:
     rows = [[entry.name, entry.group, entry.title] for entry in listed] or [["none", "", ""]]
     grouped = kind in ("templates", "models")
     shown = rows if grouped else [[name, text] for name, _, text in rows]

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow.architecture.run_cost import KILOWATT_HOUR
 from crossflow.cli import device, page
 from crossflow.cli.page import count, number, percent
-from crossflow.operating import KILOWATT_HOUR
 from crossflow.prediction import Prediction, extrapolated, predict
 from crossflow.scenario import load
 from crossflow.score import unit_of, words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -14,9 +14,8 @@ from rich.text import Text
 
 from crossflow import files
 from crossflow.cli import page
-from crossflow.study import StudyResult, run_study
-
-Report = Callable[[int, int | None, str], None]
+from crossflow.study.run import StudyResult, run_study
+from crossflow.study.searches import Reporter
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -50,7 +49,7 @@ def _log(result: StudyResult) -> None:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Report]:
+def progress() -> Iterator[Reporter]:
     """A bar with rate, time left and the best point so far on stderr; nothing where that is no terminal."""
     if not sys.stderr.isatty():
         yield _silent

@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
-from crossflow.validation import validate
+from crossflow.validation.comparison import validate
 
 # Statistics of a table, and the words above their columns; all errors are relative.
 _ERRORS = {"median_abs_error": "median", "mean_abs_error": "mean", "p90_abs_error": "p90", "bias": "bias"}
 _SHARES = {"memory_median_abs_error": "memory median", "oom_accuracy": "fits told right"}
 _REASONS = 5  # reasons told on a page
 
-Row = tuple[str, Mapping[str, Any]]
+PageRow = tuple[str, Mapping[str, Any]]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -46,7 +46,7 @@ def table(name: str, entry: Mapping[str, Any]) -> Group:
     return Group(title, page.indented(Group(shown, *remarks)))
 
 
-def rows(entry: Mapping[str, Any]) -> Iterator[Row]:
+def rows(entry: Mapping[str, Any]) -> Iterator[PageRow]:
     """Every set of statistics of a table with its name: all rows, then the groups of each way of grouping."""
     yield "all", entry
     for way, groups in entry.get("by", {}).items():

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture import Architecture, NetworkSpec, Port
+from crossflow.architecture.model import Architecture, Port
+from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array, Index
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile, where_measured
-from crossflow.mapping import AxisRoute, Network, Placement, level_bandwidths, pair_route, place, wired
+from crossflow.mapping.placement import AxisRoute, Placement, level_bandwidths, pair_route, place
+from crossflow.mapping.topology import Network
+from crossflow.mapping.wiring import wired
 from crossflow.program.collectives import ring_volume
 from crossflow.program.groups import Group, Pair
 from crossflow.program.program import Message, MessageTable

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.architecture import Architecture, NetworkSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import NetworkSpec
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
@@ -16,7 +18,6 @@ from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_c
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
 from crossflow.program.program import Attention, KernelTable, Pass, Product, Program
-from crossflow.software import SoftwareStack
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.run_cost import normalised
+from crossflow.architecture.system import reference_peak
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, Mask, divide, wide
-from crossflow.operating import normalised, reference_peak
 from crossflow.scenario import Scenario
 from crossflow.score import OVERFULL, OVERFULL_HOST, Score
 from crossflow.step.outcome import Outcome

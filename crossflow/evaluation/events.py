@@ -21,13 +21,14 @@ from crossflow.cost.price import kernel_names, kernel_parts
 from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape, parties
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
-from crossflow.parallel import Layout, Plan
 from crossflow.parallel.blocks import PHASES, units
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import Plan
 from crossflow.program.groups import Group
 from crossflow.scenario import Scenario, check_strategy
-from crossflow.step import Machine
 from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
+from crossflow.step.outcome import Machine
 from crossflow.step.passes import optimizer_costs
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step

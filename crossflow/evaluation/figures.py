@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.run_cost import operation_of, product, run_cost
+from crossflow.architecture.system import reference_peak
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, wide
 from crossflow.errors import with_article
-from crossflow.operating import operation_of, product, reference_peak, run_cost
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.workload.spec import TransformerSpec

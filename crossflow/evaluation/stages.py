@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from crossflow.architecture import Architecture
+from crossflow.architecture.model import Architecture
 from crossflow.evaluation.layered import machine
-from crossflow.parallel import Layout, Plan, Strategy
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import Plan
+from crossflow.parallel.strategy import Strategy
 from crossflow.scenario import Scenario
 from crossflow.step.memory import KINDS, memory
 from crossflow.workload.spec import TransformerSpec

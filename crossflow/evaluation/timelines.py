@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.cost import price
-from crossflow.engine import durations, longest_path, stream_edges
+from crossflow.engine.schedule import durations, longest_path, stream_edges
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.programs import placed
-from crossflow.parallel import Layout, Plan, Strategy
 from crossflow.parallel.hierarchy import Hierarchies, Hierarchy
+from crossflow.parallel.layout import Layout
+from crossflow.parallel.plan import Plan
+from crossflow.parallel.strategy import Strategy
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_job, dlrm_log
 from crossflow.step.timeline import transformer_timeline

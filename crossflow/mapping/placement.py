@@ -16,10 +16,10 @@ References
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike, NDArray
 from crossflow.mapping.topology import Edges, Ints, Network, Topology, count_edges, walk
 
 Axes: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
-SystemLink: TypeAlias = tuple[str, str]
 
 # Axes whose shards pass data on and never back to the first: a chain, not a ring.
 PIPELINE_AXES = frozenset({"lp", "pp"})
@@ -39,22 +38,16 @@ class AxisRoute:
 
     Parameters
     ----------
-    name : str
-        Name of the axis.
-    size : int
-        Shards along it. [1]
-    package_size : int
-        Consecutive ranks of a ring that share a package: the largest divisor of `size` for which every group
-        [k g, (k + 1) g) stays inside one package. 1: all of it crosses packages. [1]
-    crosses : bool
-        Whether some edge leaves a package.
-    package_hops, cluster_hops : int
-        Largest number of hops of one edge inside a package, and of one that leaves it; 0 where there is none. [1]
-    package_sharing, cluster_sharing : float
-        Largest number of this axis's edges on one directed physical link inside packages, and between them; 0 where
-        unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
-    package_degree, cluster_degree : int
-        Physical links over which a device's bandwidth is divided at each level. [1]
+    name : name of the axis.
+    size : shards along it. [1]
+    package_size : consecutive ranks of a ring that share a package: the largest divisor of `size` for which every group [k g,
+        (k + 1) g) stays inside one package. 1: all of it crosses packages. [1]
+    crosses : whether some edge leaves a package.
+    package_hops, cluster_hops : largest number of hops of one edge inside a package, and of one that leaves it; 0 where there
+        is none. [1]
+    package_sharing, cluster_sharing : largest number of this axis's edges on one directed physical link inside packages, and
+        between them; 0 where unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
+    package_degree, cluster_degree : physical links over which a device's bandwidth is divided at each level. [1]
     """
 
     name: str
@@ -82,18 +75,12 @@ class Placement:
 
     Parameters
     ----------
-    axes : tuple of (str, int)
-        Parallel axes and sizes, as given.
-    network : Network
-        What they are laid out on.
-    order : tuple of str
-        Axes longer than 1 in the order walked, the first on the closest neighbours.
-    chains : frozenset of str
-        Axes without a wrap-around edge.
-    routes : tuple of AxisRoute
-        One for each axis, in the order of `axes`.
-    total_sharing : float
-        Largest number of edges of all axes together on one directed physical link. [1]
+    axes : parallel axes and sizes, as given.
+    network : what they are laid out on.
+    order : axes longer than 1 in the order walked, the first on the closest neighbours.
+    chains : axes without a wrap-around edge.
+    routes : one for each axis, in the order of `axes`.
+    total_sharing : largest number of edges of all axes together on one directed physical link. [1]
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -142,6 +129,10 @@ class _Usage:
     hops: tuple[int, ...]
     total: float
 
+    def of(self, axis: int) -> tuple[int, float]:
+        """Hops and sharing of one axis."""
+        return self.hops[axis], self.sharing[axis]
+
 
 # --- placing ---------------------------------------------------------------------------------------------------------
 
@@ -157,14 +148,10 @@ def place(
 
     Parameters
     ----------
-    axes : mapping of str to int, or iterable of (str, int)
-        Names and sizes of the parallel axes; their product is the number of devices.
-    network : Network
-        Where to place them.
-    order : iterable of str, optional
-        The axes, first the one to put on the closest neighbours; axes of size 1 may be left out. Default: as given.
-    chains : iterable of str
-        Axes that are chains rather than rings. Interleaved pipelines, which go back to the first stage, pass `()`.
+    axes : names and sizes of the parallel axes; their product is the number of devices.
+    network : where to place them.
+    order : the axes, first the one to put on the closest neighbours; axes of size 1 may be left out. Default: as given.
+    chains : axes that are chains rather than rings. Interleaved pipelines, which go back to the first stage, pass `()`.
 
     Raises
     ------
@@ -200,10 +187,8 @@ def best_placement(
     ----------
     axes, network, chains
         As for `place`.
-    volumes : mapping of str to float
-        Data a device moves along each axis in a step; left out, 0. [B]
-    link_ratio : float
-        Bandwidth of a physical link inside a package over that of one between packages. [1]
+    volumes : data a device moves along each axis in a step; left out, 0. [B]
+    link_ratio : bandwidth of a physical link inside a package over that of one between packages. [1]
     """
     listed = _listed(axes)
     unknown = sorted(set(volumes) - {name for name, _ in listed})
@@ -222,10 +207,9 @@ def level_bandwidths(
 
     Parameters
     ----------
-    route : AxisRoute
-        The axis.
-    package_bandwidth, cluster_bandwidth : array_like, shape (..., n)
-        Bandwidth of a device per direction, all its links at that level together. [B/s]
+    route : the axis.
+    package_bandwidth, cluster_bandwidth : bandwidth of a device per direction, all its links at that level together, shape
+        (..., n). [B/s]
 
     Returns
     -------
@@ -238,18 +222,6 @@ def level_bandwidths(
     )
 
 
-def effective_bandwidth(
-    route: AxisRoute,
-    package_bandwidth: ArrayLike,
-    cluster_bandwidth: ArrayLike,
-) -> NDArray[np.float64]:
-    """Bandwidth of the slowest edge of the axis, which sets the pace of its ring. [B/s]
-
-    Arguments as for `level_bandwidths`; inf for an axis of size 1, which has no edges.
-    """
-    return np.minimum(*level_bandwidths(route, package_bandwidth, cluster_bandwidth))
-
-
 def pair_route(placement: Placement, name: str, shards: tuple[int, int], *, inside: bool) -> AxisRoute:
     """Route from one shard of a chain to another, between ranks of one package or between packages.
 
@@ -257,10 +229,8 @@ def pair_route(placement: Placement, name: str, shards: tuple[int, int], *, insi
 
     Parameters
     ----------
-    shards : tuple of int
-        The one that sends, and the one that receives.
-    inside : bool
-        Whether the two lie in one package. One route may have edges of both kinds.
+    shards : the one that sends, and the one that receives.
+    inside : whether the two lie in one package. One route may have edges of both kinds.
     """
     chain, first, other = placement.route(name), *shards
     size = max(chain.package_size, 2) if inside else 2
@@ -338,15 +308,7 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
     spans = _spans(axes, order, chains)
     package, cluster = _package_usage(spans, network), _cluster_usage(spans, network)
     routes = {name: _route(_Span(name=name, size=1, stride=1, chain=False), network) for name, _ in axes}
-    for i, span in enumerate(spans):
-        routes[span.name] = _route(
-            span,
-            network,
-            package_hops=package.hops[i],
-            cluster_hops=cluster.hops[i],
-            package_sharing=package.sharing[i],
-            cluster_sharing=cluster.sharing[i],
-        )
+    routes |= {span.name: _route(span, network, package.of(i), cluster.of(i)) for i, span in enumerate(spans)}
     return Placement(
         axes=axes,
         network=network,
@@ -357,24 +319,17 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
     )
 
 
-def _route(
-    span: _Span,
-    network: Network,
-    *,
-    package_hops: int = 0,
-    cluster_hops: int = 0,
-    package_sharing: float = 0.0,
-    cluster_sharing: float = 0.0,
-) -> AxisRoute:
+def _route(span: _Span, network: Network, package: tuple[int, float] = (0, 0.0), cluster: tuple[int, float] = (0, 0.0)) -> AxisRoute:
+    """The route of an axis from its hops and its sharing inside packages and between them."""
     return AxisRoute(
         name=span.name,
         size=span.size,
         package_size=_package_size(span, network.package.nodes),
         crosses=_crosses(span, network.package.nodes),
-        package_hops=package_hops,
-        cluster_hops=cluster_hops,
-        package_sharing=package_sharing,
-        cluster_sharing=cluster_sharing,
+        package_hops=package[0],
+        cluster_hops=cluster[0],
+        package_sharing=package[1],
+        cluster_sharing=cluster[1],
         package_degree=network.package.degree,
         cluster_degree=network.cluster.degree,
     )
@@ -521,73 +476,3 @@ def _cluster_spans(spans: tuple[_Span, ...], package: int) -> tuple[tuple[int, i
     """Stride and end, in packages, of the axes that go beyond one; those a border does not cut evenly are left out."""
     beyond = [(max(span.stride, package), span.end) for span in spans if span.end > package]
     return tuple((s // package, e // package) for s, e in beyond if s % package == 0 and e % package == 0)
-
-
-# --- the system graph, link by link ----------------------------------------------------------------------------------
-
-
-def devices(placement: Placement) -> Ints:
-    """Device of each logical rank, shape (devices,); device = local node + package nodes * package."""
-    spans = _spans(placement.axes, placement.order, placement.chains)
-    network, package = placement.network, placement.network.package.nodes
-    inside = walk(network.package, _package_spans(spans, package))
-    between = walk(network.cluster, _cluster_spans(spans, package))
-    return np.asarray((between[:, np.newaxis] * package + inside).ravel(), np.int64)
-
-
-def routed_edges(placement: Placement, name: str) -> Iterator[tuple[int, int, tuple[SystemLink, ...]]]:
-    """Every logical edge of an axis, one by one: its source and target device and the links on its path.
-
-    Links are named by their ends: "device 3", "switch of package 0", "package 2", "cluster switch". Meant for small
-    systems; it is the definition that the counts of `place` must agree with.
-    """
-    where = devices(placement)
-    for span in _spans(placement.axes, placement.order, placement.chains):
-        if span.name == name:
-            for source, target in zip(*_edges(span, where.size), strict=True):
-                ends = int(where[source]), int(where[target])
-                yield *ends, _system_route(placement.network, *ends)
-
-
-def to_networkx(placement: Placement) -> Any:
-    """The system graph as a networkx DiGraph; links have `level`, `width` (in parallel) and `load` (logical edges)."""
-    import networkx as nx
-
-    load = Counter(link for name in placement.order for _, _, links in routed_edges(placement, name) for link in links)
-    graph = nx.DiGraph()
-    for device in range(placement.network.devices):
-        graph.add_node(f"device {device}", package=device // placement.network.package.nodes)
-    for level, link, width in _system_links(placement.network):
-        graph.add_edge(*link, level=level, width=width, load=load[link])
-    return graph
-
-
-def _system_route(network: Network, source: int, target: int) -> tuple[SystemLink, ...]:
-    size = network.package.nodes
-    if source // size == target // size:
-        links = network.package.route(source % size, target % size)
-        return tuple(_package_link(network, source // size, link) for link in links)
-    if network.cluster.kind == "switch":
-        return ((f"device {source}", "cluster switch"), ("cluster switch", f"device {target}"))
-    return tuple((f"package {a}", f"package {b}") for a, b in network.cluster.route(source // size, target // size))
-
-
-def _package_link(network: Network, package: int, link: tuple[int, int]) -> SystemLink:
-    topology = network.package
-    switch = f"switch of package {package}"
-    first, second = (switch if node == topology.switch_node else f"device {package * topology.nodes + node}" for node in link)
-    return first, second
-
-
-def _system_links(network: Network) -> Iterator[tuple[str, SystemLink, int]]:
-    """Level, ends and number of parallel links of every directed link of the system."""
-    for package in range(network.cluster.nodes):
-        for link, width in network.package.links.items():
-            yield "package", _package_link(network, package, link), width
-    if network.cluster.kind == "switch":
-        for device in range(network.devices):
-            yield "cluster", (f"device {device}", "cluster switch"), 1
-            yield "cluster", ("cluster switch", f"device {device}"), 1
-    else:
-        for (a, b), width in network.cluster.links.items():
-            yield "cluster", (f"package {a}", f"package {b}"), width * network.package.nodes

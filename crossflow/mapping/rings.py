@@ -10,7 +10,7 @@ import functools
 
 from crossflow.mapping.topology import Topology
 
-Matrix = tuple[tuple[int, ...], ...]
+LinkCounts = tuple[tuple[int, ...], ...]
 SEARCH_NODES = 200_000  # of the packing search; the wirings here need a few thousand
 
 
@@ -29,7 +29,7 @@ def rings(topology: Topology) -> int:
     return width[0][1] if topology.nodes == 2 else _packed(width, _cycles(width))
 
 
-def multiplicities(topology: Topology) -> Matrix:
+def multiplicities(topology: Topology) -> LinkCounts:
     """Parallel links from every node to every other."""
     nodes = range(topology.nodes)
     return tuple(tuple(topology.links.get((a, b), 0) for b in nodes) for a in nodes)
@@ -48,7 +48,7 @@ def has_chain(topology: Topology) -> bool:
     return any(grow(node, 1 << node) for node in range(topology.nodes))
 
 
-def _cycles(width: Matrix) -> list[tuple[int, ...]]:
+def _cycles(width: LinkCounts) -> list[tuple[int, ...]]:
     """All directed Hamiltonian cycles through node 0."""
     total = len(width)
     found: list[tuple[int, ...]] = []
@@ -66,7 +66,7 @@ def _cycles(width: Matrix) -> list[tuple[int, ...]]:
     return found
 
 
-def _packed(width: Matrix, cycles: list[tuple[int, ...]]) -> int:
+def _packed(width: LinkCounts, cycles: list[tuple[int, ...]]) -> int:
     """Most of the cycles that can be laid at once, each using one link of every arc on it."""
     bound = min(sum(row) for row in width)
     left = [list(row) for row in width]

@@ -1,8 +1,8 @@
 """Physical networks: their nodes, links, routes, and how many logical edges each link carries.
 
-Two ways to route live side by side. `Topology.route` walks one edge link by link in plain Python: it is the definition,
-used for small systems, drawings and as the oracle in tests. `count_edges` routes a whole array of edges at once with
-difference arrays and never loops over devices: it is what `crossflow.mapping.placement` calls.
+Routes are dimension-ordered (X-Y) on grids [1]_, the shorter way round where rows wrap (both equally long: upwards), port to
+port through a switch, and the widest way with at most one node between on a hybrid cube mesh. `count_edges` routes a whole
+array of edges at once with difference arrays and never loops over devices; tests route one edge after the other.
 
 References
 ----------
@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Link: TypeAlias = tuple[int, int]
+NodePair: TypeAlias = tuple[int, int]
 Ints: TypeAlias = NDArray[np.int64]
 
 # Number of sizes in the shape of each kind; also the list of the kinds there are.
@@ -99,13 +99,10 @@ class Topology:
 
     Parameters
     ----------
-    kind : str
-        "single", "ring", "mesh2d", "torus2d", "torus3d", "switch" (or "crossbar"), "fully-connected" or
-        "hybrid-cube-mesh" (DGX-1; with fewer than 8 nodes, the GPUs 0 .. nodes-1 of one).
-    nodes : int
-        Number of nodes.
-    shape : tuple of int
-        Sizes along x, y, z. Left out, the most square one, longest first.
+    kind : "single", "ring", "mesh2d", "torus2d", "torus3d", "switch" (or "crossbar"), "fully-connected" or "hybrid-cube-mesh"
+        (DGX-1; with fewer than 8 nodes, the GPUs 0 .. nodes-1 of one).
+    nodes : number of nodes.
+    shape : sizes along x, y, z. Left out, the most square one, longest first.
 
     Raises
     ------
@@ -143,7 +140,7 @@ class Topology:
         return self.nodes - 1 if self.kind == "fully-connected" else _DEGREES[self.kind]
 
     @property
-    def links(self) -> dict[Link, int]:
+    def links(self) -> dict[NodePair, int]:
         """Directed physical links (from, to) and how many run in parallel; `switch_node` is the end of a switch port.
 
         A wrapped row of two nodes has two parallel links, the direct one and the one round the back.
@@ -158,27 +155,6 @@ class Topology:
     def coordinates(self, node: int) -> tuple[int, ...]:
         """Position (x, y, z) of a node; node = x + X (y + Y z)."""
         return tuple(int(c) for c in _coordinate_table(self)[:, node])
-
-    def route(self, source: int, target: int) -> tuple[Link, ...]:
-        """Directed physical links from one node to another.
-
-        Dimension-ordered (X-Y) on grids [1]_, the shorter way round where rows wrap (both equally long: upwards);
-        port to port through a switch; with at most one node between on a hybrid cube mesh, the widest way.
-        """
-        if source == target:
-            return ()
-        if self.is_grid:
-            return _grid_route(self, source, target)
-        if self.kind == "switch":
-            return ((source, self.switch_node), (self.switch_node, target))
-        if self.kind == "hybrid-cube-mesh":
-            return _cube_mesh_route(self.nodes, source, target)
-        return ((source, target),)
-
-    def hops(self, source: int, target: int) -> int:
-        """Link latencies paid from one node to another; a switch, whose latency is quoted port to port, counts once."""
-        route = self.route(source, target)
-        return 1 if route and self.kind == "switch" else len(route)
 
 
 SINGLE = Topology(kind="single", nodes=1)
@@ -207,26 +183,7 @@ class Network:
         return self.package.nodes * self.cluster.nodes
 
 
-# --- one edge at a time: the definition ------------------------------------------------------------------------------
-
-
-def _grid_route(topology: Topology, source: int, target: int) -> tuple[Link, ...]:
-    position, goal = list(topology.coordinates(source)), topology.coordinates(target)
-    path = [source]
-    for dimension, size in enumerate(topology.shape):
-        for passed in _walk(position[dimension], goal[dimension], size, wraps=topology.wraps):
-            position[dimension] = passed
-            path.append(_node(topology.shape, position))
-    return tuple(itertools.pairwise(path))
-
-
-def _walk(start: int, stop: int, size: int, *, wraps: bool) -> list[int]:
-    """Coordinates passed after `start`, up to and with `stop`."""
-    ahead = (stop - start) % size if wraps else stop - start
-    if wraps and 2 * ahead > size:
-        ahead -= size
-    step = 1 if ahead > 0 else -1
-    return [(start + step * i) % size for i in range(1, abs(ahead) + 1)]
+# --- links -----------------------------------------------------------------------------------------------------------
 
 
 def _node(shape: tuple[int, ...], position: list[int]) -> int:
@@ -237,7 +194,7 @@ def _node(shape: tuple[int, ...], position: list[int]) -> int:
 
 
 @lru_cache(maxsize=256)
-def _cube_mesh_route(nodes: int, source: int, target: int) -> tuple[Link, ...]:
+def _cube_mesh_route(nodes: int, source: int, target: int) -> tuple[NodePair, ...]:
     if _CUBE_MESH[source][target]:
         return ((source, target),)
 
@@ -248,7 +205,7 @@ def _cube_mesh_route(nodes: int, source: int, target: int) -> tuple[Link, ...]:
     return ((source, middle), (middle, target))
 
 
-def _links(topology: Topology) -> Iterator[tuple[Link, int]]:
+def _links(topology: Topology) -> Iterator[tuple[NodePair, int]]:
     if topology.is_grid:
         yield from _grid_links(topology)
     elif topology.kind == "switch":
@@ -262,7 +219,7 @@ def _links(topology: Topology) -> Iterator[tuple[Link, int]]:
                 yield pair, width
 
 
-def _grid_links(topology: Topology) -> Iterator[tuple[Link, int]]:
+def _grid_links(topology: Topology) -> Iterator[tuple[NodePair, int]]:
     for node in range(topology.nodes):
         position = topology.coordinates(node)
         for dimension, size in enumerate(topology.shape):
@@ -287,10 +244,8 @@ class Edges:
 
     Parameters
     ----------
-    source, target : ndarray of int, shape (e,)
-        End nodes of each edge, which differ.
-    copy : ndarray of int, shape (e,)
-        Which copy of the topology (which package) the edge runs in.
+    source, target : end nodes of each edge, which differ, shape (e,).
+    copy : which copy of the topology (which package) the edge runs in, shape (e,).
     """
 
     source: Ints
@@ -306,14 +261,10 @@ class LinkCount:
 
     Parameters
     ----------
-    busiest : ndarray of int, shape (groups, classes)
-        Edges of each group on the bundle of parallel links that has most of them. [1]
-    together : ndarray of int, shape (classes,)
-        Edges of all groups on the bundle that has most of them. [1]
-    width : ndarray of int, shape (classes,)
-        Parallel physical links in a bundle. [1]
-    hops : tuple of int, shape (groups,)
-        Largest number of hops of one edge. [1]
+    busiest : edges of each group on the bundle of parallel links that has most of them, shape (groups, classes). [1]
+    together : edges of all groups on the bundle that has most of them, shape (classes,). [1]
+    width : parallel physical links in a bundle, shape (classes,). [1]
+    hops : largest number of hops of one edge, shape (groups,). [1]
     """
 
     busiest: Ints
@@ -323,16 +274,13 @@ class LinkCount:
 
 
 def count_edges(topology: Topology, groups: Sequence[Edges], *, copies: int) -> LinkCount:
-    """Route many edges at once and count them on the links; agrees with `Topology.route` edge by edge.
+    """Route many edges at once and count them on the links.
 
     Parameters
     ----------
-    topology : Topology
-        One copy of the network.
-    groups : sequence of Edges
-        Edges to count group by group (axis by axis).
-    copies : int
-        Number of copies of the topology.
+    topology : one copy of the network.
+    groups : edges to count group by group (axis by axis).
+    copies : number of copies of the topology.
     """
     if topology.is_grid:
         return _count_on_grid(topology, groups, copies)
@@ -479,10 +427,8 @@ def walk(topology: Topology, spans: tuple[tuple[int, int], ...]) -> Ints:
 
     Parameters
     ----------
-    topology : Topology
-        The network to fill.
-    spans : tuple of (int, int)
-        For each axis its stride, and its stride times its size, in places of the walk.
+    topology : the network to fill.
+    spans : for each axis its stride, and its stride times its size, in places of the walk.
 
     Returns
     -------

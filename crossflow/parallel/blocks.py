@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from crossflow.architecture.software import Fusion, SoftwareStack
 from crossflow.arrays import Array, Mask
 from crossflow.formats import FORMATS, HALF
 from crossflow.parallel.layout import Layout
@@ -31,7 +32,6 @@ from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
 from crossflow.program.program import BACKWARD, KEYS, ONCE, QUERIES, Hiding, Kernel, Number, Pass, Product, Program
 from crossflow.program.program import Attention as FusedAttention
-from crossflow.software import Fusion, SoftwareStack
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 

@@ -19,7 +19,7 @@ from crossflow import files
 from crossflow.parallel.stages import assign_stages
 from crossflow.parallel.strategy import Strategy
 from crossflow.parallel.transform import check_divides
-from crossflow.workload import Graph
+from crossflow.workload.graph import Graph
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -8,7 +8,7 @@ from crossflow.errors import StrategyError
 from crossflow.parallel.stages import assign_stages
 from crossflow.parallel.strategy import parse_strategy
 from crossflow.parallel.transform import check_divides
-from crossflow.workload import Graph
+from crossflow.workload.graph import Graph
 
 
 def legal_strategies(graph: Graph, devices: int) -> tuple[str, ...]:

@@ -25,9 +25,11 @@ from dataclasses import dataclass, field
 from crossflow.errors import StrategyError
 from crossflow.parallel.stages import assign_stages
 from crossflow.parallel.strategy import Strategy
-from crossflow.program import Kernel, Pass, Product, Program, ProgramBuilder
+from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.workload import Gemm, Graph, Layer, Node, Operation, operations
+from crossflow.program.program import Kernel, Pass, Product, Program
+from crossflow.workload import Layer, operations
+from crossflow.workload.graph import Gemm, Graph, Node, Operation
 
 
 @functools.lru_cache(maxsize=256)

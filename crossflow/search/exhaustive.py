@@ -12,13 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.errors import CrossflowError
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import ExhaustiveSettings
 from crossflow.search.space import Designs, Space
 
 BATCH = 64  # designs between two looks at what can be left out
-LARGEST = 5_000_000  # designs that are enumerated
 ROUNDING = 1e-9  # a bound and a time that are equal may differ by this
 
 
@@ -57,16 +55,6 @@ def beaten(oracle: Oracle, bounds: Array) -> Mask:
         return np.asarray(bounds[0] >= loss * (1.0 + ROUNDING))
     front = oracle.losses
     return np.asarray((front[:, :, None] * (1.0 + ROUNDING) <= bounds[:, None, :]).all(axis=0).any(axis=0))
-
-
-def check(space: Space) -> None:
-    """Raise CrossflowError for a space that cannot be enumerated."""
-    if space.shares or any(r.count is None for r in space.ranges):
-        raise CrossflowError(
-            "searcher exhaustive: the space holds quantities without an end; give ranges a count, and search shares with gradient"
-        )
-    if space.size > LARGEST:
-        raise CrossflowError(f"searcher exhaustive: the space holds {space.size:,} designs, more than {LARGEST:,}; draw some with random")
 
 
 def every(space: Space) -> Designs:

@@ -29,7 +29,7 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import GradientSettings
-from crossflow.search.space import Designs, Space
+from crossflow.search.space import Space
 
 WIDTHS, RATES = (0.405, 0.02), (3.0, 0.1)  # first and last: width of the differences (as a logarithm), rate eta
 PULL = 0.5  # weight of a start's best design in the average at the end
@@ -43,7 +43,7 @@ LONGEST = 1.2  # longest multiple of a difference
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class Descent:
     """All starts at one step: position, average, and the best that each has probed, shapes (dimensions, starts)."""
 
     position: Array
@@ -56,7 +56,7 @@ def search(oracle: Oracle, settings: GradientSettings, rng: np.random.Generator)
     """Descend from `settings.starts` random designs until the steps or the budget are used up."""
     space = oracle.problem.space
     position = space.sample(rng, settings.starts).continuous
-    state = State(position=position, average=position, best=position, merit=np.full(settings.starts, np.inf))
+    state = Descent(position=position, average=position, best=position, merit=np.full(settings.starts, np.inf))
     weights = _weights(len(oracle.problem.objectives), settings.starts, rng)
     anew = {round(part * settings.steps) for part in RESTARTS}
     for step in range(settings.steps):
@@ -67,7 +67,7 @@ def search(oracle: Oracle, settings: GradientSettings, rng: np.random.Generator)
         slopes = probed(space, state.position, width, rng)
         mixed = recombined(space, state, width, rng) if part >= RECOMBINED_FROM and settings.starts > 2 else slopes[:, :0]
         probes = np.concatenate([slopes, mixed], axis=1)
-        outcome = oracle(as_designs(probes.reshape(len(position), -1), space))
+        outcome = oracle(space.designs(probes.reshape(len(position), -1)))
         merit = oracle.problem.merit(outcome, np.tile(weights, probes.shape[1])).reshape(probes.shape[1:])
         slope = gradient(space, slopes, merit[: slopes.shape[1]])
         state = _stepped(_noted(state, probes, merit), space, slope, rate, settings.averaging, part)
@@ -78,11 +78,6 @@ def planned(space: Space, settings: GradientSettings) -> int:
     mixed = 0 if settings.starts <= 2 else round(RECOMBINED * space.dimensions)
     late = sum(step / max(settings.steps - 1, 1) >= RECOMBINED_FROM for step in range(settings.steps))
     return settings.starts * (settings.steps * (1 + space.dimensions) + late * mixed)
-
-
-def as_designs(coordinates: Array, space: Space) -> Designs:
-    """Designs at coordinates of a space whose options are chosen."""
-    return Designs(continuous=coordinates, discrete=np.zeros((len(space.options), coordinates.shape[1]), dtype=np.intp))
 
 
 def probed(space: Space, position: Array, width: float, rng: np.random.Generator) -> Array:
@@ -106,7 +101,7 @@ def gradient(space: Space, probes: Array, merit: Array) -> Array:
     return np.asarray(np.where(np.abs(made) > 1e-9, (near[1:] - near[0]) / np.where(np.abs(made) > 1e-9, made, 1.0), 0.0))
 
 
-def recombined(space: Space, state: State, width: float, rng: np.random.Generator) -> Array:
+def recombined(space: Space, state: Descent, width: float, rng: np.random.Generator) -> Array:
     """Designs between and beyond the starts' best, shape (dimensions, RECOMBINED dimensions, starts)."""
     d, starts = state.best.shape
     shape = (round(RECOMBINED * d), starts)
@@ -120,12 +115,12 @@ def recombined(space: Space, state: State, width: float, rng: np.random.Generato
     return space.moved(best[:, base].reshape(d, -1), (step + noise).reshape(d, -1)).reshape(everywhere)
 
 
-def _noted(state: State, probes: Array, merit: Array) -> State:
+def _noted(state: Descent, probes: Array, merit: Array) -> Descent:
     """The state with the best of what was probed."""
     starts = np.arange(merit.shape[1])
     first = merit.argmin(axis=0)
     better = merit[first, starts] < state.merit
-    return State(
+    return Descent(
         position=state.position,
         average=state.average,
         best=np.where(better, probes[:, first, starts], state.best),
@@ -133,7 +128,7 @@ def _noted(state: State, probes: Array, merit: Array) -> State:
     )
 
 
-def _stepped(state: State, space: Space, slope: Array, rate: float, averaging: float, part: float) -> State:
+def _stepped(state: Descent, space: Space, slope: Array, rate: float, averaging: float, part: float) -> Descent:
     """One step of Eq. 6."""
     direction = np.zeros_like(slope)
     for rows in (slice(0, len(space.ranges)), *space.groups):
@@ -143,10 +138,10 @@ def _stepped(state: State, space: Space, slope: Array, rate: float, averaging: f
     step[: len(space.ranges)] *= PER_RANGE
     average = averaging * state.average + (1.0 - averaging) * space.moved(state.position, step)
     average = (1.0 - PULL * part) * average + PULL * part * state.best
-    return State(position=space.project(average), average=average, best=state.best, merit=state.merit)
+    return Descent(position=space.project(average), average=average, best=state.best, merit=state.merit)
 
 
-def _restarted(state: State, space: Space, rng: np.random.Generator) -> State:
+def _restarted(state: Descent, space: Space, rng: np.random.Generator) -> Descent:
     """The state with the worse half of the starts near the best designs of the better half."""
     order = state.merit.argsort()
     half = len(order) // 2
@@ -156,7 +151,7 @@ def _restarted(state: State, space: Space, rng: np.random.Generator) -> State:
     position, average, merit = state.position.copy(), state.average.copy(), state.merit.copy()
     position[:, worse] = average[:, worse] = space.moved(state.best[:, better], noise)
     merit[worse] = np.inf
-    return State(position=position, average=average, best=state.best, merit=merit)
+    return Descent(position=position, average=average, best=state.best, merit=merit)
 
 
 def _weights(objectives: int, starts: int, rng: np.random.Generator) -> Array:

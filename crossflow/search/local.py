@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.search.gradient import as_designs
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import ScipySettings
 
@@ -50,7 +49,7 @@ def with_gradient(oracle: Oracle, x: Array, weights: Array) -> tuple[float, Arra
     # Downwards, so that no budget is overdrawn, except where a coordinate is at its least.
     sign = np.where(x - width < space.low, 1.0, -1.0)
     probes = space.project(np.concatenate([x, x + np.eye(len(x)) * (sign * width)], axis=1))
-    merit = oracle.problem.merit(oracle(as_designs(probes, space)), weights)
+    merit = oracle.problem.merit(oracle(space.designs(probes)), weights)
     slope = (merit[1:] - merit[0]) / (sign * width)[:, 0]
     return float(merit[0]), np.asarray(np.clip(slope, -1e3, 1e3))
 

@@ -10,19 +10,20 @@ References
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.search import gradient, local
-from crossflow.search.oracle import BudgetSpent, Oracle
-from crossflow.search.problem import Problem
-from crossflow.search.settings import GradientSettings, Local, ScipySettings
+from crossflow.search.oracle import Oracle
+from crossflow.search.settings import Local
 from crossflow.search.space import Designs
+
+if TYPE_CHECKING:
+    from crossflow.search.problem import SearchProblem
 
 WAVE = 16  # combinations between two looks at what can be left out, whatever the number of processes
 BRIEF_STARTS, BRIEF_STEPS = 2, 20
@@ -31,10 +32,10 @@ SLACK = 0.02  # a bound may lie above what can be reached by the last unit or ba
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class InnerSearch:
     """One inner search: the problem at one combination of options."""
 
-    problem: Problem
+    problem: SearchProblem
     settings: Local
     seed: tuple[int, ...]
     evaluations: int | None
@@ -42,31 +43,14 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class InnerResult:
     """The best coordinates of an inner search, shape (dimensions,), in the order of its own space; None where it found none."""
 
     coordinates: Array | None
     evaluations: int
 
 
-Solve = Callable[[Iterable[Task]], Iterator[Found]]
-
-
-def solve(task: Task) -> Found:
-    """Run one inner search."""
-    oracle = Oracle(problem=task.problem, evaluations=task.evaluations, deadline=task.deadline)
-    rng = np.random.default_rng(task.seed)
-    with contextlib.suppress(BudgetSpent):
-        descend(oracle, task.settings, rng)
-    return Found(coordinates=oracle.coordinates, evaluations=oracle.spent)
-
-
-def descend(oracle: Oracle, settings: Local, rng: np.random.Generator) -> None:
-    """Search a space of quantities alone."""
-    if isinstance(settings, GradientSettings):
-        gradient.search(oracle, settings, rng)
-    elif isinstance(settings, ScipySettings):
-        local.search(oracle, settings, rng)
+Solve = Callable[[Iterable[InnerSearch]], Iterator[InnerResult]]
 
 
 def search(oracle: Oracle, settings: Local, solved: Solve) -> None:
@@ -91,7 +75,7 @@ def search(oracle: Oracle, settings: Local, solved: Solve) -> None:
     _inner(oracle, combinations[:, finalists], finalists, settings, solved, share)
 
 
-def _bounds(problem: Problem, combinations: Index) -> Array:
+def _bounds(problem: SearchProblem, combinations: Index) -> Array:
     """Least loss of each combination as far as it is known, infinite where it makes no scenario, shape (combinations,)."""
     n = combinations.shape[1]
     middle = Designs(continuous=np.full((problem.space.dimensions, n), 0.5), discrete=combinations)
@@ -104,7 +88,7 @@ def _bounds(problem: Problem, combinations: Index) -> Array:
     return np.array([-np.inf if problem.illegal(given) is None else np.inf for given in settings])
 
 
-def _values(problem: Problem, discrete: Index) -> list[object]:
+def _values(problem: SearchProblem, discrete: Index) -> list[object]:
     return [option.values[i] for option, i in zip(problem.space.options, discrete, strict=True)]
 
 
@@ -127,12 +111,12 @@ def _inner(oracle: Oracle, discrete: Index, numbers: Index, settings: Local, sol
     return np.concatenate([oracle.problem.merit(outcome) + 1e3 * (outcome.violation > 0), rest])
 
 
-def _task(oracle: Oracle, discrete: Index, settings: Local, number: int, share: int | None) -> Task:
+def _task(oracle: Oracle, discrete: Index, settings: Local, number: int, share: int | None) -> InnerSearch:
     here = dataclasses.replace(oracle.problem, space=oracle.problem.space.at(discrete))
-    return Task(problem=here, settings=settings, seed=(settings.seed, number), evaluations=share, deadline=oracle.deadline)
+    return InnerSearch(problem=here, settings=settings, seed=(settings.seed, number), evaluations=share, deadline=oracle.deadline)
 
 
-def _designs(problem: Problem, discrete: Index, tasks: Sequence[Task], found: Sequence[Found]) -> Designs:
+def _designs(problem: SearchProblem, discrete: Index, tasks: Sequence[InnerSearch], found: Sequence[InnerResult]) -> Designs:
     """The designs found, in the coordinates of the whole space; dimensions that a combination does not have stay in the middle."""
     continuous = np.full((problem.space.dimensions, discrete.shape[1]), 0.5)
     paths = problem.space.paths[: problem.space.dimensions]

@@ -9,20 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossflow.arrays import Array, Mask, plain
 from crossflow.errors import CrossflowError
+from crossflow.search.goals import DesignOutcome
 from crossflow.search.pareto import non_dominated
-from crossflow.search.problem import Outcome, Problem
 from crossflow.search.space import Designs
+
+if TYPE_CHECKING:
+    from crossflow.search.problem import SearchProblem
 
 Row = Mapping[str, Any]
 Recorder = Callable[[int, Mapping[str, Any]], None]  # of the rows recorded before, and the columns of a batch
 # Evaluates batches of designs, perhaps in other processes, and gives the outcomes in order.
-Mapper = Callable[[Problem, Iterable[Designs]], Iterator[tuple[Designs, Outcome]]]
+Mapper = Callable[["SearchProblem", Iterable[Designs]], Iterator[tuple[Designs, DesignOutcome]]]
 
 
 class BudgetSpent(Exception):  # noqa: N818  (an end, not an error)
@@ -66,7 +69,7 @@ class Oracle:
     coordinates : of the best design evaluated, shape (dimensions,); None where the record gave it.
     """
 
-    problem: Problem
+    problem: SearchProblem
     evaluations: int | None = None
     deadline: float | None = None
     record: Recorder | None = None
@@ -83,7 +86,7 @@ class Oracle:
     _losses: Array = field(default_factory=lambda: np.empty((0, 0)))
     _improvements: list[tuple[int, float, bool]] = field(default_factory=list)
 
-    def __call__(self, designs: Designs) -> Outcome:
+    def __call__(self, designs: Designs) -> DesignOutcome:
         """Outcome of designs; BudgetSpent when the budget ends before or within them, after what it still allowed."""
         allowed = self._allowed(len(designs))
         asked = designs if allowed == len(designs) else designs.take(slice(allowed))
@@ -119,7 +122,7 @@ class Oracle:
             left -= len(designs)
             designs = next(others, None)
 
-    def found(self, designs: Designs, evaluations: Sequence[int]) -> Outcome:
+    def found(self, designs: Designs, evaluations: Sequence[int]) -> DesignOutcome:
         """Outcome of designs that inner searches found with so many evaluations each."""
         outcome = self.problem.evaluate(designs)
         self._keep(designs, outcome, np.array(evaluations, dtype=int))
@@ -155,13 +158,13 @@ class Oracle:
 
     # ------------------------------------------------------------------------------ the record
 
-    def _recalled(self, designs: Designs) -> Outcome | None:
+    def _recalled(self, designs: Designs) -> DesignOutcome | None:
         """The record's answer to a question, None where it has none; a batch that was cut short is asked again as a whole."""
         if self._replayed < len(self.replay):
             self._same(designs, self.replay[self._replayed])
         return self.recall(len(designs))
 
-    def recall(self, count: int) -> Outcome | None:
+    def recall(self, count: int) -> DesignOutcome | None:
         """The outcome of the next `count` rows of the record, None where it ends before."""
         rows = self.replay[self._replayed : self._replayed + count]
         if len(rows) < count:
@@ -183,13 +186,13 @@ class Oracle:
                     " run without --resume into another folder with --out"
                 )
 
-    def _outcome(self, rows: Sequence[Row]) -> Outcome:
+    def _outcome(self, rows: Sequence[Row]) -> DesignOutcome:
         objectives = np.array(
             [[np.inf if row[o.name] is None else row[o.name] for row in rows] for o in self.problem.objectives], dtype=float
         )
-        return Outcome(objectives=objectives, violation=np.array([row["violation"] for row in rows], dtype=float), rows={})
+        return DesignOutcome(objectives=objectives, violation=np.array([row["violation"] for row in rows], dtype=float), rows={})
 
-    def _keep(self, designs: Designs, outcome: Outcome, evaluations: Array) -> None:
+    def _keep(self, designs: Designs, outcome: DesignOutcome, evaluations: Array) -> None:
         """Record what was evaluated, and note what is best of it."""
         columns: dict[str, Any] = {**self._columns(designs), **outcome.rows, "evaluations": evaluations}
         if self.record is not None:
@@ -232,7 +235,7 @@ class Oracle:
         """Losses of the front, shape (objectives, designs)."""
         return self._losses
 
-    def _update(self, outcome: Outcome, evaluations: Sequence[int] | Array, row: Callable[[int], Row]) -> int | None:
+    def _update(self, outcome: DesignOutcome, evaluations: Sequence[int] | Array, row: Callable[[int], Row]) -> int | None:
         """Note what is best; which design that is, None where it is none of these."""
         losses = self.problem.losses(outcome)
         first = int(np.lexsort((losses[0], outcome.violation))[0])  # of those that miss constraints least, the one that leads
@@ -257,7 +260,7 @@ class Oracle:
         self._losses = together[:, left]
 
 
-def _in_turn(problem: Problem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, Outcome]]:
+def _in_turn(problem: SearchProblem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, DesignOutcome]]:
     yield from ((designs, problem.evaluate(designs)) for designs in batches)
 
 

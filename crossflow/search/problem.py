@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.points import groups, variant
 from crossflow.scenario import Scenario, check_strategy, divides
 from crossflow.score import Score, absent
+from crossflow.search.goals import Constraint, DesignOutcome, Objective
 from crossflow.search.space import Designs, Space, picked
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -27,53 +28,7 @@ ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
-    """A column of a score to make small, or large."""
-
-    name: str
-    maximise: bool = False
-
-    @property
-    def sign(self) -> float:
-        """Factor that makes a smaller value the better one."""
-        return -1.0 if self.maximise else 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constraint:
-    """A column of a score that must not be above, or below, a bound."""
-
-    name: str
-    bound: float
-    at_most: bool = True
-
-    def violation(self, values: Array) -> Array:
-        """By how much of the bound it is missed, 0 where it is kept."""
-        excess = values - self.bound if self.at_most else self.bound - values
-        return np.asarray(np.maximum(np.nan_to_num(excess, nan=np.inf, posinf=np.inf) / max(abs(self.bound), 1e-300), 0.0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of some designs.
-
-    Attributes
-    ----------
-    objectives : shape (objectives, n), natural values.
-    violation : shape (n,), 0 where all constraints hold; grows with the logarithm of what is missed. [1]
-    rows : columns to record, by name.
-    """
-
-    objectives: Array
-    violation: Array
-    rows: Mapping[str, Sequence[Any]]
-
-    def __len__(self) -> int:
-        return int(self.violation.size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+class SearchProblem:
     """A search problem.
 
     Attributes
@@ -102,7 +57,7 @@ class Problem:
         """Columns of each row, in order."""
         return (*self.figures, "feasible", "violation", "bound_by", "reason")
 
-    def evaluate(self, designs: Designs) -> Outcome:
+    def evaluate(self, designs: Designs) -> DesignOutcome:
         """Objectives, violation and rows of designs; one that makes no scenario is infeasible, not an exception."""
         n = len(designs)
         table: dict[str, Any] = {name: np.full(n, np.nan) for name in self.figures}
@@ -120,7 +75,7 @@ class Problem:
                 bound[index[members]], reasons[index[members]] = columns["bound_by"], self._reasons(columns)
         rows = {**table, "feasible": violation == 0.0, "violation": violation, "bound_by": bound, "reason": reasons}
         objectives = np.array([table[objective.name] for objective in self.objectives]).reshape(-1, n)
-        return Outcome(objectives=objectives, violation=violation, rows=rows)
+        return DesignOutcome(objectives=objectives, violation=violation, rows=rows)
 
     @property
     def _asked(self) -> tuple[str, ...]:
@@ -169,11 +124,11 @@ class Problem:
         """What makes smaller better, shape (objectives, 1)."""
         return np.array([[objective.sign] for objective in self.objectives])
 
-    def losses(self, outcome: Outcome) -> Array:
+    def losses(self, outcome: DesignOutcome) -> Array:
         """The objectives with the sign that makes smaller better, shape (objectives, n); what has no value is worst."""
         return np.asarray(np.nan_to_num(self._signs * outcome.objectives, nan=np.inf, posinf=np.inf))
 
-    def merit(self, outcome: Outcome, weights: Array | None = None) -> Array:
+    def merit(self, outcome: DesignOutcome, weights: Array | None = None) -> Array:
         """One number a design, for searchers that know no constraints: weighted logarithms of the objectives, and a penalty.
 
         weights : shape (objectives, n) or (objectives, 1); equal ones where absent.

@@ -193,6 +193,10 @@ class Space:
         step[rest] = np.log(end[rest] / start[rest])  # no share is zero
         return step
 
+    def designs(self, coordinates: Array) -> Designs:
+        """Designs at coordinates, where all options are chosen."""
+        return Designs(continuous=coordinates, discrete=np.zeros((len(self.options), coordinates.shape[1]), dtype=np.intp))
+
     def combinations(self) -> Index:
         """Every combination of the options, shape (options, combinations), each once however many are inactive."""
         sizes = [range(len(option.values)) for option in self.options]

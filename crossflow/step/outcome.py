@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.architecture import Architecture, Host, NetworkSpec
+from crossflow.architecture.host import Host
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import NetworkSpec
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Mask
 from crossflow.cost.network import Wires
 from crossflow.cost.profile import Profile
-from crossflow.software import SoftwareStack
 from crossflow.workload.job import Job
 
 

@@ -18,9 +18,10 @@ from crossflow.program.program import Program
 from crossflow.step.activations import activations
 from crossflow.step.memory import weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host
-from crossflow.step.outcome import Job, Machine
+from crossflow.step.outcome import Machine
 from crossflow.step.task import COLLECTIVES, OF, Between, Task
 from crossflow.step.weights import Weights
+from crossflow.workload.job import Job
 
 WEIGHT = PHASES.index("weight")
 

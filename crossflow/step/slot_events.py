@@ -17,7 +17,7 @@ from crossflow.arrays import Array
 from crossflow.cost.profile import SCOPES
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
-from crossflow.step.outcome import Job, Machine
+from crossflow.step.outcome import Machine
 from crossflow.step.passes import Steps
 from crossflow.step.slots import Closing, Slots
 from crossflow.step.stages import Occurrence
@@ -36,6 +36,7 @@ from crossflow.timeline.record import (
     WORK,
     Pass,
 )
+from crossflow.workload.job import Job
 
 # Collectives that bring what a unit's kernels read; the others carry what they have made.
 BEFORE = ("all_gather",)

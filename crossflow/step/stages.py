@@ -13,7 +13,7 @@ from crossflow.parallel.blocks import units
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
 from crossflow.parallel.stages import Division, balanced_layers
-from crossflow.step.outcome import Job
+from crossflow.workload.job import Job
 from crossflow.workload.transformer import LayerType, Transformer
 
 

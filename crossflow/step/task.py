@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.network import sent_bytes
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
@@ -15,10 +16,9 @@ from crossflow.parallel.layout import Layout
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.groups import Group
 from crossflow.program.program import MessageTable, Op, Program, repeated
-from crossflow.software import SoftwareStack
-from crossflow.step.outcome import Job
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
+from crossflow.workload.job import Job
 from crossflow.workload.transformer import Transformer
 
 COLLECTIVES = (*(name for name in KINDS if name not in ("broadcast", "sendrecv")), "host_copy")  # of steps, copies to the host with them

@@ -22,7 +22,7 @@ from crossflow.errors import CrossflowError
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import BACKWARD, FORWARD, WEIGHT
 from crossflow.step.memory import ledger
-from crossflow.step.outcome import Job, Machine
+from crossflow.step.outcome import Machine
 from crossflow.step.passes import steps_of
 from crossflow.step.slot_events import Laid, StepPasses, lone_pass
 from crossflow.step.slots import Closing, closing_of, slots_of
@@ -46,6 +46,7 @@ from crossflow.timeline.record import (
     Timeline,
 )
 from crossflow.timeline.record import Slots as Filled
+from crossflow.workload.job import Job
 
 
 def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str, uneven: Uneven = EVEN) -> Timeline:

@@ -16,12 +16,13 @@ from crossflow.parallel.layout import Layout
 from crossflow.parallel.schedules import NATURAL
 from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type, unit_times
 from crossflow.step.memory import Memory, memory
-from crossflow.step.outcome import BREAKDOWN, Job, Machine, Outcome
+from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
 from crossflow.step.slots import Closing, Slots, by_stage, closing_of, slots_of
 from crossflow.step.stages import Shape
 from crossflow.step.task import COLLECTIVES, OF, Task, task_of
 from crossflow.timeline.pipeline import pipeline_ends
+from crossflow.workload.job import Job
 
 LINES = ("waits", "behind", "grown", "sent", "gathered")  # of `Slots` and what they hand over, forward and backward together
 STEADY = 4  # rounds of `stages` microbatches after which a pipeline without flush is full

@@ -12,13 +12,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
 from crossflow.parallel.hierarchy import Hierarchies, Kind
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
 from crossflow.program.program import Attention, Kernel, Pass, Product, Program
-from crossflow.software import SoftwareStack
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
 

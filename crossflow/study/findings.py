@@ -9,21 +9,21 @@ import numpy as np
 
 from crossflow import files
 from crossflow.arrays import plain
+from crossflow.drawing.words import label
+from crossflow.explanation.uncertainty import importance, interval, probability_better
 from crossflow.points import varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.problem import ILLEGAL
 from crossflow.study import records, searches
-from crossflow.study.plots import Convergence, Drawn, View
-from crossflow.study.plots.words import label
+from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.study.reading import Study
-from crossflow.uncertainty import importance, interval, probability_better
 from crossflow.units import show
 
-Rows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, and rows
+NamedRows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, and rows
 COMPARED = 64  # swept points up to which every pair is compared
 
 
-def view(study: Study, table: records.Table, results: Sequence[searches.Result]) -> View:
+def view(study: Study, table: records.PointsTable, results: Sequence[searches.SearchResult]) -> View:
     """What plots see of the study."""
     columns = table.columns()
     convergence = tuple(
@@ -103,7 +103,7 @@ def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
     return found
 
 
-def contents(view: View, results: Sequence[searches.Result], compared: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def contents(view: View, results: Sequence[searches.SearchResult], compared: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Files beside the points, by name: best designs, convergence, intervals, comparisons, importance."""
     texts: dict[str, str] = {}
     if results:
@@ -139,7 +139,7 @@ def importance_rows(view: View) -> Iterator[dict[str, Any]]:
             yield {**drawn.point, "column": drawn.column, "parameter": path, "rank_correlation": value}
 
 
-def table(study: Study, view: View, results: Sequence[searches.Result]) -> tuple[list[str], list[list[str]]]:
+def table(study: Study, view: View, results: Sequence[searches.SearchResult]) -> tuple[list[str], list[list[str]]]:
     """Column headers and rows of text, as the study's `columns` ask."""
     names, rows = _rows(study, view, results)
     headers = study.spec.headers
@@ -151,7 +151,7 @@ def _header(name: str) -> str:
     return name if name.startswith("run.") else name.rsplit(".", 1)[-1]
 
 
-def _rows(study: Study, view: View, results: Sequence[searches.Result]) -> Rows:
+def _rows(study: Study, view: View, results: Sequence[searches.SearchResult]) -> NamedRows:
     if study.runs:
         return _search_rows(study, results)
     if study.sampling is not None:
@@ -160,7 +160,7 @@ def _rows(study: Study, view: View, results: Sequence[searches.Result]) -> Rows:
     return names, [{name: plain(view.columns[name][i]) for name in names} for i in range(len(study.grid))]
 
 
-def _search_rows(study: Study, results: Sequence[searches.Result]) -> Rows:
+def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> NamedRows:
     """One row a search: its best design."""
     first = study.runs[0].problem
     options = tuple(dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options))
@@ -173,7 +173,7 @@ def _search_rows(study: Study, results: Sequence[searches.Result]) -> Rows:
     return names, rows
 
 
-def _interval_rows(study: Study, view: View) -> Rows:
+def _interval_rows(study: Study, view: View) -> NamedRows:
     """One row a swept point and column: the interval, and the number that matters most."""
     names = [*study.values, "figure", "low", "median", "mean", "high", "feasible draws", "most important"]
     rows: list[Mapping[str, Any]] = []
@@ -187,7 +187,7 @@ def _interval_rows(study: Study, view: View) -> Rows:
     return names, rows
 
 
-def summary(study: Study, view: View, results: Sequence[searches.Result]) -> str:
+def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) -> str:
     """One sentence: how many points, how many fit, the best."""
     if results:
         return _search_summary(results)
@@ -201,7 +201,7 @@ def summary(study: Study, view: View, results: Sequence[searches.Result]) -> str
     return f"{text}; fastest{'' if feasible[best] else ' (none fits)'}: {show(float(times[best]), 's')}{f' at {where}' if where else ''}"
 
 
-def _search_summary(results: Sequence[searches.Result]) -> str:
+def _search_summary(results: Sequence[searches.SearchResult]) -> str:
     evaluations = sum(result.best.evaluations for result in results)
     text = f"{len(results)} {'search' if len(results) == 1 else 'searches'}, {evaluations:,} designs"
     found = [result for result in results if result.best.row is not None]

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from crossflow import files
+from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.files import Document
 from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
 from crossflow.strategies import ANY, read_strategy
-from crossflow.study import searches, sweeps
+from crossflow.study import sweeps
+from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
-from crossflow.study.plots.words import label
-from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns, plot_columns
-from crossflow.study.spec import StudyFile, grid, sweep_values
+from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
+from crossflow.study.spec import StudyFile, grid, plot_columns, sweep_values
 
 DRAWN = (LinePlot, BoxPlot, IntervalPlot, ImportancePlot)  # plots of the numbers of one column
 
@@ -31,7 +32,7 @@ class Study:
     scenario: Scenario
     values: Mapping[str, list[Any]]
     document: Document
-    runs: Sequence[searches.Run]
+    runs: Sequence[PlannedSearch]
     sampling: sweeps.Sampling | None
 
     @property
@@ -87,7 +88,7 @@ def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
     values = {swept: sweep_values(swept, given, document) for swept, given in spec.sweep.items()}
     _check_values(spec, scenario, values, document)
     points = sweeps.Grid(values=values)
-    runs = searches.planned(spec, scenario, (points.point(i) for i in range(points.points)), document) if spec.searches else ()
+    runs = planned(spec, scenario, (points.point(i) for i in range(points.points)), document) if spec.searches else ()
     try:
         sampling = sweeps.sampling(spec, scenario, values)
     except CrossflowError as error:

@@ -10,7 +10,7 @@ import io
 import json
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, overload
@@ -26,11 +26,6 @@ POINTS, TABLE, RUN = "points.jsonl", "points.csv", "run.json"
 BLOCK = 4096  # rows held in memory at once
 
 # ------------------------------------------------------------------------------------------ rows as text
-
-
-def to_line(row: Mapping[str, Any]) -> str:
-    """One point as a line of JSON; the same row always gives the same bytes."""
-    return json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def to_lines(columns: Mapping[str, Sequence[Any]]) -> str:
@@ -172,10 +167,7 @@ def write_csv(points: Path, table: Path) -> None:
     """Rows of a JSON-lines file as CSV with one header line, holding one row at a time."""
     with files.replacing(table) as stream:
         if not _rewritten(points, stream):
-            names = list(dict.fromkeys(name for row in rows(points) for name in row))
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(names)
-            writer.writerows([_cell(row.get(name)) for name in names] for row in rows(points))
+            _write_table(stream, lambda: rows(points))
 
 
 def _rewritten(points: Path, stream: IO[str]) -> bool:
@@ -217,13 +209,17 @@ def _written(text: str, known: dict[str, str]) -> str:
 
 def csv_text(found: Iterable[Mapping[str, Any]]) -> str:
     """A few rows as CSV with one header line."""
-    rows_ = list(found)
-    names = list(dict.fromkeys(name for row in rows_ for name in row))
-    stream = io.StringIO()
+    listed, stream = list(found), io.StringIO()
+    _write_table(stream, lambda: listed)
+    return stream.getvalue()
+
+
+def _write_table(stream: IO[str], found: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    """Write rows, which are gone through twice, under a header of all their columns."""
+    names = list(dict.fromkeys(name for row in found() for name in row))
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_cell(row.get(name)) for name in names] for row in rows_)
-    return stream.getvalue()
+    writer.writerows([_cell(row.get(name)) for name in names] for row in found())
 
 
 def _cell(value: Any) -> Any:
@@ -323,7 +319,7 @@ class Rows(Sequence[dict[str, Any]]):
 
 
 @dataclass(kw_only=True)
-class Table:
+class PointsTable:
     """Columns of all rows that tables and plots need: `add` blocks in any order, then `columns` in the order of blocks."""
 
     names: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ import numpy as np
 
 from crossflow import files, provenance
 from crossflow.study import findings, records, searches, sweeps
-from crossflow.study.plots import View, draw
+from crossflow.study.planning import PlannedSearch
+from crossflow.study.plots import draw
+from crossflow.study.plots.view import View
 from crossflow.study.reading import Study, read_study
+from crossflow.study.searches import Reporter, SearchResult
 from crossflow.study.workers import Workers, workers
 from crossflow.technology.library import library_document
 from crossflow.units import show
-
-Progress = Callable[[int, int | None, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class StudyResult:
 
     study: Study
     view: View
-    results: Sequence[searches.Result]
+    results: Sequence[SearchResult]
     comparisons: Sequence[Mapping[str, Any]]
     out: Path
     files: Sequence[Path]
@@ -76,7 +77,7 @@ def run_study(
     dask: str | None = None,
     resume: bool = False,
     settings: Iterable[str] = (),
-    progress: Progress | None = None,
+    progress: Reporter | None = None,
 ) -> StudyResult:
     """Run a study and write its tables, plots and record.
 
@@ -100,7 +101,7 @@ def run_study(
     record = _run_record(study)
     with workers(jobs, dask) as hands:
         records.start(folder, record, resume)
-        table = records.Table(names=study.needed)
+        table = records.PointsTable(names=study.needed)
         results = list(_searched(study, folder, table, hands, progress)) if study.runs else []
         if not study.runs:
             _swept(study, folder, table, hands, progress)
@@ -132,7 +133,7 @@ def _run_record(study: Study) -> dict[str, Any]:
     }
 
 
-def _search_record(run: searches.Run) -> dict[str, Any]:
+def _search_record(run: PlannedSearch) -> dict[str, Any]:
     import importlib.metadata
 
     settings = run.settings.model_dump(exclude_none=True)
@@ -141,11 +142,11 @@ def _search_record(run: searches.Run) -> dict[str, Any]:
     return {"search": run.name, "point": dict(run.point), **settings, **used}
 
 
-def _swept(study: Study, folder: Path, table: records.Table, hands: Workers, progress: Progress | None) -> None:
+def _swept(study: Study, folder: Path, table: records.PointsTable, hands: Workers, progress: Reporter | None) -> None:
     """Evaluate every point of a sweep that is not on disk yet, and put all in order."""
     layout = study.grid
     parts = [
-        sweeps.Part(
+        sweeps.SweepTask(
             scenario=study.scenario, grid=layout, first=first, end=end, sampling=study.sampling, record=study.recorded, needed=table.names
         )
         for first, end in layout.parts()
@@ -189,9 +190,9 @@ class _Fastest:
         return show(self._best[1], "s") if np.isfinite(self._best[1]) else "-"
 
 
-def _searched(study: Study, folder: Path, table: records.Table, hands: Workers, progress: Progress | None) -> Iterator[searches.Result]:
+def _searched(study: Study, folder: Path, table: records.PointsTable, hands: Workers, progress: Reporter | None) -> Iterator[SearchResult]:
     """Run every search."""
-    budgets = [run.expected for run in study.runs]
+    budgets = [searches.expected(run) for run in study.runs]
     known = [budget for budget in budgets if budget is not None]
     total = sum(known) if len(known) == len(budgets) else None
     book = searches.Book(file=records.PointsFile(path=folder / records.POINTS), table=table, report=progress, total=total)

@@ -10,54 +10,30 @@ import numpy as np
 import yaml
 
 from crossflow import files
-from crossflow.errors import CrossflowError, SpecError
-from crossflow.files import Document
-from crossflow.points import variant, varied
+from crossflow.points import varied
 from crossflow.scenario import Scenario
 from crossflow.score import unit_of
-from crossflow.search import Best, Designs, GivenSettings, GradientSettings, Options, Outcome, Problem, SearchSettings, Space, search
-from crossflow.search.driver import check
+from crossflow.search.driver import search, solve
+from crossflow.search.goals import DesignOutcome
 from crossflow.search.gradient import planned as planned_steps
-from crossflow.search.nested import Found, Task, solve
+from crossflow.search.nested import InnerResult, InnerSearch
+from crossflow.search.oracle import Best
+from crossflow.search.problem import SearchProblem
+from crossflow.search.settings import GivenSettings, GradientSettings
+from crossflow.search.space import Designs
 from crossflow.study import records
-from crossflow.study.plots.words import label
-from crossflow.study.spaces import read_problem, read_space
-from crossflow.study.spec import StudyFile
+from crossflow.study.planning import PlannedSearch
 from crossflow.study.workers import Workers, in_order
 from crossflow.units import show
 
-Report = Callable[[int, int | None, str], None]
+Reporter = Callable[[int, int | None, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One search to be run: its number, its name, the swept point, the problem."""
-
-    number: int
-    name: str
-    point: Mapping[str, Any]
-    settings: SearchSettings
-    problem: Problem
-
-    @property
-    def expected(self) -> int | None:
-        """Designs that it will evaluate, None where nobody can tell."""
-        if isinstance(self.settings, GradientSettings) and not self.problem.space.options:
-            whole = planned_steps(self.problem.space, self.settings)
-            return min(whole, self.settings.evaluations or whole)
-        return 1 if isinstance(self.settings, GivenSettings) else self.settings.evaluations
-
-    @property
-    def title(self) -> str:
-        """How the run is written in a line."""
-        return ", ".join([self.name, *(label(value) for value in self.point.values())])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
+class SearchResult:
     """A finished search."""
 
-    run: Run
+    run: PlannedSearch
     best: Best
 
     @property
@@ -81,35 +57,15 @@ class Result:
         }
 
 
-def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[Run]:
-    """All searches of a study; SpecError for what cannot be searched."""
-    runs: list[Run] = []
-    for point in points:
-        here = variant(scenario, point)
-        space = read_space(spec.space, here, document)
-        for name, settings in spec.searches.items():
-            lost = [path for path in settings.over or () if not space.only((path,)).paths]
-            if lost:
-                message = f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}"
-                raise SpecError([document.problem(("searches", name, "over"), message)])
-            try:
-                own = _own_space(space, settings, here)
-                check(own, settings)
-            except CrossflowError as error:
-                raise SpecError([document.problem(("searches", name), str(error))]) from None
-            problem = read_problem(spec, here, own, document)
-            runs.append(Run(number=len(runs), name=name, point=point, settings=settings, problem=problem))
-    return runs
-
-
-def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Space:
-    """The part of the space that a search may change; the scenario's own strategy alone where nothing is searched."""
-    if isinstance(settings, GivenSettings):
-        return Space(options=(Options(path="strategy", values=(scenario.strategy_text,)),))
-    return space if settings.over is None else space.only(settings.over)
-
-
 # ------------------------------------------------------------------------------------------ running
+
+
+def expected(run: PlannedSearch) -> int | None:
+    """Designs that a search will evaluate, None where nobody can tell."""
+    if isinstance(run.settings, GradientSettings) and not run.problem.space.options:
+        whole = planned_steps(run.problem.space, run.settings)
+        return min(whole, run.settings.evaluations or whole)
+    return 1 if isinstance(run.settings, GivenSettings) else run.settings.evaluations
 
 
 @dataclass(kw_only=True)
@@ -117,14 +73,14 @@ class Book:
     """Keeps the file of points while searches write to it, with the columns that tables and plots need."""
 
     file: records.PointsFile
-    table: records.Table
-    report: Report | None
+    table: records.PointsTable
+    report: Reporter | None
     total: int | None
     rows: int = 0
     evaluations: int = 0
     lead: tuple[int, float] = (-1, np.inf)
 
-    def write(self, run: Run, columns: Mapping[str, Any]) -> None:
+    def write(self, run: PlannedSearch, columns: Mapping[str, Any]) -> None:
         """Append the rows of one batch of a run."""
         count = len(columns["evaluations"])
         whole: dict[str, Any] = {
@@ -136,7 +92,7 @@ class Book:
         self.file.append(self.rows, records.to_lines(whole))
         self.add(run, whole, count)
 
-    def add(self, run: Run, columns: Mapping[str, Any], count: int) -> None:
+    def add(self, run: PlannedSearch, columns: Mapping[str, Any], count: int) -> None:
         """Note rows of a run that are on disk."""
         self.table.add(self.rows, columns, count)
         self.rows += count
@@ -144,7 +100,7 @@ class Book:
         if self.report is not None:
             self.report(self.evaluations, self.total, self._best(run, columns))
 
-    def _best(self, run: Run, columns: Mapping[str, Any]) -> str:
+    def _best(self, run: PlannedSearch, columns: Mapping[str, Any]) -> str:
         """The best first objective of the run so far, in words."""
         objective = run.problem.objectives[0]
         values, sign = records.numbers(columns[objective.name]), objective.sign
@@ -159,7 +115,7 @@ class _Recorder:
     """Records one run: first what an earlier run left, as far as it was used, then what comes."""
 
     book: Book
-    run: Run
+    run: PlannedSearch
     left: records.Rows
     begun: bool = False
     fresh: bool = False
@@ -187,29 +143,29 @@ def _as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def run_all(runs: Sequence[Run], book: Book, workers: Workers, study: str) -> Iterator[Result]:
+def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: str) -> Iterator[SearchResult]:
     """Run searches one after the other; designs and inner searches that do not depend on one another are shared out."""
     left = _left(book.file, len(runs))
     nothing = records.Rows(book.file.path, [])
     fresh = False
 
-    def mapper(problem: Problem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, Outcome]]:
+    def mapper(problem: SearchProblem, batches: Iterable[Designs]) -> Iterator[tuple[Designs, DesignOutcome]]:
         yield from in_order(workers.completed(_evaluated, ((problem, designs) for designs in batches)))
 
-    def solved(tasks: Iterable[Task]) -> Iterator[Found]:
+    def solved(tasks: Iterable[InnerSearch]) -> Iterator[InnerResult]:
         yield from in_order(workers.completed(solve, tasks))
 
     for run in runs:
         rows = nothing if fresh else left[run.number]
         recorder = _Recorder(book=book, run=run, left=rows)
         title = "-".join([study, run.name, *(str(value) for value in run.point.values())])
-        best = search(run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, solve=solved)
+        best = search(run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, solved=solved)
         recorder.begin(best.rows)
         fresh |= recorder.fresh
-        yield Result(run=run, best=best)
+        yield SearchResult(run=run, best=best)
 
 
-def _evaluated(task: tuple[Problem, Designs]) -> tuple[Designs, Outcome]:
+def _evaluated(task: tuple[SearchProblem, Designs]) -> tuple[Designs, DesignOutcome]:
     problem, designs = task
     return designs, problem.evaluate(designs)
 
@@ -230,7 +186,7 @@ def _left(file: records.PointsFile, runs: int) -> list[records.Rows]:
 # ------------------------------------------------------------------------------------------ what is written of them
 
 
-def best_scenario(result: Result) -> str:
+def best_scenario(result: SearchResult) -> str:
     """The best design as a scenario file."""
     scenario = result.run.problem.scenario
     data = scenario.document.data
@@ -249,7 +205,7 @@ def written(scenario: Scenario, path: str, value: Any) -> Any:
     return f"{value!r} {quantity.unit}"
 
 
-def convergence_rows(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
+def convergence_rows(results: Sequence[SearchResult]) -> Iterator[dict[str, Any]]:
     """Rows of convergence.csv: every improvement of every search."""
     for result in results:
         for evaluations, best in result.convergence:

@@ -1,30 +1,28 @@
-"""The `space`, `objectives` and `constraints` of a study file as the objects of a search problem."""
+"""The `space` of a study file as a space to search, and the columns that its scores have."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
 from crossflow import errors, files
-from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.errors import CrossflowError, SpecError, did_you_mean, with_article
-from crossflow.evaluation import evaluate, lacking
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
-from crossflow.parallel import Strategy
+from crossflow.parallel.strategy import Strategy
 from crossflow.paths import quantities
 from crossflow.points import Split, check_choice, split, variant, varied
 from crossflow.scenario import Scenario, check_strategy
-from crossflow.score import larger_is_better, listed, no_column, unit_of
-from crossflow.search import Constraint, Objective, Options, Problem, Range, Shares, Space
-from crossflow.search.space import SMALLEST_SHARE
+from crossflow.score import listed, no_column
+from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.strategies import ANY, every_strategy, read_strategy
-from crossflow.study.spec import Range as Spaced
-from crossflow.study.spec import StudyFile, spaced
+from crossflow.study.spec import SpacedRange, spaced
 from crossflow.units import parse
 
 SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
@@ -35,7 +33,6 @@ FORMING = ("workload.task", "workload.model", "system.template")  # settings tha
 OPERATION = "system.operation."  # paths of quantities that do so by being given
 TEXTS = ("bound_by", "reason")  # columns that are no figures
 Asked = tuple[Path_, str, Sequence[str]]  # place of a name, the name, and names that it may be
-_BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
 
 
 class SharesEntry(FileModel):
@@ -187,7 +184,7 @@ def _range(path: str, entry: RangeEntry, document: Document, scenario: Scenario)
     if quantity is None or quantity.whole:
         if entry.count is None:
             raise CrossflowError("a setting that is no quantity needs a count, or a list of values")
-        described = Spaced.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
+        described = SpacedRange.model_validate({"from": entry.start, "to": entry.stop, "count": entry.count, "scale": entry.scale})
         numbers = [round(value) if isinstance(value, float) else value for value in spaced(described, document, ("space", path))]
         return _options(path, tuple(dict.fromkeys(numbers)), entry.when, scenario)
     low, high = (quantity.checked(parse(end, quantity.unit)) for end in (entry.start, entry.stop))
@@ -230,30 +227,7 @@ def _strategies(scenario: Scenario, options: list[Options]) -> tuple[str, ...]:
     return tuple(found)
 
 
-# ------------------------------------------------------------------------------------------ objectives and constraints
-
-
-def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> Problem:
-    """Search problem of a study at one of its swept points."""
-    bounds = [name for name in spec.constraints if name != "fits"]
-    known = known_columns(scenario, _choices(space), (*spec.objectives, *bounds))
-    asked: list[Asked] = [(("objectives", name), name, known.figures) for name in spec.objectives]
-    problems = column_problems([*asked, *((("constraints", name), name, known.figures) for name in bounds)], known, document)
-    if problems:
-        raise SpecError(problems)
-    return Problem(
-        scenario=scenario,
-        space=space,
-        objectives=tuple(_objectives(spec)),
-        constraints=tuple(_constraints(spec, document)),
-        fits=bool(spec.constraints.get("fits", True)),
-        columns=recorded(spec, known.columns),
-    )
-
-
-def _choices(space: Space) -> dict[str, Sequence[Any]]:
-    """Values that a space holds for each path, of ranges one."""
-    return {**{found.path: [found.low] for found in space.ranges}, **{option.path: option.values for option in space.options}}
+# ------------------------------------------------------------------------------------------ columns
 
 
 class Known(NamedTuple):
@@ -319,42 +293,3 @@ def column_problems(asked: Sequence[Asked], known: Known, document: Document) ->
         options = f"\n{listed(unknown, names)}" if name in unknown[-1:] else ""
         found.append(document.problem(place, known.lacks.get(name) or no_column(name, names) + options))
     return found
-
-
-def _objectives(spec: StudyFile) -> Iterator[Objective]:
-    if isinstance(spec.objectives, Mapping):
-        yield from (Objective(name=name, maximise=way == "maximise") for name, way in spec.objectives.items())
-    else:
-        yield from (Objective(name=name, maximise=larger_is_better(name)) for name in spec.objectives)
-
-
-def _constraints(spec: StudyFile, document: Document) -> Iterator[Constraint]:
-    for name, given in spec.constraints.items():
-        if name == "fits":
-            if not isinstance(given, bool):
-                raise SpecError([document.problem(("constraints", name), f"expected true or false, got {given!r}")])
-            continue
-        found = _BOUND.match(str(given))
-        if found is None:
-            raise SpecError([document.problem(("constraints", name), f"expected a bound such as '<= 300 W' or '>= 0.4', got {given!r}")])
-        try:
-            bound = parse(found[2], unit_of(name))
-        except ValueError as error:
-            raise SpecError([document.problem(("constraints", name), str(error))]) from None
-        yield Constraint(name=name, bound=bound, at_most=found[1] == "<=")
-
-
-def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:
-    """Columns of a score that the rows of searches and samples hold beside objectives and constraints."""
-    if spec.record == "all":
-        return tuple(known)
-    asked = [*(spec.record or ()), *spec.columns, *(name for plot in spec.plots for name in plot_columns(plot, known))]
-    return tuple(dict.fromkeys(name for name in asked if name in known))
-
-
-def plot_columns(plot: Any, known: Sequence[str]) -> list[str]:
-    """Columns that a plot shows, groups written out."""
-    names = [value for field in ("x", "y", "value", "colour") if isinstance(value := getattr(plot, field, None), str)]
-    names += getattr(plot, "axes", ())
-    group = getattr(plot, "group", None)
-    return names + [name for name in known if group is not None and name.startswith(f"{group}.")]

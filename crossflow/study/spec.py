@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,14 +11,14 @@ from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from crossflow import files
 from crossflow.errors import SpecError
+from crossflow.explanation.uncertainty import Distribution
 from crossflow.files import Document, FileModel
 from crossflow.search.settings import SearchSettings
 from crossflow.study.plots.spec import Plot
-from crossflow.uncertainty import Distribution
 from crossflow.units import parse
 
 
-class Range(FileModel):
+class SpacedRange(FileModel):
     """Evenly spaced values between two quantities, on a linear or a logarithmic scale."""
 
     start: str | float = Field(alias="from")
@@ -106,11 +106,11 @@ def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
     if not isinstance(values, Mapping):
         words = "; 'legal' belongs in the space of a search" if path == "strategy" and values == "legal" else ""
         raise SpecError([document.problem(place, f"expected a list of values, or {{from: ..., to: ..., count: ...}}{words}")])
-    described = files.validate_at(Range, document, *place)
+    described = files.validate_at(SpacedRange, document, *place)
     return spaced(described, document, place)
 
 
-def spaced(described: Range, document: Document, place: tuple[str, str]) -> list[Any]:
+def spaced(described: SpacedRange, document: Document, place: tuple[str, str]) -> list[Any]:
     """Numbers where both ends are numbers, quantities in the unit of the first end otherwise."""
     unit = str(described.start).lstrip("+-.0123456789eE_").strip() if isinstance(described.start, str) else ""
     plain = unit in ("", "%")
@@ -130,3 +130,19 @@ def spaced(described: Range, document: Document, place: tuple[str, str]) -> list
 def grid(values: Mapping[str, list[Any]]) -> list[tuple[Any, ...]]:
     """Every combination of the values, the last path changing fastest."""
     return list(itertools.product(*values.values()))
+
+
+def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:
+    """Columns of a score that the rows of searches and samples hold beside objectives and constraints."""
+    if spec.record == "all":
+        return tuple(known)
+    asked = [*(spec.record or ()), *spec.columns, *(name for plot in spec.plots for name in plot_columns(plot, known))]
+    return tuple(dict.fromkeys(name for name in asked if name in known))
+
+
+def plot_columns(plot: Any, known: Sequence[str]) -> list[str]:
+    """Columns that a plot shows, groups written out."""
+    names = [value for field in ("x", "y", "value", "colour") if isinstance(value := getattr(plot, field, None), str)]
+    names += getattr(plot, "axes", ())
+    group = getattr(plot, "group", None)
+    return names + [name for name in known if group is not None and name.startswith(f"{group}.")]

@@ -11,15 +11,14 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
-from crossflow.parameters import Parameter
+from crossflow.explanation.parameters import Parameter, uncertain
+from crossflow.explanation.uncertainty import draws
 from crossflow.points import split
 from crossflow.scenario import Scenario
 from crossflow.score import absent
 from crossflow.study import records
-from crossflow.study.spaces import recorded
-from crossflow.study.spec import StudyFile, Uncertainty
+from crossflow.study.spec import StudyFile, Uncertainty, recorded
 from crossflow.study.workers import Workers
-from crossflow.uncertainty import draws, uncertain
 
 # Points a task: boundaries depend neither on the workers nor on resuming, so that the same study gives the same bytes.
 # Small studies show progress often; in large ones a task is long enough to pay for its way to another process.
@@ -76,7 +75,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SweepTask:
     """One task: rows from `first` on."""
 
     scenario: Scenario
@@ -89,7 +88,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class RowBlock:
     """What became of a task: its rows as text, and the columns that tables and plots need."""
 
     text: str
@@ -97,7 +96,7 @@ class Block:
     count: int
 
 
-def evaluated(part: Part) -> Block:
+def evaluated(part: SweepTask) -> RowBlock:
     """Evaluate the points of one task."""
     count = part.end - part.first
     given: dict[str, Any] = dict(part.grid.given(part.first, part.end))
@@ -108,7 +107,7 @@ def evaluated(part: Part) -> Block:
     kept = columns if part.record is None else {name: columns.get(name, np.full(count, absent(name))) for name in part.record}
     table = {"id": np.arange(part.first, part.end), **given, **kept}
     shown = {**columns, **table}
-    return Block(text=records.to_lines(table), columns={name: shown[name] for name in part.needed if name in shown}, count=count)
+    return RowBlock(text=records.to_lines(table), columns={name: shown[name] for name in part.needed if name in shown}, count=count)
 
 
 def sampling(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Sampling | None:
@@ -130,14 +129,14 @@ def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] |
     return tuple(dict.fromkeys([*recorded(spec, known), *([] if spec.columns or spec.record else ["step_time_s"]), *always]))
 
 
-def run(parts: Sequence[Part], done: Mapping[int, Any], workers: Workers) -> Iterator[tuple[int, Block]]:
+def run(parts: Sequence[SweepTask], done: Mapping[int, Any], workers: Workers) -> Iterator[tuple[int, RowBlock]]:
     """Blocks of the tasks that are not done yet, by the first row of each, as they come."""
     left = [part for part in parts if part.first not in done]
     for number, block in workers.completed(evaluated, left):
         yield left[number].first, block
 
 
-def finished(path: Any, parts: Iterable[Part]) -> list[tuple[int, list[tuple[int, int]]]]:
+def finished(path: Any, parts: Iterable[SweepTask]) -> list[tuple[int, list[tuple[int, int]]]]:
     """Tasks whose rows are all in a file, by first row, each with the places of its rows in order."""
     first_of = np.array([part.first for part in parts], dtype=np.int64)
     sizes = {part.first: part.end - part.first for part in parts}

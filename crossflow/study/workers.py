@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 from crossflow.errors import CrossflowError
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 LOSSES = 3  # times in a row that workers may die before a task is given up
 PATIENCE = 20.0  # how long a cluster may be out of reach [s]
 KEPT = "finished points are kept, continue with --resume"
@@ -28,13 +28,13 @@ KEPT = "finished points are kept, continue with --resume"
 class Workers(Protocol):
     """Somewhere to run tasks."""
 
-    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+    def completed(self, function: Callable[[Given], Made], tasks: Iterable[Given]) -> Iterator[tuple[int, Made]]:
         """Results with the numbers of their tasks, in the order in which they are done."""
 
 
-def in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
+def in_order(results: Iterable[tuple[int, Made]]) -> Iterator[Made]:
     """Results in the order of their tasks."""
-    early: dict[int, Result] = {}
+    early: dict[int, Made] = {}
     wanted = 0
     for number, result in results:
         early[number] = result
@@ -64,7 +64,7 @@ def workers(jobs: int = 1, dask: str | None = None) -> Iterator[Workers]:
 class Here:
     """In this process, one task after the other."""
 
-    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+    def completed(self, function: Callable[[Given], Made], tasks: Iterable[Given]) -> Iterator[tuple[int, Made]]:
         """Results, one after the other."""
         yield from ((number, function(task)) for number, task in enumerate(tasks))
 
@@ -76,7 +76,7 @@ class Processes:
     jobs: int
     _pool: ProcessPoolExecutor | None = None
 
-    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+    def completed(self, function: Callable[[Given], Made], tasks: Iterable[Given]) -> Iterator[tuple[int, Made]]:
         """Results as they are done; a pool whose process was killed is replaced."""
         flight = Flight(function=function, waiting=enumerate(tasks), window=2 * self.jobs + 2)
         losses = 0
@@ -179,7 +179,7 @@ class Cluster:
     client: Any
     address: str
 
-    def completed(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[int, Result]]:
+    def completed(self, function: Callable[[Given], Made], tasks: Iterable[Given]) -> Iterator[tuple[int, Made]]:
         """Results as they are done. The scheduler gives the tasks of a lost worker to the others."""
         from distributed.client import FutureCancelledError
         from distributed.comm.core import CommClosedError

@@ -68,7 +68,7 @@ class OnChip(FileModel):
     latency: Time
 
 
-class Memory(FileModel):
+class OffChip(FileModel):
     """An off-chip memory device (an HBM stack, a GDDR chip) and its controller on the compute die."""
 
     title: str = ""

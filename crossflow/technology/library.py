@@ -15,7 +15,7 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.paths import quantity_at
-from crossflow.technology.components import Compute, Link, LogicNode, LogicRule, Memory, OnChip, Substrate
+from crossflow.technology.components import Compute, Link, LogicNode, LogicRule, OffChip, OnChip, Substrate
 from crossflow.units import Quantity
 
 Component = TypeVar("Component", bound=FileModel)
@@ -55,7 +55,7 @@ class TechLibrary(FileModel):
     logic_rule: LogicRule
     compute: Mapping[str, Compute] = {}
     on_chip: Mapping[str, OnChip] = {}
-    memory: Mapping[str, Memory] = {}
+    memory: Mapping[str, OffChip] = {}
     link: Mapping[str, Link] = {}
     substrate: Mapping[str, Substrate] = {}
 
@@ -177,7 +177,7 @@ def _check(library: TechLibrary, document: Document) -> None:
 DISORDER = "voltages must satisfy threshold < minimum <= nominal <= maximum"
 
 
-def disordered(part: Compute | Memory | Link) -> Mask:
+def disordered(part: Compute | OffChip | Link) -> Mask:
     """Design points at which the voltages of a component are out of order."""
     rising = (part.threshold_voltage < part.minimum_voltage) & (part.minimum_voltage <= part.nominal_voltage)
     return np.asarray(~(rising & (part.nominal_voltage <= part.maximum_voltage)))

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.study.plots.axes import prefixed, quantity
-from crossflow.study.plots.canvas import GREY, new_figure, tidy
-from crossflow.study.plots.words import number
+from crossflow.drawing.canvas import GREY, new_figure, save_as, tidy
+from crossflow.drawing.words import number, prefixed, quantity, signed
 from crossflow.timeline.record import ACTIVITIES, Timeline
-from crossflow.trace.gantt import WIDTH, draw_rows, gantt_of, legend, mean, rows_height, save_as, time_axis
+from crossflow.trace.gantt import WIDTH, draw_rows, gantt_of, legend, mean, rows_height, time_axis
 from crossflow.units import show
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ COLOURS = ("#999999", "#0072B2")  # of the first and the second timeline
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class TimePart:
     """Time of a device that goes to one activity or to events of one name, in the mean over all devices of each timeline. [s]"""
 
     name: str
@@ -57,8 +56,8 @@ class Comparison:
 
     titles: tuple[str, str]
     totals: tuple[float, float]
-    activities: tuple[Part, ...]
-    events: tuple[Part, ...]
+    activities: tuple[TimePart, ...]
+    events: tuple[TimePart, ...]
     utilisation: tuple[float, float]
     peak_memory: tuple[float, float]
 
@@ -94,15 +93,11 @@ def _verdict(ratio: float) -> str:
     return f"second is {number(max(ratio, 1 / ratio), 3)} times {'faster' if ratio > 1 else 'slower'}"
 
 
-def _reasons(parts: Sequence[Part]) -> str:
+def _reasons(parts: Sequence[TimePart]) -> str:
     """Contributions, the largest first, as more or less of something."""
     largest = max((abs(part.difference) for part in parts), default=0.0)
     told = [part for part in sorted(parts, key=lambda part: -abs(part.difference)) if abs(part.difference) > TOLD * largest][:MOST_TOLD]
-    words = [
-        f"{'more' if part.difference > 0 else 'less'} {part.name.replace('_', ' ')} "
-        f"({'+' if part.difference > 0 else '-'}{quantity(abs(part.difference), 's')})"
-        for part in told
-    ]  # fmt: skip
+    words = [f"{'more' if part.difference > 0 else 'less'} {part.name.replace('_', ' ')} ({signed(part.difference, 's')})" for part in told]
     return f": {', '.join(words)}" if words else ""
 
 
@@ -113,7 +108,7 @@ def compare(first: Timeline, second: Timeline) -> Comparison:
     """Align two timelines, of the same or of different strategies and systems."""
     both = (first, second)
     activity = [timeline.activity() for timeline in both]
-    activities = [Part(name=name, first=mean(first, activity[0][name]), second=mean(second, activity[1][name])) for name in ACTIVITIES]
+    activities = [TimePart(name=name, first=mean(first, activity[0][name]), second=mean(second, activity[1][name])) for name in ACTIVITIES]
     return Comparison(
         titles=(first.title, second.title),
         totals=(first.total, second.total),
@@ -128,11 +123,11 @@ def _peak(timeline: Timeline) -> float:
     return max((float(held.max(initial=0.0)) for _, held in timeline.memory), default=0.0)
 
 
-def _events(first: Timeline, second: Timeline) -> tuple[Part, ...]:
+def _events(first: Timeline, second: Timeline) -> tuple[TimePart, ...]:
     """Names whose time differs by what matters, the largest difference first."""
     times = [time_by_name(timeline) for timeline in (first, second)]
     names = dict.fromkeys([*times[0], *times[1]])
-    parts = [Part(name=name, first=times[0].get(name, 0.0), second=times[1].get(name, 0.0)) for name in names]
+    parts = [TimePart(name=name, first=times[0].get(name, 0.0), second=times[1].get(name, 0.0)) for name in names]
     least = MATTERS * abs(second.total - first.total)
     kept = [part for part in parts if part.difference and abs(part.difference) >= least]
     return tuple(sorted(kept, key=lambda part: -abs(part.difference))[:MOST_EVENTS])
@@ -183,8 +178,7 @@ def _draw_activities(axis: Axes, compared: Comparison) -> None:
         lengths = [getattr(part, side) / factor for part in parts]
         axis.barh(places + 0.2 * (2 * NAMES.index(side) - 1), lengths, 0.36, color=colour, label=side, zorder=2)
     for place, part in zip(places, parts, strict=True):
-        sign = "+" if part.difference >= 0 else "-"
-        text = f"{sign}{quantity(abs(part.difference), 's')}" if abs(part.difference) > 1e-3 * largest else "same"
+        text = signed(part.difference, "s") if abs(part.difference) > 1e-3 * largest else "same"
         end = (max(part.first, part.second) / factor, place)
         axis.annotate(text, end, (3, 0), textcoords="offset points", va="center", fontsize=8, color=GREY)
     axis.set_yticks(places, [part.name.replace("_", "\n") for part in parts], fontsize=8)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.drawing.canvas import GREY, PALE, new_figure, save_as, tidy
+from crossflow.drawing.words import number, prefixed, quantity, short
 from crossflow.step.task import COLLECTIVES
-from crossflow.study.plots.axes import prefixed, quantity
-from crossflow.study.plots.canvas import GREY, PALE, new_figure, save, tidy
-from crossflow.study.plots.words import number, short
 from crossflow.timeline.record import COMPUTE, HOST, WAIT, WORK, Pass, Timeline
 from crossflow.units import show
 
@@ -387,12 +386,6 @@ def draw_gantt(gantt: Gantt, path: Path) -> list[Path]:
 def rows_height(gantt: Gantt) -> float:
     """Height of the rows of a chart. [inch]"""
     return min(max(ROW * len(gantt.rows), 0.8), TALLEST)
-
-
-def save_as(figure: Figure, path: Path) -> list[Path]:
-    """Save a figure as PNG and SVG, whichever of them a path ends in."""
-    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
-    return save(figure, stem.parent, stem.name)
 
 
 def draw_rows(axis: Axes, gantt: Gantt, width: float) -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.study.plots.axes import quantity
-from crossflow.study.plots.words import short
+from crossflow.drawing.words import quantity, short, signed
 from crossflow.timeline.record import ACTIVITIES, Timeline
-from crossflow.trace.compare import Comparison, Part, compare
+from crossflow.trace.compare import Comparison, TimePart, compare
 from crossflow.trace.gantt import COMPUTES, Pieces, families_of, mean, pieces_of, thinned
 
 if TYPE_CHECKING:
@@ -91,17 +90,16 @@ def _overfull(timeline: Timeline) -> list[Text]:
     return [] if timeline.overfull is None else [Text(timeline.overfull, style="bold red")]
 
 
-def _groups(found: Comparison) -> list[tuple[str, Sequence[Part]]]:
+def _groups(found: Comparison) -> list[tuple[str, Sequence[TimePart]]]:
     return [("time of a device, mean of all", found.activities), ("events that differ most", found.events)]
 
 
-def _parts_table(title: str, parts: Sequence[Part]) -> Table:
+def _parts_table(title: str, parts: Sequence[TimePart]) -> Table:
     table = _table(title, "first", "second", "difference")
     for part in parts:
-        sign = "+" if part.difference >= 0 else "-"
         times = [quantity(time, "s") for time in (part.first, part.second)]
         same = abs(part.difference) <= 1e-9 * max(part.first, part.second)
-        table.add_row(short(part.name.replace("_", " ")), *times, "same" if same else f"{sign}{quantity(abs(part.difference), 's')}")
+        table.add_row(short(part.name.replace("_", " ")), *times, "same" if same else signed(part.difference, "s"))
     table.add_row("")
     return table
 

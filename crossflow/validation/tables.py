@@ -8,15 +8,18 @@ from __future__ import annotations
 import csv
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture import Architecture, DatasheetSystem, FabricKind, FabricParameters, architecture, resolve
-from crossflow.arrays import Array
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import FabricKind, FabricParameters
+from crossflow.architecture.system import architecture, resolve
+from crossflow.architecture.template import DatasheetSystem
+from crossflow.arrays import Array, Index
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.roofline import product_costs
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
@@ -25,12 +28,12 @@ from crossflow.formats import kept_bytes
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.units import parse
 from crossflow.validation.report import Table, count_skipped
-from crossflow.workload import Gemm
+from crossflow.workload.graph import Gemm
 
-Row = Mapping[str, str]
+TableRow = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
 FABRICS = get_args(FabricKind)
-Rows = Sequence[Row]
+TableRows = Sequence[TableRow]
 
 
 def shipped() -> Path:
@@ -38,7 +41,7 @@ def shipped() -> Path:
     return Path(files.__file__).parent / "data" / "validation"
 
 
-def read_rows(file: Path, columns: Sequence[str]) -> Rows:
+def read_rows(file: Path, columns: Sequence[str]) -> TableRows:
     """Rows of a CSV file with comment lines; SpecError when it cannot be read or a column is missing."""
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
@@ -53,42 +56,45 @@ def read_rows(file: Path, columns: Sequence[str]) -> Rows:
     return list(reader)
 
 
-def positive(file: Path, rows: Rows, column: str) -> Array:
+def positive(file: Path, rows: TableRows, column: str) -> Array:
     """One column of finite numbers above zero; SpecError with the first row that holds something else."""
     values = numbers(file, rows, column)
-    wrong = ~(np.isfinite(values) & (values > 0))
-    if wrong.any():
-        bad = rows[int(wrong.argmax())]
-        where = ",".join(map(str, bad.values()))
-        raise SpecError(
-            [Problem(file=str(file), path=column, message=f"expected a number above zero, got {bad[column]!r} in the row {where}")]
-        )
+    for bad in np.flatnonzero(~(np.isfinite(values) & (values > 0))):
+        raise SpecError([wrong(file, rows[int(bad)], column, "a number above zero")])
     return values
 
 
-def numbers(file: Path, rows: Rows, column: str, missing: float | None = None) -> Array:
+def numbers(file: Path, rows: TableRows, column: str, missing: float | None = None) -> Array:
     """One column as floats, empty cells as `missing` where that is given; SpecError with the first row that holds something else."""
+    return np.array([missing if missing is not None and not row[column] else number(file, row, column) for row in rows], dtype=float)
+
+
+def number(file: Path, row: TableRow, column: str) -> float:
+    """A cell as a float; SpecError where it holds something else."""
     try:
-        return np.array([missing if missing is not None and not row[column] else float(row[column]) for row in rows], dtype=float)
+        return float(row[column])
     except (TypeError, ValueError):
-        bad = next(row for row in rows if not _is_number(row[column]) and (row[column] or missing is None))
-        raise SpecError(
-            [
-                Problem(
-                    file=str(file),
-                    path=column,
-                    message=f"expected a number, got {bad[column]!r} in the row {','.join(map(str, bad.values()))}",
-                )
-            ]
-        ) from None
+        raise SpecError([wrong(file, row, column, "a number")]) from None
 
 
-def _is_number(text: str | None) -> bool:
-    try:
-        float(text or "")
-    except ValueError:
-        return False
-    return True
+def wrong(file: Path, row: TableRow, column: str, expected: str) -> Problem:
+    """What is wrong with a cell of a table."""
+    where = ",".join(map(str, row.values()))
+    return Problem(file=str(file), path=column, message=f"expected {expected}, got '{row.get(column) or ''}' in the row {where}")
+
+
+def predicted_by(keys: Sequence[tuple[Any, ...]], times_of: Callable[[Any, Index], Array | str]) -> tuple[Array, list[str]]:
+    """Predicted time of every row, NaN where there is none, and why; rows of one key are predicted together. [s]"""
+    predicted, reasons = np.full(len(keys), np.nan), []
+    for key in dict.fromkeys(keys):
+        mine = np.array([i for i, other in enumerate(keys) if other == key])
+        times = times_of(key, mine)
+        if isinstance(times, str):
+            reasons += [times] * len(mine)
+        else:
+            predicted[mine] = times
+            reasons += [ENDLESS] * int((~np.isfinite(times)).sum())
+    return predicted, reasons
 
 
 # -------------------------------------------------------------------------------------------- matrix products
@@ -99,16 +105,8 @@ def gemm_table(folder: Path) -> Table:
     file = folder / "gemm.csv"
     rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
     m, n, k, time = (positive(file, rows, column) for column in ("m", "n", "k", "time_us"))
-    predicted = np.full(len(rows), np.nan)
-    reasons: list[str] = []
-    for key in dict.fromkeys((row["source"], row["device"], row["dtype"]) for row in rows):
-        mine = np.array([i for i, row in enumerate(rows) if (row["source"], row["device"], row["dtype"]) == key])
-        times = _gemm_times(*key, [Gemm(m=m[i], n=n[i], k=k[i]) for i in mine])
-        if isinstance(times, str):
-            reasons += [times] * len(mine)
-        else:
-            predicted[mine] = times
-            reasons += [ENDLESS] * int((~np.isfinite(times)).sum())
+    keys = [(row["source"], row["device"], row["dtype"]) for row in rows]
+    predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, [Gemm(m=m[i], n=n[i], k=k[i]) for i in mine]))
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
     seconds = time[known] * 1e-6
@@ -129,8 +127,9 @@ def gemm_table(folder: Path) -> Table:
     )
 
 
-def _gemm_times(source: str, device: str, dtype: str, gemms: Sequence[Gemm]) -> Array | str:
+def _gemm_times(key: tuple[str, str, str], gemms: Sequence[Gemm]) -> Array | str:
     """Times of products on one device as `predict` has them, with what the source's figures include, or why there are none. [s]"""
+    source, device, dtype = key
     host, activity = conditions(source)
     found = device_architecture(device, activity)
     if found is None:
@@ -154,7 +153,7 @@ def conditions(source: str) -> tuple[float, float]:
     return parse(given.get("host_time", "0 us"), "s"), float(given.get("operand_activity", 1))
 
 
-def _conditions_used(rows: Rows) -> dict[str, str]:
+def _conditions_used(rows: TableRows) -> dict[str, str]:
     used = {row["source"] for row in rows} & set(measurements())
     return {source: ", ".join(f"{key} {value}" for key, value in measurements()[source].items()) for source in sorted(used)}
 
@@ -205,18 +204,9 @@ def collectives_table(folder: Path) -> Table:
     rows = read_rows(file, ("source", "system", "collective", "ranks", "ranks_per_node", "size_bytes", "time_us"))
     size, time = positive(file, rows, "size_bytes"), positive(file, rows, "time_us")
     systems = _fabrics(folder / "systems.csv")
-    predicted = np.full(len(rows), np.nan)
-    reasons: list[str] = []
     ranks, per_node = positive(file, rows, "ranks").astype(int), positive(file, rows, "ranks_per_node").astype(int)
-    kinds = [(row["system"], row["collective"], int(p), int(r)) for row, p, r in zip(rows, ranks, per_node, strict=True)]
-    for key in dict.fromkeys(kinds):
-        mine = np.array([i for i, kind in enumerate(kinds) if kind == key])
-        times = _collective_times(systems, *key, size[mine, None])
-        if isinstance(times, str):
-            reasons += [times] * len(mine)
-        else:
-            predicted[mine] = times
-            reasons += [ENDLESS] * int((~np.isfinite(times)).sum())
+    keys = [(row["system"], row["collective"], int(p), int(r)) for row, p, r in zip(rows, ranks, per_node, strict=True)]
+    predicted, reasons = predicted_by(keys, lambda key, mine: _collective_times(systems, key, size[mine, None]))
     known = np.isfinite(predicted)
     kept = [(row, bytes_) for row, bytes_, keep in zip(rows, size, known, strict=True) if keep]
     large = [">= 1 MiB" if bytes_ >= 2**20 else "< 1 MiB" for _, bytes_ in kept]
@@ -235,8 +225,9 @@ def collectives_table(folder: Path) -> Table:
     )
 
 
-def _collective_times(systems: Mapping[str, Fabric], system: str, collective: str, ranks: int, per_node: int, size: Array) -> Array | str:
+def _collective_times(systems: Mapping[str, Fabric], key: tuple[str, str, int, int], size: Array) -> Array | str:
     """Predicted times of one kind of collective, or why there are none. [s]"""
+    system, collective, ranks, per_node = key
     if system not in systems:
         return f"system '{system}' is not in systems.csv"
     if collective not in COLLECTIVES:
@@ -250,7 +241,7 @@ def _collective_times(systems: Mapping[str, Fabric], system: str, collective: st
     return path_time(size, path(fabric, collective, ranks, per_node))[:, 0]
 
 
-def _regime(row: Row, fabric: Fabric) -> str:
+def _regime(row: TableRow, fabric: Fabric) -> str:
     """Where a collective runs: inside switched nodes, where the wiring matters, or across nodes."""
     if int(row["ranks_per_node"]) < int(row["ranks"]) and not (fabric.intra == "nvl72" and int(row["ranks"]) <= fabric.devices_per_node):
         return "across nodes"

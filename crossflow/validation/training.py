@@ -16,23 +16,23 @@ from typing import Any, get_args
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture import FabricKind, architecture, resolve
+from crossflow.architecture.network import FabricKind
+from crossflow.architecture.software import SoftwareStack, load_stack
+from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
-from crossflow.errors import CrossflowError, Problem, SpecError
+from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.parallel.layout import Layout
 from crossflow.parallel.legality import plan_problem
 from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute
-from crossflow.software import SoftwareStack, load_stack
-from crossflow.step import Machine
 from crossflow.step.memory import memory
+from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.validation.report import Table, count_skipped, errors
-from crossflow.validation.tables import measurements, read_rows, template_of
+from crossflow.validation.tables import TableRow, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
-Row = Mapping[str, str]
 COLUMNS = (
     "source", "model", "device", "gpus", "layers", "hidden", "heads", "ffn", "gated_ffn", "vocab", "seq", "global_batch", "micro_batch",
     "tp", "pp", "dp", "dtype", "iter_time_s",
@@ -151,53 +151,37 @@ def training_table(folder: Path) -> Table:
     )
 
 
-def _seconds(file: Path, rows: Sequence[Row]) -> Array:
+def _seconds(file: Path, rows: Sequence[TableRow]) -> Array:
     """Measured step times; NaN where a cell is empty. [s]"""
+    measured = [i for i, row in enumerate(rows) if row["iter_time_s"]]
     result = np.full(len(rows), np.nan)
-    for i, row in enumerate(rows):
-        if row["iter_time_s"]:
-            value = _number(file, row, "iter_time_s")
-            if not 0 < value < np.inf:
-                raise SpecError([_wrong(file, row, "iter_time_s", "a number above zero")])
-            result[i] = value
+    result[measured] = positive(file, [rows[i] for i in measured], "iter_time_s")
     return result
 
 
-def _check(file: Path, rows: Sequence[Row]) -> None:
+def _check(file: Path, rows: Sequence[TableRow]) -> None:
     """SpecError with every cell that is to hold a whole number and holds something else."""
-    wrong = [
-        _wrong(file, row, column, "a positive whole number")
+    problems = [
+        wrong(file, row, column, "a positive whole number")
         for row in rows
         for column in (*WHOLE, *DEGREES)
         if not (text := row.get(column) or ("" if column in WHOLE else "1")).isdecimal() or (column != "zero_stage" and int(text) == 0)
     ]
-    if wrong:
-        raise SpecError(wrong)
+    if problems:
+        raise SpecError(problems)
 
 
-def _wrong(file: Path, row: Row, column: str, expected: str) -> Problem:
-    where = ",".join(map(str, row.values()))
-    return Problem(file=str(file), path=column, message=f"expected {expected}, got '{row.get(column) or ''}' in the row {where}")
-
-
-def _number(file: Path, row: Row, column: str) -> float:
-    try:
-        return float(row[column])
-    except ValueError:
-        raise SpecError([_wrong(file, row, column, "a number")]) from None
-
-
-def _peak(file: Path, row: Row) -> float:
+def _peak(file: Path, row: TableRow) -> float:
     """Measured peak memory of a run that ended. [B]"""
     if not row.get("peak_memory_gib") or row.get("status") == "oom":
         return float("nan")
-    return _number(file, row, "peak_memory_gib") * 2.0**30
+    return number(file, row, "peak_memory_gib") * 2.0**30
 
 
 # -------------------------------------------------------------------------------------------- rows
 
 
-def runs(folder: Path, rows: Sequence[Row]) -> tuple[list[Runs], list[str]]:
+def runs(folder: Path, rows: Sequence[TableRow]) -> tuple[list[Runs], list[str]]:
     """Rows that can be predicted, in batches of one model, machine and software, and why the others cannot."""
     sources = {row["source"]: row for row in read_rows(folder / "sources.csv", SOURCE)} if (folder / "sources.csv").is_file() else {}
     groups: dict[tuple[Any, ...], list[int]] = {}
@@ -217,7 +201,13 @@ def runs(folder: Path, rows: Sequence[Row]) -> tuple[list[Runs], list[str]]:
 
 
 def _batch(
-    rows: Sequence[Row], members: Sequence[int], sources: Mapping[str, Row], source: str, device: str, node: int, key: tuple[Any, ...]
+    rows: Sequence[TableRow],
+    members: Sequence[int],
+    sources: Mapping[str, TableRow],
+    source: str,
+    device: str,
+    node: int,
+    key: tuple[Any, ...],
 ) -> tuple[list[Runs], list[str]]:
     """Runs of one model on one machine, and why some of them cannot be."""
     if source not in sources:
@@ -253,7 +243,7 @@ def _batch(
     ], reasons
 
 
-def whole(row: Row, column: str, default: int = 1) -> int:
+def whole(row: TableRow, column: str, default: int = 1) -> int:
     """A whole number of a row, or what it is where the table does not say."""
     return int(row[column]) if row.get(column) else default
 
@@ -272,7 +262,7 @@ def _model(key: tuple[tuple[str, str], ...]) -> TransformerSpec:
     return TransformerSpec.model_validate(values)
 
 
-def plan_of(row: Row) -> Plan:
+def plan_of(row: TableRow) -> Plan:
     """How a run was divided."""
     return Plan(
         tp=whole(row, "tp"), cp=whole(row, "cp"), ep=whole(row, "ep"), dp=whole(row, "dp"), pp=whole(row, "pp"),
@@ -298,7 +288,7 @@ def _stacks() -> Mapping[str, str]:
     return {alias.lower(): name for name in files.catalogue("templates", "software") for alias in (name, *load_stack(name)[0].known_as)}
 
 
-def stack_of(sources: Mapping[str, Row], source: str) -> SoftwareStack:
+def stack_of(sources: Mapping[str, TableRow], source: str) -> SoftwareStack:
     """Software of a source: by its exact name, as that of another source, or the stack with which it shares most words.
 
     Raises
@@ -329,7 +319,7 @@ def _words(text: str) -> frozenset[str]:
     )
 
 
-def machine_of(device: str, source: Row, node: int, stack: SoftwareStack) -> Machine:
+def machine_of(device: str, source: TableRow, node: int, stack: SoftwareStack) -> Machine:
     """Machine of a source's runs: the device's template, with the fabric and the network of the source's row."""
     name = template_of(device)
     if name is None:

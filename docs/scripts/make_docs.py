@@ -32,8 +32,8 @@ import yaml
 from pydantic import BaseModel
 
 import crossflow
-from crossflow import scenario, software
-from crossflow.architecture import execution, host, network, operation, template
+from crossflow import scenario
+from crossflow.architecture import execution, host, network, operation, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.timelines import simulate
 from crossflow.parallel import hierarchy, layer_types, plan, schedules
@@ -44,9 +44,11 @@ from crossflow.step import uneven
 from crossflow.study import spaces, spec
 from crossflow.study.plots import spec as plots
 from crossflow.technology import components, library
-from crossflow.trace import draw_comparison, draw_gantt, gantt_of
+from crossflow.trace.compare import draw_comparison
+from crossflow.trace.gantt import draw_gantt, gantt_of
 from crossflow.units import Quantity, show
-from crossflow.validation import Report, Table, errors, validate
+from crossflow.validation.comparison import validate
+from crossflow.validation.report import Report, Table, errors
 from crossflow.validation.tables import device_architecture
 from crossflow.validation.training import TrainingTable
 from crossflow.workload import spec as workloads
@@ -219,12 +221,12 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),
         ("The host's memory: `host`", host.Host, None),
-        ("What running it takes: `operation`", operation.Operation, None),
+        ("What running it takes: `operation`", operation.OperationSpec, None),
         ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
         ("Technology choice: `technology`", template.TechnologyChoice, None),
         ("On-chip levels: `levels.NAME`", template.OnChipLevel, None),
         ("Budgets: `budgets`", template.Budgets, None),
-        ("Shares: `budgets.area`, `budgets.power_shares`, `budgets.perimeter`", template.Shares, None),
+        ("Shares: `budgets.area`, `budgets.power_shares`, `budgets.perimeter`", template.BudgetShares, None),
         ("Component changes: `components`", template.ComponentChanges, None),
         ("`kind: datasheet`", template.DatasheetSystem, template.SystemFields),
         ("`technology` of a datasheet device", template.DatasheetTechnology, None),
@@ -246,13 +248,13 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`logic_rule`", components.LogicRule, None),
         ("`compute.NAME`", components.Compute, None),
         ("`on_chip.NAME`", components.OnChip, None),
-        ("`memory.NAME`", components.Memory, None),
+        ("`memory.NAME`", components.OffChip, None),
         ("`link.NAME`", components.Link, None),
         ("`substrate.NAME`", components.Substrate, None),
     )),
     ("Study", (
         ("Top level", spec.StudyFile, None),
-        ("Ranges: `sweep.PATH`", spec.Range, None),
+        ("Ranges: `sweep.PATH`", spec.SpacedRange, None),
         ("Uncertain numbers: `uncertainty`", spec.Uncertainty, None),
     )),
     ("Searches", (
@@ -624,7 +626,7 @@ def _figures(made: Architecture, sheet: Architecture, dtype: str) -> Iterator[tu
 
 
 def _published_memory(sheet: Architecture) -> Any:
-    from crossflow.architecture import resolve
+    from crossflow.architecture.system import resolve
     from crossflow.files import Document
 
     system, _ = resolve(Document(file="docs", data={"template": sheet.name}))

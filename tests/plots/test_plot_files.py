@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from crossflow.study.plots import Convergence, Drawn, Plot, View, draw
-from crossflow.uncertainty import Interval
+from crossflow.explanation.uncertainty import Interval
+from crossflow.study.plots import draw
+from crossflow.study.plots.spec import Plot
+from crossflow.study.plots.view import Convergence, Drawn, View
 
 LOGIC = "system.technology.logic"
 KINDS = {

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from crossflow.drawing.canvas import save
 from crossflow.study.plots import boxes, breakdown, convergence, heatmap, lines, parallel, pareto, uncertainty
-from crossflow.study.plots.canvas import save
 from crossflow.study.plots.spec import Plot
 from crossflow.study.plots.view import Convergence, Drawn, View
 

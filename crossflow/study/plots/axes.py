@@ -11,10 +11,11 @@ import numpy as np
 
 from crossflow import score
 from crossflow.arrays import Array
+from crossflow.drawing.canvas import Scale, Ticks
+from crossflow.drawing.words import label, number, prefixed
 from crossflow.study.plots.columns import PARTS, SEARCH, Columns, column, distinct, places_of, values_of
 from crossflow.study.plots.view import View
-from crossflow.study.plots.words import label, number
-from crossflow.units import parse, show
+from crossflow.units import parse
 
 SPREAD = 30.0  # largest over smallest value, beyond which an axis is logarithmic
 MOST_NUMBERS, BINS = 40, 20  # different numbers of a column, beyond which they are shown in so many ranges
@@ -31,41 +32,10 @@ GROUPS = {
     "bound_share": "Share of the step", "memory_bytes": "Memory of the fullest device", "architecture.cost": "Cost of a device",
     "run": "Whole run",
 }  # fmt: skip
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-_DOLLARS = ((1e9, "billion "), (1e6, "million "), (1e3, "thousand "), (1.0, ""))
-_SCALES = {
-    "USD": _DOLLARS, "m2": ((1e-6, "mm2"), (1e-12, "um2")), "m": ((1.0, "m"), (1e-3, "mm"), (1e-6, "um")),
-    "s": ((86400.0, "days"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")), "V": _PREFIXES[5:6],
-}  # fmt: skip
-_PREFIXED = ("s", "J", "W", "B", "B/s", "flop", "flop/s", "Hz", "V", "USD")
 _QUANTITY = re.compile(r"^\s*[+-]?\d[\d_]*\.?\d*(?:[eE][+-]?\d+)?\s*([A-Za-z%µ]\S*)\s*$")
 
 
-class Scale(NamedTuple):
-    """An axis of numbers: its label, how much of the SI unit its own unit is, whether it is logarithmic."""
-
-    label: str
-    factor: float = 1.0
-    log: bool = False
-
-
-class Ticks(NamedTuple):
-    """An axis of given values: a place and a name for each; `real` where the places are the numbers themselves."""
-
-    label: str
-    places: list[float]
-    names: list[str]
-    real: bool = False
-    log: bool = False
-
-    def shares(self) -> list[float]:
-        """How far along the axis each place lies, from 0 to 1."""
-        places = np.log(self.places) if self.log else np.array(self.places)
-        low, high = float(places.min()), float(places.max())
-        return [float(share) for share in (places - low) / ((high - low) or 1.0)]
-
-
-class Groups(NamedTuple):
+class RowGroups(NamedTuple):
     """Rows by what they have of a column: the names of the groups in order, and the group of each row, -1 for none."""
 
     label: str
@@ -115,33 +85,6 @@ def shorten(names: Sequence[str]) -> list[str]:
         length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
         kept.append(".".join(own[-length:]))
     return kept
-
-
-def prefixed(largest: float, unit: str) -> tuple[float, str]:
-    """How much of an SI unit an axis is written in, and its name, by the largest number on it.
-
-    >>> prefixed(0.02, "s"), prefixed(3e5, "s"), prefixed(8e10, "B"), prefixed(6e-4, "m2"), prefixed(0.4, "1")
-    ((0.001, 'ms'), (86400.0, 'days'), (1000000000.0, 'GB'), (1e-06, 'mm2'), (1.0, ''))
-    """
-    if unit in ("m2", "m"):
-        return next((pair for pair in _SCALES[unit] if largest >= pair[0]), _SCALES[unit][-1])
-    if unit not in _PREFIXED or not 0 < largest < np.inf:
-        return 1.0, "" if unit == "1" else unit
-    scales = _SCALES.get(unit, _PREFIXES)
-    factor, prefix = next((pair for pair in scales if largest >= pair[0] * (1 - 1e-9)), scales[-1])
-    return factor, prefix if unit == "s" else prefix + unit
-
-
-def quantity(value: float, unit: str, digits: int = 3) -> str:
-    """A number with its unit, as at the end of an axis.
-
-    >>> quantity(0.0214, "s"), quantity(65536, "1"), quantity(4e-11, "J/B")
-    ('21.4 ms', '65,536', '5 pJ/bit')
-    """
-    if unit not in ("1", "m2", "m", *_PREFIXED):
-        return show(value, unit, digits)
-    factor, written = prefixed(abs(value), unit)
-    return f"{number(value / factor, digits)} {written}".strip()
 
 
 def scale(view: View, name: str, values: Any, given: str = "", log: bool | None = None) -> Scale:
@@ -222,13 +165,13 @@ def panel_name(path: str | None, value: Any, labels: Mapping[str, str]) -> str:
     return f"{title_of(path)}: {text}" if path is not None and isinstance(value, int | float) else text
 
 
-def groups(view: View, columns: Columns, name: str, labels: Mapping[str, str], given: str = "") -> Groups:
+def groups(view: View, columns: Columns, name: str, labels: Mapping[str, str], given: str = "") -> RowGroups:
     """Rows by their value of a column or swept path: numbers by size, many of them in ranges; names in their order."""
     held = column(columns, name)
     values = values_of(view, name) or distinct(held)
     known = numbers(values)
     if known is None or not values:
-        return Groups(given or title_of(name), [written_as(value, labels) for value in values], places_of(columns, name, values))
+        return RowGroups(given or title_of(name), [written_as(value, labels) for value in values], places_of(columns, name, values))
     sizes, unit = known
     if len(values) > MOST_NUMBERS and held.dtype.kind == "f":
         return _ranges(view, name, held, given)
@@ -236,14 +179,14 @@ def groups(view: View, columns: Columns, name: str, labels: Mapping[str, str], g
     factor, si = prefixed(max(map(abs, sizes)), unit_of(name, view.units)) if not unit and not given else (1.0, unit)
     names = [labels.get(label(value), number(size / factor)) for value, size in zip(values, sorted(sizes), strict=True)]
     title = given or (f"{title_of(name)} [{si}]" if si else title_of(name))
-    return Groups(title, names, places_of(columns, name, values))
+    return RowGroups(title, names, places_of(columns, name, values))
 
 
-def _ranges(view: View, name: str, held: Array, given: str) -> Groups:
+def _ranges(view: View, name: str, held: Array, given: str) -> RowGroups:
     """Rows by ranges of equal width of a number, or of its logarithm where it spreads far."""
     axis = scale(view, name, held, given)
     finite = held[np.isfinite(held)]
     edges = (np.geomspace if axis.log else np.linspace)(finite.min(), finite.max(), BINS + 1)
     index = np.clip(np.searchsorted(edges, held, side="right") - 1, 0, BINS - 1)
     names = [f"{number(low / axis.factor, 3)}–{number(high / axis.factor, 3)}" for low, high in itertools.pairwise(edges)]
-    return Groups(axis.label, names, np.where(np.isfinite(held), index, -1))
+    return RowGroups(axis.label, names, np.where(np.isfinite(held), index, -1))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.study.plots.axes import Scale, Ticks, groups, scale
-from crossflow.study.plots.canvas import COLOURS, new_figure, nothing, number_axis, tick_axis, tidy
+from crossflow.drawing.canvas import COLOURS, Scale, Ticks, new_figure, nothing, number_axis, tick_axis, tidy
+from crossflow.study.plots.axes import groups, scale
 from crossflow.study.plots.columns import floats, rows_with
 from crossflow.study.plots.spec import BoxPlot
 from crossflow.study.plots.view import View

@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from crossflow.drawing.canvas import (
+    DOES_NOT_FIT,
+    Scale,
+    Ticks,
+    colour_of,
+    first_of_rows,
+    legend_below,
+    nothing,
+    number_axis,
+    panels,
+    tick_axis,
+)
+from crossflow.drawing.words import number, prefixed
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.study.plots.axes import GROUPS, Scale, Ticks, panel_name, prefixed, ticks, title_of, unit_of
-from crossflow.study.plots.canvas import DOES_NOT_FIT, colour_of, first_of_rows, legend_below, nothing, number_axis, panels, tick_axis
+from crossflow.study.plots.axes import GROUPS, panel_name, ticks, title_of, unit_of
 from crossflow.study.plots.columns import Columns, fixed, flags, floats, places_of, rows_with, shown, values_of
 from crossflow.study.plots.spec import BreakdownPlot
 from crossflow.study.plots.view import View
-from crossflow.study.plots.words import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Mask
+from crossflow.drawing.words import label
 from crossflow.errors import StrategyError
-from crossflow.parallel import parse_strategy
-from crossflow.parallel.strategy import Role
+from crossflow.parallel.strategy import Role, parse_strategy
 from crossflow.study.plots.view import View
-from crossflow.study.plots.words import label
 
 Columns = Mapping[str, Any]
 SEARCH = "search"  # names the searches of a study where a swept path may stand

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crossflow.study.plots.axes import Scale, quantity, scale, unit_of
-from crossflow.study.plots.canvas import colour_of, nothing, number_axis, panels, tidy
+from crossflow.drawing.canvas import Scale, colour_of, nothing, number_axis, panels, tidy
+from crossflow.drawing.words import quantity, short
+from crossflow.study.plots.axes import scale, unit_of
 from crossflow.study.plots.spec import ConvergencePlot
 from crossflow.study.plots.view import Convergence, View
-from crossflow.study.plots.words import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STYLES = ("-", "--", "-.", ":")
 
 
-class Steps(NamedTuple):
+class ConvergenceLine(NamedTuple):
     """One search: the best so far from each number of evaluations on, and how its last one is written."""
 
     name: str
@@ -31,7 +31,7 @@ class ConvergencePanel(NamedTuple):
     """The searches of one swept point."""
 
     name: str
-    steps: list[Steps]
+    steps: list[ConvergenceLine]
 
 
 class ConvergenceData(NamedTuple):
@@ -57,13 +57,13 @@ def convergence_data(view: View, plot: ConvergencePlot) -> ConvergenceData:
     return ConvergenceData(plot.title, Scale(plot.x_label or "Designs evaluated", 1.0, True), y, found)
 
 
-def _steps(found: Convergence, unit: str, plot: ConvergencePlot) -> Steps:
+def _steps(found: Convergence, unit: str, plot: ConvergencePlot) -> ConvergenceLine:
     known = [(n, value) for n, value in zip(found.evaluations, found.best, strict=True) if np.isfinite(value)]
     evaluations, best = [max(n, 1) for n, _ in known], [float(value) for _, value in known]
     name = plot.labels.get(found.search, found.search)
     if not known:
-        return Steps(name, [], [], "nothing found")
-    return Steps(name, [*evaluations, max(found.total, evaluations[-1])], [*best, best[-1]], quantity(best[-1], unit, 4))
+        return ConvergenceLine(name, [], [], "nothing found")
+    return ConvergenceLine(name, [*evaluations, max(found.total, evaluations[-1])], [*best, best[-1]], quantity(best[-1], unit, 4))
 
 
 def draw_convergence(data: ConvergenceData) -> Figure:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from crossflow.study.plots.axes import Groups, Scale, Ticks, groups, scale
-from crossflow.study.plots.canvas import COLOURS, legend_below, new_figure, nothing, number_axis, tick_axis
+from crossflow.drawing.canvas import COLOURS, Scale, Ticks, legend_below, new_figure, nothing, number_axis, tick_axis
+from crossflow.drawing.words import number
+from crossflow.study.plots.axes import RowGroups, groups, scale
 from crossflow.study.plots.columns import flags, floats, maximised, rows_with
 from crossflow.study.plots.spec import HeatmapPlot
 from crossflow.study.plots.view import View
-from crossflow.study.plots.words import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ def heatmap_data(view: View, plot: HeatmapPlot) -> HeatmapData:
     return HeatmapData(plot.title, _ticks(x), _ticks(y), value, cells.tolist(), infeasible.tolist(), best, falls)
 
 
-def _ticks(found: Groups) -> Ticks:
+def _ticks(found: RowGroups) -> Ticks:
     return Ticks(found.label, [float(i) for i in range(len(found.names))], found.names)
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from crossflow.study.plots.axes import Scale, Ticks, panel_name, scale, ticks, title_of, written_as
-from crossflow.study.plots.canvas import (
+from crossflow.drawing.canvas import (
     DOES_NOT_FIT,
     MARKERS,
+    Scale,
+    Ticks,
     bound_marks,
     colour_of,
     coloured_lines,
@@ -21,6 +22,7 @@ from crossflow.study.plots.canvas import (
     panels,
     tick_axis,
 )
+from crossflow.study.plots.axes import panel_name, scale, ticks, title_of, written_as
 from crossflow.study.plots.columns import Columns, column, fixed, flags, floats, places_of, rows_with, shown, values_of
 from crossflow.study.plots.spec import LinePlot
 from crossflow.study.plots.view import View

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.study.plots.axes import Scale, far, numeric, quantity, scale, shorten, title_of, unit_of, written_as
-from crossflow.study.plots.canvas import GREY, new_figure, nothing, number_axis
+from crossflow.drawing.canvas import GREY, Scale, new_figure, nothing, number_axis
+from crossflow.drawing.words import number, quantity, short
+from crossflow.study.plots.axes import far, numeric, scale, shorten, title_of, unit_of, written_as
 from crossflow.study.plots.columns import column, distinct, evenly, flags, floats, maximised, objects
 from crossflow.study.plots.spec import ParallelPlot
 from crossflow.study.plots.view import View
-from crossflow.study.plots.words import number, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

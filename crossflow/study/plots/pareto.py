@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.drawing.canvas import COLOURS, PALE, Scale, colour_of, grey_mark, legend_below, new_figure, nothing, number_axis, tidy
+from crossflow.drawing.words import short
 from crossflow.search.pareto import non_dominated
-from crossflow.study.plots.axes import Groups, Scale, groups, numeric, scale
-from crossflow.study.plots.canvas import COLOURS, PALE, colour_of, grey_mark, legend_below, new_figure, nothing, number_axis, tidy
+from crossflow.study.plots.axes import RowGroups, groups, numeric, scale
 from crossflow.study.plots.columns import column, evenly, flags, floats, maximised, rows_with
 from crossflow.study.plots.spec import ParetoPlot
 from crossflow.study.plots.view import View
-from crossflow.study.plots.words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,7 +119,7 @@ def _colours(view: View, plot: ParetoPlot, name: str, designs: Index) -> Colours
     return Colours(axis._replace(label=f"{axis.label} [{unit}]") if unit else axis, [float(value) for value in values], [])
 
 
-def _named(found: Groups, designs: Index) -> Colours:
+def _named(found: RowGroups, designs: Index) -> Colours:
     """The names that most designs have, in their order; the others share one."""
     held = found.group[designs]
     often = [i for i, _ in Counter(int(i) for i in held if i >= 0).most_common()]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from crossflow.study.plots.axes import Scale, Ticks, panel_name, scale, shorten, ticks, title_of, written_as
-from crossflow.study.plots.canvas import (
+from crossflow.drawing.canvas import (
     COLOURS,
     GREY,
+    Scale,
+    Ticks,
     colour_of,
     coloured_lines,
     grey_mark,
@@ -22,11 +23,12 @@ from crossflow.study.plots.canvas import (
     tick_axis,
     tidy,
 )
+from crossflow.drawing.words import label, short
+from crossflow.explanation.uncertainty import Interval
+from crossflow.study.plots.axes import panel_name, scale, shorten, ticks, title_of, written_as
 from crossflow.study.plots.columns import SEARCH, fixed, values_of
 from crossflow.study.plots.spec import ImportancePlot, IntervalPlot
 from crossflow.study.plots.view import Drawn, View
-from crossflow.study.plots.words import label, short
-from crossflow.uncertainty import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crossflow.uncertainty import Interval
+from crossflow.explanation.uncertainty import Interval
 
 
 @dataclass(frozen=True, kw_only=True)

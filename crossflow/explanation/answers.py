@@ -1,4 +1,4 @@
-"""What an explanation says: effects of parameters, what-ifs, next bottlenecks, swings; `crossflow.sensitivity` works them out."""
+"""What an explanation says: effects of parameters, what-ifs, next bottlenecks, swings; `explanation.sensitivity` computes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from crossflow.arrays import plain
-from crossflow.parameters import Parameter
+from crossflow.explanation.parameters import Parameter
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
 from crossflow.units import show

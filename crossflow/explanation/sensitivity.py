@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.evaluation import evaluate, lacking
-from crossflow.explanation import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
-from crossflow.parameters import Parameter, parameters
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.figures import lacking
+from crossflow.explanation.answers import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
+from crossflow.explanation.parameters import Parameter, parameters
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
 from crossflow.strategies import near_strategies

@@ -6,27 +6,13 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crossflow.explanation import Explanation, Swing
+from crossflow.drawing.canvas import save_as
+from crossflow.explanation.answers import Explanation, Swing
+from crossflow.explanation.sensitivity import NOTHING
 from crossflow.score import unit_of, words
-from crossflow.sensitivity import NOTHING
-from crossflow.study.plots.canvas import save
 from crossflow.units import show
 
 LOW, HIGH = "#0072B2", "#D55E00"  # colour-blind safe (Okabe and Ito)
-ENDINGS = (".png", ".svg")
-
-
-class TornadoRow(NamedTuple):
-    """One bar: the ends of a parameter's range and the objective there; `given` where a file names the range. SI units."""
-
-    path: str
-    unit: str
-    low: float
-    high: float
-    at_low: float
-    at_high: float
-    resource: str | None
-    given: bool
 
 
 class TornadoData(NamedTuple):
@@ -36,7 +22,7 @@ class TornadoData(NamedTuple):
     label: str
     value: float
     scale: float
-    rows: tuple[TornadoRow, ...]
+    rows: tuple[Swing, ...]
 
 
 def tornado(explanation: Explanation, top: int = 15) -> TornadoData:
@@ -50,7 +36,7 @@ def tornado(explanation: Explanation, top: int = 15) -> TornadoData:
         label=f"{objective[0].upper()}{objective[1:]} [{prefixed or '1'}]",
         value=explanation.value,
         scale=explanation.value / float(written),
-        rows=tuple(_row(swing) for swing in sorted(swings, key=lambda swing: -_span(swing))[:top]),
+        rows=tuple(sorted(swings, key=lambda swing: -_span(swing))[:top]),
     )
 
 
@@ -69,10 +55,6 @@ def _span(swing: Swing) -> float:
     return abs(swing.at_high - swing.at_low)
 
 
-def _row(swing: Swing) -> TornadoRow:
-    return TornadoRow(*(getattr(swing, name) for name in TornadoRow._fields))
-
-
 def draw(data: TornadoData, path: Path) -> list[Path]:
     """Draw a plot as PNG and SVG beside each other; an ending of `path` that names one of them is left off."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -82,8 +64,7 @@ def draw(data: TornadoData, path: Path) -> list[Path]:
     FigureCanvasAgg(figure)
     _draw_bars(figure.subplots(), data)
     _legend(figure, data)
-    stem = path.with_suffix("") if path.suffix in ENDINGS else path
-    return save(figure, stem.parent, stem.name)
+    return save_as(figure, path)
 
 
 def _draw_bars(axis: Any, data: TornadoData) -> None:
@@ -101,7 +82,7 @@ def _draw_bars(axis: Any, data: TornadoData) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _words(row: TornadoRow) -> str:
+def _words(row: Swing) -> str:
     through = f", through {row.resource}" if row.resource else ""
     return f"{row.path}\n{show(row.low, row.unit)} to {show(row.high, row.unit)}{through}"
 

@@ -9,16 +9,16 @@ import io
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from crossflow import files
-from crossflow.study.plots.words import number, short
+from crossflow.drawing.words import number, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from crossflow.study.plots.axes import Scale, Ticks
 
 # Okabe and Ito, less the yellow that is hard to see on white; one a series.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -29,6 +29,30 @@ GREY, PALE = "#444444", "#bbbbbb"
 DOES_NOT_FIT = "does not fit in memory\nor cannot be built"
 NAME_HEIGHT = 0.22  # of a name on an axis, with the room around it [inch]
 IN_A_ROW = 3  # panels at most
+
+
+class Scale(NamedTuple):
+    """An axis of numbers: its label, how much of the SI unit its own unit is, whether it is logarithmic."""
+
+    label: str
+    factor: float = 1.0
+    log: bool = False
+
+
+class Ticks(NamedTuple):
+    """An axis of given values: a place and a name for each; `real` where the places are the numbers themselves."""
+
+    label: str
+    places: list[float]
+    names: list[str]
+    real: bool = False
+    log: bool = False
+
+    def shares(self) -> list[float]:
+        """How far along the axis each place lies, from 0 to 1."""
+        places = np.log(self.places) if self.log else np.array(self.places)
+        low, high = float(places.min()), float(places.max())
+        return [float(share) for share in (places - low) / ((high - low) or 1.0)]
 
 
 def new_figure(width: float, height: float, title: str = "") -> Figure:
@@ -93,6 +117,12 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         files.write_bytes(folder / f"{name}.{ending}", stream.getvalue())
         written.append(folder / f"{name}.{ending}")
     return written
+
+
+def save_as(figure: Figure, path: Path) -> list[Path]:
+    """Save a figure as PNG and SVG, whichever of them a path ends in."""
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    return save(figure, stem.parent, stem.name)
 
 
 # ------------------------------------------------------------------------------------------ axes

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.errors import CrossflowError
-from crossflow.parameters import Parameter, parameters
-from crossflow.scenario import Scenario
+
+if TYPE_CHECKING:
+    from crossflow.explanation.parameters import Parameter
 
 Distribution = Literal["triangular", "uniform"]
 
@@ -27,29 +27,6 @@ class Interval:
     median: float
     mean: float
     high: float
-
-
-def uncertain(
-    scenario: Scenario, choices: Mapping[str, Sequence[str]] | None = None, wanted: Sequence[str] | None = None
-) -> tuple[Parameter, ...]:
-    """Numbers behind a scenario that carry low and high; those at or below the `wanted` paths alone, where given.
-
-    Raises
-    ------
-    CrossflowError
-        When a wanted path names no uncertain number, or there are none at all.
-    """
-    found = tuple(p for p in parameters(scenario, choices) if p.low is not None and p.high is not None and p.low < p.high)
-    for path in wanted or ():
-        if not any(_within(p.path, path) for p in found):
-            raise CrossflowError(f"{path}: no number with low and high stands there")
-    if not found:
-        raise CrossflowError("no number of this scenario carries low and high")
-    return tuple(p for p in found if wanted is None or any(_within(p.path, path) for path in wanted))
-
-
-def _within(path: str, above: str) -> bool:
-    return path == above or path.startswith(f"{above}.")
 
 
 def draws(numbers: Sequence[Parameter], count: int, distribution: Distribution, seed: Sequence[int]) -> dict[str, Array]:

@@ -6,20 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from crossflow.architecture import GeneratedSystem
 from crossflow.architecture.datasheet import REFERENCE_UNIT, sizing_types
-from crossflow.architecture.template import DatasheetSystem, SystemSpec
+from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
+from crossflow.errors import CrossflowError
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
-from crossflow.technology import TechLibrary
-from crossflow.technology.library import library_document
+from crossflow.technology.library import TechLibrary, library_document
 from crossflow.units import Quantity, parse
 
-Kind = Literal["technology", "architecture", "budget", "system"]
-Entry = tuple[str, ...]  # path of a component in the library, such as (memory, HBM3)
+ParameterKind = Literal["technology", "architecture", "budget", "system"]
+ComponentPath = tuple[str, ...]  # path of a component in the library, such as (memory, HBM3)
 
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, ParameterKind] = {
     "components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system", "node_power": "system",
     "operation": "system",
 }  # fmt: skip
@@ -43,7 +42,7 @@ class Parameter:
     path: str
     value: float
     quantity: Quantity
-    kind: Kind
+    kind: ParameterKind
     source: str | None = None
     low: float | None = None
     high: float | None = None
@@ -77,16 +76,18 @@ def _technology(scenario: Scenario, choices: Mapping[str, Sequence[str]]) -> Ite
                 yield _parameter("techlib", path, quantity, value, "technology", _at(written, path) if own is None else own)
 
 
-def in_use(system: SystemSpec, library: TechLibrary, choices: Mapping[str, Sequence[str]]) -> dict[Entry, set[str]]:
+def in_use(system: SystemSpec, library: TechLibrary, choices: Mapping[str, Sequence[str]]) -> dict[ComponentPath, set[str]]:
     """Entries of the library that a system is made of, with the fields of each that count."""
     read = _generated(system, library, choices) if isinstance(system, GeneratedSystem) else _datasheet(system, library)
-    used: dict[Entry, set[str]] = {}
+    used: dict[ComponentPath, set[str]] = {}
     for entry, fields in read:
         used.setdefault(entry, set()).update(fields)
     return used
 
 
-def _generated(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Sequence[str]]) -> Iterator[tuple[Entry, set[str]]]:
+def _generated(
+    system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[ComponentPath, set[str]]]:
     """What the generator reads: components by role, banks by level, their nodes and the rule between nodes."""
     changes = system.components
     for role, name in system.technology.model_dump().items():
@@ -100,7 +101,7 @@ def _generated(system: GeneratedSystem, library: TechLibrary, choices: Mapping[s
     yield ("logic_rule",), _fields(library, ("logic_rule",))
 
 
-def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[Entry, set[str]]]:
+def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[ComponentPath, set[str]]]:
     """What `from_datasheet` reads where the device's own file leaves a figure open: energies and latencies."""
     technology, energy, network = system.technology, system.energy, system.network
     unit, node = ("compute", REFERENCE_UNIT), ("logic", technology.logic)
@@ -123,11 +124,11 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
         yield from ((entry, {"sram_energy"}) for entry in (node, ("logic", library.on_chip[name].node)))
 
 
-def _component(library: TechLibrary, entry: Entry) -> Any:
+def _component(library: TechLibrary, entry: ComponentPath) -> Any:
     return library.logic_rule if entry == ("logic_rule",) else library.component(*entry)
 
 
-def _fields(library: TechLibrary, entry: Entry) -> set[str]:
+def _fields(library: TechLibrary, entry: ComponentPath) -> set[str]:
     return set(type(_component(library, entry)).model_fields)
 
 
@@ -170,7 +171,7 @@ def _at(data: Any, path: Sequence[str]) -> Any:
     return data
 
 
-def _parameter(root: str, path: tuple[str, ...], quantity: Quantity, value: Any, kind: Kind, written: Any) -> Parameter:
+def _parameter(root: str, path: tuple[str, ...], quantity: Quantity, value: Any, kind: ParameterKind, written: Any) -> Parameter:
     """A parameter with what stands beside its value in the file."""
     beside: Mapping[str, Any] = written if isinstance(written, Mapping) else {}
     low, high = (parse(beside[key], quantity.unit) if key in beside else None for key in ("low", "high"))
@@ -183,3 +184,26 @@ def _parameter(root: str, path: tuple[str, ...], quantity: Quantity, value: Any,
         low=low,
         high=high,
     )
+
+
+def uncertain(
+    scenario: Scenario, choices: Mapping[str, Sequence[str]] | None = None, wanted: Sequence[str] | None = None
+) -> tuple[Parameter, ...]:
+    """Numbers behind a scenario that carry low and high; those at or below the `wanted` paths alone, where given.
+
+    Raises
+    ------
+    CrossflowError
+        When a wanted path names no uncertain number, or there are none at all.
+    """
+    found = tuple(p for p in parameters(scenario, choices) if p.low is not None and p.high is not None and p.low < p.high)
+    for path in wanted or ():
+        if not any(_within(p.path, path) for p in found):
+            raise CrossflowError(f"{path}: no number with low and high stands there")
+    if not found:
+        raise CrossflowError("no number of this scenario carries low and high")
+    return tuple(p for p in found if wanted is None or any(_within(p.path, path) for path in wanted))
+
+
+def _within(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above}.")

@@ -9,19 +9,16 @@ References
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossflow.architecture import DatasheetSystem, SystemSpec, resolve
-from crossflow.architecture.operation import Operation
+from crossflow.architecture.operation import OperationSpec
+from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, count, divide, points
-from crossflow.files import Document
 
 HOUR, DAY, KILOWATT_HOUR = 3600.0, 86400.0, 3.6e6
-REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
 UNKNOWN = points(np.nan)
 
 
@@ -86,7 +83,7 @@ def run_cost(
     per_step: ArrayLike,
     step_time: ArrayLike,
     devices: ArrayLike,
-    operation: Operation | None = None,
+    operation: OperationSpec | None = None,
     devices_per_node: int = 1,
     step_energy: ArrayLike | None = None,
     peak: ArrayLike | None = None,
@@ -107,10 +104,6 @@ def run_cost(
     step_energy : energy of a step, all devices, shape (n,). [J]
     peak, reference : peak rate of a device and of the reference in the data type of the run, shape (n,) or one number. [flop/s]
 
-    Returns
-    -------
-    RunCost
-
     Raises
     ------
     ValueError
@@ -129,13 +122,10 @@ def run_cost(
     >>> print(f"{run.days[0]:.2f} days, {run.device_hours[0]:.0f} GPU-hours")
     19.21 days, 944309 GPU-hours
     """
-    work, step, taken, used = _array(amount), _array(per_step), _array(step_time), _array(devices)
-    if not (work > 0).all():
-        raise ValueError(f"amount = {work.min():g}, but a run processes a positive number of samples or tokens")
-    steps = divide(work, step)
-    time = product(steps, taken)
-    device_time = time * used
-    operation = Operation() if operation is None else operation
+    work, operation = _positive(amount), operation or OperationSpec()
+    steps = divide(work, _array(per_step))
+    time = product(steps, _array(step_time))
+    device_time = time * _array(devices)
     return _as_points(
         amount=work,
         steps=steps,
@@ -162,7 +152,7 @@ def normalised(device_time: Array, peak: Array, reference: Array) -> Array:
     return np.asarray(device_time * peak / reference)
 
 
-def facility_power(operation: Operation, devices_per_node: int) -> Array:
+def facility_power(operation: OperationSpec, devices_per_node: int) -> Array:
     """Power that one device takes from the grid: its own, its share of the host, and the data centre's overhead. [W]
 
     A host of unknown power counts nothing, an unknown PUE is 1; without the power of the device there is no answer (NaN).
@@ -172,13 +162,13 @@ def facility_power(operation: Operation, devices_per_node: int) -> Array:
     return np.asarray((_known(operation.device_power) + host / devices_per_node) * overhead)
 
 
-def operation_of(system: SystemSpec) -> Operation:
+def operation_of(system: SystemSpec) -> OperationSpec:
     """Operation of a system with what its file leaves open taken from elsewhere in the file.
 
     The power of a device is its TDP, or the power budget of a generated one; that of a host what `node_power` leaves beside
     the devices.
     """
-    given = Operation() if system.operation is None else system.operation
+    given = OperationSpec() if system.operation is None else system.operation
     rated = system.power.tdp if isinstance(system, DatasheetSystem) else system.budgets.power
     device, host = rated if given.device_power is None else given.device_power, given.host_power
     if host is None and system.node_power is not None:
@@ -186,12 +176,12 @@ def operation_of(system: SystemSpec) -> Operation:
     return given.model_copy(update={"device_power": device, "host_power": host})
 
 
-@functools.cache
-def reference_peak(dtype: str) -> Array:
-    """Peak rate of the A100 in a data type: of its matrix units, else of its vector units; NaN where it has none. [flop/s]"""
-    system, _ = resolve(Document(file=REFERENCE, data={"template": REFERENCE}))
-    assert isinstance(system, DatasheetSystem)  # it ships with the package
-    return system.product_rates.get(dtype, UNKNOWN)
+def _positive(amount: ArrayLike) -> Array:
+    """An amount of work."""
+    work = _array(amount)
+    if not (work > 0).all():
+        raise ValueError(f"amount = {work.min():g}, but a run processes a positive number of samples or tokens")
+    return work
 
 
 def _array(value: ArrayLike) -> Array:

@@ -1,0 +1,115 @@
+"""The searches of a study file, each with its problem: one for each name and swept point."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crossflow.drawing.words import label
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.files import Document
+from crossflow.points import variant
+from crossflow.scenario import Scenario
+from crossflow.score import larger_is_better, unit_of
+from crossflow.search.checks import check
+from crossflow.search.goals import Constraint, Objective
+from crossflow.search.problem import SearchProblem
+from crossflow.search.settings import GivenSettings, SearchSettings
+from crossflow.search.space import Options, Space
+from crossflow.study.spaces import Asked, column_problems, known_columns, read_space
+from crossflow.study.spec import StudyFile, recorded
+from crossflow.units import parse
+
+_BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSearch:
+    """One search to be run: its number, its name, the swept point, the problem."""
+
+    number: int
+    name: str
+    point: Mapping[str, Any]
+    settings: SearchSettings
+    problem: SearchProblem
+
+    @property
+    def title(self) -> str:
+        """How the run is written in a line."""
+        return ", ".join([self.name, *(label(value) for value in self.point.values())])
+
+
+def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, Any]], document: Document) -> list[PlannedSearch]:
+    """All searches of a study; SpecError for what cannot be searched."""
+    runs: list[PlannedSearch] = []
+    for point in points:
+        here = variant(scenario, point)
+        space = read_space(spec.space, here, document)
+        for name, settings in spec.searches.items():
+            lost = [path for path in settings.over or () if not space.only((path,)).paths]
+            if lost:
+                message = f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}"
+                raise SpecError([document.problem(("searches", name, "over"), message)])
+            try:
+                own = _own_space(space, settings, here)
+                check(own, settings)
+            except CrossflowError as error:
+                raise SpecError([document.problem(("searches", name), str(error))]) from None
+            problem = read_problem(spec, here, own, document)
+            runs.append(PlannedSearch(number=len(runs), name=name, point=point, settings=settings, problem=problem))
+    return runs
+
+
+def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Space:
+    """The part of the space that a search may change; the scenario's own strategy alone where nothing is searched."""
+    if isinstance(settings, GivenSettings):
+        return Space(options=(Options(path="strategy", values=(scenario.strategy_text,)),))
+    return space if settings.over is None else space.only(settings.over)
+
+
+def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> SearchProblem:
+    """Search problem of a study at one of its swept points."""
+    bounds = [name for name in spec.constraints if name != "fits"]
+    known = known_columns(scenario, _choices(space), (*spec.objectives, *bounds))
+    asked: list[Asked] = [(("objectives", name), name, known.figures) for name in spec.objectives]
+    problems = column_problems([*asked, *((("constraints", name), name, known.figures) for name in bounds)], known, document)
+    if problems:
+        raise SpecError(problems)
+    return SearchProblem(
+        scenario=scenario,
+        space=space,
+        objectives=tuple(_objectives(spec)),
+        constraints=tuple(_constraints(spec, document)),
+        fits=bool(spec.constraints.get("fits", True)),
+        columns=recorded(spec, known.columns),
+    )
+
+
+def _choices(space: Space) -> dict[str, Sequence[Any]]:
+    """Values that a space holds for each path, of ranges one."""
+    return {**{found.path: [found.low] for found in space.ranges}, **{option.path: option.values for option in space.options}}
+
+
+def _objectives(spec: StudyFile) -> Iterator[Objective]:
+    if isinstance(spec.objectives, Mapping):
+        yield from (Objective(name=name, maximise=way == "maximise") for name, way in spec.objectives.items())
+    else:
+        yield from (Objective(name=name, maximise=larger_is_better(name)) for name in spec.objectives)
+
+
+def _constraints(spec: StudyFile, document: Document) -> Iterator[Constraint]:
+    for name, given in spec.constraints.items():
+        if name == "fits":
+            if not isinstance(given, bool):
+                raise SpecError([document.problem(("constraints", name), f"expected true or false, got {given!r}")])
+            continue
+        found = _BOUND.match(str(given))
+        if found is None:
+            raise SpecError([document.problem(("constraints", name), f"expected a bound such as '<= 300 W' or '>= 0.4', got {given!r}")])
+        try:
+            bound = parse(found[2], unit_of(name))
+        except ValueError as error:
+            raise SpecError([document.problem(("constraints", name), str(error))]) from None
+        yield Constraint(name=name, bound=bound, at_most=found[1] == "<=")
