@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from crossflow import files
-from crossflow.architecture import architecture, resolve
+from crossflow.architecture.system import architecture, resolve
 from crossflow.cost.roofline import product_costs
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.timelines import simulate
@@ -21,10 +21,12 @@ from crossflow.files import Document
 from crossflow.points import variant
 from crossflow.prediction import predict
 from crossflow.scenario import Scenario, from_dict
-from crossflow.search import GradientSettings, Objective, Problem, search
-from crossflow.strategies import every_strategy
-from crossflow.study import run_study
+from crossflow.search.driver import search
+from crossflow.search.problem import Objective, Problem
+from crossflow.search.settings import GradientSettings
+from crossflow.strategy.reading import every_strategy
 from crossflow.study.reading import read_study
+from crossflow.study.run import run_study
 from crossflow.study.spaces import SHARES, read_space
 from crossflow.timeline.pipeline import walk_of
 from crossflow.timeline.record import Timeline

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossflow.architecture import DatasheetSystem, SystemSpec, resolve
 from crossflow.architecture.operation import Operation
+from crossflow.architecture.system import resolve
+from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, count, divide, points
 from crossflow.files import Document
 

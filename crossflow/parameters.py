@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from crossflow.architecture import GeneratedSystem
 from crossflow.architecture.datasheet import REFERENCE_UNIT, sizing_types
-from crossflow.architecture.template import DatasheetSystem, SystemSpec
+from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
-from crossflow.technology import TechLibrary
-from crossflow.technology.library import library_document
+from crossflow.technology.library import TechLibrary, library_document
 from crossflow.units import Quantity, parse
 
 Kind = Literal["technology", "architecture", "budget", "system"]

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document
 from crossflow.paths import quantity_at
 from crossflow.scenario import Scenario, from_document
-from crossflow.technology import Choice
+from crossflow.technology.library import Choice
 from crossflow.units import Quantity
 
 Points = Mapping[str, Sequence[Any]]

@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 
 from crossflow import provenance
-from crossflow.architecture import Architecture, architecture
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.system import architecture
 from crossflow.arrays import plain
-from crossflow.evaluation import evaluate, machine, stage_memory
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.layered import machine
+from crossflow.evaluation.stages import stage_memory
 from crossflow.idle import idle
 from crossflow.operating import DAY, KILOWATT_HOUR
-from crossflow.parallel import Plan
-from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.remedies import remedies
-from crossflow.strategies import every_strategy
+from crossflow.strategy.hierarchy import Hierarchy, is_hierarchy
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import every_strategy
 from crossflow.technology.library import library_document
 from crossflow.units import show
 from crossflow.workload.huggingface import MTP_NOTE, file_notes

@@ -13,20 +13,25 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from crossflow import files
-from crossflow.architecture import Architecture, GeneratedSystem, SystemSpec, architecture, resolve
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.system import architecture, resolve
+from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.cost.profile import Profile, read_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
-from crossflow.mapping import Network, topology_of, wired
-from crossflow.parallel import Plan, Strategy, transform
-from crossflow.parallel.hierarchy import Hierarchy
-from crossflow.parallel.plan import ORDER
+from crossflow.mapping.topology import Network
+from crossflow.mapping.wiring import topology_of, wired
+from crossflow.parallel.transform import transform
 from crossflow.paths import with_quantity
-from crossflow.program import Program, is_program
+from crossflow.program.file import is_program
+from crossflow.program.program import Program
 from crossflow.software import SoftwareStack, load_stack
-from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
-from crossflow.technology import TechLibrary, load_library
-from crossflow.workload import Graph
+from crossflow.strategy.hierarchy import Hierarchy
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.plan import ORDER, Plan
+from crossflow.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
+from crossflow.technology.library import TechLibrary, load_library
+from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job

@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.evaluation import evaluate, lacking
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.figures import lacking
 from crossflow.explanation import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
 from crossflow.parameters import Parameter, parameters
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
-from crossflow.strategies import near_strategies
+from crossflow.strategy.reading import near_strategies
 from crossflow.units import Quantity
 
 AGREEMENT = 0.01  # differences that agree within it come from a smooth function

@@ -8,9 +8,9 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.errors import SpecError
-from crossflow.technology import load_library
+from crossflow.technology.library import load_library
 
 hypothesis.settings.register_profile("crossflow", deadline=None, derandomize=True, database=None, max_examples=60)
 hypothesis.settings.load_profile("crossflow")

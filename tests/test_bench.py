@@ -5,7 +5,7 @@ import pytest
 
 from crossflow import bench
 from crossflow.evaluation import evaluate
-from crossflow.search import GradientSettings
+from crossflow.search.settings import GradientSettings
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 from crossflow.cost.parts import sent_bytes
 from crossflow.files import Document
 from crossflow.parallel.blocks import block_kernels, units
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
 from crossflow.software import load_stack
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.cost import collectives
 from crossflow.cost.network import message_costs
-from crossflow.mapping import Network, Topology, place
-from crossflow.program import Message
+from crossflow.mapping.placement import place
+from crossflow.mapping.topology import Network, Topology
 from crossflow.program.collectives import COLLECTIVES, ring_volume
+from crossflow.program.program import Message
 
 RANKS = [2, 3, 4, 5, 8, 16, 64, 512]
 SIZE, BANDWIDTH, LATENCY, ZERO = np.array([1e6]), np.array([50e9]), np.array([2e-6]), np.zeros(1)

@@ -8,8 +8,8 @@ from rich.console import Console
 from timelines import pipeline
 
 from crossflow.timeline.record import ACTIVITIES
-from crossflow.trace import compare, draw_comparison, text_comparison
-from crossflow.trace.compare import MOST_EVENTS, time_by_name
+from crossflow.trace.compare import MOST_EVENTS, compare, draw_comparison, time_by_name
+from crossflow.trace.text import text_comparison
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture import architecture, resolve
+from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
 
 LIMITED = ["a10", "a40", "a100-80gb", "a100-pcie-80gb", "v100-sxm2-16gb", "l40s", "h100-sxm", "h200", "b200", "gb200"]

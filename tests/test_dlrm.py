@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from crossflow import files
-from crossflow.architecture import architecture, resolve
+from crossflow.architecture.system import architecture, resolve
 from crossflow.cost.lookups import Shard, Widths, lookup_costs, row_bytes
 from crossflow.cost.parts import sent_bytes
-from crossflow.engine import longest_path
+from crossflow.engine.schedule import longest_path
 from crossflow.files import Document
-from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
-from crossflow.parallel.layout import Group
 from crossflow.software import load_stack
-from crossflow.step import Machine
 from crossflow.step.dlrm import dlrm_job, dlrm_step
+from crossflow.step.outcome import Machine
+from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
+from crossflow.strategy.layout import Group
 from crossflow.timeline.streams import Streams
 from crossflow.workload.dlrm import Tables
 from crossflow.workload.spec import DlrmSpec

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from crossflow.engine import longest_path, run_shared, run_tasks
+from crossflow.engine.events import run_shared, run_tasks
+from crossflow.engine.schedule import longest_path
 
 
 @st.composite

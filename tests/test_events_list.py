@@ -10,12 +10,12 @@ import pytest
 
 import crossflow
 from crossflow.cost.profile import gemm_shape, message_shape, read_profile
-from crossflow.engine import run_tasks
+from crossflow.engine.events import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.parallel.blocks import block_kernels
-from crossflow.parallel.layout import Layout
+from crossflow.strategy.layout import Layout
 from crossflow.timeline.record import COMMUNICATION
 
 GPT = {

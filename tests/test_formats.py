@@ -9,11 +9,11 @@ import crossflow
 from crossflow.evaluation.events import events
 from crossflow.formats import DTYPE_BYTES
 from crossflow.parallel.blocks import block_kernels
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
 from crossflow.software import load_stack
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.validation.tables import device_architecture
-from crossflow.workload import Gemm
+from crossflow.workload.graph import Gemm
 
 SERVICE = {"model": "llama3-8b", "global_batch": 4, "prompt": 1024, "output": 128}
 LAYERS = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096)  # parameters

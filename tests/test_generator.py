@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from crossflow.architecture import architecture
 from crossflow.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip, whole
+from crossflow.architecture.system import architecture
 from crossflow.paths import with_quantity
-from crossflow.technology import Choice
+from crossflow.technology.library import Choice
 from crossflow.units import parse
 
 ONE = np.ones(1)
@@ -294,7 +294,7 @@ def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, standar
     [(0.45, 10, None, 10, "area"), (45, 1.0, None, 20, "perimeter"), (45, 1.0, 7, 7, "perimeter")],
 )
 def test_lanes_are_as_many_as_area_and_edge_allow(area, edge, wiring, lanes, limit):
-    from crossflow.technology import load_library
+    from crossflow.technology.library import load_library
 
     link = load_library("deepflow-2024").link["inter-2021"]
     wires = None if wiring is None else np.array([wiring * 1e3])

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.architecture import resolve
+from crossflow.architecture.system import resolve
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
 from crossflow.files import Document
-from crossflow.mapping import Network, Topology, devices, pair_route, place
+from crossflow.mapping.placement import devices, pair_route, place
+from crossflow.mapping.topology import Network, Topology
 
 GPT = {
     "model": "transformer", "layers": 16, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,

@@ -9,8 +9,9 @@ import crossflow
 from crossflow.cost.parts import part_times
 from crossflow.cost.price import kernel_prices
 from crossflow.parallel.kernels import Kernels, Product, Scores
-from crossflow.program import Pass, ProgramBuilder
-from crossflow.program import Product as ProgramProduct
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.program import Pass
+from crossflow.program.program import Product as ProgramProduct
 from crossflow.software import load_stack
 
 SIZES = [(8192, 8192, 8192), (128, 50000, 1024), (7, 333, 4096)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow.architecture import resolve
 from crossflow.architecture.operation import Operation
+from crossflow.architecture.system import resolve
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.operating import HOUR, facility_power, operation_of, reference_peak, run_cost

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossflow.search import non_dominated
+from crossflow.search.pareto import non_dominated
 
 
 def naive(losses):

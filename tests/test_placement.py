@@ -9,19 +9,18 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from crossflow.mapping import (
-    Network,
-    Topology,
+from crossflow.mapping import placement
+from crossflow.mapping.placement import (
     best_placement,
     devices,
     effective_bandwidth,
     level_bandwidths,
     orders,
     place,
-    placement,
     routed_edges,
     to_networkx,
 )
+from crossflow.mapping.topology import Network, Topology
 
 SWITCHED = Network(package=Topology(kind="switch", nodes=8), cluster=Topology(kind="switch", nodes=4))
 

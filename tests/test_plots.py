@@ -6,10 +6,11 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from crossflow.study.plots import View, draw
+from crossflow.study.plots import draw
 from crossflow.study.plots.canvas import COLOURS, MARKERS
 from crossflow.study.plots.lines import line_data
 from crossflow.study.plots.spec import LinePlot
+from crossflow.study.plots.view import View
 
 LOGIC, MEMORY, LINK = (f"system.technology.{role}" for role in ("logic", "memory", "inter_link"))
 VALUES = {LINK: ["NDR", "XDR"], MEMORY: ["HBM2", "HBM4"], LOGIC: ["N7", "N5", "N3"]}

@@ -13,15 +13,16 @@ from crossflow import evaluate, from_dict, load, predict, simulate
 from crossflow.__main__ import main
 from crossflow.cli.show import look_up
 from crossflow.errors import CrossflowError, SpecError, StrategyError
-from crossflow.evaluation import placed
 from crossflow.evaluation.events import events
-from crossflow.program import Attention, Pass, Product, ProgramBuilder, read_program, write_program
-from crossflow.program.file import document_of, program_of
+from crossflow.evaluation.programs import placed
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.file import document_of, program_of, read_program, write_program
+from crossflow.program.program import Attention, Pass, Product
 from crossflow.search.exhaustive import every
 from crossflow.search.problem import Objective, Problem
 from crossflow.search.space import Options, Space
 from crossflow.sensitivity import explain
-from crossflow.strategies import every_strategy
+from crossflow.strategy.reading import every_strategy
 
 MLP = {"tp": 2, "dp": 4}
 

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from crossflow.errors import CrossflowError
-from crossflow.study import records, run_study, sweeps
+from crossflow.study import records, sweeps
+from crossflow.study.run import run_study
 
 STUDY = """\
 name: many

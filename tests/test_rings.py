@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from crossflow.mapping import Topology
 from crossflow.mapping.rings import _cycles, _packed, has_chain, multiplicities, rings
+from crossflow.mapping.topology import Topology
 
 RANKS = range(2, 9)
 # All but the kinds whose nodes meet in a switch.

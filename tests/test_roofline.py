@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from products import gemm_costs, stream_costs
 
-from crossflow.architecture import architecture
+from crossflow.architecture.system import architecture
 from crossflow.cost.roofline import resources
 from crossflow.evaluation import evaluate
-from crossflow.workload import Gemm, Stream
+from crossflow.workload.graph import Gemm, Stream
 
 GIGABYTE = Stream(kind="copy", flops=0.0, elements=0.5e9)
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from crossflow.architecture import architecture
-from crossflow.cost import price
-from crossflow.engine import longest_path, run_tasks, schedule, stream_edges
-from crossflow.evaluation import placed
-from crossflow.parallel import parse_strategy, transform
-from crossflow.program import Message, Op, Pass, Program
+from crossflow.architecture.system import architecture
+from crossflow.cost.price import price
+from crossflow.engine.events import run_tasks
+from crossflow.engine.schedule import longest_path, schedule, stream_edges
+from crossflow.evaluation.programs import placed
+from crossflow.parallel.transform import transform
+from crossflow.program.program import Message, Op, Pass, Program
+from crossflow.strategy.mesh import parse_strategy
 
 STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]
 

@@ -16,7 +16,8 @@ import yaml
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.study import records, run_study, sweeps
+from crossflow.study import records, sweeps
+from crossflow.study.run import run_study
 from crossflow.uncertainty import importance
 
 SCENARIO = {

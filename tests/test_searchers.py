@@ -9,24 +9,12 @@ import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.search import (
-    Constraint,
-    Designs,
-    ExhaustiveSettings,
-    GradientSettings,
-    Objective,
-    Options,
-    OptunaSettings,
-    Problem,
-    RandomSettings,
-    Range,
-    ScipySettings,
-    Shares,
-    Space,
-    gradient,
-    non_dominated,
-    search,
-)
+from crossflow.search import gradient
+from crossflow.search.driver import search
+from crossflow.search.pareto import non_dominated
+from crossflow.search.problem import Constraint, Objective, Problem
+from crossflow.search.settings import ExhaustiveSettings, GradientSettings, OptunaSettings, RandomSettings, ScipySettings
+from crossflow.search.space import Designs, Options, Range, Shares, Space
 
 POWER = "system.budgets.power"
 SHARES = tuple(f"system.budgets.power_shares.{name}" for name in ("compute", "memory", "on_chip.l2"))

@@ -10,9 +10,9 @@ from crossflow import files
 from crossflow.cost.parts import kernel_costs
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
-from crossflow.parallel import Layout
 from crossflow.parallel.blocks import block_kernels
 from crossflow.software import load_stack
+from crossflow.strategy.layout import Layout
 
 STACKS = sorted(name for name, file in files.catalogue("templates").items() if file.parent.name == "software")
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossflow.errors import CrossflowError
-from crossflow.search import Designs, Options, Range, Shares, Space
+from crossflow.search.space import Designs, Options, Range, Shares, Space
 
 AREA = tuple(f"system.budgets.area.{name}" for name in ("compute", "memory", "inter_link"))
 POWER = "system.budgets.power"

@@ -8,11 +8,13 @@ import yaml
 
 from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.parallel import legal_strategies, parse_strategy, transform
+from crossflow.parallel.transform import transform
 from crossflow.prediction import predict
 from crossflow.scenario import check_strategy, divides, from_dict
-from crossflow.strategies import ANY, every_strategy
-from crossflow.study import run_study
+from crossflow.strategy.graphs import legal_strategies
+from crossflow.strategy.mesh import parse_strategy
+from crossflow.strategy.reading import ANY, every_strategy
+from crossflow.study.run import run_study
 
 
 def brute(graph, devices):

@@ -11,7 +11,8 @@ import yaml
 import crossflow
 from crossflow import files
 from crossflow.errors import CrossflowError
-from crossflow.study import read_study, run_study
+from crossflow.study.reading import read_study
+from crossflow.study.run import run_study
 
 NODES = ["N12", "N10", "N7", "N5", "N3", "N2", "N1"]
 MEMORIES = ["HBM2", "HBM2e", "HBM3", "HBM4"]

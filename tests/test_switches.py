@@ -15,12 +15,12 @@ from crossflow import files
 from crossflow.architecture.host import Host
 from crossflow.architecture.operation import Operation
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.parallel import Plan
-from crossflow.parallel.hierarchy import Hierarchy
-from crossflow.parallel.strategy import _DEGREES
 from crossflow.scenario import ScenarioFile
 from crossflow.software import SoftwareStack
-from crossflow.strategies import every_strategy
+from crossflow.strategy.hierarchy import Hierarchy
+from crossflow.strategy.mesh import _DEGREES
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import every_strategy
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from crossflow import files
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.technology import Choice, TechLibrary, load_library
-from crossflow.technology.library import library_document
+from crossflow.technology.library import Choice, TechLibrary, library_document, load_library
 from crossflow.units import parse
 
 NODES = {"N16": -1, "N12": 0, "N10": 1, "N7": 2, "N5": 3, "N3": 4, "N2": 5, "N1": 6}

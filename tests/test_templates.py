@@ -5,7 +5,8 @@ import pytest
 
 import crossflow
 from crossflow import files
-from crossflow.architecture import GeneratedSystem, architecture, resolve
+from crossflow.architecture.system import architecture, resolve
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.errors import CrossflowError
 from crossflow.files import Document
 from crossflow.units import parse

@@ -9,7 +9,7 @@ from products import gemm_costs
 
 from crossflow.cost import tiling
 from crossflow.cost.tiling import Block, candidates, crossing, inside, register_accesses, traffic_by_level
-from crossflow.workload import Gemm
+from crossflow.workload.graph import Gemm
 
 SHAPES = [
     (512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (16384, 16384, 16384), (64, 8192, 16384), (16384, 64, 8192), (8192, 16384, 64),

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from crossflow.mapping import Network, Topology, most_square
+from crossflow.mapping.topology import Network, Topology, most_square
 
 TOPOLOGIES = [
     Topology(kind="single", nodes=1),

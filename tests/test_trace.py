@@ -11,7 +11,8 @@ from timelines import pipeline
 
 from crossflow.errors import CrossflowError
 from crossflow.timeline.record import COMPUTE, PIPELINE, STREAMS, TENSOR
-from crossflow.trace import perfetto, write_ranks, write_trace
+from crossflow.trace import perfetto
+from crossflow.trace.perfetto import write_ranks, write_trace
 
 KERNELS = ("kernel", "gpu_memcpy", "cpu_op")
 NCCL = re.compile(r"^nccl.*Kernel")  # what Holistic Trace Analysis takes for communication

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from crossflow.engine import stream_edges
+from crossflow.engine.schedule import stream_edges
 from crossflow.errors import StrategyError
-from crossflow.parallel import parse_strategy, transform
-from crossflow.program import Pass, Product
+from crossflow.parallel.transform import transform
+from crossflow.program.program import Pass, Product
+from crossflow.strategy.mesh import parse_strategy
 from crossflow.workload.gemm import gemm
 from crossflow.workload.lstm import lstm
 

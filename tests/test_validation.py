@@ -8,7 +8,8 @@ import pytest
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.validation import Table, errors, validate
+from crossflow.validation.comparison import validate
+from crossflow.validation.report import Table, errors
 from crossflow.validation.tables import device_architecture, numbers, shipped, template_of
 
 GEMM = "source,device,dtype,m,n,k,time_us\n"

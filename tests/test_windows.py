@@ -6,10 +6,10 @@ import pytest
 import crossflow
 from crossflow.cost.parts import kernel_shapes
 from crossflow.parallel.blocks import block_kernels
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
 from crossflow.software import load_stack
 from crossflow.step.memory import kv_cache
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.transformer import Attention

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from crossflow.workload import DTYPE_BYTES, Gemm, operations
+from crossflow.formats import DTYPE_BYTES
+from crossflow.workload import operations
 from crossflow.workload.gemm import gemm
+from crossflow.workload.graph import Gemm
 from crossflow.workload.lstm import lstm
 
 SMALL = {"hidden": 8, "vocabulary": 40, "sequence": 3, "layers": 2, "batch": 4}

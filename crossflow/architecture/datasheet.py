@@ -11,7 +11,8 @@ from crossflow.architecture.network import NetworkLevel
 from crossflow.architecture.template import DatasheetLevel, DatasheetSystem
 from crossflow.architecture.voltage import operate
 from crossflow.arrays import Array, Mask, divide
-from crossflow.technology import Choice, Compute, TechLibrary
+from crossflow.technology.components import Compute
+from crossflow.technology.library import Choice, TechLibrary
 
 TINY = 1e-30  # power that leaves any voltage free; of none `operate` takes the lowest [W]
 ONE, ZERO, UNLIMITED = np.ones(1), np.zeros(1), np.array([np.inf])

@@ -22,8 +22,8 @@ from crossflow.architecture.template import Budgets, GeneratedSystem, Shares
 from crossflow.architecture.voltage import OperatingPoint, operate
 from crossflow.arrays import Array, Mask, divide
 from crossflow.files import FileModel
-from crossflow.technology import Choice, Compute, Link, LogicNode, Memory, OnChip, Substrate, TechLibrary
-from crossflow.technology.library import disordered, gather
+from crossflow.technology.components import Compute, Link, LogicNode, Memory, OnChip, Substrate
+from crossflow.technology.library import Choice, TechLibrary, disordered, gather
 
 NOTHING = np.zeros(1)
 

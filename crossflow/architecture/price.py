@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.technology import LogicNode
+from crossflow.technology.components import LogicNode
 
 WAFER_DIAMETER, EDGE, SCRIBE_LINE = 0.3, 0.005, 0.0002  # the wafer, its unused rim, the saw's way between dies [m]
 CLUSTERING = 3.0  # alpha of the negative binomial: defects come in clusters

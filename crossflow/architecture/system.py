@@ -13,7 +13,7 @@ from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document
-from crossflow.technology import Choice, TechLibrary, load_library
+from crossflow.technology.library import Choice, TechLibrary, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 # Keys of a system file that describe the file rather than the device that it is made of.

@@ -18,7 +18,7 @@ from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.operation import Operation
 from crossflow.arrays import Array
 from crossflow.files import FileModel
-from crossflow.technology import Compute, Link, Memory, OnChip
+from crossflow.technology.components import Compute, Link, Memory, OnChip
 from crossflow.units import (
     Area,
     Bandwidth,

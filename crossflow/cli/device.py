@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.architecture import Architecture, BudgetUse, Level, Port
+from crossflow.architecture.model import Architecture, BudgetUse, Level, Port
 from crossflow.cli import page
 from crossflow.cli.page import count, number, percent
 from crossflow.units import show

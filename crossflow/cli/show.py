@@ -13,16 +13,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow import files
-from crossflow.architecture import Architecture, architecture, resolve
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.system import architecture, resolve
 from crossflow.cli import device, page
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document
 from crossflow.paths import quantity_at
-from crossflow.program import is_program, read_program
+from crossflow.program.file import is_program, read_program
 from crossflow.scenario import presets
 from crossflow.software import load_stack
-from crossflow.technology import load_library
-from crossflow.technology.library import library_document
+from crossflow.technology.library import library_document, load_library
 from crossflow.units import parse
 from crossflow.workload.huggingface import MTP_NOTE, file_notes, huggingface_document
 from crossflow.workload.spec import MODELS, DlrmSpec, TransformerSpec

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from crossflow import files
 from crossflow.cli import page
-from crossflow.study import StudyResult, run_study
+from crossflow.study.run import StudyResult, run_study
 
 Report = Callable[[int, int | None, str], None]
 

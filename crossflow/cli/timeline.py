@@ -13,7 +13,10 @@ from crossflow.evaluation.timelines import simulate
 from crossflow.scenario import load
 from crossflow.step.uneven import EVEN, load_uneven
 from crossflow.timeline.record import Timeline
-from crossflow.trace import compare, draw_comparison, draw_gantt, gantt_of, text_comparison, text_gantt, write_ranks, write_trace
+from crossflow.trace.compare import compare, draw_comparison
+from crossflow.trace.gantt import draw_gantt, gantt_of
+from crossflow.trace.perfetto import write_ranks, write_trace
+from crossflow.trace.text import text_comparison, text_gantt
 
 TRACES, PICTURES = (".json", ".gz"), (".png", ".svg")
 _PATH = 12  # slots of the critical path that JSON has, from each end

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
-from crossflow.validation import validate
+from crossflow.validation.comparison import validate
 
 # Statistics of a table, and the words above their columns; all errors are relative.
 _ERRORS = {"median_abs_error": "median", "mean_abs_error": "mean", "p90_abs_error": "p90", "bias": "bias"}

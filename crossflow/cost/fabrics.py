@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from crossflow.architecture import Architecture, FabricParameters, NetworkSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import FabricParameters, NetworkSpec
 from crossflow.arrays import Array, Mask
 from crossflow.cost.collectives import pipelined, ring, ring_steps
-from crossflow.mapping import AxisRoute, Topology, level_bandwidths
+from crossflow.mapping.placement import AxisRoute, level_bandwidths
 from crossflow.mapping.rings import has_chain, rings
+from crossflow.mapping.topology import Topology
 from crossflow.program.collectives import ring_volume
 
 ZERO, INFINITE = np.zeros(1), np.array([np.inf])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture import Architecture
+from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array
 from crossflow.cost.roofline import KernelCosts, joined, moving_costs
 from crossflow.workload.dlrm import Tables

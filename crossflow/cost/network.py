@@ -14,13 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture import Architecture, NetworkSpec, Port
+from crossflow.architecture.model import Architecture, Port
+from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import direct_time, fabric_time
-from crossflow.mapping import AxisRoute, Network, Placement, level_bandwidths
-from crossflow.program import Message
+from crossflow.mapping.placement import AxisRoute, Placement, level_bandwidths
+from crossflow.mapping.topology import Network
 from crossflow.program.collectives import ring_volume
+from crossflow.program.program import Message
 
 ANY_TO_ANY = ("switch", "fully-connected")
 # Fabrics whose links reach their rate, so that placement and sharing say all; and those whose direct links several groups

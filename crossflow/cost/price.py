@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.architecture import Architecture, NetworkSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
 from crossflow.formats import kept_bytes
-from crossflow.mapping import Placement
-from crossflow.program import Attention, Kernel, Pass, Product, Program
+from crossflow.mapping.placement import Placement
 from crossflow.program.kernels import attention_sizes
+from crossflow.program.program import Attention, Kernel, Pass, Product, Program
 from crossflow.software import SoftwareStack
 
 

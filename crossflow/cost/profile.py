@@ -22,7 +22,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.errors import Problem, SpecError, did_you_mean
-from crossflow.parallel.layout import Group
+from crossflow.strategy.layout import Group
 from crossflow.units import parse
 
 COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread", "count")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.architecture import Architecture
+from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Index, divide
 from crossflow.cost.tiling import Block, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, wave_times

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossflow.architecture import Level
+from crossflow.architecture.model import Level
 from crossflow.arrays import Array, Index, divide
 
 Single = NDArray[np.float32]

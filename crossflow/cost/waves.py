@@ -24,7 +24,7 @@ import functools
 
 import numpy as np
 
-from crossflow.architecture import Architecture
+from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, divide
 
 ACCUMULATOR = 4  # size of a partial sum [B]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, tally
-from crossflow.program import Op, Program
+from crossflow.program.program import Op, Program
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

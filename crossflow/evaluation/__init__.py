@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from crossflow.architecture import SystemSpec, architecture
+from crossflow.architecture.system import architecture
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT
 from crossflow.evaluation.figures import PROMPTS, lacking, task_of, with_figures
 from crossflow.evaluation.layered import batches_apart, dlrm_score, machine, plans_apart, plans_of, transformer_score
 from crossflow.evaluation.programs import placed, program_score
 from crossflow.evaluation.stages import stage_memory
-from crossflow.parallel import Plan
-from crossflow.parallel.hierarchy import Hierarchy
 from crossflow.paths import with_quantity
 from crossflow.points import Points, groups, split, variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score, scatter
-from crossflow.technology import Choice
+from crossflow.strategy.hierarchy import Hierarchy
+from crossflow.strategy.plan import Plan
+from crossflow.technology.library import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 __all__ = ["CHUNK", "INCONSISTENT", "evaluate", "lacking", "machine", "placed", "stage_memory"]

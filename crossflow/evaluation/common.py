@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, Mask, divide, wide
 from crossflow.operating import normalised, reference_peak
 from crossflow.scenario import Scenario

@@ -22,17 +22,17 @@ from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_sh
 from crossflow.cost.roofline import wide_type
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
-from crossflow.parallel import Layout, Plan
 from crossflow.parallel.blocks import units
 from crossflow.parallel.kernels import PHASES
-from crossflow.parallel.layout import Group
 from crossflow.scenario import Scenario, check_strategy
-from crossflow.step import Machine
 from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
+from crossflow.step.outcome import Machine
 from crossflow.step.passes import optimizer_costs
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
+from crossflow.strategy.layout import Group, Layout
+from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 
 NODES = 2  # on which everything can be measured: the fewest that have a network between them

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, wide
 from crossflow.errors import with_article
 from crossflow.operating import operation_of, product, reference_peak, run_cost

@@ -7,13 +7,16 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
-from crossflow.architecture import Architecture, SystemSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, tally, wide
-from crossflow.cost import Prices, price
-from crossflow.engine import Schedule, durations, run_shared, schedule, stream_edges
+from crossflow.cost.price import Prices, price
+from crossflow.engine.events import run_shared
+from crossflow.engine.schedule import Schedule, durations, schedule, stream_edges
 from crossflow.evaluation.common import score_of
-from crossflow.mapping import Network, Placement, best_placement, place
-from crossflow.program import Program
+from crossflow.mapping.placement import Placement, best_placement, place
+from crossflow.mapping.topology import Network
+from crossflow.program.program import Program
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.outcome import Outcome

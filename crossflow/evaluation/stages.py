@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from crossflow.architecture import Architecture
+from crossflow.architecture.model import Architecture
 from crossflow.evaluation.layered import machine
-from crossflow.parallel import Layout, Plan, Strategy
 from crossflow.scenario import Scenario
 from crossflow.step.memory import KINDS, memory
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from crossflow.architecture import NetworkLevel, NetworkSpec
+from crossflow.architecture.network import NetworkLevel, NetworkSpec
 from crossflow.errors import StrategyError
 from crossflow.mapping.topology import Network, Topology
 

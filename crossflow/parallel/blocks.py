@@ -24,10 +24,10 @@ import numpy as np
 from crossflow.arrays import Array, Mask
 from crossflow.formats import FORMATS, HALF
 from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Type
 from crossflow.program.kernels import BACKWARD, KEYS, QUERIES
 from crossflow.software import Fusion, SoftwareStack
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Type
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 

@@ -23,11 +23,13 @@ import functools
 from dataclasses import dataclass, field
 
 from crossflow.errors import StrategyError
-from crossflow.parallel.stages import assign_stages
-from crossflow.parallel.strategy import Strategy
-from crossflow.program import Kernel, Pass, Product, Program, ProgramBuilder
+from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.workload import Gemm, Graph, Layer, Node, Operation, operations
+from crossflow.program.program import Kernel, Pass, Product, Program
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.stages import assign_stages
+from crossflow.workload import operations
+from crossflow.workload.graph import Gemm, Graph, Layer, Node, Operation
 
 
 @functools.lru_cache(maxsize=256)

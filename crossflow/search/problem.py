@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate

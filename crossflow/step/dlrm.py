@@ -23,10 +23,10 @@ from crossflow.cost.lookups import LookupCosts, Shard, Widths, lookup_costs
 from crossflow.cost.parts import Wires, part_times, sent_bytes
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.formats import DTYPE_BYTES
-from crossflow.parallel.hierarchy import Hierarchies
 from crossflow.program.collectives import Collective
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Send
+from crossflow.strategy.hierarchy import Hierarchies
 from crossflow.timeline.streams import Event, Logged, Streams
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.architecture import Architecture, Host, NetworkSpec
+from crossflow.architecture.host import Host
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array, Mask
 from crossflow.cost.parts import Wires
 from crossflow.cost.profile import Profile

@@ -14,13 +14,13 @@ from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.parallel.blocks import units
 from crossflow.parallel.kernels import PHASES, Kernels
-from crossflow.parallel.layout import Layout
 from crossflow.step.activations import activations
 from crossflow.step.memory import weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host
 from crossflow.step.outcome import Job, Machine
 from crossflow.step.task import COLLECTIVES, OF, Between, Task
 from crossflow.step.weights import Weights
+from crossflow.strategy.layout import Layout
 
 WEIGHT = PHASES.index("weight")
 

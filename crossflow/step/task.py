@@ -12,11 +12,11 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.parts import message_bytes
 from crossflow.parallel.blocks import block_kernels, ends_of, units
 from crossflow.parallel.kernels import PHASES, Kernels
-from crossflow.parallel.layout import Group, Layout
 from crossflow.software import SoftwareStack
 from crossflow.step.outcome import Job
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
+from crossflow.strategy.layout import Group, Layout
 from crossflow.workload.transformer import Transformer
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")

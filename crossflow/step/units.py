@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.parallel.hierarchy import Hierarchies, Kind
 from crossflow.parallel.kernels import Kernels, Phase, Product, Scores
-from crossflow.parallel.layout import Group
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import BACKWARD, QUERIES
 from crossflow.software import SoftwareStack
+from crossflow.strategy.hierarchy import Hierarchies, Kind
+from crossflow.strategy.layout import Group
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
 

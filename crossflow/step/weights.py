@@ -11,10 +11,10 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.cost.parts import sent_bytes
 from crossflow.parallel.blocks import type_of, units
-from crossflow.parallel.layout import Group, Layout, Spread
 from crossflow.program.collectives import Collective
 from crossflow.software import SoftwareStack
 from crossflow.step.memory import parameters, weight_sizes
+from crossflow.strategy.layout import Group, Layout, Spread
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
 

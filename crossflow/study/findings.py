@@ -13,7 +13,7 @@ from crossflow.points import varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.problem import ILLEGAL
 from crossflow.study import records, searches
-from crossflow.study.plots import Convergence, Drawn, View
+from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.study.plots.words import label
 from crossflow.study.reading import Study
 from crossflow.uncertainty import importance, interval, probability_better

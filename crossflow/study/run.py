@@ -11,7 +11,8 @@ import numpy as np
 
 from crossflow import files, provenance
 from crossflow.study import findings, records, searches, sweeps
-from crossflow.study.plots import View, draw
+from crossflow.study.plots import draw
+from crossflow.study.plots.view import View
 from crossflow.study.reading import Study, read_study
 from crossflow.study.workers import Workers, workers
 from crossflow.technology.library import library_document

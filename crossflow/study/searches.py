@@ -15,10 +15,13 @@ from crossflow.files import Document
 from crossflow.points import variant, varied
 from crossflow.scenario import Scenario
 from crossflow.score import unit_of
-from crossflow.search import Best, Designs, GivenSettings, GradientSettings, Options, Outcome, Problem, SearchSettings, Space, search
-from crossflow.search.driver import check
+from crossflow.search.driver import check, search
 from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import Found, Task, solve
+from crossflow.search.oracle import Best
+from crossflow.search.problem import Outcome, Problem
+from crossflow.search.settings import GivenSettings, GradientSettings, SearchSettings
+from crossflow.search.space import Designs, Options, Space
 from crossflow.study import records
 from crossflow.study.plots.words import label
 from crossflow.study.spaces import read_problem, read_space

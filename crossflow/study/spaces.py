@@ -11,18 +11,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, PositiveInt
 
 from crossflow import errors, files
-from crossflow.architecture import GeneratedSystem
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.errors import CrossflowError, SpecError, did_you_mean, with_article
-from crossflow.evaluation import evaluate, lacking
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
-from crossflow.parallel import Strategy
 from crossflow.paths import quantities
 from crossflow.points import Split, check_choice, split, variant, varied
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import larger_is_better, listed, no_column, unit_of
-from crossflow.search import Constraint, Objective, Options, Problem, Range, Shares, Space
-from crossflow.search.space import SMALLEST_SHARE
-from crossflow.strategies import ANY, every_strategy, read_strategy
+from crossflow.search.problem import Constraint, Objective, Problem
+from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.reading import ANY, every_strategy, read_strategy
 from crossflow.study.spec import Range as Spaced
 from crossflow.study.spec import StudyFile, spaced
 from crossflow.units import parse

@@ -15,7 +15,10 @@ from typing import Any, get_args
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture import Architecture, DatasheetSystem, FabricKind, FabricParameters, architecture, resolve
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import FabricKind, FabricParameters
+from crossflow.architecture.system import architecture, resolve
+from crossflow.architecture.template import DatasheetSystem
 from crossflow.arrays import Array
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.roofline import product_costs
@@ -25,7 +28,7 @@ from crossflow.formats import kept_bytes
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.units import parse
 from crossflow.validation.report import Table, count_skipped
-from crossflow.workload import Gemm
+from crossflow.workload.graph import Gemm
 
 Row = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"

@@ -16,17 +16,18 @@ from typing import Any, get_args
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture import FabricKind, architecture, resolve
+from crossflow.architecture.network import FabricKind
+from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.files import Document
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute
 from crossflow.software import SoftwareStack, load_stack
-from crossflow.step import Machine
 from crossflow.step.memory import memory
+from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.plan import RECOMPUTE, Plan, Recompute
 from crossflow.validation.report import Table, count_skipped, errors
 from crossflow.validation.tables import measurements, read_rows, template_of
 from crossflow.workload.job import Job

@@ -15,7 +15,8 @@ from crossflow.arrays import points
 from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
 from crossflow.formats import FORMATS
-from crossflow.program import Program, read_program
+from crossflow.program.file import read_program
+from crossflow.program.program import Program
 from crossflow.units import Information
 from crossflow.workload.dlrm import DLRM_LAYERS, Dlrm, Encoder, Linear, Tables, interaction_width, linears
 from crossflow.workload.gemm import gemm

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from crossflow.architecture import Architecture, architecture, resolve
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.roofline import product_costs
 from crossflow.files import Document

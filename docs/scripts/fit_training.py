@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture import architecture, resolve
+from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
 from crossflow.files import Document
-from crossflow.step import Machine
+from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.validation import training
 from crossflow.validation.report import errors

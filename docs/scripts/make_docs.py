@@ -36,17 +36,19 @@ from crossflow import scenario, software
 from crossflow.architecture import execution, host, network, operation, template
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.timelines import simulate
-from crossflow.parallel import hierarchy, layer_types, plan, schedules
 from crossflow.program import file as programs
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
 from crossflow.step import uneven
+from crossflow.strategy import hierarchy, layer_types, plan, schedules
 from crossflow.study import spaces, spec
 from crossflow.study.plots import spec as plots
 from crossflow.technology import components, library
-from crossflow.trace import draw_comparison, draw_gantt, gantt_of
+from crossflow.trace.compare import draw_comparison
+from crossflow.trace.gantt import draw_gantt, gantt_of
 from crossflow.units import Quantity, show
-from crossflow.validation import Report, Table, errors, validate
+from crossflow.validation.comparison import validate
+from crossflow.validation.report import Report, Table, errors
 from crossflow.validation.tables import device_architecture
 from crossflow.validation.training import TrainingTable
 from crossflow.workload import spec as workloads
@@ -624,7 +626,7 @@ def _figures(made: Architecture, sheet: Architecture, dtype: str) -> Iterator[tu
 
 
 def _published_memory(sheet: Architecture) -> Any:
-    from crossflow.architecture import resolve
+    from crossflow.architecture.system import resolve
     from crossflow.files import Document
 
     system, _ = resolve(Document(file="docs", data={"template": sheet.name}))

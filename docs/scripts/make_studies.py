@@ -18,7 +18,7 @@ import yaml
 from make_docs import DOCS, FIGURES, GENERATED, ROOT, markdown
 
 from crossflow import files
-from crossflow.study import StudyResult, run_study
+from crossflow.study.run import StudyResult, run_study
 
 PROSE = Path(__file__).parent / "studies.yaml"
 PAGE = DOCS / "studies.md"

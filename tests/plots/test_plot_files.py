@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from crossflow.study.plots import Convergence, Drawn, Plot, View, draw
+from crossflow.study.plots import draw
+from crossflow.study.plots.spec import Plot
+from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.uncertainty import Interval
 
 LOGIC = "system.technology.logic"

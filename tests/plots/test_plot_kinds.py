@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from crossflow.study.plots import Convergence, Drawn, View
 from crossflow.study.plots.axes import numbers, shorten, title_of, unit_of
 from crossflow.study.plots.boxes import box_data
 from crossflow.study.plots.breakdown import breakdown_data
@@ -23,6 +22,7 @@ from crossflow.study.plots.spec import (
     ParetoPlot,
 )
 from crossflow.study.plots.uncertainty import importance_data, interval_data
+from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.uncertainty import Interval
 
 LOGIC, DEVICES, STRATEGY = "system.technology.logic", "system.devices", "strategy"

@@ -11,8 +11,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.errors import StrategyError
-from crossflow.parallel import parse_strategy
-from crossflow.parallel.strategy import Role
+from crossflow.strategy.mesh import Role, parse_strategy
 from crossflow.study.plots.view import View
 from crossflow.study.plots.words import label
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.program import Program
+from crossflow.program.program import Program
 
 # rows: rows of the first factor; columns: columns of the second; inner: the dimension that is summed over;
 # batch: samples, with a replica of the weights each; layers: pipeline stages; given: what a program says by itself.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from crossflow.errors import StrategyError
-from crossflow.workload import Graph
+from crossflow.workload.graph import Graph
 
 
 def assign_stages(graph: Graph, stages: int) -> tuple[int, ...]:
