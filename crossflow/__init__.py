@@ -31,8 +31,8 @@ _PUBLIC = {
     "load_uneven": "step.uneven",
     "Explanation": "explanation",
     "explain": "sensitivity",
-    "run_study": "study",
-    "validate": "validation",
+    "run_study": "study.run",
+    "validate": "validation.comparison",
 }
 
 __all__ = ["__version__", *_PUBLIC]
