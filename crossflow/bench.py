@@ -25,7 +25,7 @@ from crossflow.search.driver import search
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GradientSettings
-from crossflow.strategies import every_strategy
+from crossflow.strategy.reading import every_strategy
 from crossflow.study.reading import read_study
 from crossflow.study.run import run_study
 from crossflow.study.spaces import SHARES, read_space

@@ -1,6 +1,6 @@
 """Settings that a scenario writes and that change nothing in its prediction, as sentences that say why.
 
-What has no meaning for a workload or a strategy is refused where it is read (`crossflow.workload.idle`, `crossflow.parallel.legality`).
+What has no meaning for a workload or a strategy is refused where it is read (`crossflow.workload.idle`, `crossflow.strategy.legality`).
 Here are the settings that belong to another task, and those whose effect depends on everything else: how many ranks a group has, what
 hides behind what. The latter are found by leaving them out.
 """
@@ -17,10 +17,10 @@ from crossflow import files
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.files import Document, Path_
-from crossflow.parallel.plan import OWN_TENSOR, Plan
 from crossflow.scenario import Scenario, from_document
 from crossflow.score import Score, absent
-from crossflow.strategies import strategy_problem
+from crossflow.strategy.plan import OWN_TENSOR, Plan
+from crossflow.strategy.reading import strategy_problem
 from crossflow.workload.idle import of_other_tasks
 from crossflow.workload.spec import MODELS, TransformerSpec
 

@@ -18,13 +18,13 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.stages import stage_memory
 from crossflow.idle import idle
-from crossflow.parallel.hierarchy import Hierarchy, is_hierarchy
-from crossflow.parallel.plan import Plan
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.remedies import remedies
-from crossflow.strategies import every_strategy
+from crossflow.strategy.hierarchy import Hierarchy, is_hierarchy
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import every_strategy
 from crossflow.technology.library import library_document
 from crossflow.units import show
 from crossflow.workload.huggingface import MTP_NOTE, file_notes

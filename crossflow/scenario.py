@@ -22,14 +22,14 @@ from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, 
 from crossflow.files import Document, FileModel
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import topology_of, wired
-from crossflow.parallel import transform
-from crossflow.parallel.hierarchy import Hierarchy
-from crossflow.parallel.plan import ORDER, Plan
-from crossflow.parallel.strategy import Strategy
+from crossflow.parallel.transform import transform
 from crossflow.paths import with_quantity
 from crossflow.program.file import is_program
 from crossflow.program.program import Program
-from crossflow.strategies import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
+from crossflow.strategy.hierarchy import Hierarchy
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.plan import ORDER, Plan
+from crossflow.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.technology.library import TechLibrary, load_library
 from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import huggingface_document

@@ -8,8 +8,8 @@ from crossflow.architecture.software import load_stack
 from crossflow.cost.network import sent_bytes
 from crossflow.files import Document
 from crossflow.parallel.blocks import units
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 

@@ -12,11 +12,11 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation import layered
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
 from crossflow.program.program import Attention
 from crossflow.step.passes import steps_of
 from crossflow.step.task import OF, task_of
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.validation.tables import shipped
 from crossflow.validation.training import training_table
 

@@ -13,9 +13,9 @@ from crossflow.cost.lookups import Shard, Widths, lookup_costs, row_bytes
 from crossflow.cost.network import sent_bytes
 from crossflow.engine.schedule import longest_path
 from crossflow.files import Document
-from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.outcome import Machine
+from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
 from crossflow.timeline.streams import Streams
 from crossflow.workload.dlrm import Tables
 from crossflow.workload.spec import DlrmSpec

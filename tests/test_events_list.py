@@ -15,7 +15,7 @@ from crossflow.engine.events import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.parallel.layout import Layout
+from crossflow.strategy.layout import Layout
 from crossflow.timeline.record import COMMUNICATION
 
 GPT = {

@@ -10,7 +10,7 @@ from crossflow.architecture.system import architecture
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import message_costs
 from crossflow.mapping.placement import place
-from crossflow.parallel import transform
+from crossflow.parallel.transform import transform
 from crossflow.program.collectives import COLLECTIVES, ring_volume
 from crossflow.program.program import Message
 from crossflow.validation.tables import fabric_parameters

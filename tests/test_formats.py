@@ -10,8 +10,8 @@ import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.evaluation.events import events
 from crossflow.formats import DTYPE_BYTES
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.validation.tables import device_architecture
 from crossflow.workload.graph import Gemm
 

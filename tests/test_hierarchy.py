@@ -6,7 +6,7 @@ import pytest
 
 from crossflow import files
 from crossflow.errors import StrategyError
-from crossflow.parallel.hierarchy import (
+from crossflow.strategy.hierarchy import (
     KINDS,
     Hierarchies,
     Hierarchy,

@@ -10,10 +10,10 @@ import pytest
 from crossflow import from_dict, predict
 from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.parallel.layer_types import plan_of_roles, roles_and_options
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import TYPES, parse_plan
+from crossflow.strategy.layer_types import plan_of_roles, roles_and_options
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.plan import TYPES, parse_plan
 
 MIXTRAL = from_dict({"system": "dgx-h100", "workload": "mixtral-8x7b", "strategy": "d8"}).job().model
 

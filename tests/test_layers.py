@@ -19,13 +19,13 @@ LAYERS = (
     ("architecture",),
     ("program",),
     ("workload",),
-    ("parallel",),
+    ("strategy", "parallel"),
     ("mapping",),
     ("cost",),
     ("engine",),
     ("timeline",),
     ("step",),
-    ("strategies", "scenario", "score"),
+    ("scenario", "score"),
     ("points",),
     ("evaluation",),
     ("idle",),
@@ -186,7 +186,10 @@ def test_random_numbers_come_from_a_seeded_generator(path):
         assert name != "np.random.default_rng" or call.args, f"{path.name}:{call.lineno}: no seed"
 
 
-@each([path for path in MODULES if name_of(path) in ("technology", "architecture", "workload", "parallel", "mapping", "cost", "timeline")])
+STAGES = ("technology", "architecture", "workload", "strategy", "parallel", "mapping", "cost", "timeline")
+
+
+@each([path for path in MODULES if name_of(path) in STAGES])
 def test_dataclasses_of_the_stages_are_frozen(path):
     """Objects between stages; builders that live inside one function are private."""
     for node in ast.walk(tree_of(path)):

@@ -3,9 +3,8 @@
 import networkx as nx
 import pytest
 
-from crossflow.parallel import materialise
-from crossflow.parallel.materialise import draw
-from crossflow.parallel.strategy import parse_strategy
+from crossflow.parallel.materialise import draw, materialise
+from crossflow.strategy.mesh import parse_strategy
 from crossflow.workload.lstm import lstm
 
 MODEL = lstm(hidden=64, vocabulary=96, sequence=2, layers=1, batch=24)

@@ -13,15 +13,15 @@ import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import Plan, parse_plan
-from crossflow.parallel.schedules import pipeline_order
 from crossflow.step.activations import activations
 from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory, parameters
 from crossflow.step.outcome import Machine
 from crossflow.step.remedies import remedies
 from crossflow.step.weights import weights_of
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.plan import Plan, parse_plan
+from crossflow.strategy.schedules import pipeline_order
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
 

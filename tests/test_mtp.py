@@ -8,13 +8,13 @@ from crossflow.architecture.software import load_stack
 from crossflow.errors import SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import parse_plan
-from crossflow.parallel.stages import Division
 from crossflow.step.activations import activations
 from crossflow.step.memory import parameters
 from crossflow.step.stages import counts
 from crossflow.step.task import task_of
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import parse_plan
+from crossflow.strategy.stages import Division
 from crossflow.workload.spec import TransformerSpec
 
 SMALL = {

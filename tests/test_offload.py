@@ -6,8 +6,8 @@ import pytest
 import crossflow
 from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.parallel.plan import Plan, parse_plan
 from crossflow.step.offload import flow
+from crossflow.strategy.plan import Plan, parse_plan
 
 HOST = {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.5}
 PARAMETERS = 6_738_415_616  # of Llama 2 7B

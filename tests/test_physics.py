@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from crossflow.architecture.system import architecture
-from crossflow.cost import price
-from crossflow.engine import schedule
+from crossflow.cost.price import price
+from crossflow.engine.schedule import schedule
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.common import INCONSISTENT
 from crossflow.evaluation.programs import placed
-from crossflow.parallel import transform
+from crossflow.parallel.transform import transform
 
 LOGIC = ["N16", "N12", "N10", "N7", "N5", "N3", "N2", "N1"]
 MEMORY = ["HBM2", "HBM2e", "HBM3", "HBM4"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from lags import by_slot, travelling
 
 from crossflow.engine.events import run_tasks
-from crossflow.parallel.schedules import pipeline_order
+from crossflow.strategy.schedules import pipeline_order
 from crossflow.timeline import pipeline
 from crossflow.timeline.pipeline import pipeline_ends
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from crossflow.errors import StrategyError
 from crossflow.mapping.placement import place
 from crossflow.mapping.topology import Network, Topology
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan
-from crossflow.parallel.plans import legal_plans, neighbouring_plans
-from crossflow.parallel.stages import balanced_layers, stage_layers
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan
+from crossflow.strategy.plans import legal_plans, neighbouring_plans
+from crossflow.strategy.stages import balanced_layers, stage_layers
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {

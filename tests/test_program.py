@@ -23,7 +23,7 @@ from crossflow.search.exhaustive import every
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.space import Options, Space
-from crossflow.strategies import every_strategy
+from crossflow.strategy.reading import every_strategy
 
 MLP = {"tp": 2, "dp": 4}
 

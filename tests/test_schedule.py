@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 
 from crossflow.architecture.system import architecture
-from crossflow.cost import price
-from crossflow.engine import schedule
+from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
-from crossflow.engine.schedule import longest_path, stream_edges
+from crossflow.engine.schedule import longest_path, schedule, stream_edges
 from crossflow.evaluation.programs import placed
-from crossflow.parallel import transform
-from crossflow.parallel.strategy import parse_strategy
+from crossflow.parallel.transform import transform
 from crossflow.program.program import Message, Op, Pass, Program
+from crossflow.strategy.mesh import parse_strategy
 
 STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]
 

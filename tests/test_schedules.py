@@ -7,7 +7,7 @@ from lags import travelling
 import crossflow
 from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.parallel.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
+from crossflow.strategy.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
 from crossflow.timeline.pipeline import pipeline_ends, slot_ends, walk_of
 
 SHAPES = [(2, 4), (4, 4), (4, 8), (8, 32), (6, 12)]

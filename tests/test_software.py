@@ -12,7 +12,7 @@ from crossflow.cost.price import kernel_parts
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
 from crossflow.parallel.blocks import block_program
-from crossflow.parallel.layout import Layout
+from crossflow.strategy.layout import Layout
 
 STACKS = sorted(name for name, file in files.catalogue("templates").items() if file.parent.name == "software")
 

@@ -5,9 +5,8 @@ import itertools
 import pytest
 
 from crossflow.errors import StrategyError
-from crossflow.parallel.stages import assign_stages
-from crossflow.workload import Layer
-from crossflow.workload.graph import Graph
+from crossflow.strategy.stages import assign_stages
+from crossflow.workload.graph import Graph, Layer
 from crossflow.workload.lstm import lstm
 
 

@@ -8,12 +8,12 @@ import yaml
 
 from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.parallel import transform
-from crossflow.parallel.strategies import legal_strategies
-from crossflow.parallel.strategy import parse_strategy
+from crossflow.parallel.transform import transform
 from crossflow.prediction import predict
 from crossflow.scenario import check_strategy, divides, from_dict
-from crossflow.strategies import ANY, every_strategy
+from crossflow.strategy.graphs import legal_strategies
+from crossflow.strategy.mesh import parse_strategy
+from crossflow.strategy.reading import ANY, every_strategy
 from crossflow.study.run import run_study
 
 

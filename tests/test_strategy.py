@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from crossflow.errors import StrategyError
-from crossflow.parallel.strategy import parse_strategy
+from crossflow.strategy.mesh import parse_strategy
 
 NOTATIONS = [
     "d1",

@@ -16,11 +16,11 @@ from crossflow.architecture.host import Host
 from crossflow.architecture.operation import OperationSpec
 from crossflow.architecture.software import SoftwareStack
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.parallel.hierarchy import Hierarchy
-from crossflow.parallel.plan import Plan
-from crossflow.parallel.strategy import _DEGREES
 from crossflow.scenario import ScenarioFile
-from crossflow.strategies import every_strategy
+from crossflow.strategy.hierarchy import Hierarchy
+from crossflow.strategy.mesh import _DEGREES
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import every_strategy
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
 
 

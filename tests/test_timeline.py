@@ -12,8 +12,8 @@ from crossflow.engine.events import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.parallel.schedules import RULES, pipeline_order
 from crossflow.step.uneven import Uneven, load_uneven
+from crossflow.strategy.schedules import RULES, pipeline_order
 from crossflow.timeline.pipeline import slot_ends, uneven_times, walk_of
 from crossflow.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
 

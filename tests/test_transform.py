@@ -8,9 +8,9 @@ import pytest
 
 from crossflow.engine.schedule import stream_edges
 from crossflow.errors import StrategyError
-from crossflow.parallel import transform
-from crossflow.parallel.strategy import parse_strategy
+from crossflow.parallel.transform import transform
 from crossflow.program.program import Pass, Product
+from crossflow.strategy.mesh import parse_strategy
 from crossflow.workload.gemm import gemm
 from crossflow.workload.lstm import lstm
 

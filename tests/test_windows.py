@@ -7,10 +7,10 @@ from blocks import block_kernels
 import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.cost.price import kernel_names
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
 from crossflow.program.program import Attention as FusedAttention
 from crossflow.step.memory import kv_cache
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.transformer import Attention

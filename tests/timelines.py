@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from crossflow.parallel.schedules import one_f_one_b
+from crossflow.strategy.schedules import one_f_one_b
 from crossflow.timeline.record import COMMUNICATION, COMPUTE, PIPELINE, TENSOR, WAIT, WORK, Device, Pass, Slots, Timeline
 
 NAMES = ("attention", "feed forward", "optimiser", "attention all_reduce", "send_recv", "straggler all_reduce")

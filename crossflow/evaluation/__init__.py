@@ -17,12 +17,12 @@ from crossflow.evaluation.figures import PROMPTS, lacking, task_of, with_figures
 from crossflow.evaluation.layered import batches_apart, dlrm_score, machine, plans_apart, plans_of, transformer_score
 from crossflow.evaluation.programs import placed, program_score
 from crossflow.evaluation.stages import stage_memory
-from crossflow.parallel.hierarchy import Hierarchy
-from crossflow.parallel.plan import Plan
 from crossflow.paths import with_quantity
 from crossflow.points import Points, groups, split, variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score, scatter
+from crossflow.strategy.hierarchy import Hierarchy
+from crossflow.strategy.plan import Plan
 from crossflow.technology.library import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 

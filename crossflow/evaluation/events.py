@@ -22,8 +22,6 @@ from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_sh
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.parallel.blocks import PHASES, units
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
 from crossflow.program.groups import Group
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.handovers import boundaries
@@ -32,6 +30,8 @@ from crossflow.step.outcome import Machine
 from crossflow.step.passes import optimizer_costs
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 
 NODES = 2  # on which everything can be measured: the fewest that have a network between them

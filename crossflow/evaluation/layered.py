@@ -14,9 +14,6 @@ from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, Index
 from crossflow.errors import StrategyError, with_article
 from crossflow.evaluation.common import score_of
-from crossflow.parallel.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.dlrm import dlrm_job, dlrm_step
@@ -24,7 +21,10 @@ from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
-from crossflow.strategies import ANY, read_plan, strategy_problem
+from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.reading import ANY, read_plan, strategy_problem
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 

@@ -10,10 +10,9 @@ import numpy as np
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, tally, wide
-from crossflow.cost import Prices, price
-from crossflow.engine import schedule
+from crossflow.cost.price import Prices, price
 from crossflow.engine.events import run_shared
-from crossflow.engine.schedule import Schedule, durations, stream_edges
+from crossflow.engine.schedule import Schedule, durations, schedule, stream_edges
 from crossflow.evaluation.common import score_of
 from crossflow.mapping.placement import Placement, best_placement, place
 from crossflow.mapping.topology import Network

@@ -8,11 +8,11 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.layered import machine
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
-from crossflow.parallel.strategy import Strategy
 from crossflow.scenario import Scenario
 from crossflow.step.memory import KINDS, memory
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
 

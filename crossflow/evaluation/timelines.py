@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.cost import price
+from crossflow.cost.price import price
 from crossflow.engine.schedule import durations, longest_path, stream_edges
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.programs import placed
-from crossflow.parallel.hierarchy import Hierarchies, Hierarchy
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Plan
-from crossflow.parallel.strategy import Strategy
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_job, dlrm_log
 from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
+from crossflow.strategy.hierarchy import Hierarchies, Hierarchy
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.plan import Plan
 from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
 from crossflow.workload.spec import DlrmSpec

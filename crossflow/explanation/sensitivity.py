@@ -21,7 +21,7 @@ from crossflow.explanation.answers import FINE_STEP, STEP, Change, Effect, Expla
 from crossflow.explanation.parameters import Parameter, parameters
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
-from crossflow.strategies import near_strategies
+from crossflow.strategy.reading import near_strategies
 from crossflow.units import Quantity
 
 AGREEMENT = 0.01  # differences that agree within it come from a smooth function

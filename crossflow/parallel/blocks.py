@@ -25,13 +25,13 @@ import numpy as np
 from crossflow.architecture.software import Fusion, SoftwareStack
 from crossflow.arrays import Array, Mask
 from crossflow.formats import FORMATS, HALF
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Type
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
 from crossflow.program.program import BACKWARD, KEYS, ONCE, QUERIES, Hiding, Kernel, Number, Pass, Product, Program
 from crossflow.program.program import Attention as FusedAttention
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Type
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossflow import files
-from crossflow.parallel.stages import assign_stages
-from crossflow.parallel.strategy import Strategy
 from crossflow.parallel.transform import check_divides
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.stages import assign_stages
 from crossflow.workload.graph import Graph
 
 if TYPE_CHECKING:

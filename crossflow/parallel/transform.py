@@ -23,13 +23,13 @@ import functools
 from dataclasses import dataclass, field
 
 from crossflow.errors import StrategyError
-from crossflow.parallel.stages import assign_stages
-from crossflow.parallel.strategy import Strategy
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.program import Kernel, Pass, Product, Program
-from crossflow.workload import Layer, operations
-from crossflow.workload.graph import Gemm, Graph, Node, Operation
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.stages import assign_stages
+from crossflow.workload import operations
+from crossflow.workload.graph import Gemm, Graph, Layer, Node, Operation
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,5 +1,1 @@
 """One step of a layered workload (a transformer, a recommendation model) on a machine, for all design points at once."""
-
-from crossflow.step.outcome import Machine, Outcome
-
-__all__ = ["Machine", "Outcome"]

@@ -14,7 +14,7 @@ import numpy as np
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
 from crossflow.parallel.blocks import ENDS, LOG_SUM, MASK, type_of
-from crossflow.parallel.layout import Layout
+from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Layer, Part
 

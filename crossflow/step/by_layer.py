@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.parallel.layout import Layout
 from crossflow.step.passes import Steps, share_of
 from crossflow.step.slots import Slots, by_stage
 from crossflow.step.stages import Shape
+from crossflow.strategy.layout import Layout
 
 FIGURES = ("compute", "communication", "exposed")  # of every layer type
 BETWEEN = "pipeline"  # stands for a layer type where stages hand over

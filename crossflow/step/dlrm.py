@@ -24,10 +24,10 @@ from crossflow.cost.network import Wires, sent_bytes
 from crossflow.cost.price import layer_costs
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.formats import DTYPE_BYTES
-from crossflow.parallel.hierarchy import Hierarchies
 from crossflow.program.collectives import Collective
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import PHASES, Builder, Send
+from crossflow.strategy.hierarchy import Hierarchies
 from crossflow.timeline.streams import Event, Logged, Streams
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec

@@ -10,11 +10,11 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.network import SWITCHED
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.schedules import NATURAL, pipeline_order
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import Steps
 from crossflow.step.stages import Shape
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.schedules import NATURAL, pipeline_order
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

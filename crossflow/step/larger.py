@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import RECOMPUTE, Plan, divisors
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.plan import RECOMPUTE, Plan, divisors
 from crossflow.workload.job import Job
 
 MOST = 256  # times as many devices, at most, that are asked for

@@ -30,13 +30,13 @@ import numpy as np
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.blocks import ends_of, type_of, units, wide_units
-from crossflow.parallel.layout import Layout, Spread
-from crossflow.parallel.plan import Type
-from crossflow.parallel.schedules import pipeline_order
 from crossflow.step.activations import activations
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Shape, alike, chunk_layers, row_counts
+from crossflow.strategy.layout import Layout, Spread
+from crossflow.strategy.plan import Type
+from crossflow.strategy.schedules import pipeline_order
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
 

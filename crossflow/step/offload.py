@@ -20,9 +20,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import Offload
 from crossflow.step.outcome import Machine
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Offload
 from crossflow.workload.job import Job
 
 MASTER, STATE = 4.0, 4.0  # weights that an optimizer updates, and its states, are fp32 [B]

@@ -13,7 +13,6 @@ from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.parallel.blocks import PHASES, units
-from crossflow.parallel.layout import Layout
 from crossflow.program.program import Program
 from crossflow.step.activations import activations
 from crossflow.step.memory import weight_sizes
@@ -21,6 +20,7 @@ from crossflow.step.offload import Copies, host_copies, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.task import COLLECTIVES, OF, Between, Task
 from crossflow.step.weights import Weights
+from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
 
 WEIGHT = PHASES.index("weight")

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors
 from crossflow.step.larger import fewer_requests, more_devices, possible
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors
 from crossflow.workload.job import Job
 
 # From those that cost little to those that lay the plan out anew.

@@ -15,14 +15,14 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.cost.profile import SCOPES
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import Steps
 from crossflow.step.slots import Closing, Slots
 from crossflow.step.stages import Occurrence
 from crossflow.step.task import COLLECTIVES
 from crossflow.step.uneven import World
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.schedules import BACKWARD, FORWARD, LETTERS, WEIGHT, PipelineOrder
 from crossflow.timeline.record import (
     COMMUNICATION,
     COMPUTE,

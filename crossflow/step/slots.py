@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.parallel.layout import Layout
 from crossflow.step.handovers import Handed, handed_of
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Machine
@@ -20,6 +19,7 @@ from crossflow.step.passes import Steps, share_of
 from crossflow.step.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.step.stages import Shape, row_counts
 from crossflow.step.task import OF
+from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
 
 WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gradients in the backward pass

@@ -10,9 +10,9 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.parallel.blocks import units
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.schedules import NATURAL, PipelineOrder, pipeline_order
-from crossflow.parallel.stages import Division, balanced_layers
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.schedules import NATURAL, PipelineOrder, pipeline_order
+from crossflow.strategy.stages import Division, balanced_layers
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import LayerType, Transformer
 

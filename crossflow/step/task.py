@@ -12,12 +12,12 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.network import sent_bytes
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
-from crossflow.parallel.layout import Layout
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.groups import Group
 from crossflow.program.program import MessageTable, Op, Program, repeated
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
+from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Transformer
 

@@ -19,8 +19,6 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.cost.profile import SCOPES
 from crossflow.errors import CrossflowError
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.schedules import BACKWARD, FORWARD, WEIGHT
 from crossflow.step.memory import ledger
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import steps_of
@@ -29,6 +27,8 @@ from crossflow.step.slots import Closing, closing_of, slots_of
 from crossflow.step.stages import alike, sequence
 from crossflow.step.task import COLLECTIVES, task_of
 from crossflow.step.uneven import EVEN, Uneven, World, in_step
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.schedules import BACKWARD, FORWARD, WEIGHT
 from crossflow.timeline.pipeline import Walk, uneven_times, walk_of
 from crossflow.timeline.record import (
     BACKWARDS,

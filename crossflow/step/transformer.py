@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.schedules import NATURAL
 from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type, unit_times
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
@@ -21,6 +19,8 @@ from crossflow.step.passes import Steps, between_measured, share_of, steps_of, w
 from crossflow.step.slots import Closing, Slots, by_stage, closing_of, slots_of
 from crossflow.step.stages import Shape
 from crossflow.step.task import COLLECTIVES, OF, Task, task_of
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.schedules import NATURAL
 from crossflow.timeline.pipeline import pipeline_ends
 from crossflow.workload.job import Job
 

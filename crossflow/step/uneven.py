@@ -15,7 +15,7 @@ from crossflow import files
 from crossflow.arrays import Array, Index
 from crossflow.errors import CrossflowError
 from crossflow.files import FileModel
-from crossflow.parallel.layout import Layout
+from crossflow.strategy.layout import Layout
 from crossflow.timeline.pipeline import Walk
 
 Speed = Annotated[float, Field(ge=1e-3, le=1e3)]

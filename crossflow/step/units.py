@@ -14,11 +14,11 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
-from crossflow.parallel.hierarchy import Hierarchies, Kind
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
 from crossflow.program.program import Attention, Kernel, Pass, Product, Program
+from crossflow.strategy.hierarchy import Hierarchies, Kind
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
 

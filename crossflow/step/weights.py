@@ -12,10 +12,10 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
 from crossflow.cost.network import sent_bytes
 from crossflow.parallel.blocks import type_of, units
-from crossflow.parallel.layout import Layout, Spread
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
 from crossflow.step.memory import parameters, weight_sizes
+from crossflow.strategy.layout import Layout, Spread
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
 

@@ -14,7 +14,7 @@ from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.files import Document
 from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
-from crossflow.strategies import ANY, read_strategy
+from crossflow.strategy.reading import ANY, read_strategy
 from crossflow.study import sweeps
 from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot

@@ -15,13 +15,13 @@ from crossflow.errors import CrossflowError, SpecError, did_you_mean, with_artic
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
-from crossflow.parallel.strategy import Strategy
 from crossflow.paths import quantities
 from crossflow.points import Split, check_choice, split, variant, varied
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import listed, no_column
 from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
-from crossflow.strategies import ANY, every_strategy, read_strategy
+from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.reading import ANY, every_strategy, read_strategy
 from crossflow.study.spec import SpacedRange, spaced
 from crossflow.units import parse
 

@@ -1,6 +1,6 @@
 """Pipelines of slots: when each ends, as longest paths over all design points.
 
-A slot (`crossflow.parallel.schedules`) starts when its stage is free and its input has arrived. Slots are sorted once by depth
+A slot (`crossflow.strategy.schedules`) starts when its stage is free and its input has arrived. Slots are sorted once by depth
 of dependence; then one pass over the depths, each a single array operation over slots and design points, gives every
 finishing time.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.schedules import NATURAL, PipelineOrder, ahead, pipeline_order
+from crossflow.strategy.schedules import NATURAL, PipelineOrder, ahead, pipeline_order
 
 ROUNDS = 3  # rounds of `stages` microbatches after which the repetition is looked for: warm-up, and two to compare
 PLAIN = 45  # slots times points of one depth up to which plain numbers are faster than arrays

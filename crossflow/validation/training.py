@@ -22,12 +22,12 @@ from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
-from crossflow.parallel.layout import Layout
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.plan import RECOMPUTE, Plan, Recompute
 from crossflow.validation.report import Table, count_skipped, errors
 from crossflow.validation.tables import TableRow, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.workload.job import Job

@@ -36,11 +36,11 @@ from crossflow import scenario
 from crossflow.architecture import execution, host, network, operation, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.timelines import simulate
-from crossflow.parallel import hierarchy, layer_types, plan, schedules
 from crossflow.program import file as programs
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
 from crossflow.step import uneven
+from crossflow.strategy import hierarchy, layer_types, plan, schedules
 from crossflow.study import spaces, spec
 from crossflow.study.plots import spec as plots
 from crossflow.technology import components, library

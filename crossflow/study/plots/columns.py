@@ -12,7 +12,7 @@ import numpy as np
 from crossflow.arrays import Array, Mask
 from crossflow.drawing.words import label
 from crossflow.errors import StrategyError
-from crossflow.parallel.strategy import Role, parse_strategy
+from crossflow.strategy.mesh import Role, parse_strategy
 from crossflow.study.plots.view import View
 
 Columns = Mapping[str, Any]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.parallel.schedules import RULES
-from crossflow.parallel.stages import Division
-from crossflow.parallel.strategy import Axis
+from crossflow.strategy.mesh import Axis
+from crossflow.strategy.schedules import RULES
+from crossflow.strategy.stages import Division
 
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["optimizer", "weights", "activations"]

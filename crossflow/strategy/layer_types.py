@@ -1,4 +1,4 @@
-"""Plans of transformers from roles by layer type, inside a node and between nodes (`crossflow.parallel.hierarchy`).
+"""Plans of transformers from roles by layer type, inside a node and between nodes (`crossflow.strategy.hierarchy`).
 
 ``{attention: [ddp], mlp: [tp, ddp], embedding: [ddp]}`` reads: MLPs are cut among the devices of a node, which attend to samples of
 their own and hold all of the vocabulary's table. Each type may have its roles in any order. Where the ranks of one plan cannot lie so
@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from crossflow.errors import StrategyError
-from crossflow.parallel.hierarchy import ADDRESSED, Level, Levels, read_roles, roles_of, written
-from crossflow.parallel.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Block, Plan, Type, divisors
+from crossflow.strategy.hierarchy import ADDRESSED, Level, Levels, read_roles, roles_of, written
+from crossflow.strategy.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Block, Plan, Type, divisors
 
 # Layer types that strategies of transformers address; transformer and dense stand for attention and MLPs.
 ROLES: Mapping[str, tuple[Level, ...]] = {

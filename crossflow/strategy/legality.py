@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from crossflow.parallel.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type, divisors
-from crossflow.parallel.schedules import RULES, pipeline_order, schedule_problem
+from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, TYPES, Plan, Type, divisors
+from crossflow.strategy.schedules import RULES, pipeline_order, schedule_problem
 from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 

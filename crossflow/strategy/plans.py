@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import RECOMPUTE, Plan, Recompute, divisors
-from crossflow.parallel.schedules import RULES
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.plan import RECOMPUTE, Plan, Recompute, divisors
+from crossflow.strategy.schedules import RULES
 from crossflow.workload.job import Task
 from crossflow.workload.transformer import Transformer
 

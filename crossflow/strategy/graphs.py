@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from crossflow.errors import StrategyError
-from crossflow.parallel.stages import assign_stages
-from crossflow.parallel.strategy import parse_strategy
 from crossflow.parallel.transform import check_divides
+from crossflow.strategy.mesh import parse_strategy
+from crossflow.strategy.stages import assign_stages
 from crossflow.workload.graph import Graph
 
 

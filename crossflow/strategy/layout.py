@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.parallel.plan import BLOCKS, OFFLOADS, OWN_SHARDS, TYPES, Block, Offload, Plan, Type
-from crossflow.parallel.stages import Division
 from crossflow.program.groups import Group, Pair
+from crossflow.strategy.plan import BLOCKS, OFFLOADS, OWN_SHARDS, TYPES, Block, Offload, Plan, Type
+from crossflow.strategy.stages import Division
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,19 +10,19 @@ from typing import Any
 
 from crossflow.architecture.template import SystemSpec
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.parallel.hierarchy import (
+from crossflow.strategy.graphs import legal_strategies
+from crossflow.strategy.hierarchy import (
     Hierarchy,
     hierarchy_problem,
     is_hierarchy,
     legal_hierarchies,
     parse_hierarchy,
 )
-from crossflow.parallel.layer_types import ROLES, plan_of_roles, roles_and_options
-from crossflow.parallel.legality import plan_problem
-from crossflow.parallel.plan import DEGREES, RECOMPUTE, Plan, parse_plan
-from crossflow.parallel.plans import legal_plans, neighbouring_plans
-from crossflow.parallel.strategies import legal_strategies
-from crossflow.parallel.strategy import Strategy, mesh_of, parse_strategy
+from crossflow.strategy.layer_types import ROLES, plan_of_roles, roles_and_options
+from crossflow.strategy.legality import plan_problem
+from crossflow.strategy.mesh import Strategy, mesh_of, parse_strategy
+from crossflow.strategy.plan import DEGREES, RECOMPUTE, Plan, parse_plan
+from crossflow.strategy.plans import legal_plans, neighbouring_plans
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many

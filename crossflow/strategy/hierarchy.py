@@ -23,8 +23,8 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.errors import StrategyError, did_you_mean
-from crossflow.parallel.strategy import Axis
 from crossflow.program.groups import Group
+from crossflow.strategy.mesh import Axis
 from crossflow.workload.dlrm import Dlrm
 
 # ddp: replicas, each with samples of its own; fsdp: the same, but weights are shared out and gathered layer by layer; tp: each

@@ -1,0 +1,1 @@
+"""The language of strategies: how a workload is divided over devices, in every notation."""
