@@ -5,9 +5,9 @@ import pytest
 from blocks import block_kernels
 
 from crossflow.architecture.software import load_stack
-from crossflow.cost.network import sent_bytes
 from crossflow.files import Document
 from crossflow.parallel.blocks import units
+from crossflow.program.collectives import sent_bytes
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job

@@ -9,15 +9,15 @@ import pytest
 from crossflow import files
 from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import architecture, resolve
-from crossflow.cost.lookups import Shard, Widths, lookup_costs, row_bytes
-from crossflow.cost.network import sent_bytes
+from crossflow.cost.lookups import lookup_costs, row_bytes
 from crossflow.engine.schedule import longest_path
+from crossflow.engine.streams import Streams
 from crossflow.files import Document
+from crossflow.program.collectives import sent_bytes
+from crossflow.program.program import SIZES, Lookup
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.outcome import Machine
 from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
-from crossflow.timeline.streams import Streams
-from crossflow.workload.dlrm import Tables
 from crossflow.workload.spec import DlrmSpec
 
 PRESETS = {name: path for name, path in files.catalogue("templates").items() if name.startswith("dlrm-")}
@@ -117,16 +117,17 @@ def test_a_row_takes_whole_sectors():
     assert row_bytes(np.array([4.0, 32.0, 64.0, 184.0, 368.0])).tolist() == [32.0, 32.0, 64.0, 208.0, 384.0]
 
 
-def lookups(distinct=1.0, columns=1.0, **shares):
-    group = Tables(count=128, rows=1_000_000, width=64, pooling=20.0, distinct=distinct)
-    ones = {name: np.ones(1) for name in ("tables", "rows", "load", "replicas")}
-    shard = Shard(samples=np.full(1, 65536.0), columns=np.full(1, columns), **{**ones, **{k: np.full(1, v) for k, v in shares.items()}})
-    return lookup_costs(group, shard, Widths(table=2, output=4, gradient=4, index=8), ZIONEX.architecture, states="rowwise_adagrad")
+def lookups(distinct=1.0, columns=1.0, tables=1.0, load=1.0):
+    """Costs of the lookups, and of the sort and the update that their gradients take."""
+    given = {"samples": 65536, "tables": 128 / tables, "rows": 1_000_000, "width": 64 / columns, "pooling": 20.0, "distinct": distinct}
+    sizes = np.array([[given.get(name, load if name == "load" else 1.0)] for name in SIZES[Lookup]])
+    widths = {"element": 2.0, "optimizer": "rowwise_adagrad"}
+    return [lookup_costs(Lookup(**given, **widths, part=part), sizes, ZIONEX.architecture) for part in ("forward", "sort", "update")]
 
 
 def moved(found):
     """Bytes of main memory of a pass forward."""
-    return found.forward.traffic[-1, 0, 0]
+    return found[0].traffic[-1, 0, 0]
 
 
 def test_without_reuse_every_row_comes_from_memory():
@@ -147,10 +148,9 @@ def test_narrow_columns_waste_sectors():
 
 
 def test_lookups_fall_with_the_ranks_that_share_them_and_rise_with_the_load():
-    passes = [(found.forward, found.backward) for found in (lookups(tables=ranks) for ranks in (1.0, 2.0, 4.0, 8.0))]
-    times = [forward.time.sum() + backward.time.sum() for forward, backward in passes]
+    times = [sum(part.time[0, 0] for part in lookups(tables=ranks)) for ranks in (1.0, 2.0, 4.0, 8.0)]
     assert times == sorted(times, reverse=True)
-    assert lookups(load=1.5).forward.time > lookups().forward.time
+    assert lookups(load=1.5)[0].time > lookups()[0].time
 
 
 # ------------------------------------------------------------------------------------------ streams

@@ -25,7 +25,7 @@ from crossflow.cost.profile import Profile, where_measured
 from crossflow.mapping.placement import AxisRoute, Placement, level_bandwidths, pair_route, place
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import wired
-from crossflow.program.collectives import ring_volume
+from crossflow.program.collectives import sent_bytes
 from crossflow.program.groups import Group, Pair
 from crossflow.program.program import Message, MessageTable
 
@@ -92,18 +92,6 @@ def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, A
         size = size / route.size
     there = np.atleast_1d(message.size) > 0
     return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
-
-
-def sent_bytes(collective: str, size: Array, ranks: Array | int, per_node: Array | int) -> Array:
-    """Bytes that a rank sends inside its node and out of it, shape (2, ..., n). [B]
-
-    A ring's edges lie inside nodes but for one a node; of an all-to-all, each rank has a part for every other.
-    """
-    if collective == "all_to_all":
-        return np.stack([size * (per_node - 1.0) / ranks, size * (ranks - per_node) / ranks])
-    total = np.where(np.asarray(ranks) > 1, ring_volume(collective, ranks) * size, 0.0)
-    outside = np.where(np.asarray(per_node) < ranks, 1.0 / per_node, 0.0)
-    return np.stack([total * (1.0 - outside), total * outside])
 
 
 def axis_time(

@@ -12,12 +12,13 @@ from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
+from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.network import MessageCosts, message_costs
-from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
+from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
-from crossflow.program.program import Attention, KernelTable, Pass, Product, Program
+from crossflow.program.program import Attention, KernelTable, Lookup, Pass, Product, Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +129,9 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
         return pass_costs(moved, flops, launches, architecture, dtype, least=least)
     if table.kind is Attention:
         return _attention(table, program.dtype, architecture, stack, least=least)
+    if table.kind is Lookup:
+        rows = zip(table.rows, table.sizes.swapaxes(0, 1), strict=True)
+        return joined([lookup_costs(row, sizes, architecture) for row, sizes in rows if isinstance(row, Lookup)])
     second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
     costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least)
     if stack is not None and program.trains and not least:
@@ -170,6 +174,8 @@ def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> 
             op = "attention_backward" if row.backward else "attention_forward"
             shapes = [attention_shape(point[0] * point[1], point[3], point[4], point[5], row.window) for point in points]
             found.append((op, _mixed(wide, row.stored), shapes))
+        elif isinstance(row, Lookup):
+            found.append((LOOKUPS[row.part], "", [lookup_shape(*point[:5]) for point in points]))
         else:
             found.append(("pass", "", [pass_shape(moved, launches) for moved, _, launches in points]))
     return found

@@ -22,6 +22,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.errors import Problem, SpecError, did_you_mean
+from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
 from crossflow.units import parse
 
@@ -29,9 +30,9 @@ COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread",
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "pass", "optimizer")
-UNTYPED = ("pass", "optimizer")  # what moves bytes has no type
-MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+LOOKUPS: Mapping[str, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
+UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
+KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", *UNTYPED)
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
 LONGEST = 86400.0  # that an event may take, beyond which its time has another unit [s]
 Key = tuple[str, str, str, int, str]  # op, shape, dtype, ranks, scope
@@ -128,6 +129,15 @@ def pass_shape(moved: float, launches: float) -> str:
     '2 kernels of 1048576 B'
     """
     return f"{launches:.10g} kernel{'s' if launches != 1 else ''} of {moved:.10g} B"
+
+
+def lookup_shape(samples: float, tables: float, rows: float, width: float, pooling: float) -> str:
+    """Shape of lookups: samples, rows of one table that each looks up, tables, and their sizes.
+
+    >>> lookup_shape(4096, 16, 1000, 32, 4)
+    '4096 x 4 of 16 tables 1000x32'
+    """
+    return f"{samples:.10g} x {pooling:.10g} of {tables:.10g} tables {rows:.10g}x{width:.10g}"
 
 
 def optimizer_shape(parameters: float) -> str:
@@ -245,7 +255,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
     """One row; ValueError with what is wrong."""
     op, scope, ranks = row["op"], row.get("scope") or "", row.get("ranks") or "1"
-    known = (*KERNELS, *MESSAGES, *ENDS)
+    known = (*KERNELS, *COLLECTIVES, *ENDS)
     if op not in known:
         raise ValueError(f"op must be one of {', '.join(known)}, got '{op}'{did_you_mean(op, known)}")
     if not ranks.isdecimal() or int(ranks) < 1:

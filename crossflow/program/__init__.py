@@ -2,11 +2,12 @@
 
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import is_program, read_program, write_program
-from crossflow.program.program import Attention, Kernel, Message, Op, Pass, Product, Program, Tensor
+from crossflow.program.program import Attention, Kernel, Lookup, Message, Op, Pass, Product, Program, Tensor
 
 __all__ = [
     "Attention",
     "Kernel",
+    "Lookup",
     "Message",
     "Op",
     "Pass",

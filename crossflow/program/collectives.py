@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+import numpy as np
+
 from crossflow.arrays import Array
 
 # send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
@@ -25,3 +27,15 @@ def ring_volume(collective: str, ranks: Array | int) -> Array | float:
         "broadcast": 1.0, "send_recv": 1.0, "sendrecv": 1.0,
     }  # fmt: skip
     return volumes[collective]
+
+
+def sent_bytes(collective: str, size: Array, ranks: Array | int, per_node: Array | int) -> Array:
+    """Bytes that a rank sends inside its node and out of it, shape (2, ..., n). [B]
+
+    A ring's edges lie inside nodes but for one a node; of an all-to-all, each rank has a part for every other.
+    """
+    if collective == "all_to_all":
+        return np.stack([size * (per_node - 1.0) / ranks, size * (ranks - per_node) / ranks])
+    total = np.where(np.asarray(ranks) > 1, ring_volume(collective, ranks) * size, 0.0)
+    outside = np.where(np.asarray(per_node) < ranks, 1.0 / per_node, 0.0)
+    return np.stack([total * (1.0 - outside), total * outside])

@@ -19,7 +19,22 @@ from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.collectives import Collective
-from crossflow.program.program import COMPUTE, HOST, NETWORK, Attention, Kernel, Message, Op, Pass, Product, Program, Tensor
+from crossflow.program.program import (
+    COMPUTE,
+    HOST,
+    NETWORK,
+    Attention,
+    Kernel,
+    Lookup,
+    LookupPart,
+    Message,
+    Op,
+    Pass,
+    Product,
+    Program,
+    TableOptimizer,
+    Tensor,
+)
 from crossflow.units import parse
 
 VERSION = 1
@@ -46,6 +61,7 @@ class ProductRow(FileModel):
     result: Bytes | None = Field(
         None, description="what an element of C moves, read and written; an element of at least 16 bits, twice with `adds`, where absent"
     )
+    stored: str = Field("", description="data type of B in memory, where it is not that of the product; the kernel widens it")
 
 
 class PassRow(FileModel):
@@ -69,6 +85,27 @@ class AttentionRow(FileModel):
     kv_heads: PositiveFloat | None = Field(None, description="heads of keys and values; as many as of queries where absent")
     causal: bool = Field(True, description="whether a query sees only the keys before it")
     backward: bool = Field(False, description="whether it computes gradients, with five products instead of two")
+    stored: str = Field("", description="data type of keys and values in memory, where it is not that of the queries")
+
+
+class LookupRow(FileModel):
+    """Lookups of embedding tables, or a part of their backward pass."""
+
+    kind: Literal["lookup"] = Field(description="what the row is")
+    samples: PositiveFloat = Field(description="samples whose rows are looked up")
+    tables: PositiveFloat = Field(description="tables on the device")
+    rows: PositiveFloat = Field(description="rows of one table")
+    width: PositiveFloat = Field(description="elements of a row")
+    pooling: PositiveFloat = Field(description="rows of one table that a sample looks up and adds up")
+    part: LookupPart = Field("forward", description="the lookups; of the backward pass the sort of the rows, and their update")
+    distinct: PositiveFloat = Field(1.0, le=1.0, description="distinct rows over looked-up rows")
+    load: PositiveFloat = Field(1.0, description="lookups of the fullest device over the mean")
+    replicas: PositiveFloat = Field(1.0, description="ranks that hold the same tables and apply each other's updates")
+    element: Bytes = Field(4.0, description="an element of a table")
+    output: Bytes = Field(4.0, description="a pooled element")
+    gradient: Bytes = Field(4.0, description="the gradient of a pooled element")
+    index: Bytes = Field(8.0, description="an index")
+    optimizer: TableOptimizer = Field("sgd", description="optimizer of the tables, with states in fp32")
 
 
 class MessageRow(FileModel):
@@ -117,7 +154,7 @@ class ProgramFile(FileModel):
     samples: PositiveInt = Field(1, description="samples of a step over all devices")
     tokens: NonNegativeInt = Field(0, description="tokens of a sample; 0 where the word has no meaning")
     parameters: NonNegativeFloat = Field(0.0, description="parameters of the whole model")
-    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow, Field(discriminator="kind")], ...] = Field(
+    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow | LookupRow, Field(discriminator="kind")], ...] = Field(
         (), description="distinct kernels, which operations name by their place"
     )
     messages: tuple[MessageRow, ...] = Field((), description="distinct collectives and transfers, which operations name by their place")
@@ -127,7 +164,7 @@ class ProgramFile(FileModel):
     tensors: tuple[TensorRow, ...] = Field((), description="what devices hold, between the operations that need it")
 
 
-KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention}
+KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup}
 
 
 def write_program(program: Program, path: str | Path) -> Path:
@@ -223,6 +260,10 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
     """Names and numbers that lead nowhere, with where they stand."""
     if found.dtype not in DTYPE_BYTES:
         yield ("dtype",), f"expected one of {', '.join(DTYPE_BYTES)}, got {found.dtype!r}{did_you_mean(found.dtype, DTYPE_BYTES)}"
+    for i, kernel in enumerate(found.kernels):
+        stored = getattr(kernel, "stored", "")
+        if stored and stored not in DTYPE_BYTES:
+            yield ("kernels", i, "stored"), f"expected one of {', '.join(DTYPE_BYTES)}, got {stored!r}{did_you_mean(stored, DTYPE_BYTES)}"
     stages = [(("stages",), (found.stages,))] if found.stages else []
     for path, axes in [*stages, *((("messages", i, "axes"), row.axes) for i, row in enumerate(found.messages))]:
         for axis in axes:

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.formats import DTYPE_BYTES, kept_bytes
-from crossflow.program.collectives import Collective, ring_volume
+from crossflow.program.collectives import Collective, ring_volume, sent_bytes
 from crossflow.program.groups import Group
 
 Number = float | Array  # one value, or one for each design point, shape (n,)
@@ -25,6 +25,10 @@ ONCE = 1.0
 QUERIES, KEYS = 128.0, 256.0  # queries, and keys of a single query, that one block works on (FlashAttention-2; split keys in decoding)
 BACKWARD = 2.5  # products of the backward pass over those of the forward pass, five to two
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
+
+
+LookupPart = Literal["forward", "sort", "update"]
+TableOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +101,39 @@ class Attention:
     window: str = ""
 
 
-Kernel = Product | Pass | Attention
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """Rows of embedding tables that a device looks up for `samples` samples and adds up, or a part of what their gradients take. [1]
+
+    Attributes
+    ----------
+    tables, rows, width : tables that the device holds, rows of one, and elements of a row.
+    pooling : rows of one table that a sample looks up on the device.
+    part : the lookups themselves; of the backward pass the sort of the looked-up rows, and their update.
+    distinct : distinct rows over looked-up rows: where a row is wanted again it may be found in cache.
+    load : lookups of the fullest device over the mean.
+    replicas : ranks that hold the same tables and apply each other's updates.
+    element, output, gradient, index : sizes of an element of a table, of a pooled one, of its gradient, and of an index. [B]
+    optimizer : ``sgd``, ``adagrad`` (a state each parameter) or ``rowwise_adagrad`` (one a row), in fp32.
+    """
+
+    samples: Number
+    tables: Number
+    rows: Number
+    width: Number
+    pooling: Number
+    part: LookupPart = "forward"
+    distinct: Number = 1.0
+    load: Number = 1.0
+    replicas: Number = 1.0
+    element: float = 4.0
+    output: float = 4.0
+    gradient: float = 4.0
+    index: float = 8.0
+    optimizer: TableOptimizer = "sgd"
+
+
+Kernel = Product | Pass | Attention | Lookup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +237,7 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Product: ("m", "n", "k", "batch"),
     Pass: ("moved", "flops", "launches"),
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
+    Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas"),
 }
 
 
@@ -225,6 +262,14 @@ class MessageTable:
             if one.group is not None:
                 kinds.setdefault((one.collective, id(one.group)), (one.collective, one.group, []))[2].append(i)
         return cls(sizes=repeated([one.size for one in messages], n), kinds=tuple(kinds.values()))
+
+    @functools.cached_property
+    def moved(self) -> Array:
+        """Bytes that a rank sends in every message inside its node and out of it, shape (2, messages, n). [B]"""
+        found = np.zeros((2, *self.sizes.shape))
+        for collective, group, rows in self.kinds:
+            found[:, rows] = sent_bytes(collective, self.sizes[rows], group.size, group.per_node)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,6 +355,16 @@ class Program:
             sizes = [[_size(row, name) for row in rows] for name in SIZES[kind]]
             found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=filled(sizes), element=kept))
         return tuple(found)
+
+    @functools.cached_property
+    def occurrences(self) -> tuple[Array, Array]:
+        """How often every operation runs each kernel, shape (ops, kernels), and sends each message, shape (ops, messages). [1]"""
+        kernels, messages = np.zeros((len(self.ops), len(self.kernels))), np.zeros((len(self.ops), len(self.messages)))
+        for i, op in enumerate(self.ops):
+            np.add.at(kernels[i], list(op.kernels), 1.0)
+            if op.message is not None:
+                messages[i, op.message] = 1.0
+        return kernels, messages
 
     @functools.cached_property
     def _members(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Array, tuple[tuple[int, Number], ...]]]:

@@ -1,7 +1,7 @@
 """One step of a recommendation model under hierarchical strategies, for all design points at once [1]_.
 
 Layers become units; a unit has kernels forward and backward, collectives around them, and weights with their gradients. Units
-in program order become events on in-order streams (`crossflow.timeline.streams`): lookups first, the bottom MLP while pooled
+become operations of a program, which runs on in-order streams (`crossflow.engine.streams`): lookups first, the bottom MLP while pooled
 embeddings travel, interaction and top MLP, then all of it backwards, gradients reduced in buckets beside, optimizer last.
 
 References
@@ -13,30 +13,30 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, divide, wide
-from crossflow.cost.lookups import LookupCosts, Shard, Widths, lookup_costs
-from crossflow.cost.network import Wires, sent_bytes
-from crossflow.cost.price import layer_costs
-from crossflow.cost.roofline import KernelCosts, pass_costs
+from crossflow.architecture.software import SoftwareStack
+from crossflow.arrays import Array, divide, tally, wide
+from crossflow.cost.network import Wires
+from crossflow.cost.price import kernel_prices
+from crossflow.cost.roofline import resources
+from crossflow.engine.streams import Logged, run
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
+from crossflow.program.program import Kernel, Lookup, MessageTable, Pass, Program
 from crossflow.step.outcome import Machine, Outcome
-from crossflow.step.units import PHASES, Builder, Send
-from crossflow.strategy.hierarchy import Hierarchies
-from crossflow.timeline.streams import Event, Logged, Streams
+from crossflow.step.units import Builder, Phase, Send, Unit
+from crossflow.strategy.hierarchy import Hierarchies, Kind
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Sent = tuple[DlrmLayer, Collective]  # collectives are told apart by the layer type that they serve
-FORWARD, ACTIVATION, INPUT, WEIGHT = range(len(PHASES))
 FP32 = 4
-PRICED = ("launch", "flops", "energy", "traffic")  # figures of kernels that a step adds up
 
 
 def dlrm_job(spec: DlrmSpec) -> DlrmJob:
@@ -68,14 +68,14 @@ class Embedding:
 
     Attributes
     ----------
-    costs : of every group of tables.
+    groups : kernels of every group of tables: the lookups, and of their gradients the sort and the update.
     indices, forward, backward, updates : collectives of the looked-up indices, of pooled rows, of their gradients, and among
         ranks that hold the same tables.
     parameters, rows : on the fullest device. [1]
     buffers : indices and what sorts them, pooled rows and their gradients. [B]
     """
 
-    costs: tuple[LookupCosts, ...]
+    groups: tuple[tuple[Lookup, ...], ...]
     indices: tuple[Send, ...]
     forward: tuple[Send, ...]
     backward: tuple[Send, ...]
@@ -85,7 +85,7 @@ class Embedding:
     buffers: Array
 
 
-def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) -> Embedding:
+def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
     """Tables on the fullest device under each point's strategy.
 
     Pooled rows of all samples of a group of holders are scattered to the ranks whose samples they are: first summed over the
@@ -96,13 +96,19 @@ def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) 
     copies = mesh.copies
     own, held = plans.batch / plans.devices, model.count / tables
     load = np.where(tables > 1, np.ceil(held) / held * job.uneven, 1.0)
-    shard = Shard(samples=plans.batch / copies.size, tables=tables, rows=rows, columns=columns, load=load, replicas=copies.size)
-    widths = Widths(table=job.table, output=job.forward, gradient=job.backward, index=job.index)
-    costs = tuple(lookup_costs(group, shard, widths, machine.architecture, states=job.table_optimizer) for group in model.tables)
-    pooled = load * shard.samples * model.pooled / (tables * columns)
+    samples = plans.batch / copies.size
+    looks = [
+        Lookup(
+            samples=samples, tables=group.count / tables, rows=group.rows / rows, width=np.ceil(group.width / columns),
+            pooling=group.pooling / rows, distinct=group.distinct, load=load, replicas=copies.size, element=job.table, output=job.forward,
+            gradient=job.backward, index=job.index, optimizer=job.table_optimizer,
+        )
+        for group in model.tables
+    ]  # fmt: skip
+    pooled = load * samples * model.pooled / (tables * columns)
     summed, exchanged, sent = mesh.group("mp-rows"), mesh.group("mp", "mp-columns"), mesh.group("mp", "mp-rows")
     listed = model.lookups * job.index + model.count * 4.0  # indices, and how many each table has
-    looked = shard.samples * listed / (tables * rows)
+    looked = samples * listed / (tables * rows)
     parameters = load * model.table_parameters / (tables * rows * columns)
     held_rows = load * sum(group.count * group.rows for group in model.tables) / (tables * rows)
     dense, sparse = _updates(job, plans, parameters, wires)
@@ -110,7 +116,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) 
     giving = Send(collective="all_gather", size=pooled, group=summed)
     exchange = Send(collective="all_to_all", size=pooled / rows, group=exchanged)
     return Embedding(
-        costs=costs,
+        groups=tuple((one, replace(one, part="sort"), replace(one, part="update")) for one in looks),
         indices=(
             Send(collective="all_to_all", size=load * own * listed, group=sent),
             Send(collective="all_gather", size=np.where(columns > 1, looked, 0.0), group=mesh.group("mp-columns")),
@@ -141,151 +147,116 @@ def _updates(job: DlrmJob, plans: Hierarchies, parameters: Array, wires: Wires) 
     )
 
 
-# -------------------------------------------------------------------------------------------- the step
+# -------------------------------------------------------------------------------------------- the program
+
+After = tuple[int, ...]  # operations to wait for
 
 
-def dlrm_step(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
-    """One step of every design point."""
-    return _Step(job, plans, machine).run()
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DlrmStep:
+    """A step as a program.
+
+    Attributes
+    ----------
+    program : its operations; layers are `DLRM_LAYERS`.
+    hooks : operations before which the host runs a layer's hooks.
+    """
+
+    program: Program
+    hooks: frozenset[int]
 
 
-def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcome, list[Logged]]:
-    """One step of every design point, and its events in the order of the program."""
-    step = _Step(job, plans, machine)
-    return step.run(), step.streams.log
+class _Writer:
+    """Writes the operations of a step in the order of the program."""
 
+    def __init__(self, job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, units: Sequence[Unit], tables: Embedding) -> None:
+        self.job, self.plans, self.stack, self.units, self.embedding = job, plans, stack, units, tables
+        self.program = ProgramBuilder(name=job.model.name, dtype=job.dtype, shared=False)
+        self.hooks: set[int] = set()
+        self.gathers: dict[int, After] = {}
+        self.pending: dict[Kind, tuple[Array, After]] = {kind: (np.zeros(len(plans)), ()) for kind in ("dense", "transformer", "experts")}
+        self.reduced: After = ()
 
-class _Step:
-    """A step under construction: events so far, and what they add up to."""
-
-    def __init__(self, job: DlrmJob, plans: Hierarchies, machine: Machine) -> None:
-        self.job, self.plans, self.machine, self.n = job, plans, machine, len(plans)
-        self.wires = machine.wires
-        builder = Builder(job=job, plans=plans, stack=machine.stack).build()
-        self.units = builder.units
-        names, device = tuple(unit.name for unit in self.units), machine.architecture
-        self.times = layer_costs(builder.program(), names, PHASES, self.n, device, machine.stack, least=machine.least)
-        self.embedding = embedding(job, plans, machine, self.wires)
-        self.sent: dict[Sent, Array] = {(layer, collective): np.zeros(self.n) for layer in DLRM_LAYERS for collective in COLLECTIVES}
-        self.streams = Streams(self.n, [".".join(pair) for pair in self.sent])
-        self.computed = {layer: np.zeros(self.n) for layer in DLRM_LAYERS}
-        self.sums = {name: np.zeros(self.n) for name in ("launch", "flops", "energy", "traffic", "inside", "outside")}
-        self.bound = np.zeros((len(self.times.resources), self.n))  # time in kernels that each resource binds
-        self.gathers: dict[int, Event] = {}
-        self.pending = {kind: (np.zeros(self.n), self.streams.start) for kind in ("dense", "transformer", "experts")}
-        self.reduced: list[Event] = []
-
-    def run(self) -> Outcome:
-        """Events in program order."""
+    def written(self) -> DlrmStep:
+        """The whole step."""
         end = self._forward()
         if self.job.training:
-            end = self._backward(end)
-        total = self.streams.finish((end, *self.reduced)) + float(self.machine.stack.host.step[0])
-        return self._outcome(total)
+            self._backward(end)
+        return DlrmStep(program=self.program.build(training=self.job.training), hooks=frozenset(self.hooks))
 
-    # ---------------------------------------------------------------------------------- events
-
-    def _send(self, sends: Iterable[Send], layer: DlrmLayer, after: Sequence[Event]) -> Event:
-        """Collectives one after the other."""
-        last = tuple(after)
+    def _send(self, sends: Iterable[Send], layer: DlrmLayer, after: After) -> After:
+        """Collectives one after the other; those that no point sends are left out."""
         for send in sends:
-            time = self.wires.time(send.collective, send.size, send.group)
-            crosses = send.group.size > send.group.per_node
-            self.sent[layer, send.collective] += time
-            for place, amount in zip(
-                ("inside", "outside"), sent_bytes(send.collective, send.size, send.group.size, send.group.per_node), strict=True
-            ):
-                self.sums[place] += amount
-            host, far = float(self.machine.stack.host.kernel[0]), np.broadcast_to(crosses, (self.n,))
-            last = (self.streams.send(send.collective, time, far, last, host, f"{layer}.{send.collective}"),)
-        return self.streams.latest(last)
+            if ((send.size > 0) & (send.group.size > 1)).any():
+                after = (self.program.send(send.collective, send.size, send.group, layer=layer, after=after),)
+        return after
 
-    def _compute(self, unit: int, phases: Sequence[int], after: Sequence[Event]) -> Event:
+    def _compute(self, unit: Unit, phases: Sequence[Phase], after: After) -> After:
         """Kernels of a unit in some phases."""
-        parts = {name: getattr(self.times, name)[unit, list(phases)].sum(axis=0) for name in ("compute", "kernels", *PRICED)}
-        self._add(self.units[unit].layer, self.times.bound[:, unit, list(phases)].sum(axis=1), parts)
-        host = self.machine.stack.host
-        name = f"{self.units[unit].name} {'forward' if FORWARD in phases else 'weight gradient' if WEIGHT in phases else 'backward'}"
-        return self.streams.compute(name, parts["compute"], after, parts["kernels"] * float(host.kernel[0]) + float(host.layer[0]))
+        kernels = [kernel for phase in phases for kernel in unit.kernels.get(phase, ())]
+        if not kernels:
+            return after
+        name = f"{unit.name} {'forward' if 'forward' in phases else 'weight gradient' if 'weight' in phases else 'backward'}"
+        phase = "forward" if "forward" in phases else "backward"
+        place = self.program.compute(name, *kernels, layer=unit.layer, phase=phase, after=after)
+        self.hooks.add(place)
+        return (place,)
 
-    def _moving(self, what: str, layer: DlrmLayer, costs: KernelCosts, after: Sequence[Event]) -> Event:
+    def _moving(self, what: str, layer: DlrmLayer, kernels: Iterable[Kernel], after: After) -> After:
         """Kernels that memory binds: lookups, optimizer."""
-        figures = {"launch": costs.launch, "flops": costs.flops, "energy": costs.energy, "traffic": costs.traffic[-1]}
-        parts = {name: wide(values.sum(axis=0), self.n) for name, values in figures.items()}
-        self._add(layer, costs.bound_times.sum(axis=1), parts)
-        host = wide(costs.launches.sum(axis=0), self.n) * float(self.machine.stack.host.kernel[0])
-        return self.streams.compute(f"{layer} {what}", wide(costs.time.sum(axis=0), self.n), after, host)
+        return (self.program.compute(f"{layer} {what}", *kernels, layer=layer, phase=what, after=after),)
 
-    def _add(self, layer: DlrmLayer, bound: Array, parts: Mapping[str, Array]) -> None:
-        """Count kernels of a layer."""
-        self.bound += bound
-        self.computed[layer] += bound.sum(axis=0) + parts["launch"]
-        for name in PRICED:
-            self.sums[name] += parts[name]
-
-    def _gather(self, unit: int, after: Sequence[Event]) -> None:
+    def _gather(self, unit: int, after: After) -> None:
         """Weights that are shared out arrive, once a pass."""
         if 0 <= unit < len(self.units) and unit not in self.gathers:
             found = self.units[unit]
             shards = self.plans.mesh(found.kind).shards
-            size = np.where(shards.size > 1, found.parameters * self.machine.stack.weight_size(self.job.element), 0.0)
+            size = np.where(shards.size > 1, found.parameters * self.stack.weight_size(self.job.element), 0.0)
             self.gathers[unit] = self._send([Send(collective="all_gather", size=size, group=shards)], found.layer, after)
 
-    def _pass(self, order: Sequence[int], at: int, before: Sequence[Event]) -> Event:
+    def _pass(self, order: Sequence[int], at: int, before: After) -> After:
         """A unit's weights are there: gathered while the unit before it computed, or only now."""
-        if self.machine.stack.overlap.gather:
-            self._gather(order[at], before)
-            if at + 1 < len(order):
-                self._gather(order[at + 1], before)
-        else:
-            self._gather(order[at], before)
+        self._gather(order[at], before)
+        if self.stack.overlap.gather and at + 1 < len(order):
+            self._gather(order[at + 1], before)
         return self.gathers[order[at]]
 
-    def _forward(self) -> Event:
+    def _forward(self) -> After:
         found, order = self.embedding, range(len(self.units))
-        if self.units and self.machine.stack.overlap.gather:
+        if self.units and self.stack.overlap.gather:
             self._gather(0, ())
         indices = self._send(found.indices, "embedding", ())
-        if self.job.ahead:
-            self.reduced.append(indices)  # of the next batch: nothing in this step waits for them but its end
-        looked = () if self.job.ahead else (indices,)
-        for costs in found.costs:
-            looked = (self._moving("lookups", "embedding", costs.forward, looked),)
-        pooled = self._send(found.forward, "embedding", looked)
-        last = self.streams.start
+        looked = () if self.job.ahead else indices  # of the next batch: nothing in this step waits for them but its end
+        for lookups, *_ in found.groups:
+            looked = self._moving("lookups", "embedding", [lookups], looked)
+        pooled, last = self._send(found.forward, "embedding", looked), After()
         for i in order:
             unit = self.units[i]
-            before = (last, pooled) if unit.name == "interaction" else (last,)
+            before = (*last, *pooled) if unit.name == "interaction" else last
             weights = self._pass(order, i, before)
             arrived = self._send(unit.before_forward, unit.layer, before)
-            done = self._compute(i, [FORWARD], (arrived, weights))
-            last = self._send(unit.after_forward, unit.layer, (done,))
+            done = self._compute(unit, ["forward"], (*arrived, *weights))
+            last = self._send(unit.after_forward, unit.layer, done)
         return last
 
-    def _backward(self, last: Event) -> Event:
+    def _backward(self, last: After) -> None:
         job, self.gathers = self.job, {}
-        order = [i for i in reversed(range(len(self.units))) if self._returns(i)]
-        exchanged = None
-        through_weights = [i for i in order if self._needs_input(i)]
+        order = [i for i, unit in reversed(list(enumerate(self.units))) if returns(job, unit)]
+        exchanged, through_weights = After(), [i for i in order if self._needs_input(i)]
         for i in order:
             unit, back = self.units[i], i in through_weights
-            weights = self._pass(through_weights, through_weights.index(i), (last,)) if back else last
-            arrived = self._send(unit.before_backward, unit.layer, (last,))
-            through = self._compute(i, [ACTIVATION, INPUT] if back else [ACTIVATION], (arrived, weights))
+            weights = self._pass(through_weights, through_weights.index(i), last) if back else last
+            arrived = self._send(unit.before_backward, unit.layer, last)
+            through = self._compute(unit, ["activation", "input"] if back else ["activation"], (*arrived, *weights))
             if unit.name == "interaction" and job.trains("embedding"):
-                exchanged = self._send(self.embedding.backward, "embedding", (through,))
-            last = self._send(unit.after_input, unit.layer, (through,)) if back else through
+                exchanged = self._send(self.embedding.backward, "embedding", through)
+            last = self._send(unit.after_input, unit.layer, through) if back else through
             if job.trains(unit.layer):
-                waits = last if self.machine.stack.overlap.tensor == "none" else through
-                self._reduce(i, self._compute(i, [WEIGHT], (waits,)), final=not self._more(i))
+                waits = last if self.stack.overlap.tensor == "none" else through
+                self._reduce(i, self._compute(unit, ["weight"], waits), final=not self._more(i))
         if job.trains("embedding"):
             last = self._update_tables(exchanged or last)
-        return self._optimizer(last)
-
-    def _returns(self, i: int) -> bool:
-        """Whether a backward pass reaches a unit."""
-        layer = self.units[i].layer
-        return self.job.trains(layer) or self.job.passes_back(layer)
+        self._optimizer(last)
 
     def _needs_input(self, i: int) -> bool:
         """Whether anything before a unit trains, so that its input needs a gradient."""
@@ -297,136 +268,174 @@ class _Step:
         """Whether a unit of the same layer type has its gradients after this one."""
         return any(unit.kind == self.units[i].kind and self.job.trains(unit.layer) and unit.parameters.any() for unit in self.units[:i])
 
-    def _reduce(self, i: int, ready: Event, *, final: bool) -> None:
+    def _reduce(self, i: int, ready: After, *, final: bool) -> None:
         """Gradients of a unit: scattered over shards at once, the shards and what is not shared reduced over copies in buckets."""
         unit, job = self.units[i], self.job
         mesh = self.plans.mesh(unit.kind)
-        size = unit.parameters * self.machine.stack.gradient_size(job.element)
+        size = unit.parameters * self.stack.gradient_size(job.element)
         scattered = np.where(mesh.shards.size > 1, size, 0.0)
-        ready = self._send([Send(collective="reduce_scatter", size=scattered, group=mesh.shards)], unit.layer, (ready,))
+        ready = self._send([Send(collective="reduce_scatter", size=scattered, group=mesh.shards)], unit.layer, ready)
         filled, before = self.pending[unit.kind]
-        filled, ready = filled + size / mesh.shards.size, self.streams.latest((before, ready))
-        if not self.machine.stack.overlap.data and not final:
+        filled, ready = filled + size / mesh.shards.size, (*before, *ready)
+        if not self.stack.overlap.data and not final:
             self.pending[unit.kind] = (filled, ready)
             return
         full = (filled >= job.bucket) | final
-        sent = self._send([Send(collective="all_reduce", size=np.where(full, filled, 0.0), group=mesh.copies)], unit.layer, (ready,))
-        self.reduced.append(sent)
+        sent = self._send([Send(collective="all_reduce", size=np.where(full, filled, 0.0), group=mesh.copies)], unit.layer, ready)
+        self.reduced += sent
         self.pending[unit.kind] = (np.where(full, 0.0, filled), ready)
 
-    def _update_tables(self, ready: Event) -> Event:
+    def _update_tables(self, ready: After) -> After:
         """Gradients of pooled rows have arrived: each looked-up row is updated."""
-        last = (self._send(self.embedding.updates, "embedding", (ready,)),)
-        for costs in self.embedding.costs:
-            last = (self._moving("update", "embedding", costs.backward, last),)
-        return last[0]
-
-    def _optimizer(self, last: Event) -> Event:
-        """Step of the dense part: gradient r1, weight r1 w1, each state r1 w1, in fp32."""
-        job, stack = self.job, self.machine.stack
-        for layer in DLRM_LAYERS[1:]:
-            if not job.trains(layer):
-                continue
-            owned = self._owned(layer)
-            traffic = owned * FP32 * (3.0 + 2.0 * job.optimizer_states)
-            once = 1.0 if stack.fuses("optimizer", DTYPE_BYTES[job.dtype]) else 1.0 + job.optimizer_states
-            moved, none, launches = (once * traffic)[None], np.zeros((1, self.n)), np.full((1, 1), once)
-            costs = pass_costs(moved, none, launches, self.machine.architecture, job.dtype, least=self.machine.least)
-            last = self._moving("optimizer", layer, costs, (last, *self.reduced))
+        last = self._send(self.embedding.updates, "embedding", ready)
+        for _, *kernels in self.embedding.groups:
+            last = self._moving("update", "embedding", kernels, last)
         return last
 
-    def _owned(self, layer: str) -> Array:
-        """Parameters of a layer that one device keeps. [1]"""
-        owned = (unit.parameters / self.plans.mesh(unit.kind).shards.size for unit in self.units if unit.layer == layer)
-        return np.asarray(sum(owned, np.zeros(self.n)))
-
-    # ---------------------------------------------------------------------------------- results
-
-    def _outcome(self, total: Array) -> Outcome:
-        waits = dict(zip(self.streams.names, self.streams.waits, strict=True))
-        host = waits["host"] + waits["nothing"] + float(self.machine.stack.host.step[0])
-        exposed = self._exposed(waits)
-        network = np.asarray(sum((waits[".".join(pair)] for pair in self.sent), np.zeros(self.n)))
-        used = [name for name in COLLECTIVES if any(self.sent[layer, name].any() for layer in DLRM_LAYERS)]
-        sums, devices, memory = self.sums, self.plans.devices, self.bound[1:].sum(axis=0)
-        by_layer = {}
-        for layer in DLRM_LAYERS:
-            by_layer[f"{layer}.compute"] = self.computed[layer]
-            by_layer |= {
-                f"{layer}.{what}": _summed(times, layer=layer) for what, times in (("communication", self.sent), ("exposed", exposed))
-            }
-        return Outcome(
-            total=total,
-            breakdown={
-                "compute": self.bound[0], "memory_bound_compute": memory, "exposed_communication": network,
-                "bubble": np.zeros(self.n), "other": sums["launch"] + host,
-            },
-            communication={name: _summed(self.sent, collective=name) for name in used},
-            exposed={name: _summed(exposed, collective=name) for name in used},
-            memory=self._memory(),
-            flops=sums["flops"] * devices,
-            energy=sums["energy"] * devices,
-            model_flops=self._model_flops(),
-            traffic=sums["traffic"] * devices,
-            sent=(sums["inside"], sums["outside"]),
-            bound={
-                **dict(zip(self.times.resources, self.bound, strict=True)), "launch": sums["launch"], "host": host, "network": network,
-                "bubble": np.zeros(self.n),
-            },
-            by_layer={name: values for name, values in by_layer.items() if values.any()},
-        )  # fmt: skip
-
-    def _exposed(self, waits: Mapping[str, Array]) -> dict[Sent, Array]:
-        """Waits for collectives of each layer type.
-
-        Each is for the one that ends it, as far as its own time goes; the rest is for those that it queued behind.
-        """
-        ended = {pair: waits[".".join(pair)] for pair in self.sent}
-        own = {pair: np.minimum(ended[pair], sent) for pair, sent in self.sent.items()}
-        rest = np.asarray(sum((ended[pair] - own[pair] for pair in own), np.zeros(self.n)))
-        room = {pair: sent - own[pair] for pair, sent in self.sent.items()}
-        share = divide(rest, np.asarray(sum(room.values(), np.zeros(self.n))))
-        return {pair: own[pair] + room[pair] * np.where(np.isfinite(share), share, 0.0) for pair in own}
-
-    def _model_flops(self) -> Array:
-        """Operations that the model needs: forward, and as many again for each gradient that is wanted. [flop]"""
-        model, job = self.job.model, self.job
-        active = model.routing.active if model.routing else 1
-        scores = model.forward_flops() - model.matrix_flops
-        stacks: tuple[tuple[DlrmLayer, float, Sequence[Linear]], ...] = (("bottom", 1.0, model.bottom), ("top", active, model.top))
-        total = model.forward_flops()
-        for layer, copies, linears in stacks:
-            products = [2.0 * copies * linear.weights for linear in linears]
-            inputs = sum(products) if job.passes_back(layer) else sum(products[1:]) * job.trains(layer)
-            total += inputs + sum(products) * job.trains(layer)
-        products_of_encoder = model.encoder.matrix_flops if model.encoder else 0.0
-        if job.passes_back("interaction") or job.trains("interaction"):
-            total += products_of_encoder + 2.0 * scores + products_of_encoder * job.trains("interaction")
-        return np.asarray(total * self.plans.batch)
-
-    def _memory(self) -> dict[str, Array]:
-        """Bytes of the fullest device by kind. [B]"""
-        job, found, stack = self.job, self.embedding, self.machine.stack
-        weight, gradient = stack.weight_size(job.element), stack.gradient_size(job.element)
-        owned = {layer: self._owned(layer) for layer in DLRM_LAYERS[1:]}
-        trained = sum((owned[layer] for layer in owned if job.trains(layer)), np.zeros(self.n))
-        states = {"sgd": np.zeros(1), "rowwise_adagrad": found.rows, "adagrad": found.parameters}[job.table_optimizer]
-        gathered = [np.where(self.plans.mesh(u.kind).shards.size > 1, u.parameters * weight, 0.0) for u in self.units] or [np.zeros(self.n)]
-        layers = 2.0 if stack.overlap.gather else 1.0
-        kept = [u.kept for i, u in enumerate(self.units) if self._returns(i)]
-        live = np.max([u.kept for u in self.units], axis=0) if self.units else np.zeros(self.n)
-        memory = {
-            "weights": sum(owned.values(), np.zeros(self.n)) * weight + found.parameters * job.table,
-            "gradients": trained * gradient + found.updates[0].size * job.trains("embedding"),
-            "optimizer": trained * FP32 * job.optimizer_states + FP32 * states * job.trains("embedding"),
-            "activations": np.asarray(sum(kept, np.zeros(self.n))) if job.training else live,
-            "buffers": found.buffers + layers * np.max(gathered, axis=0),
-        }
-        habits = stack.memory
-        framework = float(habits.context[0]) + float(habits.fragmentation[0]) * sum(memory.values(), np.zeros(self.n))
-        return {**memory, "framework": framework}
+    def _optimizer(self, last: After) -> None:
+        """Step of the dense part: gradient r1, weight r1 w1, each state r1 w1, in fp32."""
+        job = self.job
+        for layer in DLRM_LAYERS[1:]:
+            if job.trains(layer):
+                traffic = owned(self.units, self.plans, layer) * FP32 * (3.0 + 2.0 * job.optimizer_states)
+                once = 1.0 if self.stack.fuses("optimizer", DTYPE_BYTES[job.dtype]) else 1.0 + job.optimizer_states
+                last = self._moving("optimizer", layer, [Pass(moved=once * traffic, launches=once)], (*last, *self.reduced))
 
 
-def _summed(times: Mapping[Sent, Array], *, layer: str | None = None, collective: str | None = None) -> Array:
-    """Times of one layer type's collectives, or of one collective over all layer types. [s]"""
-    return np.asarray(sum(time for (of, name), time in times.items() if layer in (None, of) and collective in (None, name)))
+def returns(job: DlrmJob, unit: Unit) -> bool:
+    """Whether a backward pass reaches a unit."""
+    return job.trains(unit.layer) or job.passes_back(unit.layer)
+
+
+def owned(units: Sequence[Unit], plans: Hierarchies, layer: DlrmLayer) -> Array:
+    """Parameters of a layer that one device keeps, shape (n,). [1]"""
+    found = (unit.parameters / plans.mesh(unit.kind).shards.size for unit in units if unit.layer == layer)
+    return np.asarray(sum(found, np.zeros(len(plans))))
+
+
+# -------------------------------------------------------------------------------------------- the step
+
+
+def dlrm_step(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
+    """One step of every design point."""
+    return dlrm_log(job, plans, machine)[0]
+
+
+def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcome, list[Logged]]:
+    """One step of every design point, and its events in the order of the program."""
+    n, stack, wires = len(plans), machine.stack, machine.wires
+    units, tables = Builder(job=job, plans=plans, stack=stack).build().units, embedding(job, plans, wires)
+    step = _Writer(job, plans, stack, units, tables).written()
+    program, messages = step.program, MessageTable.of(step.program.messages, n)
+    costs, _ = kernel_prices(program, machine.architecture, stack, machine.profile, least=machine.least)
+    sent, moved = wires.times(messages)[0], messages.moved
+    of_kernels, of_messages = program.occurrences
+    durations = tally(of_kernels, wide(costs.time, n)) + tally(of_messages, sent)
+    hooks = np.array([[float(i in step.hooks)] for i in range(len(program.ops))])
+    launches = of_kernels @ wide(costs.launches, n) + of_messages.sum(axis=1, keepdims=True)
+    issue = launches * float(stack.host.kernel[0]) + hooks * float(stack.host.layer[0])
+    groups = [None if op.message is None else program.messages[op.message].group for op in program.ops]
+    outside = [None if group is None else np.broadcast_to(group.size > group.per_node, (n,)) for group in groups]
+    layers = {layer: np.array([float(op.layer == layer) for op in program.ops]) for layer in DLRM_LAYERS}
+    names = [f"{op.layer}.{op.name}" for op in program.ops]
+    streams, last = run(program.ops, durations, outside, issue, names)
+    total = streams.finish((last,)) + float(stack.host.step[0])
+    waits = dict(zip(streams.names, streams.waits, strict=True))
+    host = waits["host"] + waits["nothing"] + float(stack.host.step[0])
+    times: dict[Sent, Array] = {
+        (layer, kind): tally(mine[None] @ of_kind, sent)[0]
+        for layer, mine in layers.items()
+        for kind, of_kind in _by_collective(program, of_messages)
+    }
+    exposed = _exposed(times, waits)
+    network = np.asarray(sum((waits.get(".".join(pair), np.zeros(n)) for pair in times), np.zeros(n)))
+    bound, launch, devices = wide(costs.bound_times.sum(axis=1), n), wide(costs.launch.sum(axis=0), n), plans.devices
+    by_layer = {}
+    for layer, mine in layers.items():
+        by_layer[f"{layer}.compute"] = tally(mine[None] @ of_kernels, wide(costs.time, n))[0]
+        by_layer |= {f"{layer}.{what}": _summed(some, n, layer=layer) for what, some in (("communication", times), ("exposed", exposed))}
+    used = [name for name in COLLECTIVES if any(found.any() for (_, kind), found in times.items() if kind == name)]
+    outcome = Outcome(
+        total=total,
+        breakdown={
+            "compute": bound[0], "memory_bound_compute": bound[1:].sum(axis=0), "exposed_communication": network, "bubble": np.zeros(n),
+            "other": launch + host,
+        },
+        communication={name: _summed(times, n, collective=name) for name in used},
+        exposed={name: _summed(exposed, n, collective=name) for name in used},
+        memory=_memory(job, plans, stack, units, tables),
+        flops=wide(costs.flops.sum(axis=0), n) * devices,
+        energy=wide(costs.energy.sum(axis=0), n) * devices,
+        model_flops=_model_flops(job, plans),
+        traffic=wide(costs.traffic[-1].sum(axis=0), n) * devices,
+        sent=(moved[0].sum(axis=0), moved[1].sum(axis=0)),
+        bound={
+            **dict(zip(resources(machine.architecture), bound, strict=True)), "launch": launch, "host": host, "network": network,
+            "bubble": np.zeros(n),
+        },
+        by_layer={name: values for name, values in by_layer.items() if values.any()},
+    )  # fmt: skip
+    return outcome, streams.log
+
+
+def _by_collective(program: Program, of_messages: Array) -> Iterator[tuple[Collective, Array]]:
+    """Which operations send which messages of each collective, shape (ops, messages)."""
+    for kind in COLLECTIVES:
+        yield kind, of_messages * np.array([float(message.collective == kind) for message in program.messages])
+
+
+def _exposed(times: Mapping[Sent, Array], waits: Mapping[str, Array]) -> dict[Sent, Array]:
+    """Waits for collectives of each layer type.
+
+    Each is for the one that ends it, as far as its own time goes; the rest is for those that it queued behind.
+    """
+    ended = {pair: waits.get(".".join(pair), np.zeros_like(time)) for pair, time in times.items()}
+    own = {pair: np.minimum(ended[pair], time) for pair, time in times.items()}
+    rest = np.asarray(sum(ended[pair] - own[pair] for pair in own))
+    room = {pair: time - own[pair] for pair, time in times.items()}
+    share = divide(rest, np.asarray(sum(room.values())))
+    return {pair: own[pair] + room[pair] * np.where(np.isfinite(share), share, 0.0) for pair in own}
+
+
+def _model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
+    """Operations that the model needs: forward, and as many again for each gradient that is wanted. [flop]"""
+    model = job.model
+    active = model.routing.active if model.routing else 1
+    scores = model.forward_flops() - model.matrix_flops
+    stacks: tuple[tuple[DlrmLayer, float, Sequence[Linear]], ...] = (("bottom", 1.0, model.bottom), ("top", active, model.top))
+    total = model.forward_flops()
+    for layer, copies, linears in stacks:
+        products = [2.0 * copies * linear.weights for linear in linears]
+        inputs = sum(products) if job.passes_back(layer) else sum(products[1:]) * job.trains(layer)
+        total += inputs + sum(products) * job.trains(layer)
+    products_of_encoder = model.encoder.matrix_flops if model.encoder else 0.0
+    if job.passes_back("interaction") or job.trains("interaction"):
+        total += products_of_encoder + 2.0 * scores + products_of_encoder * job.trains("interaction")
+    return np.asarray(total * plans.batch)
+
+
+def _memory(job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, units: Sequence[Unit], tables: Embedding) -> dict[str, Array]:
+    """Bytes of the fullest device by kind, each of shape (n,). [B]"""
+    none = np.zeros(len(plans))
+    weight, gradient = stack.weight_size(job.element), stack.gradient_size(job.element)
+    held = {layer: owned(units, plans, layer) for layer in DLRM_LAYERS[1:]}
+    trained = sum((held[layer] for layer in held if job.trains(layer)), none)
+    states = {"sgd": np.zeros(1), "rowwise_adagrad": tables.rows, "adagrad": tables.parameters}[job.table_optimizer]
+    gathered = [np.where(plans.mesh(unit.kind).shards.size > 1, unit.parameters * weight, 0.0) for unit in units] or [none]
+    layers = 2.0 if stack.overlap.gather else 1.0
+    live = np.max([unit.kept for unit in units], axis=0) if units else none
+    memory = {
+        "weights": sum(held.values(), none) * weight + tables.parameters * job.table,
+        "gradients": trained * gradient + tables.updates[0].size * job.trains("embedding"),
+        "optimizer": trained * FP32 * job.optimizer_states + FP32 * states * job.trains("embedding"),
+        "activations": np.asarray(sum((unit.kept for unit in units if returns(job, unit)), none)) if job.training else live,
+        "buffers": tables.buffers + layers * np.max(gathered, axis=0),
+    }
+    framework = float(stack.memory.context[0]) + float(stack.memory.fragmentation[0]) * sum(memory.values(), none)
+    return {**memory, "framework": framework}
+
+
+def _summed(times: Mapping[Sent, Array], n: int, *, layer: str | None = None, collective: str | None = None) -> Array:
+    """Times of one layer type's collectives, or of one collective over all layer types, shape (n,). [s]"""
+    chosen = (time for (of, name), time in times.items() if layer in (None, of) and collective in (None, name))
+    return np.asarray(sum(chosen, np.zeros(n)))

@@ -10,7 +10,6 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
-from crossflow.cost.network import sent_bytes
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.groups import Group
@@ -76,10 +75,7 @@ class Sends:
     @property
     def moved(self) -> Array:
         """Bytes that a rank sends in every message, all equal ones of it, inside its node and out of it, shape (2, messages, n). [B]"""
-        found = np.zeros((2, *self.table.sizes.shape))
-        for collective, group, rows in self.table.kinds:
-            found[:, rows] = sent_bytes(collective, self.table.sizes[rows], group.size, group.per_node)
-        return found * self.counts
+        return self.table.moved * self.counts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,25 +6,23 @@ elements read and one written per element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
-from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
-from crossflow.program.program import Attention, Kernel, Pass, Product, Program
+from crossflow.program.program import Attention, Kernel, Pass, Product
 from crossflow.strategy.hierarchy import Hierarchies, Kind
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
 
 # Forward; backward through its activation, where anything follows; the input's and the weight's gradient.
 Phase = Literal["forward", "activation", "input", "weight"]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +43,7 @@ class Unit:
     name, layer, kind : what it is, the layer it belongs to, and the layer type whose strategy divides it.
     parameters : on one device before FSDP shares them out. [1]
     kept : what the backward pass needs of its forward pass. [B]
+    kernels : by phase.
     before_forward, after_forward, before_backward, after_input : collectives that the next kernels wait for.
     """
 
@@ -53,6 +52,7 @@ class Unit:
     kind: Kind
     parameters: Array
     kept: Array
+    kernels: Mapping[Phase, Sequence[Kernel]]
     before_forward: tuple[Send, ...] = ()
     after_forward: tuple[Send, ...] = ()
     before_backward: tuple[Send, ...] = ()
@@ -69,11 +69,7 @@ class Builder:
     units: list[Unit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._program = ProgramBuilder(name=self.job.model.name, dtype=self.job.dtype, shared=False)
-
-    def program(self) -> Program:
-        """Kernels of all units, by layer and phase."""
-        return self._program.build(training=self.job.training)
+        self._kernels: dict[str, dict[Phase, list[Kernel]]] = {}
 
     @property
     def top(self) -> Kind:
@@ -112,6 +108,7 @@ class Builder:
         self.units.append(
             Unit(
                 name=name, layer=layer, kind=kind, parameters=np.broadcast_to(parameters, (n,)), kept=np.broadcast_to(kept, (n,)),
+                kernels=self._kernels.get(name, {}),
                 **{place: tuple(given) for place, given in sends.items()},
             )
         )  # fmt: skip
@@ -126,7 +123,7 @@ class Builder:
         self._compute(unit, phase, Pass(moved=moved, flops=flops, launches=launches))
 
     def _compute(self, unit: str, phase: Phase, *kernels: Kernel) -> None:
-        self._program.compute(unit, *kernels, layer=unit, phase=phase)
+        self._kernels.setdefault(unit, {}).setdefault(phase, []).extend(kernels)
 
     def _activation(self, unit: str, elements: Array) -> None:
         """Activation r1 w1 unless fused; backward r2 w1, and the bias's gradient r1."""
@@ -201,7 +198,6 @@ class Builder:
         """Outputs of a tensor group are divided by samples, which takes nothing; their gradients are gathered."""
         size = np.where(divided > 0, self.samples(kind) * width * self.job.element, 0.0)
         name = f"{kind}.out"
-        self._pass(name, "forward", np.zeros(len(self.plans)), launches=0)
         self._add(name, "interaction", kind, before_backward=[Send(collective="all_gather", size=size, group=self.plans.mesh(kind).tensor)])
 
     def _encoder(self) -> None:

@@ -10,9 +10,8 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
-from crossflow.cost.network import sent_bytes
 from crossflow.parallel.blocks import type_of, units
-from crossflow.program.collectives import Collective
+from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.groups import Group
 from crossflow.step.memory import parameters, weight_sizes
 from crossflow.strategy.layout import Layout, Spread

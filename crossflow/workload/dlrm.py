@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.program import TableOptimizer
 from crossflow.workload.transformer import Part, Routing
 
 # The layers that fine-tuning may freeze and that reports name; `top` is experts where the model has some.
@@ -231,7 +232,7 @@ class DlrmJob:
     dtype: str
     training: bool = True
     optimizer_states: int = 0
-    table_optimizer: str = "rowwise_adagrad"
+    table_optimizer: TableOptimizer = "rowwise_adagrad"
     table: float = 2.0
     forward: float = 2.0
     backward: float = 2.0

@@ -2,7 +2,7 @@
 
 Strategies differ in which collectives they need and in which network carries each, so that the events of a step are the union
 over design points: an event of no duration is not there at that point, keeps no stream busy and passes on what it waits for.
-Where all points have the same events this is `crossflow.timeline.longest_path`. What the computing stream waits for is kept,
+Where all points have the same events this is `crossflow.engine.schedule.longest_path`. What the computing stream waits for is kept,
 by cause, as the events are added.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.program.program import Op
 
 NOTHING, HOST = 0, 1  # causes of a wait; collectives follow in the order in which they are named
 
@@ -69,7 +70,7 @@ class Streams:
         self.log.append(Logged(name, True, False, duration, end))
         return Event(end, np.where(there, NOTHING, passed.cause))
 
-    def send(self, name: str, duration: Array, outside: Mask, after: Sequence[Event], host: float = 0.0, cause: str = "") -> Event:
+    def send(self, name: str, duration: Array, outside: Mask, after: Sequence[Event], host: Array | float = 0.0, cause: str = "") -> Event:
         """A collective on the network where `outside`, inside the node elsewhere; the host took the time `host` to issue it. [s]
 
         Waits for it have the `cause`, one of those that were named: its own name where none is given.
@@ -98,3 +99,22 @@ class Streams:
             later = event.end > last.end
             last = Event(np.where(later, event.end, last.end), np.where(later, event.cause, last.cause))
         return last
+
+
+def run(ops: Sequence[Op], durations: Array, outside: Sequence[Mask | None], issue: Array, causes: Sequence[str]) -> tuple[Streams, Event]:
+    """Run the operations of one class of ranks in the order of the program; the streams, and the last of all events.
+
+    Parameters
+    ----------
+    durations, issue : time of every operation, and what the host needs to issue it, shape (ops, n). [s]
+    outside : points at which a message leaves its node, None for kernels.
+    causes : for every operation the cause of a wait for it.
+    """
+    streams, events = Streams(durations.shape[1], list(dict.fromkeys(causes))), list[Event]()
+    for op, duration, far, host, cause in zip(ops, durations, outside, issue, causes, strict=True):
+        after = [events[i] for i in op.after]
+        if far is None:
+            events.append(streams.compute(op.name, duration, after, host))
+        else:
+            events.append(streams.send(op.name, duration, far, after, host, cause))
+    return streams, streams.latest(events)
