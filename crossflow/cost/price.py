@@ -11,11 +11,12 @@ import numpy as np
 from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost.network import MessageCosts, message_costs
-from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
+from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, scan_costs, wide_type
 from crossflow.formats import kept_bytes
 from crossflow.mapping import Placement
-from crossflow.program import Attention, Kernel, Pass, Product, Program
+from crossflow.program import Attention, Kernel, Pass, Product, Program, Scan
 from crossflow.program.kernels import attention_sizes
+from crossflow.program.scans import scan_sizes
 from crossflow.software import SoftwareStack
 
 
@@ -110,6 +111,7 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Product: ("m", "n", "k", "batch"),
     Pass: ("moved", "flops", "launches"),
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
+    Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
 }
 
 
@@ -145,6 +147,9 @@ def _priced(group: _Group, program: Program, architecture: Architecture, stack: 
         return pass_costs(moved, flops, launches, architecture, dtype, least=least)
     if group.kind is Attention:
         return _attention(group, program, architecture, stack, least=least)
+    if group.kind is Scan:
+        scans = [row for row in group.rows if isinstance(row, Scan)]
+        return scan_prices(scans, architecture, stack, program.dtype, kept_bytes(program.dtype), least=least)
     result = _results([row for row in group.rows if isinstance(row, Product)], kept_bytes(program.dtype))
     costs = product_costs(group.sizes, result, architecture, dtype, least=least)
     if stack is not None and program.trains and not least:
@@ -167,11 +172,27 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 
 def _attention(group: _Group, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     rows = [row for row in group.rows if isinstance(row, Attention)]
-    share = np.ones((len(rows), 1))
-    if stack is not None:
-        kernel = stack.attention
-        share = np.where(np.array([[row.backward] for row in rows]), kernel.backward_utilisation, kernel.forward_utilisation)
-        share = share if kernel.native else share * architecture.execution.earlier_instructions
+    share = attention_share([row.backward for row in rows], architecture, stack)
     samples, heads, _, length, seen, width = group.sizes
     shapes, sizes = np.stack([samples * heads, length, seen, width]), attention_sizes(group.sizes, kept_bytes(program.dtype), rows)
     return attention_costs(sizes, shapes, share, architecture, program.dtype, kept_bytes(program.dtype), least=least)
+
+
+def attention_share(backward: Sequence[bool], architecture: Architecture, stack: SoftwareStack | None) -> Array:
+    """Share of the sustained matrix rate that fused kernels of a stack reach, all of it without a stack, shape (kernels, 1). [1]"""
+    if stack is None:
+        return np.ones((len(backward), 1))
+    kernel = stack.attention
+    share = np.where(np.array(backward)[:, None], kernel.backward_utilisation, kernel.forward_utilisation)
+    return share if kernel.native else np.asarray(share * architecture.execution.earlier_instructions)
+
+
+def scan_prices(
+    rows: Sequence[Scan], architecture: Architecture, stack: SoftwareStack | None, dtype: str, element: float, *, least: bool = False
+) -> KernelCosts:
+    """Costs of chunked scans, whichever model they belong to; elements of `element` bytes cross memory. [B]"""
+    sizes = _table(rows, SIZES[Scan])
+    _, _, _, length, width, state, chunk = sizes
+    share = attention_share([row.backward for row in rows], architecture, stack)
+    shapes = np.stack([np.minimum(chunk, length), state, width])
+    return scan_costs(scan_sizes(sizes, element, rows), shapes, share, architecture, dtype, element, least=least)

@@ -80,7 +80,32 @@ class Attention:
     backward: bool = False
 
 
-Kernel = Product | Pass | Attention
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """Chunked scan of a state-space layer forward, or backward, over `samples` samples (see `crossflow.program.scans`). [1]
+
+    Attributes
+    ----------
+    heads, groups : heads, and groups of them that share B and C; of the delta rule heads of values, and of keys and queries. [1]
+    length : tokens of a sample. [1]
+    width, state : elements of a head, and of B and C; a head's state has width x state elements. [1]
+    chunk : tokens of a chunk. [1]
+    delta : whether the state follows the gated delta rule rather than state-space duality.
+    backward : whether gradients are computed.
+    """
+
+    samples: Number
+    heads: Number
+    length: Number
+    width: Number
+    state: Number
+    groups: Number = 1.0
+    chunk: Number = 256.0
+    delta: bool = False
+    backward: bool = False
+
+
+Kernel = Product | Pass | Attention | Scan
 
 
 @dataclass(frozen=True, kw_only=True)
