@@ -13,7 +13,8 @@ from crossflow.architecture import Architecture, NetworkSpec
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.fabrics import Fabric, Path, fabric_of, path, path_time
 from crossflow.cost.network import SWITCHED, route_time
-from crossflow.cost.profile import Profile, attention_shape, gemm_shape, pass_shape, where_measured
+from crossflow.cost.price import attention_share, scan_prices
+from crossflow.cost.profile import SCAN, Profile, attention_shape, gemm_shape, pass_shape, scan_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping import pair_route, place, wired
@@ -77,9 +78,9 @@ def part_times(
             here[i] = values
         here[len(FIGURES) :] = costs.bound_times
         first += len(costs.time)
-    products, fused = len(kernels.products), first - len(kernels.scores)
-    scores = table[0, fused:].copy()
-    table[:, fused:] *= kernels.score_counts
+    products, fused = len(kernels.products), slice(first - len(kernels.scans) - len(kernels.scores), first - len(kernels.scans))
+    scores = table[0, fused].copy()
+    table[:, fused] *= kernels.score_counts
     totals = (kernels.members @ table).reshape(len(table), len(kernels.units), len(PHASES), n)
     parts = dict(zip(FIGURES, totals, strict=False))
     return PartTimes(
@@ -96,8 +97,8 @@ def kernel_costs(
     *,
     least: bool = False,
 ) -> Iterator[tuple[KernelCosts, Array | float]]:
-    """Costs of products, then of passes, then of fused attention (one kernel of each), and what of their time was measured,
-    shape (kernels, n). [s]
+    """Costs of products, then of passes, then of fused attention (one kernel of each), then of scans, and what of their time was
+    measured, shape (kernels, n). [s]
     """
     dtype, element = job.dtype, job.element
     parts = []
@@ -110,6 +111,8 @@ def kernel_costs(
         parts.append(pass_costs(moved, flops, launches, architecture, dtype, least=least))
     if kernels.scores:
         parts.append(_attention(kernels, architecture, stack, dtype, element, least=least))
+    if kernels.scans:
+        parts.append(scan_prices([scan for _, _, scan in kernels.scans], architecture, stack, dtype, element, least=least))
     if profile is None:
         yield from ((part, 0.0) for part in parts)
         return
@@ -123,9 +126,9 @@ def kernel_costs(
 Identity = tuple[str, str, Sequence[str]]  # op, data type, and shape at every design point
 
 
-def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Identity], list[Identity], list[Identity]]:
-    """What identifies every product, pass and fused attention, as profiles name them; `unscaled` as of `wide_type`."""
-    products, passes, scores = list[Identity](), list[Identity](), list[Identity]()
+def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Identity], ...]:
+    """What identifies every product, pass, fused attention and scan, as profiles name them; `unscaled` as of `wide_type`."""
+    products, passes, scores, scans = list[Identity](), list[Identity](), list[Identity](), list[Identity]()
     points = range(kernels.n)
     for one, sizes in zip(kernels.products, kernels.product_sizes.swapaxes(0, 1), strict=True):
         op = "gemm_accumulate" if one.sums else "gemm"  # the result is added to one in fp32
@@ -135,7 +138,11 @@ def kernel_shapes(kernels: Kernels, dtype: str, unscaled: str) -> tuple[list[Ide
     for one_, sizes in zip(kernels.scores, kernels.score_shapes.swapaxes(0, 1), strict=True):
         op = "attention_forward" if one_.phase == "forward" else "attention_backward"
         scores.append((op, _mixed(unscaled, one_.stored), [attention_shape(h, q, k, w, one_.mask) for h, q, k, w in sizes.T]))
-    return products, passes, scores
+    for _, _, scan in kernels.scans:
+        sizes = np.array([np.broadcast_to(getattr(scan, name), (kernels.n,)) for name in SCAN])
+        op = "scan_backward" if scan.backward else "scan_forward"
+        scans.append((op, unscaled, [scan_shape(*sizes[:, i], delta=scan.delta) for i in points]))
+    return products, passes, scores, scans
 
 
 def _mixed(dtype: str, stored: str) -> str:
@@ -170,10 +177,7 @@ def _attention(
     kernels: Kernels, architecture: Architecture, stack: SoftwareStack, dtype: str, element: float, *, least: bool
 ) -> KernelCosts:
     """Fused attention, as the stack's kernels use a device."""
-    kernel = stack.attention
-    forward = np.array([[one.phase == "forward"] for one in kernels.scores])
-    share = np.where(forward, kernel.forward_utilisation, kernel.backward_utilisation)
-    share = share if kernel.native else share * architecture.execution.earlier_instructions
+    share = attention_share([one.phase != "forward" for one in kernels.scores], architecture, stack)
     return attention_costs(kernels.score_sizes, kernels.score_shapes, share, architecture, dtype, element, least=least)
 
 

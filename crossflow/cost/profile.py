@@ -29,7 +29,10 @@ COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread",
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "pass", "optimizer")
+KERNELS = (
+    "gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", "pass", "optimizer",
+)  # fmt: skip
+SCAN = ("samples", "heads", "groups", "length", "width", "state", "chunk")  # sizes of a scan, in the order of its shape
 UNTYPED = ("pass", "optimizer")  # what moves bytes has no type
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
@@ -119,6 +122,15 @@ def attention_shape(heads: float, length: float, keys: float, width: float, mask
     ('32 x 2048x2048x128', '32 x 2048x2048x128 window 512')
     """
     return f"{heads:.10g} x {length:.10g}x{keys:.10g}x{width:.10g} {mask}".rstrip()
+
+
+def scan_shape(samples: float, heads: float, groups: float, length: float, width: float, state: float, chunk: float, *, delta: bool) -> str:
+    """Shape of a chunked scan: samples, heads and groups, tokens, elements of a head and of a state, tokens of a chunk.
+
+    >>> scan_shape(1, 80, 1, 2048, 64, 128, 256, delta=False)
+    '1 x 80/1 x 2048x64x128 by 256'
+    """
+    return f"{samples:.10g} x {heads:.10g}/{groups:.10g} x {length:.10g}x{width:.10g}x{state:.10g} by {chunk:.10g}{' delta' * delta}"
 
 
 def pass_shape(moved: float, launches: float) -> str:

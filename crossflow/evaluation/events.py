@@ -186,10 +186,10 @@ def _kernels(case: _Case) -> Iterator[Found]:
     costs = kernel_costs(kernels, job, runs_on.architecture, runs_on.stack, runs_on.profile)
     times = [time for part, _ in costs for time in (part.time - part.launch)[:, 0].tolist()]
     shapes = kernel_shapes(kernels, job.dtype, wide_type(runs_on.architecture, job.dtype))
-    places = [(entry[0], entry[1]) for entries in (kernels.products, kernels.passes, kernels.scores) for entry in entries]
-    counts = [*[1.0] * (len(places) - len(kernels.scores)), *kernels.score_counts[:, 0].tolist()]
+    before = len(kernels.products) + len(kernels.passes)
+    counts = [*[1.0] * before, *kernels.score_counts[:, 0].tolist(), *[1.0] * len(kernels.scans)]
     identities = [one for group in shapes for one in group]
-    for (unit, phase), (op, type_, shape), time, count in zip(places, identities, times, counts, strict=True):
+    for (unit, phase), (op, type_, shape), time, count in zip(kernels.places, identities, times, counts, strict=True):
         yield (op, shape[0], type_, 1, ""), time, float(phases[phase][names[unit]]) * count
 
 

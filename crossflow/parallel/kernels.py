@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Mask
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program import Scan
 from crossflow.program.collectives import Collective
 
 # forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
@@ -89,6 +90,7 @@ class Kernels:
     products, scores : matrix products, and fused attention.
     passes : what passes over memory once: unit, phase, bytes, operations, launches.
     messages : collectives of the units.
+    scans : chunked scans of state-space layers: unit, phase, kernel.
     """
 
     units: tuple[str, ...]
@@ -97,6 +99,7 @@ class Kernels:
     passes: tuple[tuple[str, Phase, Array, Array, Array | float], ...]
     scores: tuple[Scores, ...]
     messages: tuple[Message, ...] = ()
+    scans: tuple[tuple[str, Phase, Scan], ...] = ()
 
     @functools.cached_property
     def product_sizes(self) -> Array:
@@ -150,10 +153,15 @@ class Kernels:
         return found
 
     @functools.cached_property
+    def places(self) -> list[tuple[str, Phase]]:
+        """Unit and phase of every kernel, in the order in which they are priced."""
+        return [(entry[0], entry[1]) for entries in (self.products, self.passes, self.scores, self.scans) for entry in entries]
+
+    @functools.cached_property
     def members(self) -> Array:
-        """Which kernels (products, passes, scores) are of which unit and phase, shape (units x phases, kernels). [1]"""
+        """Which kernels (products, passes, scores, scans) are of which unit and phase, shape (units x phases, kernels). [1]"""
         rows = {(unit, phase): i * len(PHASES) + j for i, unit in enumerate(self.units) for j, phase in enumerate(PHASES)}
-        places = [rows[entry[0], entry[1]] for entries in (self.products, self.passes, self.scores) for entry in entries]
+        places = [rows[place] for place in self.places]
         found = np.zeros((len(rows), len(places)))
         found[places, np.arange(len(places))] = 1.0
         return found
