@@ -92,6 +92,8 @@ def _of_model(scenario: Scenario) -> Iterator[str]:
         return
     if workload.parallel:
         yield "workload.parallel: attention and MLP side by side are priced one after the other, each with its own collectives"
+    if workload.ssm is not None and "both" in workload.ssm.pattern:
+        yield "workload.ssm.pattern: attention and state space side by side are priced one after the other, each with its own collectives"
     if own["model"] not in MODELS and "sequence" in own and workload.tokens != workload.sequence and workload.positions != "learned":
         yield f"workload.sequence changes nothing here: prompts have {workload.tokens} tokens"
 

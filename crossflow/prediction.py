@@ -231,7 +231,8 @@ AROUND = {
 def extrapolated(scenario: Scenario) -> bool:
     """Whether the result leaves what measured data cover: a device, a model or a task that nobody here has measured.
 
-    Measured products are in 16 bits; measured training runs are of decoders of language without experts, in 16 bits, all of them trained.
+    Measured products are in 16 bits; measured training runs are of decoders of language without experts or state spaces, in 16 bits, all of
+    them trained.
     """
     if set(scenario.document.data["system"]) - AROUND:  # the device is another one than the measured
         return True
@@ -239,7 +240,8 @@ def extrapolated(scenario: Scenario) -> bool:
     half = workload.dtype in ("bf16", "fp16")
     if not isinstance(workload, TransformerSpec):
         return not (workload.model in measured and half)
-    dense = workload.head == "language" and workload.causal and workload.encoder is None and workload.experts is None
+    attends = workload.head == "language" and workload.causal and workload.encoder is None and workload.ssm is None
+    dense = attends and workload.experts is None
     usual = workload.task == "training" and not workload.frozen and half
     return not ("training" in measured and dense and usual)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.parallel.blocks import block_program
-from crossflow.program.program import Attention, Pass, Product
+from crossflow.program.program import Attention, Pass, Product, Scan
 
 
 class ProductRow(NamedTuple):
@@ -53,12 +53,13 @@ class Blocks(NamedTuple):
     passes: list[PassRow]
     scores: list[ScoreRow]
     messages: list[MessageRow]
+    scans: list[tuple[str, str, Scan]]
     program: Any
 
 
 def block_kernels(job, layout, stack):
     """Rows of the program of a model's blocks."""
-    program, found = block_program(job, layout, stack), Blocks([], [], [], [], None)
+    program, found = block_program(job, layout, stack), Blocks([], [], [], [], [], None)
     names = {id(getattr(layout, name)): name for name in ("tensor", "context", "expert", "expert_across", "expert_inside")}
     names = {**{id(group): f"{kind}_tensor" for kind, group in layout._sharing.items()}, **names}
     for op in program.ops:
@@ -69,6 +70,8 @@ def block_kernels(job, layout, stack):
                 found.products.append(ProductRow(*at, *n, kernel.adds, kernel.wide, kernel.stored))
             elif isinstance(kernel, Pass):
                 found.passes.append(PassRow(*at, kernel.moved, kernel.flops, kernel.launches))
+            elif isinstance(kernel, Scan):
+                found.scans.append((*at, kernel))
             else:
                 found.scores.append(ScoreRow(*at, *kernel.work, op.count, kernel))
         if op.message is not None:

@@ -35,6 +35,23 @@ COUNTED = {
     "kimi-k2": 2 * 163840 * 7168 + 7168 + 61 * (101_124_096 + 2 * 7168) + 3 * 7168 * 18432 + 60 * (385 * 3 * 7168 * 2048 + 384 * 7169),
     # whole files, without layers that predict further tokens
     "glm-4.5": 358_337_791_296 - 3_988_069_792 - 2 * 151552 * 5120, "glm-4.5-air": 110_468_824_832 - 2_375_059_584 - 2 * 151552 * 4096,
+    # as published by their authors
+    "codestral-mamba-7b": 7_285_403_648, "falcon-h1-0.5b": 521_411_104, "falcon-mamba-7b": 7_272_665_088, "jamba-v0.1": 51_570_323_328,
+    "mamba-2.8b": 2_768_345_600,
+    # by hand: Mamba-2 mixers (projections in and out, convolution, numbers of heads, norms), attention, MLPs or experts, tables
+    "nemotron-h-8b": 24 * (4096 * 18560 + 10240 * 5 + 3 * 128 + 8192 * 4097 + 4096) + 24 * (2 * 4096 * 21504 + 4096)
+    + 4 * (4096 * 48 * 128 + 4096 * 4097) + 2 * 131072 * 4096 + 4096,
+    "nemotron-3-nano-30b-a3b": 23 * (2688 * 10304 + 6144 * 5 + 3 * 64 + 4096 * 2689 + 2688) + 6 * (2688 * 36 * 128 + 4096 * 2688 + 2688)
+    + 23 * (128 * 2 * 2688 * 1856 + 2 * 2688 * 3712 + 128 * 2689 + 2688) + 2 * 131072 * 2688 + 2688,
+    "bamba-9b": 29 * (4096 * 16768 + 8448 * 5 + 3 * 128 + 8192 * 4097) + 3 * (4096 * 48 * 128 + 4096**2)
+    + 32 * (3 * 4096 * 14336 + 2 * 4096) + 2 * 128256 * 4096 + 4096,
+    "granite-4.0-h-small": 36 * (4096 * 16768 + 8448 * 5 + 3 * 128 + 8192 * 4097) + 4 * (4096 * 48 * 128 + 4096**2)
+    + 40 * (72 * 3 * 4096 * 768 + 3 * 4096 * 1536 + 72 * 4096 + 2 * 4096) + 100352 * 4096 + 4096,
+    "granite-4.0-h-micro": 36 * (2048 * 8512 + 4352 * 5 + 3 * 64 + 4096 * 2049) + 4 * (2048 * 48 * 64 + 2048**2)
+    + 40 * (3 * 2048 * 8192 + 2 * 2048) + 100352 * 2048 + 2048,
+    # gated delta rule: queries, keys, values, gate, two numbers of each head, convolution, a norm of one head
+    "qwen3-next-80b-a3b": 36 * (2048 * 12352 + 8192 * 4 + 2 * 32 + 128 + 4096 * 2048) + 12 * (2048 * 36 * 256 + 4096 * 2048 + 2 * 256)
+    + 48 * (513 * 3 * 2048 * 512 + 513 * 2048 + 2 * 2048) + 2 * 151936 * 2048 + 2048,
     # by hand: queries and outputs, 8 key and value heads of 64, MLP, two norms; a tied table and the last norm
     "falcon-40b": 60 * (2 * 8192**2 + 2 * 8192 * 8 * 64 + 8 * 8192**2 + 4 * 8192) + 65024 * 8192 + 2 * 8192,
 }  # fmt: skip
@@ -70,6 +87,41 @@ def problems(path):
 def test_parameters_follow_from_the_file_alone(name):
     spec, _ = read(CONFIGS[name])
     assert spec.transformer().parameters == COUNTED[name]
+
+
+# As published, in units of the last digit; Qwen3-Next's 3 billion leave out its table and its head.
+ACTIVE = [
+    ("jamba-v0.1", 12e9, 0.5e9), ("granite-4.0-h-small", 9e9, 0.5e9), ("nemotron-3-nano-30b-a3b", 3.6e9, 0.05e9),
+    ("qwen3-next-80b-a3b", 3e9 + 2 * 151936 * 2048, 0.5e9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "active", "within"), ACTIVE)
+def test_parameters_that_a_token_of_a_hybrid_passes(name, active, within):
+    assert read(CONFIGS[name])[0].transformer().active_parameters == pytest.approx(active, abs=within)
+
+
+WRONG_STATES = [
+    ("bamba-9b", {"attn_layer_indices": [9, 40]}, "attn_layer_indices", "expected numbers of layers from 0 to 31, got [9, 40]"),
+    ("nemotron-h-8b", {"hybrid_override_pattern": "M-X" * 18}, "hybrid_override_pattern",
+     '"X" is not modelled; known: "M", "*", "-", "E", "mamba", "linear_attention", "attention", "full_attention", "mlp", "moe"'),
+    ("nemotron-h-8b", {"hybrid_override_pattern": "M-*"}, "hybrid_override_pattern", "expected an entry for each of 52 layers, got 3"),
+    ("jamba-v0.1", {"expert_layer_offset": 0}, "expert_layer_offset", "0 is not modelled where experts.every = 2; known: 1"),
+    ("codestral-mamba-7b", {"expand": 4}, "expand", "16384 elements are not those of 128 heads of 64"),
+    ("bamba-9b", {"model_type": "zamba2"}, "model_type",
+     'model_type "zamba2" is refused: several of its layers share one block of attention, each with adapters of its own, which is not modelled'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "path", "sentence"), WRONG_STATES)
+def test_hybrids_that_are_not_modelled_are_told(tmp_path, name, changes, path, sentence):
+    assert [found[1:] for found in problems(written(tmp_path, config(name, **changes)))] == [(path, sentence)]
+
+
+def test_a_service_keeps_states_in_the_type_of_the_file():
+    path = CONFIGS["nemotron-3-nano-30b-a3b"]
+    assert huggingface_document(path, service=True)[0].data["ssm"]["state_dtype"] == "fp32"
+    assert read(path)[0].ssm.state_dtype is None
 
 
 QUANTISED = [
@@ -317,9 +369,9 @@ KNOWN = ", ".join(FAMILIES)
 
 
 def test_an_unknown_family_is_told_with_what_was_read(tmp_path):
-    fields = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16}
-    read_of_it = 'architectures = ["MambaForCausalLM"], num_hidden_layers = 24, hidden_size = 768'
-    assert problems(written(tmp_path, fields)) == [(5, "model_type", f'unknown model_type "mamba"; read: {read_of_it}; known: {KNOWN}')]
+    fields = {"architectures": ["RwkvForCausalLM"], "model_type": "rwkv", "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16}
+    read_of_it = 'architectures = ["RwkvForCausalLM"], num_hidden_layers = 24, hidden_size = 768'
+    assert problems(written(tmp_path, fields)) == [(5, "model_type", f'unknown model_type "rwkv"; read: {read_of_it}; known: {KNOWN}')]
 
 
 def test_attention_that_is_not_modelled_is_told(tmp_path):

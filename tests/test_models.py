@@ -44,6 +44,7 @@ COUNTED = {
     "bert-large": 336_226_108, "t5-large": 737_668_096, "t5-11b": 11_307_321_344, "gpt2-345m": 354_823_168, "gpt2-xl": 1_557_611_200,
     "vit-l": 304_326_632, "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
     "mistral-7b": 7_241_732_096, "gemma3-27b": 27_009_346_304, "gpt-oss-120b": 116_829_156_672, "llama4-scout": 107_769_861_120,
+    "mamba2-2.7b": 2_702_599_680, "nemotron-h-8b": 8_100_852_736,
     "bert-exlarge": 336_226_108 + 24 * (12 * 1024**2 + 13 * 1024),  # BERT-large with as many layers again
 }  # fmt: skip
 # As printed in papers, within half a unit of the last digit printed where no tolerance is given.
@@ -278,8 +279,8 @@ WRONG = [
     ({"hiden": 8}, "hiden", "unknown key 'hiden'; did you mean 'hidden'?"),
     ({"layers": 0}, "layers", "input should be greater than 0, got 0"),
     ({"positions": "rotery"}, "positions", "expected one of rotary, learned, alibi, relative, none, got 'rotery'; did you mean 'rotary'?"),
-    ({"frozen": ["atention"]}, "frozen[0]", "expected one of embedding, attention, mlp, experts, head, or layers:first-last; got 'atention'; did you mean 'attention'?"),
-    ({"frozen": ["mlp", "layers:two"]}, "frozen[1]", "expected one of embedding, attention, mlp, experts, head, or layers:first-last; got 'layers:two'"),
+    ({"frozen": ["atention"]}, "frozen[0]", "expected one of embedding, attention, ssm, mlp, experts, head, or layers:first-last; got 'atention'; did you mean 'attention'?"),
+    ({"frozen": ["mlp", "layers:two"]}, "frozen[1]", "expected one of embedding, attention, ssm, mlp, experts, head, or layers:first-last; got 'layers:two'"),
     ({"frozen": ["experts"]}, "frozen", "the model has no layers of type 'experts'; it has attention, embedding, head, mlp"),
     ({"frozen": ["layers:2-4"]}, "frozen", "layers:2-4 is not a range of the model's layers 0-3"),
     ({"frozen": ["layers:3-1"]}, "frozen", "layers:3-1 is not a range of the model's layers 0-3"),

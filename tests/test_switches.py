@@ -37,6 +37,9 @@ MOE = {"workload.experts": {"count": 8, "active": 2}}
 LATENT = {"workload.latent": {"kv_rank": 256, "nope": 64, "rope": 32, "value": 64}}
 ENCODER = {"workload.encoder": {"layers": 4, "sequence": 256}}
 WINDOW = {"workload.window": {"size": 128, "pattern": ["local", "global"]}}
+STATE = {"workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "attention"]}}
+PARTS = {"workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "mlp"], "mlp": False}, "workload.heads": None}
+SELECTIVE = {"workload.ssm": {"kind": "mamba1", "heads": 2048, "state": 16, "step_rank": 64, "pattern": ["ssm", "attention"]}}
 IMAGE = {
     **dict.fromkeys(("workload.vocabulary", "workload.sequence")), "workload.image": {"size": 224, "patch": 16, "classes": 1000},
     "workload.head": "classifier", "workload.causal": False,
@@ -117,7 +120,12 @@ TRANSFORMER = {
     "max_positions": When(4096, {"workload.positions": "learned"}), "relative_buckets": When(64, {"workload.positions": "relative"}),
     "norm": "layernorm", "norm_vectors": 0, "norms": 4, "qk_norm": "shared", "biases": True, "qkv_bias": True,
     "mlp_bias": True, "head_bias": True, "causal": False, "window.size": When(256, WINDOW), "window.pattern": When("local", WINDOW),
-    "window.chunked": When(True, WINDOW), "window.global_rotary": When(False, WINDOW), "attention_sinks": True, "final_norm": False,
+    "window.chunked": When(True, WINDOW), "window.global_rotary": When(False, WINDOW), "attention_sinks": True, "attention_gate": True, "final_norm": False,
+    "ssm.kind": When("gated_delta", STATE), "ssm.pattern": When(["ssm", "mlp", "mlp"], PARTS),
+    "ssm.mlp": When(False, {**STATE, "workload.ffn": None}), "ssm.heads": When(64, STATE), "ssm.head_dim": When(128, STATE), "ssm.groups": When(8, STATE),
+    "ssm.state": When(128, STATE), "ssm.chunk": When(64, STATE), "ssm.conv": When(8, STATE), "ssm.conv_bias": When(False, STATE),
+    "ssm.bias": When(True, STATE), "ssm.norm": When(False, STATE), "ssm.step_rank": When(128, SELECTIVE),
+    "ssm.state_dtype": When("fp32", {**STATE, "workload.task": "decode", "workload.output": 64}),
     "embedding_norm": True, "latent.query_rank": When(512, LATENT), "latent.kv_rank": When(128, LATENT), "latent.nope": When(32, LATENT),
     "latent.rope": When(64, LATENT), "latent.value": When(128, LATENT), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
     "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.dense_layers": When(1, MOE),
@@ -301,6 +309,9 @@ def test_what_depends_on_the_rest_is_noted(task, path, value, why):
 
 
 REFUSED = [
+    ("transformer", {**PARTS}, "workload.positions", "alibi", "no layer has attention; leave it out"),
+    ("transformer", {**PARTS, "workload.ssm": {"heads": 32, "state": 64, "mlp": False}, "workload.ffn": None}, "workload.gated", False,
+     "no layer has an MLP; leave it out"),
     ("transformer", {}, "kernels_per_device", 4, "several kernels at once on a device are supported for lstm, gemm and programs only, this is a transformer; leave it out"),
     ("dlrm", {}, "kernels_per_device", 4, "several kernels at once on a device are supported for lstm, gemm and programs only, this is a dlrm; leave it out"),
     ("dlrm", {}, "run.tokens", 1e9, "a dlrm has no tokens; give samples or steps"),

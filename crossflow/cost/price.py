@@ -11,14 +11,15 @@ import numpy as np
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Mask
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.network import MessageCosts, message_costs
-from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, where_measured
-from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
+from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
+from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, scan_costs, wide_type
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
-from crossflow.program.program import Attention, KernelTable, Lookup, Pass, Product, Program
+from crossflow.program.program import Attention, KernelTable, Lookup, Pass, Product, Program, Scan
+from crossflow.program.scans import scan_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,8 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
         return pass_costs(moved, flops, launches, architecture, dtype, least=least)
     if table.kind is Attention:
         return _attention(table, program.dtype, architecture, stack, least=least)
+    if table.kind is Scan:
+        return _scans(table, program.dtype, architecture, stack, least=least)
     if table.kind is Lookup:
         rows = zip(table.rows, table.sizes.swapaxes(0, 1), strict=True)
         return joined([lookup_costs(row, sizes, architecture) for row, sizes in rows if isinstance(row, Lookup)])
@@ -148,12 +151,27 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     """Fused attention, as the stack's kernels use a device."""
-    (sizes, shapes, backward), share = table.attention, np.ones((len(table.rows), 1))
-    if stack is not None:
-        kernel = stack.attention
-        share = np.where(backward, kernel.backward_utilisation, kernel.forward_utilisation)
-        share = share if kernel.native else share * architecture.execution.earlier_instructions
+    sizes, shapes, backward = table.attention
+    share = _share(backward, architecture, stack)
     return attention_costs(sizes, shapes, share, architecture, dtype, table.element, least=least)
+
+
+def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
+    """Chunked scans of state-space layers; their products reach what fused attention reaches."""
+    rows = [row for row in table.rows if isinstance(row, Scan)]
+    _, _, _, length, width, state, chunk = table.sizes
+    share = _share(np.array([[row.backward] for row in rows]), architecture, stack)
+    sizes, shapes = scan_sizes(table.sizes, table.element, rows), np.stack([np.minimum(chunk, length), state, width])
+    return scan_costs(sizes, shapes, share, architecture, dtype, table.element, least=least)
+
+
+def _share(backward: Mask, architecture: Architecture, stack: SoftwareStack | None) -> Array:
+    """Share of the sustained matrix rate that fused kernels of a stack reach, all of it without a stack, shape (kernels, 1). [1]"""
+    if stack is None:
+        return np.ones((len(backward), 1))
+    kernel = stack.attention
+    share = np.where(backward, kernel.backward_utilisation, kernel.forward_utilisation)
+    return share if kernel.native else np.asarray(share * architecture.execution.earlier_instructions)
 
 
 # -------------------------------------------------------------------------------------------- names of kernels in profiles
@@ -174,6 +192,9 @@ def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> 
             op = "attention_backward" if row.backward else "attention_forward"
             shapes = [attention_shape(point[0] * point[1], point[3], point[4], point[5], row.window) for point in points]
             found.append((op, _mixed(wide, row.stored), shapes))
+        elif isinstance(row, Scan):
+            op = "scan_backward" if row.backward else "scan_forward"
+            found.append((op, wide, [scan_shape(*point, delta=row.delta) for point in points]))
         elif isinstance(row, Lookup):
             found.append((LOOKUPS[row.part], "", [lookup_shape(*point[:5]) for point in points]))
         else:

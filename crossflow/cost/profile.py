@@ -32,7 +32,7 @@ PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that
 SCOPES = ("intra", "inter")
 LOOKUPS: Mapping[str, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
 UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
-KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", *UNTYPED)
+KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", *UNTYPED)
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
 LONGEST = 86400.0  # that an event may take, beyond which its time has another unit [s]
 Key = tuple[str, str, str, int, str]  # op, shape, dtype, ranks, scope
@@ -120,6 +120,15 @@ def attention_shape(heads: float, length: float, keys: float, width: float, mask
     ('32 x 2048x2048x128', '32 x 2048x2048x128 window 512')
     """
     return f"{heads:.10g} x {length:.10g}x{keys:.10g}x{width:.10g} {mask}".rstrip()
+
+
+def scan_shape(samples: float, heads: float, groups: float, length: float, width: float, state: float, chunk: float, *, delta: bool) -> str:
+    """Shape of a chunked scan: samples, heads and groups, tokens, elements of a head and of a state, tokens of a chunk.
+
+    >>> scan_shape(1, 80, 1, 2048, 64, 128, 256, delta=False)
+    '1 x 80/1 x 2048x64x128 by 256'
+    """
+    return f"{samples:.10g} x {heads:.10g}/{groups:.10g} x {length:.10g}x{width:.10g}x{state:.10g} by {chunk:.10g}{' delta' * delta}"
 
 
 def pass_shape(moved: float, launches: float) -> str:

@@ -1,7 +1,7 @@
 """Hierarchical roofline: a kernel takes as long as its slowest resource, compute or any level of memory [1]_.
 
-Three kinds of kernel are all that is priced: matrix products, fused attention, and passes over memory. They are priced here for
-every workload, so that the same work takes the same time and energy whoever asks.
+Four kinds of kernel are all that is priced: matrix products, fused attention, scans of states, and passes over memory. They are priced
+here for every workload, so that the same work takes the same time and energy whoever asks.
 
 References
 ----------
@@ -217,23 +217,56 @@ def attention_costs(
     utilisation : share of the matrix rate that the kernels reach, shape (kernels, 1). [1]
     """
     (flops, moved, blocks), (_, length, seen, width) = sizes, shapes
-    type_, execution = wide_type(architecture, dtype), architecture.execution
-    peak, energy = architecture.throughput[type_], architecture.energy_per_flop[type_]
+    type_ = wide_type(architecture, dtype)
     if least:
-        return _least(flops, moved, architecture, peak, energy)
+        return _least(flops, moved, architecture, architecture.throughput[type_], architecture.energy_per_flop[type_])
+    queries = np.minimum(length, QUERIES)
+    # A single query reads each key once; a block of queries reads all that they see.
+    cached = np.where(length > 1, np.maximum(moved, flops * element / (2.0 * queries)), moved)
+    tile = Block(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
+    return _fused(flops, moved, blocks, cached, tile, utilisation, architecture, type_, element, np.ones((len(flops), 1)))
+
+
+def scan_costs(
+    sizes: Array, shapes: Array, utilisation: Array, architecture: Architecture, dtype: str, element: float, *, least: bool = False
+) -> KernelCosts:
+    """Cost of the chunked scans of state-space layers (`crossflow.program.scans`): blocks of tokens in waves over the units.
+
+    Their products reach the share of the matrix rate that fused attention reaches: no scan was measured. The kernels of one scan are
+    priced together, so that work on the matrix units of one hides behind the traffic of another.
+
+    Parameters
+    ----------
+    sizes : operations, bytes that cross main memory, the least of them, blocks, and launches, shape (5, kernels, n). [flop], [B], [1]
+    shapes : tokens that a block works on, and elements of a state and of a head, shape (3, kernels, n). [1]
+    utilisation : share of the matrix rate that the kernels reach, shape (kernels, 1). [1]
+    """
+    (flops, moved, ends, blocks, launches), (tokens, state, width) = sizes, shapes
+    type_ = wide_type(architecture, dtype)
+    if least:
+        return _least(flops, ends, architecture, architecture.throughput[type_], architecture.energy_per_flop[type_], launches)
+    rows = np.minimum(tokens, QUERIES)
+    cached = np.maximum(moved, flops * element / (2.0 * rows))
+    tile = Block(m=rows, n=np.minimum(state, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
+    return _fused(flops, moved, blocks, cached, tile, utilisation, architecture, type_, element, launches)
+
+
+def _fused(
+    flops: Array, moved: Array, blocks: Array, cached: Array, tile: Block, utilisation: Array, architecture: Architecture, type_: str,
+    element: float, launches: Array,
+) -> KernelCosts:  # fmt: skip
+    """Cost of kernels that keep what lies between their products on chip: `moved` bytes cross main memory, `cached` bytes the caches."""
+    execution = architecture.execution
     waves = np.ceil(blocks / architecture.units) * architecture.units / blocks
-    rate = peak * execution.matrix_utilisation * architecture.sustained_clock * utilisation
+    rate = architecture.throughput[type_] * execution.matrix_utilisation * architecture.sustained_clock * utilisation
     compute = divide(flops, rate) * np.minimum(waves, 4.0)
     levels = len(architecture.levels)
     traffic = np.broadcast_to(moved, (levels, *moved.shape)).copy()
     if execution.tiles is None:  # the power of a whole chip has its caches' share in it
-        queries = np.minimum(length, QUERIES)
-        # A single query reads each key once; a block of queries reads all that they see.
-        traffic[:-1] = np.where(length > 1, np.maximum(moved, flops * element / (2.0 * queries)), moved)
-        tile = Block(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
+        traffic[:-1] = cached
         registers = register_accesses(flops, tile, architecture.array_height, architecture.array_width, architecture.dataflow)
         traffic[0] = registers * element if levels > 1 else moved
-    return _slowest(compute, traffic, flops, architecture, energy, launches=np.ones((len(flops), 1)))
+    return _slowest(compute, traffic, flops, architecture, architecture.energy_per_flop[type_], launches)
 
 
 def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Architecture, energy: Array, launches: Array) -> KernelCosts:

@@ -7,10 +7,14 @@ leaves unfused. Comments such as "r2 w1" read: two elements read and one written
 Context ranks attend as Ring Attention [1]_ does, which Transformer Engine implements [2]_ (`AttnFuncWithCPAndKVP2P`): keys and values
 pass from rank to rank, and every rank attends to those of one rank at a time.
 
+Context ranks of a state-space layer exchange instead: each has some of the heads, for all tokens of the sample, between two all-to-alls, as
+in Megatron-Core [3]_.
+
 References
 ----------
 .. [1] Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023, arXiv:2310.01889.
 .. [2] NVIDIA, Transformer Engine, transformer_engine/pytorch/attention (context parallelism, `cp_comm_type` p2p).
+.. [3] NVIDIA, Megatron-Core, megatron/core/ssm/mamba_context_parallel.py.
 """
 
 from __future__ import annotations
@@ -28,11 +32,13 @@ from crossflow.formats import FORMATS, HALF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
-from crossflow.program.program import BACKWARD, KEYS, ONCE, QUERIES, Hiding, Kernel, Number, Pass, Product, Program
+from crossflow.program.program import BACKWARD, KEYS, ONCE, QUERIES, Hiding, Kernel, Number, Pass, Product, Program, Scan
 from crossflow.program.program import Attention as FusedAttention
+from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Type
 from crossflow.workload.job import Job
+from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
@@ -101,6 +107,8 @@ class _Builder:
         mine = self._own(tokens, type_of(part))
         if part.attention is not None:
             self._attention(unit, part, part.attention, mine)
+        elif part.ssm is not None:
+            self._state_space(unit, part, part.ssm, mine, last=last)
         elif part.routing is not None:
             self._experts(unit, part, tokens, mine)
         else:
@@ -127,6 +135,9 @@ class _Builder:
             self._pass(unit, "input", rotated, launches=launches)
         elif written.any():
             self._pass(unit, "forward", written)
+        if attention.gated:  # sigmoid and product r2 w1, backward r3 w2
+            self._pass(unit, "forward", 3.0 * e * moved, flops=5.0 * moved)
+            self._pass(unit, "input", 5.0 * e * moved, flops=10.0 * moved)
         if self.cached and attention.latent:
             # Queries are taken into the latent instead of keys out of it, and values come out after the sum: all heads attend to
             # the cache as it is, with as many operations in the matrices as one token's keys and values take (DeepSeek-V2, Sec. 2.1.2).
@@ -248,6 +259,81 @@ class _Builder:
             return 2.0, 3.0, 1
         return (6.0, 7.0, 3) if self.element > HALF else (12.0, 13.0, 5)
 
+    # ---------------------------------------------------------------------------------- state spaces
+
+    def _state_space(self, unit: str, part: Part, ssm: StateSpace, tokens: Array, *, last: bool) -> None:
+        """Projections, convolution, recurrence and norm of a state-space mixer, as mamba_ssm and flash-linear-attention run them.
+
+        Convolution, scan and norm are kernels of these libraries, which no stack of ours leaves unfused.
+        """
+        layout, e, products = self.layout, self.element, [matrix for matrix in part.matrices if not matrix.depthwise]
+        for matrix in products:
+            self._product(unit, matrix, tokens, "attention", end=last and matrix is products[-1])
+        tensor = layout.tensor_of("attention")
+        ranks, rows = tensor * layout.cp, tokens * layout.cp  # of context ranks each has all tokens of a share of the heads
+        samples, heads = layout.micro_batch * layout.tensor_share("attention"), ssm.heads / ranks
+        inner, mixed = heads * ssm.width, ssm.convolved(ranks)
+        if self.cached:
+            self._update_state(unit, ssm, samples, ranks, inner, mixed)
+        else:
+            # convolution and silu r1 w1, backward once more r1 w1, then r2 w1; a multiplication and an addition a weight
+            taps = 2.0 * ssm.convolution * rows * mixed
+            self._pass(unit, "forward", 2.0 * e * rows * mixed, flops=taps + 4.0 * rows * mixed)
+            self._pass(unit, "input", 5.0 * e * rows * mixed, flops=3.0 * taps + 8.0 * rows * mixed, launches=2)
+            self._recurrence(unit, ssm, samples, rows, heads, ssm.groups_on(ranks))
+            if self.job.cached:  # states that a prompt leaves, r1 in fp32 w1, and the last inputs of the convolution
+                self._pass(unit, "forward", samples * (SINGLE * inner * ssm.state + ssm.held(ranks, e)))
+        if ssm.kind != "mamba1":  # gate and norm in one r2 w1, backward r3 w2 and its output once more w1
+            self._pass(unit, "forward", 3.0 * e * rows * inner, flops=12.0 * rows * inner)
+            self._pass(unit, "input", 6.0 * e * rows * inner, flops=30.0 * rows * inner)
+        self._around_recurrence(unit, ssm, tokens, rows, tensor, mixed, inner)
+
+    def _recurrence(self, unit: str, ssm: StateSpace, samples: Array, rows: Array, heads: Array, groups: Array) -> None:
+        """The recurrence of whole samples, forward and backward."""
+        e, element = self.element, rows * heads * ssm.width
+        if ssm.kind == "mamba1":  # x, dt, z and two outputs; backward also the output's gradient and those of x, dt, z; B and C
+            work, selected = element * ssm.state, rows * groups * ssm.state
+            self._pass(unit, "forward", e * (5.0 * element + 2.0 * selected), flops=SELECTIVE["forward"] * work)
+            self._pass(unit, "input", e * (9.0 * element + 4.0 * selected), flops=SELECTIVE["input"] * work)
+            return
+        delta, each = ssm.kind == "gated_delta", 2.0 * self.element * rows * groups * ssm.state
+        if delta:  # norms of queries and keys r1 w1, backward r2 w1; decays and steps from their gates
+            gates = rows * heads * (ssm.gates * e + 2.0 * SINGLE)
+            self._pass(unit, "forward", 2.0 * each + gates, launches=3)
+            self._pass(unit, "input", 3.0 * each + 2.0 * gates, launches=3)
+        scan = Scan(
+            samples=samples, heads=heads, groups=groups, length=rows / samples, width=float(ssm.width), state=float(ssm.state),
+            chunk=float(ssm.chunk), delta=delta,
+        )  # fmt: skip
+        self._scan(unit, scan)
+
+    def _update_state(self, unit: str, ssm: StateSpace, samples: Array, ranks: Array, inner: Array, mixed: Array) -> None:
+        """One token a request: the convolution's inputs and the state are read and written, whatever came before."""
+        states = samples * inner * ssm.state
+        self._pass(unit, "forward", 2.0 * samples * ssm.held(ranks, self.element), flops=UPDATE[ssm.kind] * states, launches=2)
+        ends = samples * (2.0 * mixed + 2.0 * inner) * self.element  # convolved r1 w1, output w1, gate r1
+        self._pass(unit, "forward", ends, flops=(2.0 * ssm.convolution + 4.0) * samples * mixed, launches=0)
+
+    def _around_recurrence(self, unit: str, ssm: StateSpace, tokens: Array, rows: Array, tensor: Array, mixed: Array, inner: Array) -> None:
+        """Sums over a tensor group that a recurrence needs, and exchanges of heads for tokens among context ranks."""
+        group = self.layout.sharing("attention")
+        both: tuple[Phase, ...] = ("forward", "input")
+        size = np.zeros(1)
+        if ssm.kind == "mamba1":  # B, C and the latent of the time steps come from channels of all ranks, and go to all
+            size = tokens * (ssm.step_rank + 2.0 * ssm.state) * self.element
+        elif ssm.normed:  # a norm over several ranks' elements sums their squares
+            size = np.where(ssm.heads * ssm.width / tensor < ssm.normed, SINGLE * tokens, 0.0)
+        for phase in both if size.any() else ():
+            self._send(unit, phase, "all_reduce", size, group)
+        if self.layout.cp.max() > 1:
+            there = rows * (inner + mixed + ssm.gates * ssm.heads / (tensor * self.layout.cp)) * self.element
+            back = rows * (1.0 + (ssm.normed > 0)) * inner * self.element  # the norm takes the gate with it
+            for phase in both:
+                self._send(unit, phase, "all_to_all", there, self.layout.context)
+                self._send(unit, phase, "all_to_all", back, self.layout.context)
+
+    # ---------------------------------------------------------------------------------- feed-forward parts
+
     def _mlp(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
         for matrix in part.matrices:
             self._product(unit, matrix, tokens, "mlp", end=last and matrix is part.matrices[-1])
@@ -303,7 +389,7 @@ class _Builder:
         """Norm, residual and dropout around a part, and collectives of the ranks that share it, which have `mine` of a group's tokens."""
         layout, e = self.layout, self.element
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
-        biased = any(matrix.bias for matrix in part.matrices)
+        biased = any(matrix.bias for matrix in part.matrices[-1 if part.ssm else 0 :])
         norm = 2.0 if self.fused("norm") else 6.0  # r1 w1; eager code of RMS norm squares, averages, scales
         drop = MASK if self.dropout else 0.0
         if self.fused("residual"):  # bias, dropout and sum in one: r2 w1
@@ -494,10 +580,15 @@ class _Builder:
         """Add a collective of a part."""
         self.program.send(collective, size, group, layer=unit, phase=phase, **hidden)
 
+    def _scan(self, unit: str, forward: Scan) -> None:
+        """A chunked scan, forward and backward."""
+        self._compute(unit, "forward", forward)
+        self._compute(unit, "input", replace(forward, backward=True))
+
 
 def type_of(part: Part) -> Type:
-    """Layer type whose tensor degree a part has, its routed experts apart."""
-    return "attention" if part.attention is not None else "embedding" if part.type in ENDS else "mlp"
+    """Layer type whose tensor degree a part has, its routed experts apart; state spaces mix tokens, as attention does."""
+    return "attention" if part.attention is not None or part.ssm is not None else "embedding" if part.type in ENDS else "mlp"
 
 
 def ends_of(names: Sequence[str]) -> Mask:

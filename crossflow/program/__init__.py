@@ -2,7 +2,7 @@
 
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import is_program, read_program, write_program
-from crossflow.program.program import Attention, Kernel, Lookup, Message, Op, Pass, Product, Program, Tensor
+from crossflow.program.program import Attention, Kernel, Lookup, Message, Op, Pass, Product, Program, Scan, Tensor
 
 __all__ = [
     "Attention",
@@ -14,6 +14,7 @@ __all__ = [
     "Product",
     "Program",
     "ProgramBuilder",
+    "Scan",
     "Tensor",
     "is_program",
     "read_program",

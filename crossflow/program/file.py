@@ -32,6 +32,7 @@ from crossflow.program.program import (
     Pass,
     Product,
     Program,
+    Scan,
     TableOptimizer,
     Tensor,
 )
@@ -108,6 +109,21 @@ class LookupRow(FileModel):
     optimizer: TableOptimizer = Field("sgd", description="optimizer of the tables, with states in fp32")
 
 
+class ScanRow(FileModel):
+    """Chunked scan of a state-space layer, forward or backward."""
+
+    kind: Literal["scan"] = Field(description="what the row is")
+    samples: PositiveFloat = Field(description="samples of the batch")
+    heads: PositiveFloat = Field(description="heads; of the delta rule those of values")
+    length: PositiveFloat = Field(description="tokens of a sample")
+    width: PositiveFloat = Field(description="elements of a head")
+    state: PositiveFloat = Field(description="elements of B and C; of the delta rule those of a key")
+    groups: PositiveFloat = Field(1.0, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
+    chunk: PositiveFloat = Field(256.0, description="tokens of a chunk")
+    delta: bool = Field(False, description="whether the state follows the gated delta rule rather than state-space duality")
+    backward: bool = Field(False, description="whether it computes gradients")
+
+
 class MessageRow(FileModel):
     """A collective or a transfer."""
 
@@ -154,7 +170,7 @@ class ProgramFile(FileModel):
     samples: PositiveInt = Field(1, description="samples of a step over all devices")
     tokens: NonNegativeInt = Field(0, description="tokens of a sample; 0 where the word has no meaning")
     parameters: NonNegativeFloat = Field(0.0, description="parameters of the whole model")
-    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow | LookupRow, Field(discriminator="kind")], ...] = Field(
+    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow, Field(discriminator="kind")], ...] = Field(
         (), description="distinct kernels, which operations name by their place"
     )
     messages: tuple[MessageRow, ...] = Field((), description="distinct collectives and transfers, which operations name by their place")
@@ -164,7 +180,7 @@ class ProgramFile(FileModel):
     tensors: tuple[TensorRow, ...] = Field((), description="what devices hold, between the operations that need it")
 
 
-KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup}
+KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup, "scan": Scan}
 
 
 def write_program(program: Program, path: str | Path) -> Path:

@@ -133,7 +133,32 @@ class Lookup:
     optimizer: TableOptimizer = "sgd"
 
 
-Kernel = Product | Pass | Attention | Lookup
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """Chunked scan of a state-space layer forward, or backward, over `samples` samples (see `crossflow.program.scans`). [1]
+
+    Attributes
+    ----------
+    heads, groups : heads, and groups of them that share B and C; of the delta rule heads of values, and of keys and queries. [1]
+    length : tokens of a sample. [1]
+    width, state : elements of a head, and of B and C; a head's state has width x state elements. [1]
+    chunk : tokens of a chunk. [1]
+    delta : whether the state follows the gated delta rule rather than state-space duality.
+    backward : whether gradients are computed.
+    """
+
+    samples: Number
+    heads: Number
+    length: Number
+    width: Number
+    state: Number
+    groups: Number = 1.0
+    chunk: Number = 256.0
+    delta: bool = False
+    backward: bool = False
+
+
+Kernel = Product | Pass | Attention | Lookup | Scan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +262,7 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Product: ("m", "n", "k", "batch"),
     Pass: ("moved", "flops", "launches"),
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
+    Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
     Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas"),
 }
 

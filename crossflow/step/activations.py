@@ -14,8 +14,10 @@ import numpy as np
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
 from crossflow.parallel.blocks import ENDS, LOG_SUM, MASK, type_of
+from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
+from crossflow.workload.statespace import StateSpace
 from crossflow.workload.transformer import Attention, Layer, Part
 
 SOFTMAX = 4.0  # what a loss keeps of a logit for its backward pass is fp32 [B]
@@ -74,6 +76,8 @@ class _Kept:
         if part.attention is not None:
             vectors, scores = _attention(part.attention, tokens, job, layout, stack)
             plain = plain + vectors
+        if part.ssm is not None:
+            plain = plain + _state_space(part.ssm, tokens, job, layout)
         if part.inner or part.routing:
             plain = plain + e * _activation(job, part, tokens, routed, layout, stack)
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
@@ -91,6 +95,8 @@ def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job:
     rows = {"tokens": tokens, "sample": samples, "memory": samples * job.model.memory_tokens / layout.cp}
     inputs, inside, shared = np.zeros(len(layout)), np.zeros(len(layout)), False
     for matrix in part.matrices:
+        if matrix.depthwise:
+            continue
         many = routed if matrix.experts > 1 else rows[matrix.over]
         ranks = layout.tensor_of("experts" if matrix.experts > 1 else type_of(part))
         if matrix.cut == "row":
@@ -111,12 +117,31 @@ def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, st
     ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
     heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
     memory_tokens = samples * job.model.memory_tokens / layout.cp
+    gate = 2.0 * attention.gated * tokens * heads * attention.value  # and what it weighs
     vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * kv * (attention.query + attention.value)
+    vectors = vectors + gate
     if stack.attention.kernel == "flash":
         return job.element * vectors + LOG_SUM * tokens * heads, np.zeros(len(layout))
     seen = job.model.memory_tokens if attention.cross else tokens / samples * layout.cp
     each = job.element + ((MASK + job.element) if job.dropout else 0.0)  # softmax; mask and what dropout leaves
     return job.element * vectors, each * tokens * heads * seen
+
+
+def _state_space(ssm: StateSpace, tokens: Array, job: Job, layout: Layout) -> Array:
+    """What a state-space mixer keeps beside the inputs of its products. [B]
+
+    Outputs of the first projection and of the recurrence; convolutions and states are computed again (mamba_ssm). The delta rule also
+    keeps what the convolution gives, queries and keys with their norm, and the inverse of every chunk's triangle (flash-linear-attention);
+    mamba1 the time steps of every channel.
+    """
+    ranks = layout.tensor_of("attention")
+    inner, heads, mixed = ssm.heads * ssm.width / ranks, ssm.heads / ranks, ssm.convolved(ranks)
+    own = 2.0 * inner + mixed + ssm.gates * heads  # gate and output; what is convolved; time steps or gates
+    if ssm.kind == "gated_delta":
+        own = own + mixed + (mixed - inner) + heads * ssm.chunk + SINGLE / job.element * heads
+    elif ssm.kind == "mamba1":
+        own = own + inner
+    return np.asarray(job.element * tokens * own)
 
 
 def _activation(job: Job, part: Part, tokens: Array, routed: Array | float, layout: Layout, stack: SoftwareStack) -> Array:

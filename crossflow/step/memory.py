@@ -54,7 +54,7 @@ class Memory:
     ----------
     stages : of a device of every stage, shape (kinds, stages, n), zero where a pipeline has fewer stages; kinds are `KINDS`:
         weights, gradients as they are summed, optimizer's states with the fp32 weights, activations with the gradients that
-        pass back through them, keys and values that a service keeps for the tokens to come, buffers (gathered or copied weights
+        pass back through them, keys, values and states that a service keeps for the tokens to come, buffers (gathered or copied weights
         and gradients, collectives' work space), framework (context, libraries and what the allocator holds unused). [B]
     moment : index in `MOMENTS` of the fullest moment of every stage, shape (stages, n).
     update : what tensors take while the optimizer steps, on the fullest device of that moment, shape (n,). [B]
@@ -124,7 +124,7 @@ class Holdings:
     kept : activations that one microbatch leaves for the backward pass.
     working : activations and their gradients that a backward pass through it adds while it runs.
     largest : gradient of its largest matrix, in the precision of the weights, where it is not shared out at once.
-    cache : keys and values of all requests of a replica.
+    cache : keys, values and states of all requests of a replica.
     host_weights, host_states : weights, and optimizer's states with its fp32 weights and gradients, that the host keeps.
     """
 
@@ -386,16 +386,21 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
 
 
 def kv_cache(job: Job, layout: Layout) -> Array:
-    """Keys and values, or their latents, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
+    """Keys and values, or their latents, or states, that one layer keeps of all requests of a replica, of every unit, shape (units, n). [B]
 
     Heads of keys and values are divided over the tensor group as far as there are as many; a latent is held whole by each rank.
-    A layer with a window keeps the tokens of the window. Nothing looks back at what an encoder's attention saw.
+    A layer with a window keeps the tokens of the window, a state-space layer as much for few tokens as for many. Nothing looks back at what
+    an encoder's attention saw.
     """
     requests = layout.micro_batch * layout.microbatches
     encoding = {f"{i}" for i, layer in enumerate(job.model.layers) if job.model.encodes(layer)}
     rows = []
     for name, part in units(job.model):
         attention = part.attention
+        if part.ssm is not None:
+            ranks, share = layout.tensor_of("attention") * layout.cp, layout.tensor_share("attention")
+            rows.append(requests * (job.cached > 0) * part.ssm.held(ranks, job.element) * share)
+            continue
         if attention is None or name.split(".")[0] in encoding:
             rows.append(np.zeros(len(layout)))
             continue

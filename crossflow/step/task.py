@@ -214,7 +214,7 @@ def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Ar
 
 @functools.lru_cache(maxsize=256)
 def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
-    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores. [flop]"""
+    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores or states. [flop]"""
     layers = [layer for layer in job.model.layers for _ in layer.parts]
     rows = []
     for unit, (_, part) in enumerate(units(job.model)):
@@ -227,11 +227,13 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
             continue
         # Keys and values of an encoder's tokens lie in the cache when a token is written.
         new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
-        products = job.model.part_flops(dataclasses.replace(part, attention=None, matrices=new), tokens)
+        products = job.model.part_flops(dataclasses.replace(part, attention=None, ssm=None, matrices=new), tokens)
         first = any(matrix.name == "patches" for matrix in part.matrices)  # which need no gradient of their own
         scores = 0.0
         if part.attention is not None:
             scores = part.attention.flops(tokens, float(job.seen(part.attention, tokens)))
+        if part.ssm is not None:
+            scores = part.ssm.flops(tokens)
         rows.append((products, products * (not first), scores))
     products, backward, scores = np.array(rows).T
     return products, backward, scores

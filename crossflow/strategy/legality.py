@@ -34,6 +34,13 @@ def _not_cut(plan: Plan, model: Transformer) -> str | None:
     for heads in model.heads:
         if heads % plan.tensor_of("attention"):
             return f"{heads} attention heads do not divide by {_named(plan, 'attention')}"
+    for heads in model.ssm_heads:
+        if heads % (plan.tensor_of("attention") * plan.cp):
+            shared = f"{_named(plan, 'attention')}{f' x cp = {plan.cp}' if plan.cp > 1 else ''}"
+            return f"{heads} state-space heads do not divide by {shared}"
+    selective = any(part.ssm is not None and part.ssm.kind == "mamba1" for layer in model.layers for part in layer.parts)
+    if selective and plan.cp > 1:
+        return f"cp = {plan.cp}: context parallelism of mamba1 layers is not modelled; use dp or tp in its place"
     for width in model.mlp_widths:
         if width % plan.tensor_of("mlp"):
             return f"{width} inner elements of the MLP do not divide by {_named(plan, 'mlp')}"

@@ -47,7 +47,9 @@ class Family:
     demanded : field -> the values that are modelled.
     equal : field -> the field that it must equal.
     listed : field that lists layers -> our key; the list must be each of so many layers as the key says.
+    last : field that says which of so many layers as our key says is another; it must be the last of them.
     window : field that holds the size of a window of attention; `local` are our keys that hold where there is one.
+    mixers : fields that say what mixes the tokens of each layer, attention or a state space, of which the first in the file counts.
     heads : endings of architectures that are modelled, the usual one first.
     nested : fields that are mappings and whose own fields are named ``outer.inner`` above.
     """
@@ -61,8 +63,10 @@ class Family:
     demanded: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     equal: Mapping[str, str] = field(default_factory=dict)
     listed: Mapping[str, str] = field(default_factory=dict)
+    last: Mapping[str, str] = field(default_factory=dict)
     window: str = ""
     local: Values = field(default_factory=dict)
+    mixers: tuple[str, ...] = ()
     heads: tuple[str, ...] = ("ForCausalLM", "LMHeadModel", "Model")
     nested: tuple[str, ...] = ()
 
@@ -71,7 +75,9 @@ class Family:
         extended: dict[str, Any] = {}
         for key, value in changes.items():
             old = getattr(self, key)
-            extended[key] = {**old, **value} if isinstance(value, dict) else value if key in ("heads", "window") else (*old, *value)
+            extended[key] = (
+                {**old, **value} if isinstance(value, dict) else value if key in ("heads", "window", "mixers") else (*old, *value)
+            )
         names = {key: aliases for key, aliases in extended.get("names", self.names).items() if aliases}
         return replace(self, **{**extended, "names": names})
 
@@ -93,10 +99,11 @@ NAMES = {
 # Our keys that a file may leave out: what its family fixes, or what a transformer's file leaves out, then holds.
 OPTIONAL = frozenset({
     "kv_heads", "head_dim", "tied_embeddings", "title", "biases", "qkv_bias", "mlp_bias", "head_bias", "token_types", "relative_buckets",
-    "mtp_layers", "latent.query_rank", "experts.shared", "experts.dense_layers", "experts.every", "image.channels", "image.classes",
+    "mtp_layers", "latent.query_rank", "ssm.head_dim", "ssm.groups", "ssm.chunk", "ssm.conv", "ssm.conv_bias", "ssm.bias", "ssm.norm",
+    "ssm.step_rank", "experts.shared", "experts.dense_layers", "experts.every", "image.channels", "image.classes",
 })  # fmt: skip
-BOOLEAN = frozenset({"tied_embeddings", "biases", "qkv_bias", "mlp_bias", "head_bias"})
-FROM_ZERO = frozenset({"token_types", "mtp_layers", "experts.shared", "experts.dense_layers"})
+BOOLEAN = frozenset({"tied_embeddings", "biases", "qkv_bias", "mlp_bias", "head_bias", "ssm.conv_bias", "ssm.bias", "ssm.norm"})
+FROM_ZERO = frozenset({"token_types", "mtp_layers", "experts.count", "experts.shared", "experts.dense_layers"})
 
 DTYPES: tuple[tuple[Values, Values], ...] = tuple(
     ({name: theirs}, {"dtype": ours})
@@ -150,6 +157,28 @@ _BERT = _LEARNED.but(
     fixed={"causal": False, "final_norm": False, "embedding_norm": True},
     demanded={"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)},
     heads=("ForMaskedLM", "ForPreTraining", "Model"),
+)
+
+_UNATTENDED = dict.fromkeys(("heads", "kv_heads", "head_dim", "ffn"), ())  # what a model of state spaces alone does not have
+_STATES = {
+    "ssm.heads": ("mamba_n_heads",), "ssm.head_dim": ("mamba_d_head",), "ssm.groups": ("mamba_n_groups",), "ssm.state": ("mamba_d_state",),
+    "ssm.chunk": ("mamba_chunk_size",), "ssm.conv": ("mamba_d_conv",), "ssm.conv_bias": ("mamba_conv_bias",),
+    "ssm.bias": ("mamba_proj_bias",),
+}  # fmt: skip
+_HYBRID = _LLAMA.but(names=_STATES, fixed={"ssm.kind": "mamba2"})
+_MAMBA = _BASE.but(
+    fixed={"positions": "none", "ssm.kind": "mamba1", "ssm.mlp": False, "ssm.norm": False, "sequence": 2048},
+    names={
+        **_UNATTENDED,
+        "ssm.heads": ("intermediate_size",),
+        "ssm.state": ("state_size",),
+        "ssm.step_rank": ("time_step_rank",),
+        "ssm.conv": ("conv_kernel",),
+        "ssm.conv_bias": ("use_conv_bias",),
+        "ssm.bias": ("use_bias",),
+    },
+    products={"ssm.heads": ("expand", "hidden")},
+    assumed={"expand": 2},
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -333,10 +362,98 @@ FAMILIES: Mapping[str, Family] = {
         assumed={"attention_chunk_size": 8192, "no_rope_layer_interval": 4},
         listed={"moe_layers": "experts.every"},
     ),
-}
+    "mamba": _MAMBA.but(fixed={"tied_embeddings": True}),
+    "falcon_mamba": _MAMBA,
+    "mamba2": _BASE.but(
+        fixed={"positions": "none", "ssm.kind": "mamba2", "ssm.mlp": False, "sequence": 2048},
+        names={
+            **_UNATTENDED,
+            "ssm.heads": ("num_heads",),
+            "ssm.head_dim": ("head_dim",),
+            "ssm.groups": ("n_groups",),
+            "ssm.state": ("state_size",),
+            "ssm.chunk": ("chunk_size",),
+            "ssm.conv": ("conv_kernel",),
+            "ssm.conv_bias": ("use_conv_bias",),
+            "ssm.bias": ("use_bias",),
+        },
+    ),
+    "bamba": _HYBRID.but(mixers=("attn_layer_indices",)),
+    "granitemoehybrid": _HYBRID.but(
+        mixers=("layer_types", "layers_block_type"),
+        fixed={"positions": "none"},
+        names={**_LOCAL_EXPERTS, "experts.shared": ("shared_intermediate_size",)},
+        rules=(({"position_embedding_type": "rope"}, {"positions": "rotary"}),),
+    ),
+    "falcon_h1": _HYBRID.but(
+        fixed={"ssm.pattern": ["both"], "ssm.norm": False}, names={"ssm.norm": ("mamba_rms_norm",)}, demanded={"projectors_bias": (False,)}
+    ),
+    "nemotron_h": _BASE.but(
+        mixers=("hybrid_override_pattern", "layers_block_type", "layer_types"),
+        fixed={"positions": "none", "gated": False, "mlp_bias": False, "ssm.kind": "mamba2", "ssm.mlp": False, "experts.router_bias": True},
+        names={
+            **_EXPERTS,
+            "head_dim": ("attention_head_dim", "head_dim"),
+            "biases": ("attention_bias",),
+            "mlp_bias": ("mlp_bias",),
+            "experts.count": ("n_routed_experts",),
+            "experts.shared": ("moe_shared_expert_intermediate_size",),
+            "ssm.heads": ("mamba_num_heads",),
+            "ssm.head_dim": ("mamba_head_dim",),
+            "ssm.groups": ("n_groups",),
+            "ssm.state": ("ssm_state_size",),
+            "ssm.chunk": ("chunk_size",),
+            "ssm.conv": ("conv_kernel",),
+            "ssm.conv_bias": ("use_conv_bias",),
+            "ssm.bias": ("use_bias",),
+        },
+        rules=(({"mamba_ssm_cache_dtype": "float32"}, {"ssm.state_dtype": "fp32"}),),
+        demanded={"sliding_window": (None,), "moe_latent_size": (None,), "mamba_proj_bias": (False,)},
+    ),
+    "jamba": _BASE.but(
+        mixers=("attn_layer_period",),
+        fixed={"positions": "none", "ssm.kind": "mamba1", "experts.every": 2},
+        names={
+            "experts.count": ("num_experts",),
+            "experts.active": ("num_experts_per_tok",),
+            "experts.every": ("expert_layer_period",),
+            "ssm.state": ("mamba_d_state",),
+            "ssm.step_rank": ("mamba_dt_rank",),
+            "ssm.conv": ("mamba_d_conv",),
+            "ssm.conv_bias": ("mamba_conv_bias",),
+            "ssm.bias": ("mamba_proj_bias",),
+        },
+        products={"ssm.heads": ("mamba_expand", "hidden")},
+        assumed={"mamba_expand": 2, "attn_layer_period": 8, "attn_layer_offset": 4},
+        demanded={"sliding_window": (None,)},
+        last={"expert_layer_offset": "experts.every"},
+    ),
+    "qwen3_next": _LLAMA.but(
+        mixers=("layer_types", "full_attention_interval"),
+        fixed={
+            "qk_norm": "shared", "attention_gate": True, "experts.shared_gate": True, "ssm.kind": "gated_delta", "ssm.conv_bias": False,
+        },
+        names={
+            **_EXPERTS,
+            "experts.count": ("num_experts",),
+            "experts.every": ("decoder_sparse_step",),
+            "experts.shared": ("shared_expert_intermediate_size",),
+            "ssm.heads": ("linear_num_value_heads",),
+            "ssm.head_dim": ("linear_value_head_dim",),
+            "ssm.groups": ("linear_num_key_heads",),
+            "ssm.state": ("linear_key_head_dim",),
+            "ssm.conv": ("linear_conv_kernel_dim",),
+        },
+        assumed={"full_attention_interval": 4},
+        demanded={"mlp_only_layers": ([],)},
+    ),
+}  # fmt: skip
 
 # Families that are not modelled, each with why and what to do.
+_SHARED_BLOCKS = "several of its layers share one block of attention, each with adapters of its own, which is not modelled"
 REFUSED: Mapping[str, str] = {
+    "zamba": _SHARED_BLOCKS,
+    "zamba2": _SHARED_BLOCKS,
     "deepseek_v32": "its sparse attention is not modelled; model_type deepseek_v3 counts full attention in its place, which takes longer",
 }
 
@@ -358,6 +475,11 @@ LAYER_KINDS: Mapping[str, Mapping[Any, str]] = {
     "layer_types": {"sliding_attention": "local", "chunked_attention": "local", "full_attention": "global"},
     "no_rope_layers": {1: "local", 0: "global"},
 }
+# What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
+MIXERS: Mapping[Any, str] = {
+    "M": "ssm", "*": "attention", "-": "mlp", "E": "experts", "mamba": "ssm", "linear_attention": "ssm", "attention": "attention",
+    "full_attention": "attention", "mlp": "mlp", "moe": "experts",
+}  # fmt: skip
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval")  # each so-many-th layer is global
 POOLED = frozenset({"bert", "roberta", "vit"})  # families whose bare model ends with a pooler
 
@@ -384,6 +506,13 @@ NO_COST = frozenset({
     "summary_type", "summary_use_proj", "swiglu_limit", "task_specific_params", "tie_encoder_decoder", "tokenizer_class",
     "tokenizer_name", "topk_group", "topk_method", "torchscript", "transformers_version", "unk_index", "use_bfloat16", "use_cache",
     "use_fused_cross_entropy", "use_fused_mlp", "use_fused_rope", "use_qk_norm", "use_sliding_window", "verbose", "video_token_id",
+    "A_initializer_range", "attention_in_multiplier", "attention_out_multiplier", "attn_rotary_emb", "is_hybrid", "key_multiplier",
+    "lm_head_multiplier", "mamba_act_fn", "mamba_dt_init_floor", "mamba_dt_limit", "mamba_dt_max", "mamba_dt_min", "mamba_hidden_act",
+    "mamba_norm_before_gate", "mixer_rms_eps", "mlp_hidden_act", "mlp_multipliers", "moe_shared_expert_overlap", "num_logits_to_keep",
+    "norm_before_gate", "normalization_function", "rescale_prenorm_residual", "rms_norm",
+    "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier",
+    "time_step_floor", "time_step_init_scheme", "time_step_rank", "time_step_limit", "time_step_max", "time_step_min", "time_step_scale",
+    "use_falcon_mambapy", "use_mamba_kernels", "use_mambapy", "z_loss_coefficient",
     "vision_end_token_id", "vision_start_token_id", "vision_token_id",
 })  # fmt: skip
 # Fields that would change the cost, and what is counted instead.
@@ -397,7 +526,11 @@ NOT_COUNTED: Mapping[str, str] = {
     "gradient_checkpointing": "the strategy says what is recomputed",
     "_attn_implementation": "the software stack of the scenario decides",
     "attn_implementation": "the software stack of the scenario decides",
+    "residual_in_fp32": "the sums of layers are counted in the type of the activations",
     "qk_head_dim": "the sum of two other fields",
+    "n_shared_experts": "their width is that of all together",
+    **dict.fromkeys(("expand", "mamba_expand"), "heads have as many elements"),
+    "mamba_d_ssm": "heads have as many elements",
     "num_key_value_heads": "the attention of this family has none of its own",
     "head_dim": "the attention of this family has none of its own",
 }
@@ -461,8 +594,8 @@ def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Do
     family = FAMILIES[kind]
     fields = _flat(own, family.nested)
     found = _settings(fields, family, kind, f"{kind} of {Path(file).name}")
-    if not service:
-        found.pop("weight_dtype", None)
+    for key in () if service else ("weight_dtype", "ssm.state_dtype"):
+        found.pop(key, None)
     wrong = [problem(name, told) for name, told in dict.fromkeys(_wrong(fields, family, kind, found))]
     if wrong:
         raise SpecError(wrong)
@@ -563,10 +696,12 @@ def _settings(fields: Values, family: Family, kind: str, title: str) -> dict[str
     found |= {setting.key: setting for setting in _products(fields, family, found)}
     found |= {setting.key: setting for setting in _shifted(family, found)}
     found |= {setting.key: setting for setting in _windowed(fields, family, found)}
-    return found | {
+    found |= {setting.key: setting for setting in (*_mixed(fields, family, found), *_automatic(fields, found))}
+    found |= {
         setting.key: setting
         for setting in (*_ruled(fields, family), *_dropout(fields), *_quantised(fields), *_headed(fields, family, kind))
     }
+    return _without_experts(found)
 
 
 def _named(fields: Values, family: Family) -> Iterator[_Setting]:
@@ -620,15 +755,61 @@ def _layer_kinds(known: Values, layers: int) -> tuple[list[str], str]:
     """Kinds of successive layers as the shortest list that repeats, and the field that says them."""
     for name in LAYER_KINDS:
         if isinstance(known.get(name), list) and known[name]:
-            found = [_kind(name, entry) for entry in known[name]]
-            period = next(n for n in range(1, len(found) + 1) if all(kind == found[i % n] for i, kind in enumerate(found)))
-            return found[:period], name
+            return _repeating([_kind(name, entry) for entry in known[name]]), name
     for name in PERIODS:
         if every := _count(known.get(name)):
             return ["local"] * (every - 1) + ["global"], name
     if first := _count(known.get("max_window_layers")):
         return ["global"] * min(first, layers) + ["local"] * (layers - first), "max_window_layers"
     return ["local"], ""
+
+
+def _repeating(kinds: list[str]) -> list[str]:
+    """The shortest list that repeats to a longer one."""
+    period = next(n for n in range(1, len(kinds) + 1) if all(kind == kinds[i % n] for i, kind in enumerate(kinds)))
+    return kinds[:period]
+
+
+def _mixed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """What mixes the tokens of successive layers of a hybrid model."""
+    if not family.mixers:
+        return
+    known = {name: value for name, value in {**family.assumed, **fields}.items() if value is not None}
+    name = next((name for name in family.mixers if name in known), "")
+    value, layers = known.get(name, []), range(_layers(found))
+    if name == "attn_layer_indices" or not name:
+        kinds = ["attention" if i in value else "ssm" for i in layers]
+    elif every := _count(value):  # a period, and the one of its layers that attends
+        place = known.get("attn_layer_offset", every - 1) if name == "attn_layer_period" else every - 1
+        kinds = ["attention" if i % every == place else "ssm" for i in layers]
+    else:
+        kinds = [MIXERS.get(entry, "") for entry in (value if isinstance(value, list | str) else ())]
+    if kinds and all(kinds):
+        given = tuple(one for one in (name, "attn_layer_offset" if name == "attn_layer_period" else name) if one in fields)
+        yield _Setting(key="ssm.pattern", value=_repeating(kinds), fields=tuple(dict.fromkeys(given)))
+
+
+def _automatic(fields: Values, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+    """Dimensions that a file leaves to others with the word auto, or does not give."""
+    sizes = {key: _count(found[key].value) if key in found else 0 for key in ("hidden", "ssm.heads")}
+    expand, rank = next((fields[name] for name in ("mamba_expand", "expand") if _count(fields.get(name))), 2), found.get("ssm.step_rank")
+    head = found.get("ssm.head_dim")
+    if head is not None and head.value == "auto" and all(sizes.values()):
+        inner = _count(fields.get("mamba_d_ssm")) or expand * sizes["hidden"]
+        yield replace(head, value=inner // sizes["ssm.heads"])
+    if rank is not None and rank.value == "auto" and sizes["hidden"]:
+        yield replace(rank, value=-(-sizes["hidden"] // 16))
+
+
+def _without_experts(found: dict[str, _Setting]) -> dict[str, _Setting]:
+    """Settings of a model whose file names the sizes of experts that no layer has; what all tokens pass is then its MLP."""
+    pattern, count = found.get("ssm.pattern"), found.get("experts.count")
+    single = "ssm.mlp" in found and pattern is not None and "experts" not in pattern.value
+    if not single and (count is None or count.value not in (0, 1)):
+        return found
+    shared = found.get("experts.shared")
+    kept = {key: setting for key, setting in found.items() if not key.startswith("experts.")}
+    return kept if single or shared is None else {**kept, "ffn": replace(shared, key="ffn")}
 
 
 def _kind(name: str, entry: Any) -> str:
@@ -710,9 +891,45 @@ def _wrong(fields: Values, family: Family, kind: str, found: Mapping[str, _Setti
         every = (_count(found[key].value) if key in found else 0) or 1
         if fields.get(name) and fields[name] != list(range(every - 1, _layers(found), every)):
             yield name, f"{json.dumps(fields[name])} is not modelled where {key} = {every}"
+    for name, key in family.last.items():
+        every = (_count(found[key].value) if key in found else 0) or 1
+        if fields.get(name) not in (None, every - 1):
+            yield name, f"{json.dumps(fields[name])} is not modelled where {key} = {every}; known: {every - 1}"
     yield from _unruly(fields, family)
+    if family.mixers:
+        yield from _unmixed(fields, family, _layers(found))
+    if {"ssm.heads", "ssm.head_dim"} <= set(found):
+        yield from _unexpanded(fields, found)
     if family.window:
         yield from _unlike(fields, _layers(found))
+
+
+def _unmixed(fields: Values, family: Family, layers: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with the field that says what mixes the tokens of layers."""
+    name = next((name for name in family.mixers if fields.get(name) is not None), "")
+    value = fields.get(name)
+    if name == "attn_layer_indices":
+        if not isinstance(value, list) or not all(type(place) is int and 0 <= place < layers for place in value):
+            yield name, f"expected numbers of layers from 0 to {layers - 1}, got {json.dumps(value)}"
+    elif isinstance(value, list | str):
+        other = [entry for entry in value if not (isinstance(entry, str) and entry in MIXERS)]
+        if other:
+            yield name, f"{json.dumps(other[0])} is not modelled; known: {', '.join(map(json.dumps, MIXERS))}"
+        elif len(value) != layers:
+            yield name, f"expected an entry for each of {layers} layers, got {len(value)}"
+    elif name and not _count(value):
+        yield name, f"expected a whole number of at least 1, got {json.dumps(value)}"
+
+
+def _unexpanded(fields: Values, found: Mapping[str, _Setting]) -> Iterator[tuple[str, str]]:
+    """Widths of a state space that its heads do not make up."""
+    heads, width, hidden = (_count(found[key].value) if key in found else 0 for key in ("ssm.heads", "ssm.head_dim", "hidden"))
+    inner, name = fields.get("mamba_d_ssm"), "mamba_d_ssm"
+    if inner is None and fields.get("model_type") != "nemotron_h":  # whose heads alone count
+        name = next((one for one in ("mamba_expand", "expand") if _count(fields.get(one))), "")
+        inner = fields[name] * hidden if name else heads * width
+    if inner is not None and heads and width and inner != heads * width:
+        yield name, f"{inner} elements are not those of {heads} heads of {width}"
 
 
 def _unlike(fields: Values, layers: int) -> Iterator[tuple[str, str]]:
@@ -733,7 +950,9 @@ def _unlike(fields: Values, layers: int) -> Iterator[tuple[str, str]]:
 
 def _missing(family: Family, kind: str, found: Mapping[str, _Setting]) -> Iterator[tuple[str, str]]:
     """All dimensions that are not there, in one sentence; a product is missing only with one of its factors."""
-    needed = [aliases for key, aliases in family.names.items() if key not in found and key not in OPTIONAL and key not in family.products]
+    routed = not family.mixers or ("ssm.pattern" in found and any(key.startswith("experts.") for key in found))
+    optional = {*OPTIONAL, *family.products, *(key for key in family.names if not routed and key.startswith("experts."))}
+    needed = [aliases for key, aliases in family.names.items() if key not in found and key not in optional]
     names = list(dict.fromkeys(f"'{aliases[0]}'" + (f" (or '{aliases[1]}')" if len(aliases) > 1 else "") for aliases in needed))
     if names:
         many = f"keys {', '.join(names)} are" if len(names) > 1 else f"key {names[0]} is"
@@ -807,10 +1026,10 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
             if stored
             else "not used: not known to crossflow; give weight_dtype"
         )
-    if name in (*family.demanded, *family.equal, *family.listed):
+    if name in (*family.demanded, *family.equal, *family.listed, *family.last):
         return "checked: as it is modelled"
     windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
-    if any(name in group for group in (windows, *family.names.values(), *(conditions for conditions, _ in family.rules))):
+    if any(name in group for group in (windows, family.mixers, *family.names.values(), *(conditions for conditions, _ in family.rules))):
         return "not used: other fields decide"
     if name in NOT_COUNTED:
         return f"not used: {NOT_COUNTED[name]}"

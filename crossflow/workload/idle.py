@@ -44,6 +44,7 @@ def without_meaning(spec: AnySpec) -> Found:
     """Keys that have no meaning beside the other keys of a workload, whatever its task; defaults are left out."""
     if isinstance(spec, TransformerSpec):
         yield from _positions(spec)
+        yield from _unattended(spec)
         yield from _latent(spec)
         yield from _ends(spec)
     elif isinstance(spec, DlrmSpec) and spec.bottom.layers and spec.dense_features not in (None, spec.bottom.width):
@@ -59,6 +60,24 @@ def _positions(spec: TransformerSpec) -> Found:
         yield "window.global_rotary", "the pattern has no global layers; leave it out"
 
 
+def _unattended(spec: TransformerSpec) -> Found:
+    """Keys of attention and MLPs that a model with state spaces does not have."""
+    fed = spec.has("mlp") or spec.has("experts")
+    for key in ("gated", "mlp_bias"):
+        if not fed and getattr(spec, key) != type(spec).model_fields[key].default:
+            yield key, "no layer has an MLP; leave it out"
+    if spec.has("attention"):
+        return
+    if spec.biases and not fed:
+        yield "biases", "no layer has attention or an MLP; leave it out, or set ssm.bias"
+    for key in ("kv_heads", "head_dim", "qk_norm", "qkv_bias", "latent"):
+        if getattr(spec, key) is not None:
+            yield key, "no layer has attention; leave it out"
+    if spec.attention_gate or spec.attention_sinks or spec.positions in ("alibi", "relative"):
+        key = "attention_gate" if spec.attention_gate else "attention_sinks" if spec.attention_sinks else "positions"
+        yield key, "no layer has attention; leave it out"
+
+
 def _latent(spec: TransformerSpec) -> Found:
     if spec.latent is None:
         return
@@ -72,7 +91,7 @@ def _latent(spec: TransformerSpec) -> Found:
 def _ends(spec: TransformerSpec) -> Found:
     """Keys of MLPs, requests, embedding and head that the model does not have."""
     mixture = spec.experts
-    if mixture and mixture.ffn not in (None, spec.ffn) and not spec.encoder and all(mixture.at(i) for i in range(spec.layers)):
+    if mixture and spec.ffn and mixture.ffn not in (None, spec.ffn) and not spec.encoder and not spec.has("mlp"):
         yield "ffn", f"every layer has experts in the place of its MLP, with experts.ffn = {mixture.ffn}; give the same here"
     if spec.prompt and spec.image:
         yield "prompt", "a model of images reads the patches of `image`; leave it out"

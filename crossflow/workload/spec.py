@@ -22,6 +22,7 @@ from crossflow.workload.dlrm import DLRM_LAYERS, Dlrm, Encoder, Linear, Tables, 
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.lstm import lstm
+from crossflow.workload.statespace import Recurrence, StateSpace
 from crossflow.workload.transformer import (
     Layer,
     LayerType,
@@ -34,12 +35,14 @@ from crossflow.workload.transformer import (
     mlp,
     prediction_layers,
     self_attention,
+    state_space,
 )
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
 ProductType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4"]
 WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "int4", "mxfp4", "nvfp4"]
 CacheType = Literal["fp16", "bf16", "int8", "fp8", "nvfp4"]
+StateType = Literal["fp32", "fp16", "bf16"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 
@@ -229,6 +232,72 @@ class WindowSpec(FileModel):
         return self.pattern[layer % len(self.pattern)] == "local"
 
 
+class StateSpaceSpec(FileModel):
+    """State-space layers, alone or in turn with attention (hybrid models)."""
+
+    kind: Recurrence = Field(
+        "mamba2", description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), or mamba1 (Jamba, arXiv:2312.00752)"
+    )
+    pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
+        ("ssm",),
+        min_length=1,
+        description="kinds of successive layers, repeated to the last: ssm and attention mix tokens, both do so side by side (Falcon-H1);"
+        " mlp and experts are layers of their own, where `mlp` is false",
+    )
+    mlp: bool = Field(True, description="whether each layer that mixes tokens ends with an MLP or experts; if not, a layer has one part")
+    heads: PositiveInt = Field(description="heads; of the delta rule those of values, of mamba1 its channels")
+    head_dim: PositiveInt = Field(1, description="elements of a head; of the delta rule those of a value, of mamba1 always 1")
+    groups: PositiveInt = Field(1, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
+    state: PositiveInt = Field(description="elements of the state for each element of a head; of the delta rule those of a key")
+    chunk: PositiveInt | None = Field(
+        None, description="tokens of a chunk, whose pairs are computed as products; 256 for mamba2 and 64 for the delta rule where absent"
+    )
+    conv: PositiveInt = Field(4, description="tokens that the short convolution sees")
+    conv_bias: bool = Field(True, description="whether the convolution has a bias")
+    bias: bool = Field(False, description="whether the projections in and out have biases")
+    norm: bool = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
+    step_rank: PositiveInt | None = Field(None, description="width of the latent of the time steps; of mamba1, which needs it, alone")
+    state_dtype: StateType | None = Field(None, description="type of a service's states; that of activations where absent")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for problem in self._contradictions():
+            raise ValueError(problem)
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        first = self.kind == "mamba1"
+        if self.heads % self.groups:
+            yield f"heads = {self.heads} is not a multiple of groups = {self.groups}"
+        if first and (self.head_dim, self.groups) != (1, 1):
+            yield "head_dim and groups: heads of mamba1 are channels of one element in one group; leave them out"
+        if first and self.chunk:
+            yield "chunk: mamba1 has no chunks; leave it out"
+        if first != bool(self.step_rank):
+            yield (
+                "step_rank: mamba1 makes its time steps of a latent; give its width"
+                if first
+                else "step_rank: only mamba1 has it; leave it out"
+            )
+        if not any(kind in ("ssm", "both") for kind in self.pattern):
+            yield "pattern: no layer has a state space; give some as ssm or both"
+        alone = [kind for kind in self.pattern if kind in ("mlp", "experts")]
+        if alone and self.mlp:
+            yield f"pattern: a layer of kind {alone[0]} has no mixer, which needs mlp: false"
+
+    def kind_at(self, layer: int) -> str:
+        """Kind of a layer (from 0)."""
+        return self.pattern[layer % len(self.pattern)]
+
+    def mixer(self) -> StateSpace:
+        """Its geometry."""
+        chunk = {"mamba2": 256, "gated_delta": 64, "mamba1": 0}[self.kind] if self.chunk is None else self.chunk
+        return StateSpace(
+            kind=self.kind, heads=self.heads, groups=self.groups, width=self.head_dim, state=self.state, chunk=chunk,
+            convolution=self.conv, norm=self.norm, step_rank=self.step_rank or 0, stored=self.state_dtype or "",
+        )  # fmt: skip
+
+
 class EncoderSpec(FileModel):
     """Encoder whose outputs every layer of the decoder attends to."""
 
@@ -270,7 +339,9 @@ class _Sourced(FileModel):
 
 
 class TransformerSpec(_Sourced):
-    """Transformer: decoder, encoder, both, mixture of experts or vision transformer; where a file does not say, as Llama is."""
+    """Transformer: decoder, encoder, both, mixture of experts, vision transformer, or a model with state-space layers; where a file does
+    not say, as Llama is.
+    """
 
     model: Literal["transformer"]
     title: str = ""
@@ -278,10 +349,10 @@ class TransformerSpec(_Sourced):
     sources: Mapping[str, str] = {}
     layers: PositiveInt = Field(description="layers; with `encoder` those of the decoder")
     hidden: PositiveInt = Field(description="elements of a token's vector between layers")
-    heads: PositiveInt = Field(description="attention heads")
+    heads: NonNegativeInt = Field(0, description="attention heads; only a model without attention has none")
     kv_heads: PositiveInt | None = Field(None, description="heads of keys and values; `heads` where absent")
     head_dim: PositiveInt | None = Field(None, description="elements of a head; hidden / heads where absent")
-    ffn: PositiveInt = Field(description="inner width of the MLP")
+    ffn: NonNegativeInt = Field(0, description="inner width of the MLP; only a model without MLPs has none")
     gated: bool = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
     vocabulary: PositiveInt | None = Field(None, description="rows of the embedding; none for a model of images")
     tied_embeddings: bool = Field(False, description="whether the head multiplies by the embedding's table")
@@ -301,11 +372,13 @@ class TransformerSpec(_Sourced):
     head_bias: bool | None = Field(None, description="the same of the product with the vocabulary; only a masked head's where absent")
     causal: bool = Field(True, description="whether a token sees only those before it")
     window: WindowSpec | None = Field(None, description="sliding window or chunks of attention; all tokens are seen where absent")
+    attention_gate: bool = Field(False, description="whether a gate, as wide as the queries, weighs attention's output (Qwen3-Next)")
     attention_sinks: bool = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
     final_norm: bool = Field(True, description="whether a norm follows the last layer")
     embedding_norm: bool = Field(False, description="whether a norm follows the embedding (BLOOM, BERT)")
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
+    ssm: StateSpaceSpec | None = Field(None, description="state-space layers in the place of all or some layers of attention")
     encoder: EncoderSpec | None = Field(None, description="encoder before the layers, which then attend to it")
     mtp_layers: NonNegativeInt = Field(
         0, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
@@ -379,6 +452,22 @@ class TransformerSpec(_Sourced):
         service = self.task in ("prefill", "decode") and self.image is None
         return self.prompt if service and self.prompt else self.sequence
 
+    def mixers(self, layer: int) -> tuple[LayerType, ...]:
+        """What mixes the tokens of a layer (from 0)."""
+        kinds: dict[str, tuple[LayerType, ...]] = {"ssm": ("ssm",), "attention": ("attention",), "both": ("ssm", "attention")}
+        return ("attention",) if self.ssm is None else kinds.get(self.ssm.kind_at(layer), ())
+
+    def feed_forward(self, layer: int) -> LayerType | None:
+        """What a layer (from 0) has beside: an MLP, experts, or nothing."""
+        if self.ssm is not None and not self.ssm.mlp:
+            alone: dict[str, LayerType] = {"mlp": "mlp", "experts": "experts"}
+            return alone.get(self.ssm.kind_at(layer))
+        return "experts" if self.experts is not None and self.experts.at(layer) else "mlp"
+
+    def has(self, part: LayerType) -> bool:
+        """Whether any layer has a part of a type."""
+        return any(part in (*self.mixers(i), self.feed_forward(i)) for i in range(self.layers))
+
     def transformer(self) -> Transformer:
         """The model as layers of weight matrices."""
         return _transformer(self)
@@ -386,17 +475,22 @@ class TransformerSpec(_Sourced):
 
 def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     """Sentences about keys that do not go together, each beginning with the key to mend."""
-    kv_heads = spec.kv_heads or spec.heads
-    if spec.head_dim is None and spec.latent is None and spec.hidden % spec.heads:
+    kv_heads = spec.kv_heads or spec.heads or 1
+    yield from _contradictions_of_parts(spec)
+    if spec.heads and spec.head_dim is None and spec.latent is None and spec.hidden % spec.heads:
         yield f"heads: hidden = {spec.hidden} is not a multiple of heads = {spec.heads}; give head_dim"
     if spec.heads % kv_heads:
         yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
     if spec.latent and spec.attention_sinks:
         yield "attention_sinks: sinks are modelled without latent attention"
+    if spec.attention_gate and (spec.latent or spec.encoder):
+        yield "attention_gate: gates are modelled without latent attention and without an encoder; leave it out"
     if spec.latent and spec.encoder:
         yield "latent: latent attention is modelled without an encoder"
-    if spec.experts and not any(spec.experts.at(i) for i in range(spec.layers)):
+    if spec.experts and not (spec.ssm and not spec.ssm.mlp) and not spec.has("experts"):
         yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
+    if spec.mtp_layers and spec.ssm and not spec.ssm.mlp:
+        yield "mtp_layers: multi-token prediction is modelled for layers with a mixer and an MLP only; set mtp_layers to 0"
     if spec.mtp_layers and (spec.encoder or spec.head != "language" or not spec.causal):
         yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
     if spec.task == "training" and spec.dtype == "int8":
@@ -407,6 +501,39 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     yield from _contradictions_of_length(spec)
 
 
+def _contradictions_of_parts(spec: TransformerSpec) -> Iterator[str]:
+    """Parts without dimensions, dimensions without parts, and state spaces where they are not modelled."""
+    if spec.has("attention") and not spec.heads:
+        yield "the key 'heads' is missing; only a model without attention has none"
+    if not spec.ffn and (spec.has("mlp") or (spec.experts and not spec.experts.ffn)):
+        yield "the key 'ffn' is missing; only a model without MLPs has none"
+    ssm = spec.ssm
+    if ssm is None:
+        return
+    if spec.heads and not spec.has("attention"):
+        yield "heads: no layer has attention; leave it out"
+    if spec.ffn and not (spec.has("mlp") or spec.has("experts")):
+        yield "ffn: no layer has an MLP; leave it out"
+    if spec.encoder or spec.image or not spec.causal:
+        yield "ssm: state-space layers are modelled for causal decoders of words without an encoder only; leave it out"
+    if ssm.state_dtype and spec.task not in ("prefill", "decode"):
+        yield f"ssm.state_dtype: only a service keeps states, task is {spec.task}; leave it out, or give task: prefill or decode"
+    if not ssm.mlp:
+        yield from _contradictions_of_single_parts(spec, ssm)
+
+
+def _contradictions_of_single_parts(spec: TransformerSpec, ssm: StateSpaceSpec) -> Iterator[str]:
+    """What does not go together where a layer has one part, so that the pattern says which has experts."""
+    if spec.has("experts") and spec.experts is None:
+        yield "ssm.pattern: some layers are experts; give `experts`"
+    if spec.experts and not spec.has("experts"):
+        yield "experts: ssm.pattern makes no layer one of experts; leave it out"
+    if spec.experts and (spec.experts.dense_layers, spec.experts.every) != (0, 1):
+        yield "experts: where ssm.mlp is false the pattern says which layers have experts; leave out dense_layers and every"
+    if "both" in ssm.pattern:
+        yield "ssm.pattern: a layer with both mixers is modelled with an MLP only; set ssm.mlp to true"
+
+
 def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
     weight, bits = spec.weight_dtype, FORMATS[spec.dtype].bits
     if weight and spec.task == "training":
@@ -415,6 +542,8 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
         yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
     if spec.kv_dtype and spec.task not in ("prefill", "decode"):
         yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
+    elif spec.kv_dtype and not spec.has("attention"):
+        yield "kv_dtype: no layer has attention, which keeps keys and values; leave it out"
     elif spec.kv_dtype and not writes(spec):
         yield "kv_dtype: only a causal decoder with a language head keeps keys and values; leave it out"
     if spec.wide_layers:
@@ -440,7 +569,7 @@ def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
         return
     if spec.encoder or not spec.causal:
         yield "window: windows are supported for causal decoders without an encoder only; leave it out"
-    if not any(window.at(i) for i in range(spec.layers)):
+    if not any(window.at(i) and "attention" in spec.mixers(i) for i in range(spec.layers)):
         yield f"window: the pattern makes none of {spec.layers} layers local; leave it out"
     if not window.global_rotary and spec.positions != "rotary":
         yield f"window: global_rotary = false needs positions: rotary, got {spec.positions}"
@@ -526,16 +655,17 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
     listed = listed_layers(spec.wide_layers)
     kinds = [
         (
-            spec.experts is not None and spec.experts.at(i),
+            spec.mixers(i),
+            spec.feed_forward(i),
             place in listed.layers,
-            spec.window is not None and spec.window.at(i),
+            spec.window is not None and "attention" in spec.mixers(i) and spec.window.at(i),
         )
         for i, place in enumerate(places)
     ]
     groups = [list(same) for _, same in itertools.groupby(range(len(places)), key=kinds.__getitem__)]
 
-    def parts(routed: bool, wide: bool, local: bool) -> tuple[Part, ...]:
-        found = (_windowed(spec, _attention(spec, causal=causal), local), *cross, _feed_forward(spec, routed))
+    def parts(mixers: tuple[LayerType, ...], fed: LayerType | None, wide: bool, local: bool) -> tuple[Part, ...]:
+        found = (*_mixers(spec, mixers, local, causal=causal), *cross, *((_feed_forward(spec, fed == "experts"),) if fed else ()))
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
     return tuple(
@@ -553,6 +683,17 @@ def _numbered(name: str, group: Sequence[int]) -> str:
     return f"{name} {group[0]}" if len(group) == 1 else f"{name} {group[0]}-{group[-1]}"
 
 
+def _mixers(spec: TransformerSpec, mixers: Sequence[LayerType], local: bool, *, causal: bool) -> Iterator[Part]:
+    """What mixes the tokens of a layer; two side by side share a norm, the first one's."""
+    if spec.ssm is not None and "ssm" in mixers:
+        ssm = spec.ssm
+        norms = _norm(spec) * -(-spec.norms // 2)
+        yield state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
+    if "attention" in mixers:
+        part = _windowed(spec, _attention(spec, causal=causal), local)
+        yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(mixers) > 1 else part
+
+
 def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False) -> Part:
     norms = _norm(spec) * -(-spec.norms // 2)
     if spec.latent:
@@ -568,6 +709,7 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False) -> P
         bias=spec.biases,
         qkv_bias=spec.qkv_bias,
         norm_vectors=norms,
+        gate=spec.attention_gate,
     )
     return replace(part, vectors=part.vectors + _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0))
 

@@ -1,8 +1,8 @@
-"""Transformers: decoders, encoders, both, mixtures of experts and vision transformers, as layers of weight matrices.
+"""Transformers and their kin: decoders, encoders, mixtures of experts, state-space and hybrid models, as layers of weight matrices.
 
 One description serves everything that is asked of a model: how many parameters it has, what one token costs, what a
 device keeps of it. A layer is a list of parts; a part is what lies between two residual additions: its matrices in
-program order, how tensor parallelism cuts each, and its attention, if it has one.
+program order, how tensor parallelism cuts each, and its attention or state space, if it has one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from crossflow.arrays import Array
+from crossflow.workload.statespace import StateSpace
 
 # column: the outputs are divided among the ranks of a tensor group; row: the inputs, the sums are then reduced;
 # none: every rank has the whole matrix.
@@ -22,7 +23,7 @@ Cut = Literal["column", "row", "none"]
 # memory: those of the encoder (keys and values of cross-attention).
 Over = Literal["tokens", "sample", "memory"]
 # The layer types that strategies, frozen sets and reports address.
-LayerType = Literal["embedding", "attention", "mlp", "experts", "head"]
+LayerType = Literal["embedding", "attention", "ssm", "mlp", "experts", "head"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class Matrix:
     shared : whether another part on the same device holds its weights.
     kv_heads, kv_head : of the outputs of a matrix cut by columns, heads of keys and values, of `kv_head` elements each: no rank
         has a part of one, so that ranks repeat them where there are more ranks than heads. [1]
+    depthwise : whether each output has k weights of its own, as in a convolution over k tokens: W[k, n] counts, but there is no product.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Matrix:
     shared: bool = False
     kv_heads: int = 0
     kv_head: int = 0
+    depthwise: bool = False
 
     @property
     def parameters(self) -> int:
@@ -84,6 +87,7 @@ class Attention:
     rotary : whether queries and keys are rotated by their positions.
     window : tokens that a token sees at most, itself included; 0 for all before it. [1]
     chunked : whether the window is a fixed block of the sample (chunked attention) rather than the last tokens (sliding window).
+    gated : whether a gate, which the product for the queries also gives, multiplies the output.
     """
 
     heads: int
@@ -97,6 +101,7 @@ class Attention:
     rotary: bool = False
     window: int = 0
     chunked: bool = False
+    gated: bool = False
 
     def kv_heads_on(self, ranks: Array) -> Array:
         """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
@@ -179,7 +184,7 @@ class Part:
     vectors : parameters of norms and other vectors, which every rank has whole. [1]
     inner : elements a token has between the matrices of an MLP (of one expert). [1]
     gated : whether the MLP multiplies two branches (SwiGLU and kin).
-    attention, routing : for parts that attend or route.
+    attention, ssm, routing : for parts that attend, keep a state, or route.
     wide : whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type.
     """
 
@@ -192,6 +197,7 @@ class Part:
     inner: int = 0
     gated: bool = False
     attention: Attention | None = None
+    ssm: StateSpace | None = None
     routing: Routing | None = None
     wide: bool = False
 
@@ -283,6 +289,11 @@ class Transformer:
         return frozenset(part.attention.heads for layer in self.layers for part in layer.parts if part.attention)
 
     @functools.cached_property
+    def ssm_heads(self) -> frozenset[int]:
+        """Numbers of state-space heads that layers have; none without any."""
+        return frozenset(part.ssm.heads for layer in self.layers for part in layer.parts if part.ssm)
+
+    @functools.cached_property
     def mlp_widths(self) -> frozenset[int]:
         """Inner elements of MLPs that all tokens pass, shared experts among them."""
         parts = [part for layer in self.layers for part in layer.parts]
@@ -337,7 +348,7 @@ class Transformer:
         return sum(matrix.k * matrix.n for matrix in self.head.matrices if matrix.name == "vocabulary")
 
     def forward_flops(self, tokens: int | None = None) -> float:
-        """Multiplications and additions of one sample's forward pass through the main model: all matrices, attention. [flop]
+        """Multiplications and additions of one sample's forward pass through the main model: all matrices, attention, states. [flop]
 
         Of scores those count that mask and window leave: half of them under a causal mask.
         """
@@ -357,7 +368,7 @@ class Transformer:
         if part.attention:
             seen = self.memory_tokens if part.attention.cross else float(part.attention.seen(0.0, tokens))
             total += part.attention.flops(tokens, seen)
-        return total
+        return total + (part.ssm.flops(tokens) if part.ssm else 0.0)
 
 
 # -------------------------------------------------------------------------------------------- parts
@@ -375,10 +386,12 @@ def self_attention(
     bias: bool = True,
     qkv_bias: bool | None = None,
     norm_vectors: int = 2,
+    gate: bool = False,
 ) -> Part:
     """Multi-head, grouped-query or multi-query attention: one product for queries, keys and values, one for the output.
 
-    `norm_vectors` is the number of `width`-long vectors of its norm: 2 for layer norm, 1 for RMS norm.
+    `norm_vectors` is the number of `width`-long vectors of its norm: 2 for layer norm, 1 for RMS norm. With a `gate` queries come with
+    as many elements that weigh the output.
     """
     kv, d = kv_heads or heads, head or width // heads
     qkv = bias if qkv_bias is None else qkv_bias
@@ -388,14 +401,20 @@ def self_attention(
             Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory", kv_heads=kv, kv_head=2 * d),
         )
         if cross
-        else (Matrix(name="query_key_value", k=width, n=(heads + 2 * kv) * d, cut="column", bias=qkv, kv_heads=kv, kv_head=2 * d),)
+        else (
+            Matrix(
+                name="query_key_value", k=width, n=((1 + gate) * heads + 2 * kv) * d, cut="column", bias=qkv, kv_heads=kv, kv_head=2 * d
+            ),
+        )
     )
     return Part(
         type="attention",
         width=width,
         matrices=(*first, Matrix(name="output", k=heads * d, n=width, cut="row", bias=bias)),
         vectors=norm_vectors * width,
-        attention=Attention(heads=heads, kv_heads=kv, query=d, value=d, cached=2 * kv * d, causal=causal, cross=cross, rotary=rotary),
+        attention=Attention(
+            heads=heads, kv_heads=kv, query=d, value=d, cached=2 * kv * d, causal=causal, cross=cross, rotary=rotary, gated=gate
+        ),
     )
 
 
@@ -424,6 +443,50 @@ def latent_attention(
         attention=Attention(
             heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=True
         ),
+    )
+
+
+def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: bool = True, norm_vectors: int = 1) -> Part:
+    """A state-space mixer: projection in, short convolution, recurrence, norm, projection out (Dao and Gu 2024, Fig. 6).
+
+    The first projection gives the gate z, x, B, C and the time steps (the delta rule makes its gates with a matrix of their own); of
+    mamba1 it gives z and x, and a product with the convolved x gives B, C and a latent of the time steps. Heads are divided over a tensor
+    group, and so are groups of heads, as far as there are as many (Megatron-Core, ssm/mamba_mixer.py).
+    """
+    inner, selected, first = ssm.heads * ssm.width, 2 * ssm.groups * ssm.state, ssm.kind == "mamba1"
+    kv_heads, kv_head = (0, 0) if first else (ssm.groups, 2 * ssm.state)  # B and C of a group lie whole on each rank that needs them
+    mixed = inner + kv_heads * kv_head
+    convolution = Matrix(
+        name="convolution", k=ssm.convolution, n=mixed, cut="column", bias=conv_bias, depthwise=True, kv_heads=kv_heads, kv_head=kv_head
+    )
+    inputs = inner + mixed + (ssm.heads if ssm.kind == "mamba2" else 0)
+    return Part(
+        type="ssm",
+        width=width,
+        matrices=(
+            Matrix(name="input", k=width, n=inputs, cut="column", bias=bias, kv_heads=kv_heads, kv_head=kv_head),
+            *((Matrix(name="gates", k=width, n=2 * ssm.heads, cut="column"),) if ssm.kind == "gated_delta" else ()),
+            convolution,
+            *_recurrence(ssm, inner, selected),
+            Matrix(name="output", k=inner, n=width, cut="row", bias=bias),
+        ),
+        vectors=norm_vectors * width + ssm.norm * {"mamba2": 0, "gated_delta": ssm.width, "mamba1": ssm.step_rank + selected}[ssm.kind],
+        ssm=ssm,
+    )
+
+
+def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...]:
+    """Weights of a recurrence: decays, skips and biases of the time steps of its heads, and mamba2's norm; of mamba1 also what makes
+    B, C and the time steps.
+    """
+    if ssm.kind != "mamba1":
+        scales = {"mamba2": 3, "gated_delta": 2}[ssm.kind] * ssm.heads + (inner if ssm.norm and ssm.kind == "mamba2" else 0)
+        return (Matrix(name="scales", k=1, n=scales, cut="column", depthwise=True),)
+    return (
+        Matrix(name="selection", k=inner, n=ssm.step_rank + selected, cut="row"),
+        Matrix(name="step", k=ssm.step_rank, n=inner, cut="column", bias=True),
+        Matrix(name="decay", k=ssm.state, n=inner, cut="column", depthwise=True),
+        Matrix(name="skip", k=1, n=inner, cut="column", depthwise=True),
     )
 
 

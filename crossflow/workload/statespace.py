@@ -1,0 +1,94 @@
+"""State-space layers: a state of fixed size takes the place of keys and values that grow with the tokens.
+
+Three recurrences are known, each with the shape of its state and with what it computes for a token:
+
+``mamba2``
+    state-space duality [1]_: h = a h + (dt x) B^T, y = h C, with one decay a for each head;
+``gated_delta``
+    the gated delta rule [2]_: S = a S (I - b k k^T) + b v k^T, o = S q; here v is x, k is B and q is C;
+``mamba1``
+    the selective scan [3]_: the first with a decay for every channel and element of the state, so that it is no matrix product.
+
+References
+----------
+.. [1] Dao and Gu, "Transformers are SSMs", ICML 2024, arXiv:2405.21060, Sec. 6 and 7.
+.. [2] Yang, Kautz and Hatamizadeh, "Gated Delta Networks", ICLR 2025, arXiv:2412.06464, Sec. 3.
+.. [3] Gu and Dao, "Mamba", 2023, arXiv:2312.00752, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from crossflow.arrays import Array
+from crossflow.formats import DTYPE_BYTES
+
+Recurrence = Literal["mamba2", "gated_delta", "mamba1"]
+# Products of a head's state with a vector for one token: input and output; the delta rule also reads what the state holds for a key.
+STATE_PRODUCTS = {"mamba2": 2, "mamba1": 2, "gated_delta": 3}
+# Operations that writing one token takes for each element of the state: decay, sum and product of every state product.
+UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "mamba1": 7.0}
+# Of the selective scan of a whole sample, forward: exp(dt A) and dt x B (3), a h + b (2), C h (2), as Megatron-Core counts. Backward: the
+# first five again, dh (2), the gradients of C, B, x (2 each) and a (2), of dt and A (2 each).
+SELECTIVE = {"forward": 7.0, "input": 19.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """Geometry of a state-space mixer.
+
+    Attributes
+    ----------
+    kind : the recurrence.
+    heads, groups : heads of inputs and outputs; groups of them that share B and C (keys and queries). [1]
+    width, state : elements of a head's input (value), and of B and C (key and query); a head's state has width x state elements. [1]
+    chunk : tokens that are worked on as matrix products, 0 where the recurrence has none. [1]
+    convolution : tokens that the short causal convolution before the recurrence sees. [1]
+    norm : whether a norm follows the recurrence (in Jamba's mamba1, norms of B, C and of the step).
+    step_rank : elements of the latent that the time steps of mamba1 are made of. [1]
+    stored : type in which a service keeps the state, "" for that of the activations.
+    """
+
+    kind: Recurrence
+    heads: int
+    groups: int
+    width: int
+    state: int
+    chunk: int
+    convolution: int
+    norm: bool
+    step_rank: int = 0
+    stored: str = ""
+
+    @property
+    def gates(self) -> int:
+        """Numbers that a token has for each head: the time step; of the delta rule the decay and the step. [1]"""
+        return {"mamba2": 1, "gated_delta": 2, "mamba1": 0}[self.kind]
+
+    @property
+    def normed(self) -> int:
+        """Elements that one norm after the recurrence spans, 0 without: those of a group, of the delta rule those of a head. [1]"""
+        if not self.norm or self.kind == "mamba1":
+            return 0
+        return self.width if self.kind == "gated_delta" else self.heads * self.width // self.groups
+
+    def groups_on(self, ranks: Array) -> Array:
+        """Groups on one of `ranks` ranks that share the heads: whole ones, which ranks repeat where there are fewer. [1]"""
+        return np.asarray(np.ceil(self.groups / ranks))
+
+    def convolved(self, ranks: Array) -> Array:
+        """Elements of a token that pass the convolution on one of `ranks` ranks. [1]"""
+        selected = 0.0 if self.kind == "mamba1" else 2.0 * self.groups_on(ranks) * self.state
+        return np.asarray(self.heads * self.width / ranks + selected)
+
+    def held(self, ranks: Array, element: float) -> Array:
+        """Bytes that one request keeps on one of `ranks` ranks: the state, and the tokens that the convolution looks back at. [B]"""
+        states = self.heads / ranks * self.width * self.state * (DTYPE_BYTES[self.stored] if self.stored else element)
+        return np.asarray(states + (self.convolution - 1) * self.convolved(ranks) * element)
+
+    def flops(self, tokens: float) -> float:
+        """Operations that the recurrence needs: state products of every token, whatever more an algorithm computes. [flop]"""
+        return 2.0 * tokens * STATE_PRODUCTS[self.kind] * self.heads * self.width * self.state

@@ -1,0 +1,295 @@
+# ruff: noqa: E501  (exact sentences)
+"""State-space layers and hybrid models: work that grows with tokens, states that do not, shares of ranks, one price with programs."""
+
+import numpy as np
+import pytest
+from blocks import block_kernels
+
+import crossflow
+from crossflow.architecture.software import load_stack
+from crossflow.cost.price import kernel_prices
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.evaluation.events import events
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.file import document_of, program_of
+from crossflow.program.program import Pass, Product, Scan
+from crossflow.program.scans import scan_sizes
+from crossflow.strategy.layout import Layout
+from crossflow.strategy.plan import Plan
+
+SSM = {"heads": 32, "head_dim": 64, "groups": 4, "state": 128}
+DELTA = {"kind": "gated_delta", "heads": 32, "head_dim": 128, "groups": 16, "state": 128, "conv_bias": False}
+SELECTIVE = {"kind": "mamba1", "heads": 2048, "state": 16, "step_rank": 64}
+KINDS = {"mamba2": SSM, "gated_delta": DELTA, "mamba1": SELECTIVE}
+MODEL = {"model": "transformer", "layers": 4, "hidden": 1024, "ffn": 4096, "vocabulary": 32000, "sequence": 2048, "global_batch": 16}
+HYBRID = {**MODEL, "heads": 16, "ssm": {**SSM, "pattern": ["ssm", "attention"]}}
+PURE = {**MODEL, "ssm": SSM}
+
+
+def made(workload, strategy="dp8", software="megatron-core", system="dgx-h100"):
+    data = {"system": {"template": system, "nodes": 1}, "workload": workload, "strategy": strategy, "software": software}
+    return crossflow.from_dict(data)
+
+
+def score(workload, strategy="dp8", **where):
+    return crossflow.evaluate(made(workload, strategy, **where))
+
+
+def refusal(workload, strategy="dp8"):
+    with pytest.raises(CrossflowError) as caught:
+        crossflow.predict(made(workload, strategy))
+    return str(caught.value)
+
+
+def scan(length, *, backward=False, delta=False, chunk=256.0):
+    sizes = {"samples": 1.0, "heads": 32.0, "groups": 4.0, "length": float(length), "width": 64.0, "state": 128.0, "chunk": chunk}
+    one = Scan(**sizes, delta=delta, backward=backward)
+    return scan_sizes(np.array(list(sizes.values()))[:, None, None], 2.0, [one])[:, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------ the scan
+
+
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_work_of_a_scan_grows_with_the_tokens(delta, backward):
+    flops, moved, least, blocks, launches = scan(65536, delta=delta, backward=backward) / scan(8192, delta=delta, backward=backward)
+    assert (flops, moved, least, blocks, launches) == (8, 8, 8, 8, 1)
+
+
+def test_the_products_of_a_scan():
+    """By hand: half of C B^T for each group and of (L o C B^T) X for each head, states and outputs of each chunk; 3, 3 and 2.5 times back."""
+    pairs, width, states = 256 * 128 * 4, 256 * 64 * 32, 2 * 128 * 64 * 32
+    assert scan(4096)[0] == 4096 * (pairs + width + 2 * states)
+    assert scan(4096, backward=True)[0] == 4096 * (3 * pairs + 3 * width + 5 * states)
+
+
+def test_a_chunk_as_long_as_the_sample_is_attention():
+    """State-space duality: with one chunk the pairs within it, as in attention, grow with the square of the tokens."""
+    long, short = (scan(length, chunk=1e9)[0] / length for length in (16384, 8192))
+    states = 2 * 2 * 128 * 64 * 32
+    assert long - states == 2 * (short - states)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_grow_with_tokens_where_attention_grows_with_their_square(kind):
+    """Sixteen times the tokens in as many fewer samples: products alike, scans alike, attention alone takes longer."""
+    short, long = {"sequence": 2048, "global_batch": 256}, {"sequence": 32768, "global_batch": 16}
+    attends = {**MODEL, "heads": 16}
+    pure, full = (
+        score({**model, **long, "task": "forward"}).flops[0] / score({**model, **short, "task": "forward"}).flops[0]
+        for model in ({**MODEL, "ssm": KINDS[kind]}, attends)
+    )
+    assert pure == pytest.approx(1.0, rel=1e-9)
+    assert full > 1.5
+
+
+# ------------------------------------------------------------------------------------------ services
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_writing_a_token_takes_as_long_after_many_as_after_few(kind):
+    """A state has a fixed size; a hybrid model reads the keys of its layers of attention too."""
+    served = {"task": "decode", "output": 64, "global_batch": 64}
+    few, many = ({**MODEL, "ssm": KINDS[kind], **served, "prompt": prompt} for prompt in (1024, 131072))
+    one, other = score(few, software="vllm"), score(many, software="vllm")
+    assert one.step_time[0] == other.step_time[0]
+    assert one.memory["kv_cache"][0] == other.memory["kv_cache"][0]
+    hybrid = [score({**HYBRID, **served, "prompt": prompt}, software="vllm").step_time[0] for prompt in (1024, 131072)]
+    assert hybrid[1] > 1.5 * hybrid[0]
+
+
+@pytest.mark.parametrize(("stored", "size"), [(None, 2), ("fp32", 4)])
+def test_a_service_keeps_a_state_for_every_request(stored, size):
+    """States of all heads in their type, and three tokens that the convolution looks back at."""
+    ssm = {**SSM, **({"state_dtype": stored} if stored else {})}
+    found = score({**MODEL, "ssm": ssm, "task": "decode", "output": 8, "global_batch": 80}, software="vllm").memory["kv_cache"][0]
+    assert found == 10 * 4 * (32 * 64 * 128 * size + 3 * (32 * 64 + 2 * 4 * 128) * 2)
+
+
+def test_a_hybrid_keeps_keys_where_it_attends():
+    served = {"task": "decode", "prompt": 1000, "output": 24, "global_batch": 80}
+    keys = 10 * 2 * 1024 * 2 * 1024 * 2
+    states = score({**PURE, **served}, software="vllm").memory["kv_cache"][0] / 2
+    assert score({**HYBRID, **served}, software="vllm").memory["kv_cache"][0] == states + keys
+
+
+# ------------------------------------------------------------------------------------------ ranks
+
+
+def unit(kernels, name, phase="forward"):
+    """Scans of the first state-space part, and products, in a phase."""
+    scans = [one for unit, where, one in kernels.scans if (unit, where) == (name, phase)]
+    return scans, [one for one in kernels.products if (one.unit, one.phase) == (name, phase)]
+
+
+def kernels_of(workload, **plan):
+    scenario = made(workload)
+    layout = Layout.of([Plan(**plan)], np.array([float(workload["global_batch"])]), 8)
+    return block_kernels(scenario.job(), layout, scenario.stack)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_ranks_share_the_heads_and_repeat_groups_beyond_their_number(tp):
+    (whole,), (inputs, output) = unit(kernels_of(PURE, tp=1, dp=8), "0.0.ssm")
+    (mine,), (columns, rows) = unit(kernels_of(PURE, tp=tp, dp=8 // tp), "0.0.ssm")
+    groups = max(4 / tp, 1)
+    assert (mine.heads, mine.groups, mine.length) == (whole.heads / tp, groups, whole.length)
+    assert columns.n[0] == (2 * 2048 + 32) / tp + groups * 2 * 128
+    assert rows.k == output.k / tp
+    assert columns.k == inputs.k
+
+
+def test_context_ranks_share_the_heads_for_all_tokens():
+    """As much work as without, between exchanges of all that the first projection gives, and of what the recurrence gives back."""
+    (whole,), _ = unit(kernels_of(PURE, dp=8), "0.0.ssm")
+    kernels = kernels_of(PURE, cp=4, dp=2)
+    (mine,), _ = unit(kernels, "0.0.ssm")
+    assert (mine.heads, mine.groups, mine.length) == (whole.heads / 4, 1, whole.length)
+    sent = [
+        float(one.size[0])
+        for one in kernels.messages
+        if one.collective == "all_to_all" and one.phase == "forward" and one.part == "0.0.ssm"
+    ]
+    tokens = 2048 / 4
+    assert sent == [tokens * (2 * 2048 + 2 * 4 * 128 + 32) * 2, tokens * 2 * 2048 * 2]
+
+
+def test_tensor_ranks_divide_memory():
+    one, other = (score(PURE, {"tp": tp, "dp": 8 // tp, "sequence_parallel": tp > 1}).memory for tp in (1, 4))
+    assert one["weights"][0] / 4 < other["weights"][0] < one["weights"][0] / 3.9
+    assert other["activations"][0] < one["activations"][0] / 2
+
+
+REFUSED = [
+    (PURE, {"tp": 8, "dp": 1, "cp": 1, "micro_batch": 1}, {"heads": 4, "head_dim": 512}, "4 state-space heads do not divide by tp = 8"),
+    (PURE, {"cp": 8}, {"heads": 4, "head_dim": 512}, "4 state-space heads do not divide by tp = 1 x cp = 8"),
+    (PURE, {"cp": 2, "dp": 4}, SELECTIVE, "cp = 2: context parallelism of mamba1 layers is not modelled; use dp or tp in its place"),
+]
+
+
+@pytest.mark.parametrize(("model", "plan", "ssm", "sentence"), REFUSED)
+def test_plans_that_cannot_share_a_state_space(model, plan, ssm, sentence):
+    own = ssm if "kind" in ssm else {**SSM, **ssm}
+    assert refusal({**model, "ssm": own}, plan).endswith(sentence)
+
+
+WRONG = [
+    ({"heads": 16}, "heads: no layer has attention; leave it out"),
+    ({"ssm": {**SSM, "pattern": ["attention"]}}, "pattern: no layer has a state space; give some as ssm or both"),
+    ({"ssm": {**SSM, "pattern": ["ssm", "attention"]}}, "the key 'heads' is missing; only a model without attention has none"),
+    ({"ssm": {**SSM, "groups": 5}}, "heads = 32 is not a multiple of groups = 5"),
+    ({"ssm": {**SSM, "mlp": False}}, "ffn: no layer has an MLP; leave it out"),
+    ({"ssm": {**SSM, "pattern": ["ssm", "mlp"]}}, "pattern: a layer of kind mlp has no mixer, which needs mlp: false"),
+    ({"ssm": {**SSM, "step_rank": 8}}, "step_rank: only mamba1 has it; leave it out"),
+    ({"ssm": {**SELECTIVE, "chunk": 8}}, "chunk: mamba1 has no chunks; leave it out"),
+    (
+        {"ssm": {**SSM, "state_dtype": "fp32"}},
+        "ssm.state_dtype: only a service keeps states, task is training; leave it out, or give task: prefill or decode",
+    ),
+    ({"task": "prefill", "kv_dtype": "fp8"}, "kv_dtype: no layer has attention, which keeps keys and values; leave it out"),
+    ({"causal": False}, "ssm: state-space layers are modelled for causal decoders of words without an encoder only; leave it out"),
+    ({"head_dim": 64}, "no layer has attention; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), WRONG)
+def test_what_does_not_go_together_is_told(changes, sentence):
+    assert sentence in refusal({**PURE, **changes})
+
+
+# ------------------------------------------------------------------------------------------ one price
+
+
+@pytest.mark.parametrize("device", ["dgx-h100", "pathfinder"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_scan_costs_a_program_what_it_costs_a_model(device, backward):
+    scenario = made(PURE, system=device, software="ideal") if device == "dgx-h100" else crossflow.from_dict(
+        {"system": {"template": device, "devices": 8}, "workload": PURE, "strategy": "dp8", "software": "ideal"}
+    )  # fmt: skip
+    builder = ProgramBuilder(dtype="bf16")
+    builder.compute("scan", Scan(samples=1, heads=32, groups=4, length=2048, width=64, state=128, chunk=256, backward=backward))
+    stack = load_stack("ideal")[0]
+    alone, _ = kernel_prices(builder.build(), scenario.architecture, stack)
+    (mine,), _ = unit(kernels_of({**PURE, "global_batch": 8}, dp=8), "0.0.ssm", "input" if backward else "forward")
+    builder = ProgramBuilder(dtype="bf16")
+    builder.compute("scan", mine)
+    inside, _ = kernel_prices(builder.build(), scenario.architecture, stack)
+    for name in ("time", "launch", "energy", "resource_times", "traffic"):
+        np.testing.assert_allclose(getattr(alone, name), getattr(inside, name), rtol=1e-12)
+    floor, _ = kernel_prices(builder.build(), scenario.architecture, stack, least=True)
+    assert (floor.time < alone.time).all()
+
+
+def test_a_scan_is_written_to_a_file_and_read_back():
+    builder = ProgramBuilder(dtype="bf16")
+    builder.compute("scan", Scan(samples=2, heads=32, length=4096, width=128, state=128, chunk=64, delta=True, backward=True))
+    assert program_of(document_of(builder.build())).kernels == builder.build().kernels
+    with pytest.raises(SpecError, match=r"kernels\[0\].length: input should be greater than 0, got 0"):
+        program_of(
+            {**document_of(builder.build()), "kernels": [{"kind": "scan", "samples": 1, "heads": 1, "length": 0, "width": 1, "state": 1}]}
+        )
+
+
+def test_plans_together_are_as_plans_one_by_one():
+    plans = [{"tp": 8}, {"tp": 2, "dp": 4, "zero": 1}, {"cp": 4, "dp": 2}]
+    together = crossflow.evaluate(made(HYBRID, "dp8"), {"strategy": plans})
+    assert together.step_time.tolist() == pytest.approx([score(HYBRID, plan).step_time[0] for plan in plans], rel=1e-12)
+
+
+def test_scans_are_listed_as_events_and_read_back_from_a_profile(tmp_path):
+    """Their predicted times, read as measured, give the predicted step, and the timeline lasts as long."""
+    scenario, path = made(PURE), tmp_path / "profile.csv"
+    rows = events(scenario).to_csv().splitlines()
+    path.write_text("\n".join([rows[0], *(row for row in rows if row.startswith("scan_"))]))
+    given = crossflow.from_dict({**scenario.document.data, "profile": str(path)})
+    assert len(path.read_text().splitlines()) == 3
+    assert crossflow.predict(given).step_time == pytest.approx(crossflow.predict(scenario).step_time, rel=1e-6)
+    assert crossflow.predict(given).to_dict()["measured_share"] > 0.01
+    assert crossflow.simulate(given).total == pytest.approx(crossflow.predict(given).step_time, rel=1e-9)
+
+
+def test_a_model_of_scans_takes_the_time_of_its_kernels():
+    """A step forward of one layer without collectives: its kernels as a hand-made program, to 1e-9."""
+    workload = {**PURE, "layers": 1, "global_batch": 8, "task": "forward"}
+    scenario, builder = made(workload, "dp8", software="ideal"), ProgramBuilder(dtype="bf16")
+    kernels = kernels_of(workload, dp=8)
+    for one in kernels.products:
+        if one.phase in ("forward", "end"):
+            builder.compute("product", Product(m=one.m, n=one.n, k=one.k, batch=one.batch))
+    for _, phase, moved, flops, launches in kernels.passes:
+        if phase in ("forward", "end"):
+            builder.compute("pass", Pass(moved=moved, flops=flops, launches=launches))
+    for _, phase, one in kernels.scans:
+        if phase == "forward":
+            builder.compute("scan", one)
+    program = builder.build()
+    prices, _ = kernel_prices(program, scenario.architecture, scenario.stack)
+    total = sum(prices.time[row, 0] for op in program.ops for row in op.kernels)
+    assert crossflow.evaluate(scenario).step_time[0] == pytest.approx(total, rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------ the whole model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("task", ["training", "prefill", "decode"])
+def test_kernels_compute_no_less_than_the_model_needs(kind, task):
+    own = {"output": 8} if task == "decode" else {}
+    workload = {**MODEL, "heads": 16, "ssm": {**KINDS[kind], "pattern": ["ssm", "both"]}, "task": task, **own}
+    found = score(workload, "dp8", software="megatron-core" if task == "training" else "vllm")
+    assert 0 < found.mfu[0] <= found.hfu[0] < 1
+
+
+def test_a_hybrid_shows_its_layers_by_type_and_is_beyond_what_was_measured():
+    found = crossflow.predict(made(HYBRID, "dp8"))
+    assert {f"{kind}.compute" for kind in ("ssm", "attention", "mlp")} <= set(found.score.by_layer)
+    assert found.to_dict()["extrapolated"]
+
+
+def test_recomputation_and_frozen_layers():
+    """Full recomputation runs the scan again; frozen mixers have no optimizer."""
+    plain, again = (score(PURE, {"dp": 8, "recompute": how}) for how in ("none", "full"))
+    assert again.hfu[0] / again.mfu[0] > 1.2 * plain.hfu[0] / plain.mfu[0]
+    assert again.memory["activations"][0] < plain.memory["activations"][0]
+    assert score({**PURE, "frozen": "ssm"}, "dp8").memory["optimizer"][0] < 0.9 * plain.memory["optimizer"][0]
