@@ -105,11 +105,8 @@ class Prediction:
             "bound_by": [{"resource": name, "share": share} for name, share in self.bound_by()],
             "architecture": {
                 **{name: _number(value) for name, value in score.architecture.items()},
-                "limits": {limit.component: limit.name(0) for limit in self.device.limits},
-                "budgets": [
-                    {"resource": use.resource, "component": use.component, "budget": _number(use.budget), "used": _number(use.used)}
-                    for use in self.device.usage
-                ],
+                "limits": self.device.bound_by,
+                "budgets": self.device.budget_rows(),
             },
             "system": {"name": self.scenario.system.name, "devices": self.scenario.devices, "strategy": self.scenario.strategy_text},
             "provenance": _provenance(self.scenario),

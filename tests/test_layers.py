@@ -141,6 +141,12 @@ def test_no_type_has_a_name_with_two_meanings():
     assert {name for name, count in found.items() if count > 1} <= TWO_MEANINGS
 
 
+def test_the_map_of_packages_names_every_package():
+    page = (ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert {name.strip(" `") for row in rows for name in row.split(",")} == set(LEVEL)
+
+
 @each(MODULES)
 def test_imports_are_absolute(path):
     assert not [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) and node.level]

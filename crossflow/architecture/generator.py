@@ -217,16 +217,7 @@ def build_cores(compute: Compute, given: Allotment, mcus_per_bundle: Array) -> C
     """
     bundles = whole(whole(given.area / compute.nominal_area) / mcus_per_bundle)
     fitting = bundles * mcus_per_bundle
-    point = operate(
-        given.power,
-        fitting * compute.nominal_power,
-        nominal=compute.nominal_voltage,
-        threshold=compute.threshold_voltage,
-        minimum=compute.minimum_voltage,
-        maximum=compute.maximum_voltage,
-        leakage=compute.leakage,
-        divisible=True,
-    )
+    point = _operated(compute, given.power, fitting * compute.nominal_power, leakage=compute.leakage, divisible=True)
     running = whole(bundles * point.active)
     power = point.power * running / np.maximum(bundles * point.active, 1e-300)
     mcus, frequency = running * mcus_per_bundle, compute.nominal_frequency * point.frequency
@@ -303,7 +294,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
     capacity, pins = devices * memory.device_capacity, devices * memory.links_per_device
     static = np.minimum(memory.static_power_per_bit * capacity, given.power)
     peak = pins * memory.nominal_frequency / 8.0
-    point = _lanes(memory, given.power - static, peak * memory.dynamic_energy_per_bit)
+    point = _operated(memory, given.power - static, peak * memory.dynamic_energy_per_bit)
     level = Level(
         name="memory",
         scope="global",
@@ -332,7 +323,7 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
     fits = np.stack(np.broadcast_arrays(given.area / link.area_per_link, given.perimeter * density, port))
     lanes = whole(fits.min(axis=0))
     peak = lanes * link.nominal_frequency / 8.0
-    point = _lanes(link, given.power, peak * link.nominal_energy_per_bit)
+    point = _operated(link, given.power, peak * link.nominal_energy_per_bit)
     names = ("area", "perimeter", "the standard's port")
     limits = (*names, *(f"{name}; power slows its lanes" for name in names))
     return Links(
@@ -347,8 +338,10 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
     )
 
 
-def _lanes(part: OffChip | Link, power: Array, nominal_power: Array) -> OperatingPoint:
-    """Operating point of a bus: its lanes run alike, so that too little power slows all of them."""
+def _operated(
+    part: Compute | OffChip | Link, power: Array, nominal_power: Array, leakage: Array = NOTHING, *, divisible: bool = False
+) -> OperatingPoint:
+    """Operating point of a component; the lanes of a bus, which is not divisible, run alike: too little power slows all of them."""
     return operate(
         power,
         nominal_power,
@@ -356,8 +349,8 @@ def _lanes(part: OffChip | Link, power: Array, nominal_power: Array) -> Operatin
         threshold=part.threshold_voltage,
         minimum=part.minimum_voltage,
         maximum=part.maximum_voltage,
-        leakage=NOTHING,
-        divisible=False,
+        leakage=leakage,
+        divisible=divisible,
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from crossflow.architecture.execution import Execution
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,16 @@ class Architecture:
     def level(self, name: str) -> Level:
         """Level by name."""
         return next(level for level in self.levels if level.name == name)
+
+    @property
+    def bound_by(self) -> dict[str, str]:
+        """What bound each component at the first design point, by component."""
+        return {limit.component: limit.name(0) for limit in self.limits}
+
+    def budget_rows(self) -> list[dict[str, Any]]:
+        """Use of every budget at the first design point, as plain data."""
+        figures = ((use, *(plain(float(np.ravel(value)[0])) for value in (use.budget, use.used))) for use in self.usage)
+        return [{"resource": use.resource, "component": use.component, "budget": budget, "used": used} for use, budget, used in figures]
 
     @functools.cached_property
     def figures(self) -> Mapping[str, Array]:

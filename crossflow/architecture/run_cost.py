@@ -63,11 +63,6 @@ class RunCost:
         return self.normalised_device_time / HOUR
 
     @property
-    def device_kilowatt_hours(self) -> Array:
-        """Energy of the devices by the model. [kWh]"""
-        return self.device_energy / KILOWATT_HOUR
-
-    @property
     def facility_kilowatt_hours(self) -> Array:
         """Energy of whole nodes at rated power, overhead included. [kWh]"""
         return self.facility_energy / KILOWATT_HOUR

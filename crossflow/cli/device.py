@@ -40,7 +40,7 @@ def _figures(device: Architecture) -> dict[str, RenderableType]:
         "runs at": show(number(device.frequency), "Hz") + voltage + _sustained(device),
         "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest",
     }
-    limit = _limits(device).get("compute")
+    limit = device.bound_by.get("compute")
     return rows if limit is None else rows | {"limited by": limit}
 
 
@@ -65,12 +65,8 @@ def _units(device: Architecture) -> str:
     return f"{mcus} of {array} in {units} bundles"
 
 
-def _limits(device: Architecture) -> dict[str, str]:
-    return {limit.component: limit.name(0) for limit in device.limits}
-
-
 def _levels(device: Architecture) -> RenderableType:
-    limits = _limits(device)
+    limits = device.bound_by
     header = ["", "capacity", "", "bandwidth", "latency", "limited by" if limits else ""]
     rows = [_level(level, limits.get(level.name, "")) for level in device.levels]
     rows += [_port(name, getattr(device, name), limits.get(f"{name}_link", "")) for name in SLOTS]

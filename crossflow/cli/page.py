@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,8 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from crossflow.files import json_text
 
 WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
@@ -24,7 +25,7 @@ _COLOURS = ("cyan", "blue", "magenta", "yellow", "green", "red", "white", "brigh
 
 def emit_json(data: Any) -> None:
     """Write plain data as JSON."""
-    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(json_text(data))
 
 
 def emit(*parts: RenderableType, unbroken: bool = False) -> None:

@@ -324,13 +324,8 @@ def _settings(data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[st
 
 def _plain_device(built: Architecture) -> dict[str, Any]:
     figures = {name: page.number(value) for name, value in built.figures.items()}
-    limits = {limit.component: limit.name(0) for limit in built.limits}
-    uses = [
-        {"resource": u.resource, "component": u.component, "budget": page.number(u.budget), "used": page.number(u.used)}
-        for u in built.usage
-    ]
     known = {name: value if value < float("inf") else None for name, value in figures.items()}
-    return {**known, "limits": limits, "budgets": uses}
+    return {**known, "limits": built.bound_by, "budgets": built.budget_rows()}
 
 
 # ------------------------------------------------------------------------------------------ the page

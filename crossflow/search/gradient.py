@@ -22,7 +22,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -120,12 +120,8 @@ def _noted(state: Descent, probes: Array, merit: Array) -> Descent:
     starts = np.arange(merit.shape[1])
     first = merit.argmin(axis=0)
     better = merit[first, starts] < state.merit
-    return Descent(
-        position=state.position,
-        average=state.average,
-        best=np.where(better, probes[:, first, starts], state.best),
-        merit=np.where(better, merit[first, starts], state.merit),
-    )
+    best, least = np.where(better, probes[:, first, starts], state.best), np.where(better, merit[first, starts], state.merit)
+    return replace(state, best=best, merit=least)
 
 
 def _stepped(state: Descent, space: Space, slope: Array, rate: float, averaging: float, part: float) -> Descent:
@@ -138,7 +134,7 @@ def _stepped(state: Descent, space: Space, slope: Array, rate: float, averaging:
     step[: len(space.ranges)] *= PER_RANGE
     average = averaging * state.average + (1.0 - averaging) * space.moved(state.position, step)
     average = (1.0 - PULL * part) * average + PULL * part * state.best
-    return Descent(position=space.project(average), average=average, best=state.best, merit=state.merit)
+    return replace(state, position=space.project(average), average=average)
 
 
 def _restarted(state: Descent, space: Space, rng: np.random.Generator) -> Descent:
@@ -151,7 +147,7 @@ def _restarted(state: Descent, space: Space, rng: np.random.Generator) -> Descen
     position, average, merit = state.position.copy(), state.average.copy(), state.merit.copy()
     position[:, worse] = average[:, worse] = space.moved(state.best[:, better], noise)
     merit[worse] = np.inf
-    return Descent(position=position, average=average, best=state.best, merit=merit)
+    return replace(state, position=position, average=average, merit=merit)
 
 
 def _weights(objectives: int, starts: int, rng: np.random.Generator) -> Array:

@@ -21,7 +21,7 @@ from crossflow.drawing.canvas import (
 from crossflow.drawing.words import number, prefixed
 from crossflow.step.outcome import BREAKDOWN
 from crossflow.study.plots.axes import GROUPS, panel_name, ticks, title_of, unit_of
-from crossflow.study.plots.columns import Columns, fixed, flags, floats, places_of, rows_with, shown, values_of
+from crossflow.study.plots.columns import Columns, fixed, flags, floats, having, places_of, rows_with, shown, values_of
 from crossflow.study.plots.spec import BreakdownPlot
 from crossflow.study.plots.view import View
 
@@ -71,7 +71,7 @@ def breakdown_data(view: View, plot: BreakdownPlot) -> BreakdownData:
     kept = {name: values for name, values in parts.items() if (values[chosen] != 0).any()}
     found = []
     for panel in values_of(view, plot.panels):
-        mine = chosen & rows_with(rows, {} if plot.panels is None else {plot.panels: panel})
+        mine = chosen & having(rows, plot.panels, panel)
         found.append(BreakdownPanel(panel_name(plot.panels, panel, plot.labels), _bars(rows, kept, mine, at)))
     largest = max((bar.total for panel in found for bar in panel.bars), default=0.0)
     factor, unit = prefixed(largest, unit_of(plot.group, view.units))

@@ -116,6 +116,11 @@ def rows_with(columns: Columns, wanted: Mapping[str, Any]) -> Mask:
     return chosen
 
 
+def having(columns: Columns, name: str | None, value: Any) -> Mask:
+    """Rows that have a value of a column; all of them where none is named."""
+    return rows_with(columns, {} if name is None else {name: value})
+
+
 def equal(given: Any, value: Any) -> Mask:
     """Where a column has a value, which may be a list or a mapping."""
     if isinstance(value, str | int | float) and given.dtype.kind == "O":

@@ -23,7 +23,7 @@ from crossflow.drawing.canvas import (
     tick_axis,
 )
 from crossflow.study.plots.axes import panel_name, scale, ticks, title_of, written_as
-from crossflow.study.plots.columns import Columns, column, fixed, flags, floats, places_of, rows_with, shown, values_of
+from crossflow.study.plots.columns import Columns, column, fixed, flags, floats, having, places_of, rows_with, shown, values_of
 from crossflow.study.plots.spec import LinePlot
 from crossflow.study.plots.view import View
 
@@ -70,11 +70,8 @@ def line_data(view: View, plot: LinePlot) -> LineData:
     at = places_of(rows, plot.x, values_of(view, plot.x))
     found = []
     for panel in values_of(view, plot.panels):
-        mine = chosen & rows_with(rows, {} if plot.panels is None else {plot.panels: panel})
-        series = [
-            _series(rows, mine & rows_with(rows, {} if plot.series is None else {plot.series: line}), at, axis, plot, line)
-            for line in values_of(view, plot.series)
-        ]
+        mine = chosen & having(rows, plot.panels, panel)
+        series = [_series(rows, mine & having(rows, plot.series, line), at, axis, plot, line) for line in values_of(view, plot.series)]
         found.append(Panel(panel_name(plot.panels, panel, plot.labels), series))
     y = scale(view, plot.y, values[chosen], plot.y_label, log=False)
     return LineData(plot.title, axis, y, title_of(plot.series or ""), found)
