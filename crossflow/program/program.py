@@ -11,8 +11,11 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crossflow.arrays import Array
+import numpy as np
+
+from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.blocks import Block, Places
 from crossflow.program.collectives import Collective, ring_volume
 
 Number = float | Array  # one value, or one for each design point, shape (n,)
@@ -113,6 +116,9 @@ class Op:
     message : row of `Program.messages` that it sends, None for kernels.
     calls : calls that the host makes for it, where it is host work: it runs no kernels and sends nothing. [1]
     after : operations whose end it waits for, by their place in the program.
+    carried : operations of its block whose end in the copy before it waits for; nothing in the first copy.
+    meets : name of a meeting. Operations of several classes with one name are one collective: it starts when the last of their
+        classes arrives and ends for all at once.
     """
 
     name: str
@@ -124,6 +130,8 @@ class Op:
     message: int | None = None
     calls: int = 0
     after: tuple[int, ...] = ()
+    carried: tuple[int, ...] = ()
+    meets: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +143,8 @@ class Tensor:
     kind : what it holds: weights, gradients, optimizer, activations, buffers ...
     size : [B]
     rank : class of ranks that holds it.
-    made, last : operations between whose start and end it lives; from the beginning, and to the end, where None.
+    made, last : operations between whose start and end it lives; from the beginning, and to the end, where None. What an operation
+        of a block makes is there once for each copy.
     """
 
     kind: str
@@ -158,6 +167,7 @@ class Program:
     kernels, messages : distinct kernels and messages, each priced once.
     ops : all operations in an order that respects both dependencies and the order of each stream.
     tensors : what devices hold.
+    blocks : operations that repeat.
     samples, tokens : samples of a step over all devices, and tokens of a sample, 0 where the word has no meaning. [1]
     parameters : parameters of the whole model. [1]
     """
@@ -170,6 +180,7 @@ class Program:
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
     stages: str = ""
+    blocks: tuple[Block, ...] = ()
     samples: int = 1
     tokens: int = 0
     parameters: float = 0.0
@@ -210,6 +221,11 @@ class Program:
         return tuple(op.kernels if op.message is None else (kernels + op.message,) for op in self.ops)
 
     @functools.cached_property
+    def places(self) -> Places:
+        """Where operations stand once blocks are written out."""
+        return Places.of(len(self.ops), self.blocks)
+
+    @functools.cached_property
     def memory(self) -> tuple[Mapping[str, float], ...]:
         """Bytes of a device of every class of ranks by kind, when it holds most: tensors live between the operations that need them. [B]
 
@@ -217,32 +233,41 @@ class Program:
         """
         return tuple(self._fullest(rank) for rank in range(self.classes))
 
+    def held(self, rank: int) -> tuple[Index, Array]:
+        """Places at which a class of ranks comes to hold other tensors, and bytes from then on, shape (changes,). [1], [B]
+
+        The place of what an operation makes is its own, once blocks are written out, and -1 before all of them; what it is the last to
+        need goes after it, at a place of its own. Places are doubled, plus one for those that follow an operation.
+        """
+        tensors = [tensor for tensor in self.tensors if tensor.rank == rank]
+        spans = [self.places.spans(one.made, one.last) for one in tensors]
+        sizes = np.repeat([one.size for one in tensors], [len(first) for first, _ in spans])
+        come = np.concatenate([np.full(1, -1), *(first for first, _ in spans)]).astype(np.intp)
+        go = np.concatenate([np.zeros(0), *(last for _, last in spans)]).astype(np.intp)
+        places, which = np.unique(np.concatenate([2 * come, 2 * go + 1]), return_inverse=True)
+        return places, np.cumsum(np.bincount(which.ravel(), np.concatenate([np.zeros(1), sizes, -sizes]), len(places)))
+
     def _fullest(self, rank: int) -> Mapping[str, float]:
-        mine = [tensor for tensor in self.tensors if tensor.rank == rank]
-        begin, end = -1, len(self.ops)
-        spans = [(begin if one.made is None else one.made, end if one.last is None else one.last, one) for one in mine]
-        moments = sorted({begin, *(first for first, _, _ in spans)})
-
-        def held(moment: int) -> dict[str, float]:
-            kinds = dict.fromkeys((one.kind for one in mine), 0.0)
-            for first, last, one in spans:
-                if first <= moment <= last:
-                    kinds[one.kind] += one.size
-            return kinds
-
-        return max((held(moment) for moment in moments), key=lambda kinds: sum(kinds.values()))
+        places, amounts = self.held(rank)
+        moment = int(places[np.argmax(amounts >= amounts.max() * (1 - 1e-12))]) // 2
+        tensors = [tensor for tensor in self.tensors if tensor.rank == rank]
+        kinds = dict.fromkeys((one.kind for one in tensors), 0.0)
+        for one in tensors:
+            first, last = self.places.spans(one.made, one.last)
+            kinds[one.kind] += one.size * int(np.sum((first <= moment) & (moment <= last)))
+        return kinds
 
     @functools.cached_property
     def volumes(self) -> Mapping[str, float]:
         """Bytes that one device sends along each axis in a step, for placement; along each further axis only a shard moves. [B]"""
         sizes = dict(self.axes)
         volumes = {axis: 0.0 for message in self.messages for axis in message.axes}
-        for op in self.ops:
+        for op, often in zip(self.ops, self.places.count.tolist(), strict=True):
             if op.message is None:
                 continue
             message = self.messages[op.message]
             size = float(message.size)
             for axis in message.axes:
-                volumes[axis] += ring_volume(message.collective, sizes[axis]) * size
+                volumes[axis] += often * ring_volume(message.collective, sizes[axis]) * size
                 size /= sizes[axis]
         return volumes
