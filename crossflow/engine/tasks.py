@@ -121,7 +121,8 @@ class _Writer:
     def __post_init__(self) -> None:
         self.numbers = Rows(kernels=len(self.program.kernels), messages=len(self.program.messages))
         self.several = [isinstance(one, Pass) and bool(np.any(np.asarray(one.launches) != 1)) for one in self.program.kernels]
-        self.sends = [bool(np.any(np.asarray(one.size) > 0)) for one in self.program.messages]
+        sizes = dict(self.program.axes)
+        self.sends = [np.any(np.asarray(one.size) > 0) and any(sizes[axis] > 1 for axis in one.axes) for one in self.program.messages]
 
     def add(self, copy: int, part: int, stream: Stream, rows: tuple[int, ...], after: set[int], *, calls: int = 0) -> int:
         """Add a task behind the others of its stream; its number."""

@@ -2,7 +2,7 @@
 
 Strategies differ in which collectives they need and in which network carries each, so that the events of a step are the union
 over design points: an event of no duration is not there at that point, keeps no stream busy and passes on what it waits for.
-Where all points have the same events this is `crossflow.timeline.longest_path`. What the computing stream waits for is kept,
+Where all points have the same events this is `crossflow.engine.longest_path`. What the computing stream waits for is kept,
 by cause, as the events are added.
 """
 

@@ -214,6 +214,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Fused attention: `kernels[i]` of `kind: attention`", programs.AttentionRow, None),
         ("Collectives and transfers: `messages[i]`", programs.MessageRow, None),
         ("Operations: `ops[i]`", programs.OpRow, None),
+        ("Operations that repeat: `blocks[i]`", programs.BlockRow, None),
         ("Memory: `tensors[i]`", programs.TensorRow, None),
     )),
     ("Systems", (
