@@ -36,8 +36,12 @@ class Copy:
 
 def copies(program: Program, most: int | None = None) -> list[Copy]:
     """Operations with blocks written out, of which `most` copies."""
-    places = program.places if most is None else Places.of(len(program.ops), program.blocks, most)
     found = []
+    if not program.blocks:
+        meetings = [(op.meets, 0) if op.meets else None for op in program.ops]
+        pairs = enumerate(zip(program.ops, meetings, strict=True))
+        return [Copy(place=i, copy=0, rank=op.rank, after=op.after, meets=meets) for i, (op, meets) in pairs]
+    places = program.places if most is None else Places.of(len(program.ops), program.blocks, most)
     for place, copy in places:
         op = program.ops[place]
         after = [places.at(j, copy) if places.together(j, place) else places.end(j) for j in op.after]

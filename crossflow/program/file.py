@@ -310,6 +310,7 @@ def _wrong_meetings(found: ProgramFile) -> Wrong:
         if op.meets:
             meetings.setdefault(op.meets, []).append(i)
     block = {place: i for i, one in enumerate(found.blocks) for place in range(one.first, min(one.last, len(found.ops) - 1) + 1)}
+    through = _through(found) if meetings else set()
     for name, members in meetings.items():
         first, ops = ("ops", members[0], "meets"), [found.ops[i] for i in members]
         rows = {op.message for op in ops}
@@ -321,14 +322,14 @@ def _wrong_meetings(found: ProgramFile) -> Wrong:
             yield first, f"no operation of another class meets in '{name}'"
         elif len({block.get(i) for i in members}) > 1:
             yield first, f"expected all operations that meet in '{name}' in one block, or all outside"
-        elif _circle(found, members):
+        elif not through.issuperset(members[:1]):
             yield first, f"the classes in '{name}' wait for each other: one of them first has to get through another meeting"
         elif any(row is not None and row < len(found.messages) and found.stages not in found.messages[row].axes for row in rows):
             yield first, f"the classes in '{name}' lie along '{found.stages}', which is no axis of their message"
 
 
-def _circle(found: ProgramFile, members: Sequence[int]) -> bool:
-    """Whether operations of a meeting wait for it themselves, over streams, dependencies and other meetings."""
+def _through(found: ProgramFile) -> set[int]:
+    """Operations that can run, those of a meeting as the first of them: that wait for nothing that waits for them."""
     node: dict[str, int] = {}
     of = [node.setdefault(op.meets, i) if op.meets else i for i, op in enumerate(found.ops)]
     edges: list[set[int]] = [set() for _ in found.ops]
@@ -337,7 +338,7 @@ def _circle(found: ProgramFile, members: Sequence[int]) -> bool:
         stream = (op.rank, op.stream or _stream(op))
         edges[of[i]] |= {of[j] for j in op.after if j < i} | ({of[last[stream]]} if stream in last else set())
         last[stream] = i
-    return of[members[0]] not in set(in_order(edges))
+    return set(in_order(edges))
 
 
 def _beyond(path: tuple[str | int, ...], row: FileModel, counts: Mapping[str, int]) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -51,7 +51,8 @@ class Uneven(FileModel):
         if not self.jitter:
             return np.ones(shape)
         spread = np.sqrt(np.log1p(self.jitter**2))
-        return np.random.default_rng(self.seed).lognormal(-0.5 * spread**2, spread, shape)
+        rng = np.random.default_rng(self.seed)
+        return rng.lognormal(-0.5 * spread**2, spread, shape)
 
 
 EVEN = Uneven()
