@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.parallel.blocks import block_program
-from crossflow.program.program import Attention, Pass, Product, Scan
+from crossflow.program.kernels import Attention, Pass, Product, Scan
 
 
 class ProductRow(NamedTuple):

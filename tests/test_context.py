@@ -12,7 +12,7 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation import layered
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
-from crossflow.program.program import Attention
+from crossflow.program.kernels import Attention
 from crossflow.step.passes import steps_of
 from crossflow.step.task import OF, task_of
 from crossflow.strategy.layout import Layout

@@ -14,7 +14,7 @@ from crossflow.engine.schedule import longest_path
 from crossflow.engine.streams import Streams
 from crossflow.files import Document
 from crossflow.program.collectives import sent_bytes
-from crossflow.program.program import SIZES, Lookup
+from crossflow.program.kernels import SIZES, Lookup
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.outcome import Machine
 from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy

@@ -7,7 +7,7 @@ import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.cost.price import kernel_prices, layer_costs
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.program import Attention, Pass, Product
+from crossflow.program.kernels import Attention, Pass, Product
 
 SIZES = [(8192, 8192, 8192), (128, 50000, 1024), (7, 333, 4096)]
 DEVICES = ["pathfinder", "v100", "h100-sxm", "mi300x"]

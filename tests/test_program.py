@@ -18,7 +18,7 @@ from crossflow.evaluation.programs import placed
 from crossflow.explanation.sensitivity import explain
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of, read_program, write_program
-from crossflow.program.program import Attention, Pass, Product
+from crossflow.program.kernels import Attention, Pass, Product
 from crossflow.search.exhaustive import every
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from crossflow.architecture.system import architecture
 from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
-from crossflow.engine.schedule import longest_path, schedule, stream_edges
+from crossflow.engine.schedule import longest_path, schedule
 from crossflow.evaluation.programs import placed
 from crossflow.parallel.transform import transform
-from crossflow.program.program import Message, Op, Pass, Program
+from crossflow.program.kernels import Pass
+from crossflow.program.program import Message, Op, Program
 from crossflow.strategy.mesh import parse_strategy
 
 STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]
@@ -58,6 +59,16 @@ def makespan(tasks, times):
     return schedule(program_of(tasks)).makespan(np.concatenate([times[:rows], times[:rows], np.zeros((1, times.shape[1]))]))
 
 
+def stream_edges(tasks):
+    """For every operation what it waits for, the one before it in its own stream included."""
+    last, edges = {}, []
+    for i, one in enumerate(tasks):
+        before = {*one.after, *([last[one.rank, one.stream]] if (one.rank, one.stream) in last else [])}
+        edges.append(tuple(sorted(before)))
+        last[one.rank, one.stream] = i
+    return edges
+
+
 def streams(tasks):
     return [(task.rank, task.stream) for task in tasks]
 
@@ -83,9 +94,9 @@ def test_merged_segments_end_when_their_tasks_do(program):
 def test_segments_hold_every_task_once_and_wait_for_earlier_ones_alone(program):
     tasks, _ = program
     plan = schedule(program_of(tasks))
-    assert sorted(i for segment in plan.segments for i in segment.ops) == list(range(len(tasks)))
+    assert sorted(i for segment in plan.segments for i in segment.tasks) == list(range(len(tasks)))
     assert all(before < i for i, segment in enumerate(plan.segments) for before in segment.after)
-    assert plan.counts.sum() == plan.busy.sum() + plan.sent.sum() == len(tasks)
+    assert plan.loads.times(np.ones((2 * len(program_of(tasks).kernels) + 1, 1))).sum() == plan.busy.sum() + plan.sent.sum() == len(tasks)
 
 
 @given(programs(), st.integers(2, 5))

@@ -12,7 +12,7 @@ from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of
-from crossflow.program.program import Pass, Product, Scan
+from crossflow.program.kernels import Pass, Product, Scan
 from crossflow.program.scans import scan_sizes
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan

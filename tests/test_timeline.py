@@ -463,7 +463,7 @@ def test_a_step_that_never_ends_has_no_timeline():
 def test_what_has_no_timeline_is_told(exactly):
     with pytest.raises(CrossflowError, match="kernels that share a device have no timeline"):
         timeline(crossflow.from_dict({**OTHERS[0], "kernels_per_device": 2}))
-    with pytest.raises(CrossflowError, match="uneven worlds are of transformers; a dlrm has even ones alone"):
+    with pytest.raises(CrossflowError, match="uneven worlds are supported for transformers, lstm, gemm and programs only; this is a dlrm"):
         timeline(crossflow.from_dict(OTHERS[2]), Uneven(jitter=0.1))
 
 

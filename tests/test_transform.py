@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from crossflow.engine.schedule import stream_edges
+from crossflow.engine.tasks import copies, tasks_of
 from crossflow.errors import StrategyError
 from crossflow.parallel.transform import transform
-from crossflow.program.program import Pass, Product
+from crossflow.program.kernels import Pass, Product
 from crossflow.strategy.mesh import parse_strategy
 from crossflow.workload.gemm import gemm
 from crossflow.workload.lstm import lstm
@@ -158,7 +158,8 @@ def test_pipeline_sends_activations_forward_and_their_gradients_back():
 def test_tasks_are_in_an_order_that_respects_what_they_wait_for(strategy):
     made = program(MODEL, strategy)
     assert all(before < i for i, op in enumerate(made.ops) for before in op.after)
-    assert all(before < i for i, edges in enumerate(stream_edges(made.ops)) for before in edges)
+    tasks, _ = tasks_of(made, copies(made), launched=False)
+    assert all(before < i for i, one in enumerate(tasks) for before in one.edges)
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *PIPELINES])

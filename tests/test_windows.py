@@ -7,7 +7,7 @@ from blocks import block_kernels
 import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.cost.price import kernel_names
-from crossflow.program.program import Attention as FusedAttention
+from crossflow.program.kernels import Attention as FusedAttention
 from crossflow.step.memory import kv_cache
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan

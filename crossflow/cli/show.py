@@ -222,7 +222,7 @@ def huggingface(path: Path) -> Sheet:
 def program(path: Path) -> Sheet:
     """Sheet of a program: what it holds, in counts."""
     read = read_program(path)
-    rows = {name: len(getattr(read, name)) for name in ("kernels", "messages", "ops", "tensors")}
+    rows = {name: len(getattr(read, name)) for name in ("kernels", "messages", "ops", "blocks", "tensors")}
     settings: dict[str, Any] = {name: getattr(read, name) for name in ("dtype", "samples", "tokens")}
     settings |= {"parameters": f"{read.parameters:.4g}", "mesh": " x ".join(f"{name} {size}" for name, size in read.axes) or "one device"}
     settings |= {"devices": read.devices, "stages": read.stages or "none", **rows}

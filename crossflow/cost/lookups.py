@@ -17,7 +17,7 @@ import numpy as np
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array
 from crossflow.cost.roofline import KernelCosts, moving_costs
-from crossflow.program.program import Lookup
+from crossflow.program.kernels import Lookup
 
 SECTOR = 32  # bytes that memory and cache move at least [B]
 RADIX = 8  # bits of a key that one pass of a radix sort orders

@@ -18,7 +18,8 @@ from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, scan_costs, wide_type
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
-from crossflow.program.program import Attention, KernelTable, Lookup, Pass, Product, Program, Scan
+from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan
+from crossflow.program.program import Program
 from crossflow.program.scans import scan_sizes
 
 
@@ -102,7 +103,7 @@ def kernel_prices(
     if not program.kernels:
         return _nothing(architecture), np.zeros((0, 1))
     _, costs, known = zip(*kernel_parts(program, architecture, stack, profile, least=least), strict=True)
-    return (costs[0], known[0]) if len(costs) == 1 else (joined(costs)[program.places], stacked(*known)[program.places])
+    return (costs[0], known[0]) if len(costs) == 1 else (joined(costs)[program.in_tables], stacked(*known)[program.in_tables])
 
 
 def kernel_parts(
@@ -267,7 +268,7 @@ def layer_costs(
             here[i] = values
         here[len(FIGURES) :] = costs.bound_times
         first += len(costs.time)
-    each = table[0, program.places]
+    each = table[0, program.in_tables]
     members, counts = program.members(layers, phases)
     for kernel, often in counts:
         table[:, kernel] *= often

@@ -21,7 +21,7 @@ from crossflow.arrays import Array, Index, divide
 from crossflow.cost.tiling import Block, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, wave_times
 from crossflow.formats import DTYPE_BYTES, HALF
-from crossflow.program.program import QUERIES
+from crossflow.program.kernels import QUERIES
 
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has
 ONE = np.ones(1)

@@ -1,36 +1,122 @@
 """In-order streams turn simulation into a longest path: start times are max-plus sums, for all design points at once.
 
 Every class of ranks runs its operations on streams, each in program order, so that the order is an edge like any dependency (the
-paper's resource constraint of one kernel a device and one transfer a link, Sec. 6.5).
+paper's resource constraint of one kernel a device and one transfer a link, Sec. 6.5). Of a block that repeats, the first and the last
+copy are timed as they stand; those between are a power of one matrix (`crossflow.engine.maxplus`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, tally
-from crossflow.program.program import Op, Program
+from crossflow.arrays import Array, Index, Mask
+from crossflow.engine.maxplus import NO_PATH, repeated
+from crossflow.engine.tasks import Copy, Rows, Stream, Task, copies, tasks_of
+from crossflow.program.program import Program
+
+_CALL = 1000  # numbers that an array operation adds up in the time that it takes to be called
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Operations of one stream that run back to back whatever the durations: they count as one.
+    """Tasks of one stream that run back to back whatever the durations: they count as one.
 
     Attributes
     ----------
-    rank, stream : the stream.
     after : segments that it waits for, the one before it in its stream included.
-    ops : places of its operations.
+    tasks : places of its tasks.
     """
 
-    rank: int
-    stream: str
     after: tuple[int, ...]
-    ops: tuple[int, ...]
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Loads:
+    """Rows of times that segments take; equal loads are added up once.
+
+    Attributes
+    ----------
+    rows, often : rows of the distinct loads, one load after the other, and how often each row occurs, shape (entries,).
+    begin : first entry of every distinct load.
+    which : load of every segment.
+    """
+
+    rows: Index
+    often: Array
+    begin: Index
+    which: Index
+
+    @classmethod
+    def of(cls, loads: Sequence[Counter[int]]) -> Loads:
+        """Loads of segments, each with its rows and how often they occur."""
+        distinct: dict[tuple[tuple[int, int], ...], int] = {}
+        which = [distinct.setdefault(tuple(sorted(load.items())) or ((0, 0),), len(distinct)) for load in loads]
+        entries = [entry for load in distinct for entry in load]
+        sizes = [len(load) for load in distinct]
+        return cls(
+            rows=np.array([row for row, _ in entries], dtype=np.intp), often=np.array([float(often) for _, often in entries]),
+            begin=np.cumsum([0, *sizes[:-1]], dtype=np.intp), which=np.array(which, dtype=np.intp),
+        )  # fmt: skip
+
+    def times(self, table: Array) -> Array:
+        """Time of every segment, from that of every row, shape (segments, n). [s]"""
+        if not len(self.rows):
+            return np.zeros((0, table.shape[1]))
+        taken = table[self.rows]
+        taken[self.often == 0] = 0.0  # an operation without work; its row may be endless
+        taken *= self.often[:, None]
+        return np.asarray(np.add.reduceat(taken, self.begin)[self.which])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Loop:
+    """Segments of a block that repeat.
+
+    Attributes
+    ----------
+    start, stop : first of its segments, and the one after the last.
+    times : how often they run. [1]
+    before, ends : segments of the copy before, and of the loop itself, that the next copy waits for: its state.
+    inner : for every segment those of the loop that it waits for, from 0.
+    outer : for every segment entries of the state that it waits for.
+    """
+
+    start: int
+    stop: int
+    times: int
+    before: tuple[int, ...]
+    ends: tuple[int, ...]
+    inner: tuple[tuple[int, ...], ...]
+    outer: tuple[tuple[int, ...], ...]
+
+    def run(self, durations: Array, state: Array) -> Array:
+        """State after all copies, shape (state, n); durations of the loop's segments, shape (segments, n). [s]"""
+        n, states = durations.shape[1], len(state)
+        edges = sum(len(waits) for waits in (*self.inner, *self.outer))
+        steps = self.times.bit_length()
+        power = states * edges * n + 2 * steps * states**3 * n + _CALL * (edges + 4 * steps)
+        if power > edges * self.times * (n + _CALL):
+            for _ in range(self.times):
+                state = self._once(durations, state)
+            return state
+        with np.errstate(invalid="ignore"):  # an endless operation that no path leads to from an entry
+            paths = np.where(np.eye(states, dtype=bool), 0.0, NO_PATH)
+            found = self._once(durations[:, None], paths[..., None] + np.zeros(n))
+            return repeated(np.where(np.isnan(found), NO_PATH, found), self.times, state)
+
+    def _once(self, durations: Array, state: Array) -> Array:
+        """State after one copy; both may have further axes before the points."""
+        ends: list[Array] = []
+        for duration, inner, outer in zip(durations, self.inner, self.outer, strict=True):
+            start: Array = functools.reduce(np.fmax, [*(ends[i] for i in inner), *(state[i] for i in outer)])
+            ends.append(start + duration)
+        return np.stack([ends[i - self.start] for i in self.ends])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,14 +126,16 @@ class Schedule:
     Attributes
     ----------
     segments : in an order that respects `after`.
+    loops : those that stand for several copies of a block.
+    loads : rows of times that every segment takes.
     kernels : rows of prices that are kernels; those after them are messages, and a call of the host.
-    counts : how often each row of prices occurs in each segment, shape (segments, rows).
-    of_class : the same in each class of ranks, shape (classes, rows).
+    of_class : how often each row of prices occurs in each class of ranks, shape (classes, rows).
     """
 
     segments: tuple[Segment, ...]
+    loops: tuple[Loop, ...]
+    loads: Loads
     kernels: int
-    counts: Array
     of_class: Array
 
     @property
@@ -61,15 +149,20 @@ class Schedule:
         return self.of_class[:, self.kernels : -1]
 
     def makespan(self, times: Array) -> Array:
-        """Time from the first start to the last end, where every row of prices takes some time, shape (rows, n). [s]"""
-        return np.asarray(longest_path(tally(self.counts, times), [segment.after for segment in self.segments]).max(axis=0))
+        """Time from the first start to the last end, where every row takes some time, shape (rows, n). [s]"""
+        spans, after, done = self.loads.times(times), [segment.after for segment in self.segments], 0
+        ends = np.zeros_like(spans)
+        for loop in self.loops:
+            _walk(spans, after, ends, range(done, loop.start))
+            ends[list(loop.ends)] = loop.run(spans[loop.start : loop.stop], ends[list(loop.before)])
+            done = loop.stop
+        _walk(spans, after, ends, range(done, len(spans)))
+        return np.asarray(ends.max(axis=0))
 
 
-def durations(program: Program, times: Array) -> Array:
-    """Time of every operation alone, from that of every row of prices and of a call of the host, shape (ops, n). [s]"""
-    nothing = np.zeros(times.shape[1])
-    alone = [sum((times[row] for row in rows), nothing) for rows in program.rows]
-    return np.asarray(np.array(alone) + np.array([op.calls for op in program.ops])[:, None] * times[-1])
+def durations(tasks: Sequence[Task], rows: Rows, times: Array) -> Array:
+    """Time of every task alone, from that of every row, shape (tasks, n). [s]"""
+    return Loads.of([_load([task], rows) for task in tasks]).times(times)
 
 
 def longest_path(durations: Array, after: Sequence[tuple[int, ...]]) -> Array:
@@ -85,7 +178,14 @@ def longest_path(durations: Array, after: Sequence[tuple[int, ...]]) -> Array:
     ndarray, shape (operations, n). [s]
     """
     ends = np.empty_like(durations)
-    for i, before in enumerate(after):
+    _walk(durations, after, ends, range(len(after)))
+    return ends
+
+
+def _walk(durations: Array, after: Sequence[tuple[int, ...]], ends: Array, part: Iterable[int]) -> None:
+    """Fill in the ends of a part of the operations."""
+    for i in part:
+        before = after[i]
         if not before:
             ends[i] = durations[i]
             continue
@@ -93,62 +193,166 @@ def longest_path(durations: Array, after: Sequence[tuple[int, ...]]) -> Array:
         for j in before[1:]:
             start = np.maximum(start, ends[j])
         np.add(start, durations[i], out=ends[i])
-    return ends
 
 
-def stream_edges(ops: Sequence[Op]) -> list[tuple[int, ...]]:
-    """For every operation what it waits for, its predecessor in its own stream included."""
-    last: dict[tuple[int, str], int] = {}
-    edges = []
-    for i, op in enumerate(ops):
-        stream = (op.rank, op.stream)
-        before = set(op.after) | ({last[stream]} if stream in last else set())
-        edges.append(tuple(sorted(before)))
-        last[stream] = i
-    return edges
+def run_streams(
+    durations: Array, after: Sequence[tuple[int, ...]], streams: Sequence[Hashable], present: Mask
+) -> tuple[Array, Array, Index]:
+    """The same on in-order streams where operations may be absent at some points.
+
+    An absent operation keeps its stream free, and ends when the last of what it waits for has ended.
+
+    Parameters
+    ----------
+    durations : shape (operations, n). [s]
+    after : for every operation those before it that it waits for beyond its stream.
+    streams : stream of every operation.
+    present : where operations are there, shape (operations, n).
+
+    Returns
+    -------
+    start, end : shape (operations, n). [s]
+    cause : for every operation the one beyond its stream that it waited for, -1 where it started as its stream was free; what an absent
+        one passes on has the cause that this one had. Shape (operations, n).
+    """
+    total, n = durations.shape
+    start, end, cause = np.zeros((total, n)), np.zeros((total, n)), np.full((total, n), -1)
+    source = np.full((total, n), -1)  # the operation that a wait for this one is a wait for
+    free: dict[Hashable, Array] = {}
+    for i, (before, stream) in enumerate(zip(after, streams, strict=True)):
+        ready, last = np.zeros(n), np.full(n, -1)
+        for j in before:
+            later = end[j] > ready
+            ready, last = np.where(later, end[j], ready), np.where(later, source[j], last)
+        idle = free.get(stream, np.zeros(n))
+        start[i] = np.where(present[i], np.maximum(ready, idle), ready)
+        end[i] = np.where(present[i], start[i] + durations[i], ready)
+        cause[i] = np.where(present[i] & (ready <= idle), -1, last)
+        source[i] = np.where(present[i], i, last)
+        free[stream] = np.where(present[i], end[i], idle)
+    return start, end, cause
 
 
 @functools.lru_cache(maxsize=256)
-def schedule(program: Program) -> Schedule:
-    """Merge the operations of a program into segments.
+def schedule(program: Program, *, launched: bool = False) -> Schedule:
+    """Merge the tasks of a program into segments, and copies of its blocks into loops.
 
-    An operation joins the segment before it in its stream when it waits for nothing outside the stream and nothing outside the stream
-    waits for an earlier part of that segment; the result has the same ends, with fewer steps.
+    Parameters
+    ----------
+    launched : whether a host launches every kernel and message; times then have further rows (`crossflow.engine.tasks.Rows`).
+
+    Raises
+    ------
+    ValueError
+        When classes of ranks wait for each other in a circle.
     """
-    ops = program.ops
-    stream = [(op.rank, op.stream) for op in ops]
-    watched = {j for op in ops for j in op.after if stream[j] != (op.rank, op.stream)}
+    runs = copies(program, 3)
+    tasks, _ = tasks_of(program, runs, launched=launched)
+    regions = _regions(program, runs, tasks)
+    if regions is None:  # a meeting stands on both sides of a block: classes run through it one after the other
+        tasks, regions = tasks_of(program, copies(program), launched=launched)[0], []
+    segments, of = _merged(tasks, [edge for region in regions for edge in region[:-1]])
+    rows = Rows(kernels=len(program.kernels), messages=len(program.messages))
+    return Schedule(
+        segments=segments,
+        loops=tuple(_loop(tasks, segments, of, region) for region in regions),
+        loads=Loads.of([_load([tasks[i] for i in segment.tasks], rows) for segment in segments]),
+        kernels=rows.kernels,
+        of_class=_of_class(program),
+    )
+
+
+Region = tuple[int, int, int, int]  # first task of the first copy, of the second and of the third, and runs of the second
+
+
+def _regions(program: Program, runs: Sequence[Copy], tasks: Sequence[Task]) -> list[Region] | None:
+    """Tasks of the copies of every block that repeats more than three times; None where they do not stand together."""
+    found = []
+    for block in program.blocks:
+        if block.count < 4:
+            continue
+        mine: list[list[int]] = [[], [], []]
+        for i, task in enumerate(tasks):
+            run = runs[task.copies[0]]
+            if block.first <= run.place <= block.last:
+                mine[run.copy].append(i)
+        first = mine[0][0]
+        if [i for copy in mine for i in copy] != list(range(first, mine[2][-1] + 1)):
+            return None
+        found.append((first, mine[1][0], mine[2][0], block.count - 2))
+    return found
+
+
+def _merged(tasks: Sequence[Task], fences: Iterable[int]) -> tuple[tuple[Segment, ...], list[int]]:
+    """Segments of tasks, and the segment of every task.
+
+    A task joins the segment before it in its stream when it waits for nothing outside the stream and nothing outside the stream
+    waits for an earlier part of that segment; the result has the same ends, with fewer steps. None reaches over a fence.
+    """
+    waiting = [_waits(tasks, task) for task in tasks]
+    watched = {j for task, before in zip(tasks, waiting, strict=True) for j in before if tasks[j].streams != task.streams}
     members: list[list[int]] = []
     waits: list[set[int]] = []
-    segment_of: dict[int, int] = {}
-    current: dict[tuple[int, str], int] = {}
-    for i, op in enumerate(ops):
-        outside = {j for j in op.after if stream[j] != stream[i]}
-        open_segment = current.get(stream[i])
-        if open_segment is not None and not outside and members[open_segment][-1] not in watched:
-            members[open_segment].append(i)
+    of: list[int] = []
+    current: dict[tuple[Stream, ...], int] = {}
+    closed = set(fences)
+    for i, task in enumerate(tasks):
+        if i in closed:
+            current.clear()
+        before = current.get(task.streams)
+        alone = len(task.streams) == 1 and all(tasks[j].streams == task.streams for j in waiting[i])
+        if before is not None and alone and members[before][-1] not in watched:
+            members[before].append(i)
         else:
-            before = {segment_of[j] for j in outside} | ({open_segment} if open_segment is not None else set())
             members.append([i])
-            waits.append(before)
-            current[stream[i]] = len(members) - 1
-        segment_of[i] = current[stream[i]]
-    return _assemble(program, members, waits)
-
-
-def _assemble(program: Program, members: list[list[int]], waits: list[set[int]]) -> Schedule:
-    """Order segments so that each comes after what it waits for, and count what they hold."""
+            waits.append({of[j] for j in waiting[i]})
+            current[task.streams] = len(members) - 1
+        of.append(current[task.streams])
+    # A segment may end behind tasks that were begun after it.
     order = sorted(range(len(members)), key=lambda s: members[s][0])
     rank = {old: new for new, old in enumerate(order)}
-    rows = len(program.kernels) + len(program.messages) + 1
-    counts, of_class = np.zeros((len(members), rows)), np.zeros((program.classes, rows))
-    segments = []
-    for new, old in enumerate(order):
-        first = program.ops[members[old][0]]
-        for i in members[old]:
-            np.add.at(counts[new], list(program.rows[i]), 1.0)
-            counts[new, -1] += program.ops[i].calls
-        of_class[first.rank] += counts[new]
-        after = tuple(sorted(rank[before] for before in waits[old]))
-        segments.append(Segment(rank=first.rank, stream=first.stream, after=after, ops=tuple(members[old])))
-    return Schedule(segments=tuple(segments), kernels=len(program.kernels), counts=counts, of_class=of_class)
+    segments = tuple(Segment(after=tuple(sorted(rank[j] for j in waits[old])), tasks=tuple(members[old])) for old in order)
+    return segments, [rank[old] for old in of]
+
+
+def _waits(tasks: Sequence[Task], task: Task) -> set[int]:
+    """What a task waits for, of its own stream only the last."""
+    own = [j for j in task.edges if tasks[j].streams == task.streams]
+    return set(task.edges) - set(own[:-1])
+
+
+def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int], region: Region) -> Loop:
+    """The second of three copies as a loop: its state is what it waits for in the first."""
+    first, second, third, times = region
+    start, stop = of[second], of[third]
+    twin = dict(zip(range(first, second), range(second, third), strict=True))
+    state: dict[int, int] = {}
+    inner, outer = [], []
+    for segment in segments[start:stop]:
+        waits = {j for i in segment.tasks for j in _waits(tasks, tasks[i])}
+        inner.append(tuple(sorted({of[j] - start for j in waits if j >= second} - {of[segment.tasks[0]] - start})))
+        # What stands before the block holds up the first copy, and so, in its streams, all others.
+        outer.append(tuple(state.setdefault(j, len(state)) for j in sorted(waits) if first <= j < second))
+    return Loop(
+        start=start, stop=stop, times=times, before=tuple(of[j] for j in state), ends=tuple(of[twin[j]] for j in state),
+        inner=tuple(inner), outer=tuple(outer),
+    )  # fmt: skip
+
+
+def _load(tasks: Iterable[Task], rows: Rows) -> Counter[int]:
+    """Rows that tasks take, and how often."""
+    found: Counter[int] = Counter()
+    for task in tasks:
+        found.update(task.rows)
+        if task.calls:
+            found[rows.call] += task.calls
+    return found
+
+
+def _of_class(program: Program) -> Array:
+    """How often each row of prices occurs in each class of ranks, shape (classes, rows)."""
+    found = np.zeros((program.classes, len(program.kernels) + len(program.messages) + 1))
+    for op, rows, often in zip(program.ops, program.rows, program.places.count.tolist(), strict=True):
+        np.add.at(found[op.rank], list(rows), float(often))
+        found[op.rank, -1] += often * op.calls
+    return found

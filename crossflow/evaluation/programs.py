@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, tally, wide
-from crossflow.cost.price import Prices, price
+from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
-from crossflow.engine.schedule import Schedule, durations, schedule, stream_edges
+from crossflow.engine.schedule import Schedule, durations, schedule
+from crossflow.engine.tasks import Rows, copies, tasks_of
 from crossflow.evaluation.common import score_of
 from crossflow.mapping.placement import Placement, best_placement, place
 from crossflow.mapping.topology import Network
-from crossflow.program.program import Program
+from crossflow.program.program import HOST, Program
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.outcome import Outcome
 
-Makespan = Callable[[Array], Array]  # of the time of every row of prices
+Makespan = Callable[[Array], Array]  # of the time of every row of tasks
+Step = Callable[[Any], Array]  # of the messages that take no time
 
 
 def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, *, least: bool) -> Score:
@@ -57,16 +60,23 @@ def _link_ratio(network: Network, device: Architecture) -> float:
 
 def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Outcome:
     """What comes out of a step of a program."""
-    plan, slots = schedule(program), scenario.kernels_per_device
-    simulated = functools.partial(_simulated, program, slots, prices.kernels.launch)
-    makespan: Makespan = simulated if scenario.shares_devices else plan.makespan
-    every = np.ones(len(program.messages), dtype=bool)
-    total = wide(makespan(prices.times), n)
+    launched = launches(prices)
+    plan, slots = schedule(program, launched=launched), scenario.kernels_per_device
+    shared = functools.partial(_simulated, program, slots, prices, launched)
+    ends: Makespan = shared if scenario.shares_devices else plan.makespan
+
+    def makespan(silent: Any, *, hosted: bool = True) -> Array:
+        """Time of the step where some messages take no time, and calls of the host do or take none."""
+        return np.asarray(wide(ends(table(prices, prices.without(silent), launched=launched, hosted=hosted)), n))
+
+    none, every = (np.full(len(program.messages), chosen) for chosen in (False, True))
+    total = makespan(none)
     # Kernels that share a device may end later without messages; no communication is exposed then.
-    silent = np.minimum(wide(makespan(prices.without(every)), n), total) if len(every) else total
+    silent = np.minimum(makespan(every), total) if len(every) else total
+    waited = _difference(silent, makespan(every, hosted=False)) if prices.call.any() else np.zeros(n)
     kernels, calls = prices.kernels, plan.of_class[:, -1:] * prices.call
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
-    kinds, bound = _decompose(plan, prices, stage, total, silent, n, overlapping=scenario.shares_devices)
+    kinds, bound = _decompose(plan, prices, stage, total, silent, waited, overlapping=scenario.shares_devices)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
     fullest = max(program.memory, key=lambda held: sum(held.values()))
     replicas = scenario.devices / program.classes
@@ -88,48 +98,91 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
     )
 
 
-def _simulated(program: Program, slots: int, launches: Array, times: Array) -> Array:
+def launches(prices: Prices) -> bool:
+    """Whether launching takes the host any time, so that kernels may wait for it."""
+    return bool(prices.call.any())
+
+
+def table(prices: Prices, times: Array, *, launched: bool, hosted: bool = True) -> Array:
+    """Time of every row of a program's tasks (`crossflow.engine.Rows`), shape (rows, n). [s]
+
+    Parameters
+    ----------
+    times : of every row of prices, shape (rows, n). [s]
+    launched : whether a host launches kernels.
+    hosted : whether its calls take any time.
+    """
+    if not hosted:
+        times = times.copy()
+        times[-1] = 0.0
+    if not launched:
+        return times
+    kernels = prices.kernels
+    several = np.maximum(kernels.launches, 1.0)
+    issued = np.stack(np.broadcast_arrays(np.minimum(kernels.launches, 1.0), several - 1.0)) * times[-1]
+    return stacked(times, *issued, *_split(kernels.time, several))
+
+
+def _split(amount: Array, several: Array) -> tuple[Array, Array]:
+    """All but the last launch of what kernels take, and the last, shape (kernels, n)."""
+    tail = amount / several
+    return np.where(several > 1, tail * (several - 1.0), 0.0), tail
+
+
+def _simulated(program: Program, slots: int, prices: Prices, launched: bool, times: Array) -> Array:
     """Makespan with several kernels at once on a device, which share it, point by point on the event engine. [s]
 
-    With one slot a stream of kernels, each stream keeps its order; with more, a free slot takes the first kernel that is ready.
+    With one slot a stream of kernels, each stream keeps its order; with more, a free slot takes the first kernel that is ready. The
+    host launches in order.
     """
-    ops, n = program.ops, times.shape[1]
-    fixed = wide(launches, n)
-    streams = [(op.rank, "kernels" if op.kernels else op.stream) for op in ops]
-    limits: dict[Hashable, int] = {
-        (op.rank, stream): slots * program.kernel_streams if op.kernels else 1 for op, (_, stream) in zip(ops, streams, strict=True)
-    }
-    after, result = stream_edges(ops) if slots == 1 else [op.after for op in ops], np.empty(n)
-    every = durations(program, times)
+    runs, n = copies(program), times.shape[1]
+    tasks, _ = tasks_of(program, runs, launched=launched)
+    rows = Rows(kernels=len(program.kernels), messages=len(program.messages))
+    kernels = prices.kernels
+    launch = stacked(kernels.launch, np.zeros((rows.messages + 1, 1)))
+    if launched:
+        launch = stacked(launch, np.zeros((2 * rows.kernels, 1)), *_split(kernels.launch, np.maximum(kernels.launches, 1.0)))
+    computes = [rows.computes(task.rows) for task in tasks]
+    streams = [
+        [(rank, "kernels" if runs_kernels else stream) for rank, stream in task.streams]
+        for task, runs_kernels in zip(tasks, computes, strict=True)
+    ]
+    limits: dict[Hashable, int] = {place: 1 for places in streams for place in places}
+    limits |= {places[0]: slots * program.kernel_streams for places, mine in zip(streams, computes, strict=True) if mine}
+    in_order = [slots == 1 or (launched and task.streams[0][1] == HOST) for task in tasks]
+    after = [task.edges if ordered else task.after for task, ordered in zip(tasks, in_order, strict=True)]
+    also = {i: places[1:] for i, places in enumerate(streams) if len(places) > 1}
+    every, fixed, result = durations(tasks, rows, times), durations(tasks, rows, wide(launch, n)), np.empty(n)
     for i in range(n):
-        launch = [float(sum(fixed[row, i] for row in op.kernels)) for op in ops]
-        alone = every[:, i]
-        if not np.isfinite(alone).all():
+        if not np.isfinite(every[:, i]).all():
             result[i] = np.inf
             continue
-        result[i] = run_shared(launch, (alone - launch).tolist(), after, streams, limits).max()
+        alone, own = every[:, i], fixed[:, i]
+        result[i] = run_shared(own.tolist(), (alone - own).tolist(), after, [places[0] for places in streams], limits, also).max()
     return result
 
 
 def _decompose(
-    plan: Schedule, prices: Prices, stage: Index, total: Array, silent: Array, n: int, *, overlapping: bool
+    plan: Schedule, prices: Prices, stage: Index, total: Array, silent: Array, waited: Array, *, overlapping: bool
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Time of the busiest device by kind, and by what bounds it.
 
-    Exposed communication is what the step would gain if messages took no time; the bubble is what is then still idle.
-    Where several kernels share a device, their times overlap and are counted in proportion.
+    Exposed communication is what the step would gain if messages took no time; `waited` what it would then gain if calls of the host
+    took none; the bubble is what is then still idle. Where several kernels share a device, their times overlap and are counted in
+    proportion.
     """
-    points, kernels = np.arange(n), prices.kernels
+    n, kernels = total.size, prices.kernels
+    points = np.arange(n)
     bounds = zip(prices.resources, kernels.bound_times, strict=True)
     parts = {name: wide(tally(plan.busy, times), n)[stage, points] for name, times in bounds}
     parts["launch"] = wide(tally(plan.busy, kernels.launch), n)[stage, points]
     busy = sum(parts.values(), np.zeros(n))
+    working = _difference(silent, waited)
     if overlapping:
-        squeeze = np.where(np.isfinite(silent), np.minimum(1.0, silent / np.maximum(busy, 1e-300)), 1.0)
+        squeeze = np.where(np.isfinite(working), np.minimum(1.0, working / np.maximum(busy, 1e-300)), 1.0)
         parts = {name: part * squeeze for name, part in parts.items()}
         busy = busy * squeeze
-    host = np.minimum((plan.of_class[:, -1:] * wide(prices.call, n))[stage, points], _difference(silent, busy))
-    bubble = _difference(silent, busy + host)
+    bubble = _difference(working, busy)
     bubble[bubble < 1e-12 * silent] = 0.0
     exposed = _difference(total, silent)
     kinds = {
@@ -137,9 +190,9 @@ def _decompose(
         "memory_bound_compute": sum((parts[name] for name in prices.resources if name != "compute"), np.zeros(n)),
         "exposed_communication": exposed,
         "bubble": bubble,
-        "other": parts["launch"] + host,
+        "other": parts["launch"] + waited,
     }
-    return kinds, {**parts, "host": host, "network": exposed, "bubble": bubble}
+    return kinds, {**parts, "host": waited, "network": exposed, "bubble": bubble}
 
 
 def _difference(longer: Array, shorter: Array) -> Array:
@@ -150,7 +203,7 @@ def _difference(longer: Array, shorter: Array) -> Array:
 
 
 def _by_collective(
-    program: Program, plan: Schedule, prices: Prices, makespan: Makespan, total: Array, silent: Array, stage: Index
+    program: Program, plan: Schedule, prices: Prices, makespan: Step, total: Array, silent: Array, stage: Index
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Time of messages by collective on the busiest class of ranks, and the share of the exposed time that each causes.
 
@@ -167,7 +220,7 @@ def _by_collective(
         in_all[name] = wide(tally(plan.sent, np.where(mine[:, None], prices.messages.time, 0.0)), n)[stage, np.arange(n)]
         if len(names) == 1:
             return in_all, {name: exposed}
-        gain[name] = _difference(total, wide(makespan(prices.without(mine)), n))
+        gain[name] = _difference(total, makespan(mine))
     sum_gain, sum_all = sum(gain.values(), np.zeros(n)), sum(in_all.values(), np.zeros(n))
     with np.errstate(invalid="ignore"):
         share = {

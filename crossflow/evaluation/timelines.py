@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.cost.price import price
-from crossflow.engine.schedule import durations, longest_path, stream_edges
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.layered import machine
-from crossflow.evaluation.programs import placed
+from crossflow.evaluation.program_timelines import program_timeline
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_job, dlrm_log
 from crossflow.step.timeline import transformer_timeline
@@ -21,7 +19,7 @@ from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Strategy
 from crossflow.strategy.plan import Plan
 from crossflow.timeline.flat import Run, timeline_of
-from crossflow.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
+from crossflow.timeline.record import COMPUTE, DATA, HOST, TENSOR, Device, Timeline
 from crossflow.workload.spec import DlrmSpec
 
 
@@ -30,7 +28,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
 
     Parameters
     ----------
-    uneven : what makes devices, links and passes of a transformer differ; nothing where absent.
+    uneven : what makes devices, links and passes differ; nothing where absent.
 
     Raises
     ------
@@ -46,46 +44,16 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
         runs_on = machine(scenario, scenario.architecture)
         layout = Layout.of([scenario.strategy], np.array([float(scenario.workload_batch)]), runs_on.node)
         found = transformer_timeline(scenario.job(), layout, runs_on, title, uneven)
-    elif not uneven.even:
-        raise CrossflowError(f"uneven worlds are of transformers; {with_article(scenario.workload.model)} has even ones alone")
+    elif isinstance(scenario.strategy, Strategy):
+        found = program_timeline(scenario, title, uneven)
+    elif uneven.even:
+        found = _dlrm(scenario, title)
     else:
-        found = _graph(scenario, title) if isinstance(scenario.strategy, Strategy) else _dlrm(scenario, title)
+        message = "uneven worlds are supported for transformers, lstm, gemm and programs only; this is"
+        raise CrossflowError(f"{message} {with_article(scenario.workload.model)}, whose devices all run in step; leave --uneven out")
     if not np.isfinite(found.total):
         raise CrossflowError(f"{scenario.name}: the step never ends, so it has no timeline; `crossflow predict` says why")
     return found
-
-
-def _classes(scenario: Scenario, stages: int) -> tuple[Device, ...]:
-    """A class of devices for every stage, whose ranks lie together."""
-    block = scenario.devices // stages
-    return tuple(Device(name=f"stage {i}", stage=i, ranks=range(i * block, (i + 1) * block)) for i in range(stages))
-
-
-def _graph(scenario: Scenario, title: str) -> Timeline:
-    """Timeline of a program: its operations as longest path."""
-    if scenario.kernels_per_device > 1:
-        raise CrossflowError(
-            f"{scenario.name}: kernels_per_device = {scenario.kernels_per_device}: kernels that share a device have no timeline"
-        )
-    device, program = scenario.architecture, scenario.program()
-    if scenario.shares_devices:
-        raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
-    prices = price(program, placed(scenario, program, device), scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
-    times, of_kernels = durations(program, prices.times[:, :1])[:, 0], {(op.rank, op.stream) for op in program.ops if op.kernels}
-    ends = longest_path(times[:, None], stream_edges(program.ops))[:, 0]
-    runs = []
-    for op, time, end in zip(program.ops, times.tolist(), ends.tolist(), strict=True):
-        name, stream = op.name, HOST if op.calls else COMPUTE
-        if op.message is not None:
-            name = program.messages[op.message].collective
-            stream = PIPELINE if name == "send_recv" else TENSOR
-        beside = (op.rank, op.stream) not in of_kernels
-        runs.append(Run(device=op.rank, stream=stream, name=name, start=end - time, end=end, after=op.after, beside=beside))
-    memory = device.memory
-    return timeline_of(
-        runs, _classes(scenario, program.classes), title=title, total=float(ends.max()), node=scenario.nodes[0],
-        held=[sum(kinds.values()) for kinds in program.memory], capacity=float(memory.capacity[0] * memory.instances[0]),
-    )  # fmt: skip
 
 
 def _dlrm(scenario: Scenario, title: str) -> Timeline:
@@ -108,7 +76,8 @@ def _dlrm(scenario: Scenario, title: str) -> Timeline:
         runs.append(Run(device=0, stream=HOST, name="the host, between steps", start=last, end=total))
     memory = scenario.architecture.memory
     return timeline_of(
-        runs, _one_class(scenario), title=title, total=total, node=node, held=[sum(float(part[0]) for part in outcome.memory.values())],
+        runs, _one_class(scenario), title=title, total=total, node=node,
+        memory=[(np.zeros(1), np.array([sum(float(part[0]) for part in outcome.memory.values())]))],
         capacity=float(memory.capacity[0] * memory.instances[0]),
     )  # fmt: skip
 

@@ -32,8 +32,9 @@ from crossflow.formats import FORMATS, HALF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
-from crossflow.program.program import BACKWARD, KEYS, ONCE, QUERIES, Hiding, Kernel, Number, Pass, Product, Program, Scan
-from crossflow.program.program import Attention as FusedAttention
+from crossflow.program.kernels import BACKWARD, KEYS, ONCE, QUERIES, Kernel, Number, Pass, Product, Scan
+from crossflow.program.kernels import Attention as FusedAttention
+from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Type

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from crossflow.errors import StrategyError
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.program.program import Kernel, Pass, Product, Program
+from crossflow.program.kernels import Kernel, Pass, Product
+from crossflow.program.program import Program
 from crossflow.strategy.mesh import Strategy
 from crossflow.strategy.stages import assign_stages
 from crossflow.workload import operations

@@ -1,11 +1,14 @@
 """Programs: what every class of ranks computes and sends in a step, in order."""
 
+from crossflow.program.blocks import Block
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import is_program, read_program, write_program
-from crossflow.program.program import Attention, Kernel, Lookup, Message, Op, Pass, Product, Program, Scan, Tensor
+from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, Scan
+from crossflow.program.program import Message, Op, Program, Tensor
 
 __all__ = [
     "Attention",
+    "Block",
     "Kernel",
     "Lookup",
     "Message",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crossflow.program.blocks import Block
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
-from crossflow.program.program import COMPUTE, NETWORK, ONCE, Kernel, Message, Number, Op, Program, Tensor
+from crossflow.program.kernels import ONCE, Kernel, Number
+from crossflow.program.program import COMPUTE, NETWORK, Message, Op, Program, Tensor
 
 
 @dataclass(kw_only=True)
@@ -45,6 +48,8 @@ class ProgramBuilder:
         self._distinct: tuple[list[Kernel], list[Message]] = ([], [])
         self._ops: list[Op] = []
         self._tensors: list[Tensor] = []
+        self._blocks: list[Block] = []
+        self._repeats = False
 
     def compute(
         self,
@@ -73,13 +78,40 @@ class ProgramBuilder:
         layer: str = "",
         phase: str = "",
         stream: str = NETWORK,
-        **hidden: Any,
+        **fields: Any,
     ) -> int:
-        """A collective of `size` bytes among the devices along some axes, or of a group; `hidden` as the fields of `Op` say. [B]"""
+        """A collective of `size` bytes among the devices along some axes, or of a group; `fields` are further ones of `Op`. [B]
+
+        Classes of ranks that take part in one collective send it each, with one name of their meeting, `meets`.
+        """
         ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": tuple(among)}
         row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, **ranks))
-        op = Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=_sorted(after), **hidden)
+        op = Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=_sorted(after), **fields)
         return self._add(op)
+
+    @contextlib.contextmanager
+    def repeat(self, count: int) -> Iterator[None]:
+        """A block: what is added inside runs `count` times, one copy after the other. Operations behind it wait for its last copy.
+
+        >>> from crossflow.program import Product
+        >>> program = ProgramBuilder()
+        >>> with program.repeat(96):
+        ...     layer = program.compute("layer", Product(m=4096, n=4096, k=4096))
+        """
+        if self._repeats:
+            raise ValueError("a block does not hold another block; write the inner one out")
+        if count < 1:
+            raise ValueError(f"a block repeats once or more, got {count}")
+        first, self._repeats = len(self._ops), True
+        yield
+        self._repeats = False
+        if len(self._ops) > first:
+            self._blocks.append(Block(first=first, last=len(self._ops) - 1, count=count))
+
+    def carry(self, last: int, first: int) -> None:
+        """In all but the first copy of a block, the operation `first` waits for the operation `last` of the copy before."""
+        op = self._ops[first]
+        self._ops[first] = replace(op, carried=_sorted((*op.carried, last)))
 
     def hold(self, kind: str, size: float, *, rank: int = 0, made: int | None = None, last: int | None = None) -> None:
         """A tensor of `size` bytes that devices hold from an operation to another one, or all the time. [B]"""
@@ -101,6 +133,7 @@ class ProgramBuilder:
             messages=tuple(self._distinct[1]),
             ops=tuple(self._ops),
             tensors=tuple(self._tensors),
+            blocks=tuple(self._blocks),
             samples=samples,
             tokens=tokens,
             parameters=parameters,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,24 +18,12 @@ from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.blocks import Block
+from crossflow.program.blocks import Places as Written
 from crossflow.program.collectives import Collective
-from crossflow.program.program import (
-    COMPUTE,
-    HOST,
-    NETWORK,
-    Attention,
-    Kernel,
-    Lookup,
-    LookupPart,
-    Message,
-    Op,
-    Pass,
-    Product,
-    Program,
-    Scan,
-    TableOptimizer,
-    Tensor,
-)
+from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer
+from crossflow.program.order import in_order
+from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 from crossflow.units import parse
 
 VERSION = 1
@@ -146,6 +134,14 @@ class OpRow(FileModel):
         0, description="calls that the host makes, where it is its work; each takes the time of the software, none without"
     )
     after: Places = Field((), description="operations that it waits for, by their place; they stand before it")
+    carried: Places = Field(
+        (), description="in a block, operations that it waits for in the copy before; the first copy waits for nothing here"
+    )
+    meets: str = Field(
+        "",
+        description="name of a meeting: operations of several classes with one name are one collective, which starts when the last class "
+        "arrives and ends for all at once",
+    )
 
 
 class TensorRow(FileModel):
@@ -156,6 +152,14 @@ class TensorRow(FileModel):
     rank: NonNegativeInt = Field(0, description="class of ranks that holds it")
     made: NonNegativeInt | None = Field(None, description="operation that makes it; there from the beginning where absent")
     last: NonNegativeInt | None = Field(None, description="last operation that needs it; there to the end where absent")
+
+
+class BlockRow(FileModel):
+    """Operations that stand together and repeat."""
+
+    first: NonNegativeInt = Field(description="its first operation")
+    last: NonNegativeInt = Field(description="its last operation")
+    count: PositiveInt = Field(description="copies that run, one after the other; operations behind the block wait for its last copy")
 
 
 class ProgramFile(FileModel):
@@ -177,6 +181,7 @@ class ProgramFile(FileModel):
     ops: tuple[OpRow, ...] = Field(
         min_length=1, description="operations in an order that respects what each waits for and the order of each stream"
     )
+    blocks: tuple[BlockRow, ...] = Field((), description="operations that repeat, in their order; none inside another")
     tensors: tuple[TensorRow, ...] = Field((), description="what devices hold, between the operations that need it")
 
 
@@ -198,11 +203,13 @@ def document_of(program: Program) -> dict[str, Any]:
     names = {kind: name for name, kind in KERNELS.items()}
     own = {"kind": "program", "version": VERSION, "mesh": dict(program.axes)}
     own |= {name: getattr(program, name) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
+    blocks = {"blocks": [_plain(block) for block in program.blocks]} if program.blocks else {}
     return {
         **own,
         "kernels": [{"kind": names[type(kernel)], **_plain(kernel)} for kernel in program.kernels],
         "messages": [_plain(message) for message in program.messages],
         "ops": [_plain(op) for op in program.ops],
+        **blocks,
         "tensors": [_plain(tensor) for tensor in program.tensors],
     }
 
@@ -264,6 +271,7 @@ def program_of(data: Any, file: str = "program") -> Program:
         messages=tuple(Message(**vars(row)) for row in found.messages),
         ops=tuple(Op(**{**vars(row), "stream": row.stream or _stream(row)}) for row in found.ops),
         tensors=tuple(Tensor(**vars(row)) for row in found.tensors),
+        blocks=tuple(Block(**vars(row)) for row in found.blocks),
     )
 
 
@@ -291,17 +299,88 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
     idle = sorted(set(range(ranks)) - {op.rank for op in found.ops})
     if idle:
         yield ("ops",), f"expected operations of every class of ranks along '{found.stages}', got none of rank {', '.join(map(str, idle))}"
+    blocks = list(_wrong_blocks(found.blocks, ops))
+    yield from blocks
+    if not blocks:
+        yield from _wrong_in_blocks(found, Written.of(ops, tuple(Block(**vars(row)) for row in found.blocks)))
+    yield from _wrong_meetings(found)
     for i, op in enumerate(found.ops):
         if op.kernels and op.message is not None:
             yield ("ops", i), "an operation runs kernels or sends a message, not both"
         if op.calls and (op.kernels or op.message is not None):
             yield ("ops", i, "calls"), "work of the host runs no kernels and sends nothing"
-        yield from _beyond(("ops", i), op, {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages)})
+        yield from _beyond(("ops", i), op, {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops})
         yield from ((("ops", i, "after"), f"operation {place} does not stand before it") for place in op.after if place >= i)
     for i, tensor in enumerate(found.tensors):
         yield from _beyond(("tensors", i), tensor, {"rank": ranks, "made": ops, "last": ops})
         if tensor.made is not None and tensor.last is not None and tensor.made > tensor.last:
             yield ("tensors", i, "last"), f"operation {tensor.last} stands before {tensor.made}, which makes it"
+
+
+Wrong = Iterator[tuple[tuple[str | int, ...], str]]
+
+
+def _wrong_blocks(blocks: Sequence[BlockRow], ops: int) -> Wrong:
+    """Blocks beyond the operations, backwards or one in another."""
+    before = -1
+    for i, block in enumerate(blocks):
+        if block.last >= ops or block.last < block.first:
+            yield ("blocks", i, "last"), f"expected a number from {block.first} to {ops - 1}, got {block.last}"
+        elif block.first <= before:
+            yield ("blocks", i, "first"), f"operation {block.first} belongs to the block before it, or stands before that"
+        before = max(before, block.last)
+
+
+def _wrong_in_blocks(found: ProgramFile, places: Written) -> Wrong:
+    """What reaches out of a block where it cannot."""
+    ops = len(found.ops)
+    for i, op in enumerate(found.ops):
+        if any(j < ops and not places.together(i, j) for j in op.carried):
+            yield ("ops", i, "carried"), "expected operations of the block that it belongs to"
+    for i, one in enumerate(found.tensors):
+        if one.made is None or one.last is None or max(one.made, one.last) >= ops:
+            continue
+        made, last = int(places.count[one.made]), int(places.count[one.last])
+        if min(made, last) > 1 and made != last:
+            yield ("tensors", i, "last"), f"operation {one.made} makes {made} copies of it, and operation {one.last} frees {last}"
+
+
+def _wrong_meetings(found: ProgramFile) -> Wrong:
+    """Meetings of a single class, of different messages, of ranks that the message does not reach, or of different blocks."""
+    meetings: dict[str, list[int]] = {}
+    for i, op in enumerate(found.ops):
+        if op.meets:
+            meetings.setdefault(op.meets, []).append(i)
+    block = {place: i for i, one in enumerate(found.blocks) for place in range(one.first, min(one.last, len(found.ops) - 1) + 1)}
+    through = _through(found) if meetings else set()
+    for name, members in meetings.items():
+        first, ops = ("ops", members[0], "meets"), [found.ops[i] for i in members]
+        rows = {op.message for op in ops}
+        if None in rows or len(rows) > 1:
+            yield first, f"expected every operation that meets in '{name}' to send the same message"
+        elif len({op.rank for op in ops}) < len(ops):
+            yield first, f"expected one operation of each class in '{name}'; a meeting that repeats is one of a block, or has other names"
+        elif len(ops) == 1:
+            yield first, f"no operation of another class meets in '{name}'"
+        elif len({block.get(i) for i in members}) > 1:
+            yield first, f"expected all operations that meet in '{name}' in one block, or all outside"
+        elif not through.issuperset(members[:1]):
+            yield first, f"the classes in '{name}' wait for each other: one of them first has to get through another meeting"
+        elif any(row is not None and row < len(found.messages) and found.stages not in found.messages[row].axes for row in rows):
+            yield first, f"the classes in '{name}' lie along '{found.stages}', which is no axis of their message"
+
+
+def _through(found: ProgramFile) -> set[int]:
+    """Operations that can run, those of a meeting as the first of them: that wait for nothing that waits for them."""
+    node: dict[str, int] = {}
+    of = [node.setdefault(op.meets, i) if op.meets else i for i, op in enumerate(found.ops)]
+    edges: list[set[int]] = [set() for _ in found.ops]
+    last: dict[tuple[int, str], int] = {}
+    for i, op in enumerate(found.ops):
+        stream = (op.rank, op.stream or _stream(op))
+        edges[of[i]] |= {of[j] for j in op.after if j < i} | ({of[last[stream]]} if stream in last else set())
+        last[stream] = i
+    return set(in_order(edges))
 
 
 def _beyond(path: tuple[str | int, ...], row: FileModel, counts: Mapping[str, int]) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -15,150 +15,14 @@ from typing import Literal
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES, kept_bytes
+from crossflow.program.blocks import Block, Places
 from crossflow.program.collectives import Collective, ring_volume, sent_bytes
 from crossflow.program.groups import Group
+from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, kernel_tables, repeated
 
-Number = float | Array  # one value, or one for each design point, shape (n,)
-ONCE = 1.0
-QUERIES, KEYS = 128.0, 256.0  # queries, and keys of a single query, that one block works on (FlashAttention-2; split keys in decoding)
-BACKWARD = 2.5  # products of the backward pass over those of the forward pass, five to two
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
-
-
-LookupPart = Literal["forward", "sort", "update"]
-TableOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Product:
-    """Matrix product C[m, n] = A[m, k] B[k, n], `batch` equal ones in one launch. [1]
-
-    `adds` means that C is read, added to and written; a `wide` product keeps to 16 bits where the program computes in a narrower type.
-    `result` is what an element of C moves, read and written; by default an element, of at least 16 bits, twice where it is added to. [B]
-    Where B lies in memory in another type than that of the product, it is `stored` in that type, and the kernel widens what it reads.
-    """
-
-    m: Number
-    n: Number
-    k: Number
-    batch: Number = 1.0
-    adds: bool = False
-    wide: bool = False
-    result: Number | None = None
-    stored: str = ""
-
-    @property
-    def flops(self) -> Number:
-        """Multiplications and additions: 2 m n k. [flop]"""
-        return 2.0 * self.batch * self.m * self.n * self.k
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pass:
-    """Work that passes over data once: pointwise operations, reductions, softmax, lookups, an optimizer.
-
-    Attributes
-    ----------
-    moved : bytes read and written, all passes over memory counted. [B]
-    flops : operations. [flop]
-    launches : kernels that it takes. [1]
-    """
-
-    moved: Number
-    flops: Number = 0.0
-    launches: Number = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attention:
-    """Fused attention forward, or backward, over `samples` samples. [1]
-
-    Attributes
-    ----------
-    heads, kv_heads : heads of queries, and of keys and values. [1]
-    length, seen : queries of a head and sample, and keys that each sees at most. [1]
-    width : elements of a head. [1]
-    causal : whether a query sees only the keys before it, half of them in the mean.
-    backward : whether gradients are computed, with five products instead of two.
-    work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, windows
-        and rings. [flop], [B], [1]
-    stored : type in which keys and values lie in memory, where it is not that of the queries.
-    window : which window limits the keys that a query sees, as profiles name it.
-    """
-
-    samples: Number
-    heads: Number
-    length: Number
-    seen: Number
-    width: Number
-    kv_heads: Number | None = None
-    causal: bool = True
-    backward: bool = False
-    work: tuple[Number, Number, Number] | None = None
-    stored: str = ""
-    window: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lookup:
-    """Rows of embedding tables that a device looks up for `samples` samples and adds up, or a part of what their gradients take. [1]
-
-    Attributes
-    ----------
-    tables, rows, width : tables that the device holds, rows of one, and elements of a row.
-    pooling : rows of one table that a sample looks up on the device.
-    part : the lookups themselves; of the backward pass the sort of the looked-up rows, and their update.
-    distinct : distinct rows over looked-up rows: where a row is wanted again it may be found in cache.
-    load : lookups of the fullest device over the mean.
-    replicas : ranks that hold the same tables and apply each other's updates.
-    element, output, gradient, index : sizes of an element of a table, of a pooled one, of its gradient, and of an index. [B]
-    optimizer : ``sgd``, ``adagrad`` (a state each parameter) or ``rowwise_adagrad`` (one a row), in fp32.
-    """
-
-    samples: Number
-    tables: Number
-    rows: Number
-    width: Number
-    pooling: Number
-    part: LookupPart = "forward"
-    distinct: Number = 1.0
-    load: Number = 1.0
-    replicas: Number = 1.0
-    element: float = 4.0
-    output: float = 4.0
-    gradient: float = 4.0
-    index: float = 8.0
-    optimizer: TableOptimizer = "sgd"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scan:
-    """Chunked scan of a state-space layer forward, or backward, over `samples` samples (see `crossflow.program.scans`). [1]
-
-    Attributes
-    ----------
-    heads, groups : heads, and groups of them that share B and C; of the delta rule heads of values, and of keys and queries. [1]
-    length : tokens of a sample. [1]
-    width, state : elements of a head, and of B and C; a head's state has width x state elements. [1]
-    chunk : tokens of a chunk. [1]
-    delta : whether the state follows the gated delta rule rather than state-space duality.
-    backward : whether gradients are computed.
-    """
-
-    samples: Number
-    heads: Number
-    length: Number
-    width: Number
-    state: Number
-    groups: Number = 1.0
-    chunk: Number = 256.0
-    delta: bool = False
-    backward: bool = False
-
-
-Kernel = Product | Pass | Attention | Lookup | Scan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +64,9 @@ class Op:
     after : operations whose end it waits for, by their place in the program.
     count : equal ones of it, one after the other. [1]
     hiding, beside : how a message of a block may be hidden, and the rows of `Program.kernels` beside which it runs.
+    carried : operations of its block whose end in the copy before it waits for; nothing in the first copy.
+    meets : name of a meeting. Operations of several classes with one name are one collective: it starts when the last of their
+        classes arrives and ends for all at once.
     """
 
     name: str
@@ -214,57 +81,8 @@ class Op:
     count: Number = ONCE
     hiding: Hiding = ""
     beside: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class KernelTable:
-    """Kernels of one kind and type.
-
-    Attributes
-    ----------
-    kind, wide : of all of them.
-    rows, places : the kernels, and their places among those of a program.
-    sizes : as `SIZES` names them, shape (sizes, kernels, n).
-    element : size of an element as the program keeps it. [B]
-    """
-
-    kind: type[Kernel]
-    wide: bool
-    rows: tuple[Kernel, ...]
-    places: Index
-    sizes: Array
-    element: float
-
-    @functools.cached_property
-    def result(self) -> Array:
-        """What an element of the result of every product moves, shape (kernels, n) or (kernels, 1). [B]"""
-        rows = [row for row in self.rows if isinstance(row, Product)]
-        return filled([[self.element * (1.0 + row.adds) if row.result is None else row.result] for row in rows])[:, 0]
-
-    @functools.cached_property
-    def stored(self) -> Array:
-        """Size of an element of B where it lies in memory in another type than A, NaN elsewhere, shape (kernels, 1). [B]"""
-        rows = [row for row in self.rows if isinstance(row, Product)]
-        return np.array([[DTYPE_BYTES[row.stored] if row.stored else np.nan] for row in rows])
-
-    @functools.cached_property
-    def attention(self) -> tuple[Array, Array, Mask]:
-        """Operations, bytes and blocks of fused attention, shape (3, kernels, n); heads of all samples, queries, keys and elements of
-        each, shape (4, kernels, n); which are backward, shape (kernels, 1). [flop], [B], [1]
-        """
-        rows = [row for row in self.rows if isinstance(row, Attention)]
-        samples, heads, _, length, seen, width = self.sizes
-        shapes = np.stack([samples * heads, length, seen, width])
-        return attention_sizes(self.sizes, self.element, rows), shapes, np.array([[row.backward] for row in rows])
-
-
-SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
-    Product: ("m", "n", "k", "batch"),
-    Pass: ("moved", "flops", "launches"),
-    Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
-    Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
-    Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas"),
-}
+    carried: tuple[int, ...] = ()
+    meets: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -307,7 +125,8 @@ class Tensor:
     kind : what it holds: weights, gradients, optimizer, activations, buffers ...
     size : [B]
     rank : class of ranks that holds it.
-    made, last : operations between whose start and end it lives; from the beginning, and to the end, where None.
+    made, last : operations between whose start and end it lives; from the beginning, and to the end, where None. What an operation
+        of a block makes is there once for each copy.
     """
 
     kind: str
@@ -330,6 +149,7 @@ class Program:
     kernels, messages : distinct kernels and messages, each priced once.
     ops : all operations in an order that respects both dependencies and the order of each stream.
     tensors : what devices hold.
+    blocks : operations that repeat.
     samples, tokens : samples of a step over all devices, and tokens of a sample, 0 where the word has no meaning. [1]
     parameters : parameters of the whole model. [1]
     training : whether its products lose what training steps lose; None for what has an operation of a backward phase.
@@ -343,6 +163,7 @@ class Program:
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
     stages: str = ""
+    blocks: tuple[Block, ...] = ()
     samples: int = 1
     tokens: int = 0
     parameters: float = 0.0
@@ -371,16 +192,7 @@ class Program:
     @functools.cached_property
     def kernel_tables(self) -> tuple[KernelTable, ...]:
         """Kernels that are priced together."""
-        places, kept = dict[tuple[type[Kernel], bool], list[int]](), kept_bytes(self.dtype)
-        narrow = kept > self.element  # in a wider type all products are alike
-        for i, kernel in enumerate(self.kernels):
-            places.setdefault((type(kernel), narrow and isinstance(kernel, Product) and kernel.wide), []).append(i)
-        found = []
-        for (kind, wide), mine in places.items():
-            rows = tuple(self.kernels[i] for i in mine)
-            sizes = [[_size(row, name) for row in rows] for name in SIZES[kind]]
-            found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=filled(sizes), element=kept))
-        return tuple(found)
+        return kernel_tables(self.kernels, kept_bytes(self.dtype), narrow=kept_bytes(self.dtype) > self.element)
 
     @functools.cached_property
     def occurrences(self) -> tuple[Array, Array]:
@@ -397,19 +209,19 @@ class Program:
         return {}
 
     @functools.cached_property
-    def places(self) -> Index:
+    def in_tables(self) -> Index:
         """Place of every kernel among those of all tables, one table after the other."""
         return np.concatenate([table.places for table in self.kernel_tables]).argsort()
 
     def members(self, layers: tuple[str, ...], phases: tuple[str, ...]) -> tuple[Array, tuple[tuple[int, Number], ...]]:
-        """Which kernels, in the order of `places`, are of which layer and phase, shape (layers x phases, kernels), and those that occur
+        """Which kernels, in the order of `in_tables`, are of which layer and phase, shape (layers x phases, kernels), and those that occur
         other than once, with how often. [1]
         """
         if (layers, phases) not in self._members:
             rows = {(layer, phase): i * len(phases) + j for i, layer in enumerate(layers) for j, phase in enumerate(phases)}
             found, counts = np.zeros((len(rows), len(self.kernels))), []
             for op in self.ops:
-                mine = self.places[list(op.kernels)]
+                mine = self.in_tables[list(op.kernels)]
                 found[rows[op.layer, op.phase], mine] = 1.0
                 counts += [(kernel, op.count) for kernel in mine.tolist() if op.count is not ONCE]
             self._members[layers, phases] = found, tuple(counts)
@@ -428,6 +240,11 @@ class Program:
         return tuple(op.kernels if op.message is None else (kernels + op.message,) for op in self.ops)
 
     @functools.cached_property
+    def places(self) -> Places:
+        """Where operations stand once blocks are written out."""
+        return Places.of(len(self.ops), self.blocks)
+
+    @functools.cached_property
     def memory(self) -> tuple[Mapping[str, float], ...]:
         """Bytes of a device of every class of ranks by kind, when it holds most: tensors live between the operations that need them. [B]
 
@@ -435,86 +252,41 @@ class Program:
         """
         return tuple(self._fullest(rank) for rank in range(self.classes))
 
+    def held(self, rank: int) -> tuple[Index, Array]:
+        """Places at which a class of ranks comes to hold other tensors, and bytes from then on, shape (changes,). [1], [B]
+
+        The place of what an operation makes is its own, once blocks are written out, and -1 before all of them; what it is the last to
+        need goes after it, at a place of its own. Places are doubled, plus one for those that follow an operation.
+        """
+        tensors = [tensor for tensor in self.tensors if tensor.rank == rank]
+        spans = [self.places.spans(one.made, one.last) for one in tensors]
+        sizes = np.repeat([one.size for one in tensors], [len(first) for first, _ in spans])
+        come = np.concatenate([np.full(1, -1), *(first for first, _ in spans)]).astype(np.intp)
+        go = np.concatenate([np.zeros(0), *(last for _, last in spans)]).astype(np.intp)
+        places, which = np.unique(np.concatenate([2 * come, 2 * go + 1]), return_inverse=True)
+        return places, np.cumsum(np.bincount(which.ravel(), np.concatenate([np.zeros(1), sizes, -sizes]), len(places)))
+
     def _fullest(self, rank: int) -> Mapping[str, float]:
-        mine = [tensor for tensor in self.tensors if tensor.rank == rank]
-        begin, end = -1, len(self.ops)
-        spans = [(begin if one.made is None else one.made, end if one.last is None else one.last, one) for one in mine]
-        moments = sorted({begin, *(first for first, _, _ in spans)})
-
-        def held(moment: int) -> dict[str, float]:
-            kinds = dict.fromkeys((one.kind for one in mine), 0.0)
-            for first, last, one in spans:
-                if first <= moment <= last:
-                    kinds[one.kind] += one.size
-            return kinds
-
-        return max((held(moment) for moment in moments), key=lambda kinds: sum(kinds.values()))
+        places, amounts = self.held(rank)
+        moment = int(places[np.argmax(amounts >= amounts.max() * (1 - 1e-12))]) // 2
+        tensors = [tensor for tensor in self.tensors if tensor.rank == rank]
+        kinds = dict.fromkeys((one.kind for one in tensors), 0.0)
+        for one in tensors:
+            first, last = self.places.spans(one.made, one.last)
+            kinds[one.kind] += one.size * int(np.sum((first <= moment) & (moment <= last)))
+        return kinds
 
     @functools.cached_property
     def volumes(self) -> Mapping[str, float]:
         """Bytes that one device sends along each axis in a step, for placement; along each further axis only a shard moves. [B]"""
         sizes = dict(self.axes)
         volumes = {axis: 0.0 for message in self.messages for axis in message.axes}
-        for op in self.ops:
+        for op, often in zip(self.ops, self.places.count.tolist(), strict=True):
             if op.message is None:
                 continue
             message = self.messages[op.message]
             size = float(message.size)
             for axis in message.axes:
-                volumes[axis] += float(ring_volume(message.collective, sizes[axis])) * size
+                volumes[axis] += often * float(ring_volume(message.collective, sizes[axis])) * size
                 size /= sizes[axis]
         return volumes
-
-
-def _size(kernel: Kernel, name: str) -> Number:
-    """One size of a kernel; attention has as many heads of keys and values as of queries where it does not say."""
-    value: Number | None = getattr(kernel, name)
-    if value is None:
-        assert isinstance(kernel, Attention)  # of which alone a size may be left open
-        return kernel.heads
-    return value
-
-
-def filled(table: Sequence[Sequence[Number]]) -> Array:
-    """A table of values that broadcast to (n,), shape (rows, values of a row, n)."""
-    n = max(np.size(value) for row in table for value in row)
-    found = np.empty((len(table), len(table[0]), n))
-    for i, row in enumerate(table):
-        for j, value in enumerate(row):
-            found[i, j] = value
-    return found
-
-
-def repeated(values: Sequence[Number], n: int) -> Array:
-    """Values that broadcast to (n,) as rows of a table, shape (values, n)."""
-    return np.array([np.broadcast_to(value, (n,)) for value in values], dtype=float).reshape(len(values), n)
-
-
-def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) -> Array:
-    """Operations, bytes of main memory and blocks of fused attention, shape (3, kernels, n). [flop], [B], [1]
-
-    Two products forward and five backward. A causal mask leaves the keys before each query: of `length` queries that see as many keys or
-    more at most, and of those that see fewer, a window. A single query is divided along the keys. Kernels that state their work keep it.
-
-    Parameters
-    ----------
-    shapes : samples, heads, heads of keys and values, queries, keys, elements of a head, shape (6, kernels, n). [1]
-    """
-    stated = [i for i, row in enumerate(rows) if row.work is not None]
-    work = filled([row.work for row in rows if row.work is not None]).swapaxes(0, 1) if stated else None
-    if work is not None and len(stated) == len(rows):
-        return work
-    samples, heads, kv_heads, length, seen, width = shapes
-    causal, backward = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward"))
-    held = np.array([[DTYPE_BYTES[row.stored] if row.stored else element] for row in rows])
-    share = np.where(causal & (length > 1), 1.0 - 0.5 * np.minimum(length, seen) / np.maximum(length, seen), 1.0)
-    flops = 4.0 * samples * heads * length * seen * width * share * np.where(backward, BACKWARD, 1.0)
-    moved = 2.0 * samples * width * (heads * length * element + kv_heads * seen * held) * np.where(backward, 2.0, 1.0)
-    blocks = np.where(length > 1, samples * heads * np.ceil(length / QUERIES), samples * kv_heads * np.ceil(seen / KEYS))
-    found = np.stack([flops, moved, blocks])
-    if work is None:
-        return found
-    n = max(found.shape[-1], work.shape[-1])
-    mixed = np.broadcast_to(found, (*found.shape[:-1], n)).copy()
-    mixed[:, stated] = work
-    return mixed

@@ -27,7 +27,8 @@ from crossflow.engine.streams import Logged, run
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.program.program import Kernel, Lookup, MessageTable, Pass, Program
+from crossflow.program.kernels import Kernel, Lookup, Pass
+from crossflow.program.program import MessageTable, Program
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Phase, Send, Unit
 from crossflow.strategy.hierarchy import Hierarchies, Kind

@@ -13,7 +13,8 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.groups import Group
-from crossflow.program.program import MessageTable, Op, Program, repeated
+from crossflow.program.kernels import repeated
+from crossflow.program.program import MessageTable, Op, Program
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
 from crossflow.strategy.layout import Layout

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from crossflow import files
 from crossflow.arrays import Array, Index
-from crossflow.errors import CrossflowError
+from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import FileModel
 from crossflow.strategy.layout import Layout
 from crossflow.timeline.pipeline import Walk
@@ -29,12 +29,15 @@ class Uneven(FileModel):
     ranks: Mapping[Place, Speed] = Field(default={}, description="speed of single devices")
     stages: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of pipeline stages")
     replicas: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of replicas (data and context ranks)")
-    links: Mapping[Place, Speed] = Field(default={}, description="rate of the links from stages to the ones after them")
+    links: Mapping[Place, Speed] = Field(
+        default={}, description="rate of the links from stages to the ones after them, from the last to the first"
+    )
     jitter: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="standard deviation of a pass's computing over its mean, log-normal; replicas in step share the slowest",
+        description="standard deviation of a pass's computing over its mean, log-normal; replicas in step share the slowest; "
+        "of lstm, gemm and programs, that of each operation on each device",
     )
     seed: int = Field(default=0, ge=0, description="of the jitter's random numbers")
 
@@ -43,13 +46,27 @@ class Uneven(FileModel):
         """Whether nothing differs."""
         return not (self.ranks or self.stages or self.replicas or self.links or self.jitter)
 
+    def drawn(self, *shape: int) -> Array:
+        """Computing times over their mean, seeded. [1]"""
+        if not self.jitter:
+            return np.ones(shape)
+        spread = np.sqrt(np.log1p(self.jitter**2))
+        rng = np.random.default_rng(self.seed)
+        return rng.lognormal(-0.5 * spread**2, spread, shape)
+
 
 EVEN = Uneven()
 
 
 def load_uneven(path: Path) -> Uneven:
     """What a file says of an uneven world; SpecError with all of its problems."""
-    return files.validate(Uneven, files.read_yaml(path))
+    document = files.read_yaml(path)
+    found = files.validate(Uneven, document)
+    if found.even:
+        raise SpecError([document.problem(("kind",), "nothing differs; give ranks, stages, replicas, links or jitter")])
+    if "seed" in found.model_fields_set and not found.jitter:
+        raise SpecError([document.problem(("seed",), "it is of jitter, and there is none; give jitter, or leave it out")])
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +110,7 @@ class World:
         """
         tp, replicas = int(layout.tp[0]), int(layout.dp[0] * layout.cp[0])
         links = stages if wraps else stages - 1
-        _check(uneven, {"ranks": stages * replicas * tp, "stages": stages, "replicas": replicas, "links": links})
+        check_places(uneven, {"ranks": stages * replicas * tp, "stages": stages, "replicas": replicas, "links": links})
         speed = np.ones((stages, replicas, tp))
         for stage, factor in uneven.stages.items():
             speed[stage] *= factor
@@ -109,11 +126,8 @@ class World:
         kinds = np.arange(replicas) if uneven.jitter else np.unique(seen, axis=0, return_inverse=True)[1].ravel()
         members = tuple(np.flatnonzero(kinds == kind) for kind in range(kinds.max() + 1))
         first = [int(mine[0]) for mine in members]
-        jitter = np.ones((len(walk.before), len(members)))
-        if uneven.jitter:
-            spread = np.sqrt(np.log1p(uneven.jitter**2))
-            rng = np.random.default_rng(uneven.seed)
-            jitter = _together(rng.lognormal(-0.5 * spread**2, spread, jitter.shape), in_step, np.max)
+        jitter = uneven.drawn(len(walk.before), len(members))
+        jitter = _together(jitter, in_step, np.max) if uneven.jitter else jitter
         link = np.array([uneven.links.get(stage, 1.0) for stage in range(stages)])
         return cls(members=members, speed=speed[:, first], slowest=slowest[:, first], jitter=jitter, link=link, places=places)
 
@@ -140,7 +154,7 @@ def _together(values: Array, size: int, chosen: Callable[..., Array]) -> Array:
     return np.repeat(chosen(values.reshape(rows, replicas // size, size), axis=2), size, axis=1)
 
 
-def _check(uneven: Uneven, sizes: Mapping[str, int]) -> None:
+def check_places(uneven: Uneven, sizes: Mapping[str, int]) -> None:
     """CrossflowError for places that are not there."""
     for what, size in sizes.items():
         for place in getattr(uneven, what):

@@ -16,7 +16,7 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
-from crossflow.program.program import Attention, Kernel, Pass, Product
+from crossflow.program.kernels import Attention, Kernel, Pass, Product
 from crossflow.strategy.hierarchy import Hierarchies, Kind
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.timeline.record import COMMUNICATION, COMPUTE, HOST, WORK, Device, Pass, Slots, Timeline
+from crossflow.arrays import Array
+from crossflow.timeline.record import COMMUNICATION, COMPUTE, HOST, WAIT, WORK, Device, Pass, Slots, Timeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class Run:
     start, end : [s]
     after : runs that it waited for.
     beside : whether it runs on a stream of its own beside kernels, as the host's calls of a program do.
+    waits : whether it is the wait of a collective for its last rank.
     """
 
     device: int
@@ -30,6 +32,7 @@ class Run:
     end: float
     after: tuple[int, ...] = ()
     beside: bool = False
+    waits: bool = False
 
     @property
     def works(self) -> bool:
@@ -38,25 +41,39 @@ class Run:
 
 
 def timeline_of(
-    runs: Sequence[Run], devices: Sequence[Device], *, title: str, total: float, node: int, held: Sequence[float], capacity: float
+    runs: Sequence[Run],
+    devices: Sequence[Device],
+    *,
+    title: str,
+    total: float,
+    node: int,
+    memory: Sequence[tuple[Array, Array]],
+    capacity: float,
+    bubble: float | None = None,
 ) -> Timeline:
     """Timeline of runs.
 
     A collective's slots are what the device waits for it: the stretches of time in which nothing else runs. It is an event of the last
-    of them, which begins before its slot where it runs beside kernels.
+    of them, which begins before its slot where it runs beside kernels. What no collective fills is a wait for the last rank of one,
+    or for the host, which has an event in each of its slots.
 
     Parameters
     ----------
-    held : bytes that every class of devices holds. [B]
+    memory : of every class of devices the times at which its memory changes, and what it holds from then on. [s], [B]
     total : time of the step, all runs and what the host does after them. [s]
+    bubble : time that an even world leaves the busiest device idle; what this one does, where absent. [s]
     """
     names = list(dict.fromkeys(run.name for run in runs))
     place = {name: i for i, name in enumerate(names)}
     pieces = [(i, *span) for i, spans in enumerate(_pieces(runs, len(devices))) for span in spans]
     last = {i: number for number, (i, _, _) in enumerate(pieces)}
-    passes = tuple(
-        _pass(runs[i], place[runs[i].name], begin, end, whole=last[i] == number) for number, (i, begin, end) in enumerate(pieces)
-    )
+    passes, reached = [], [run.start for run in runs]
+    for number, (i, begin, end) in enumerate(pieces):
+        whole = last[i] == number
+        until = runs[i].end if whole else end
+        shown = (reached[i], until) if whole or runs[i].stream == HOST or runs[i].waits else None
+        passes.append(_pass(runs[i], place[runs[i].name], begin, end, shown))
+        reached[i] = until if shown else reached[i]
     joins = [(last[j], last[i]) for i, run in enumerate(runs) for j in run.after if runs[j].device != run.device]
     count = len(pieces)
     slots = Slots(
@@ -65,39 +82,55 @@ def timeline_of(
         source=np.full(count, -1), lag=np.zeros(count), joins=np.array(joins, dtype=np.intp).reshape(-1, 2).T,
     )  # fmt: skip
     used = np.bincount(slots.device, slots.end - slots.start, len(devices))
-    memory = tuple((np.zeros(1), np.array([amount])) for amount in held)
     return Timeline(
-        title=title, names=tuple(names), passes=passes, slots=slots, devices=tuple(devices), total=total, node=node, memory=memory,
-        capacity=capacity, even_idle=np.full(len(devices), total - used.max()),
+        title=title, names=tuple(names), passes=tuple(passes), slots=slots, devices=tuple(devices), total=total, node=node,
+        memory=tuple(memory), capacity=capacity, even_idle=np.full(len(devices), total - used.max() if bubble is None else bubble),
     )  # fmt: skip
 
 
-def _pass(run: Run, name: int, begin: float, end: float, *, whole: bool) -> Pass:
+def _pass(run: Run, name: int, begin: float, end: float, shown: tuple[float, float] | None) -> Pass:
     """A pass of one event, which may have begun before its slot, or of none in the earlier pieces of a collective."""
-    one = np.zeros(int(whole), dtype=np.intp)
-    kind = WORK if run.works else COMMUNICATION
+    one = np.zeros(int(shown is not None), dtype=np.intp)
+    first, last = shown or (0.0, 0.0)
+    kind = WAIT if run.waits else WORK if run.works else COMMUNICATION
     return Pass(
         label=run.name, time=end - begin, name=one + name, stream=one + run.stream, kind=one + kind,
-        start=np.full(len(one), run.start - begin), end=np.full(len(one), run.end - begin), layer=one - 1,
+        start=np.full(len(one), first - begin), end=np.full(len(one), last - begin), layer=one - 1,
     )  # fmt: skip
 
 
-def _pieces(runs: Sequence[Run], devices: int) -> list[list[tuple[float, float]]]:
-    """Start and end of every run's slots: its own, or of a collective the gaps between kernels that it fills; at least one of no length."""
-    found: list[list[tuple[float, float]]] = [[(run.start, run.end)] if run.works else [] for run in runs]
-    for device in range(devices):
-        mine = [i for i, run in enumerate(runs) if run.device == device]
-        busy = sorted((runs[i].start, runs[i].end) for i in mine if runs[i].works)
-        # Each gap begins as a kernel ends, and of two collectives that share one each has a part.
-        gaps = list(zip([0.0, *(end for _, end in busy)], [*(start for start, _ in busy), np.inf], strict=True))
-        opens, closes, taken = [gap[0] for gap in gaps], [gap[1] for gap in gaps], 0.0
-        for i in sorted((i for i in mine if not runs[i].works), key=lambda i: runs[i].end):
-            first, last = np.searchsorted(closes, runs[i].start, side="right"), np.searchsorted(opens, runs[i].end)
-            for gap in range(int(first), int(last)):
-                begin, end = max(runs[i].start, opens[gap], taken), min(runs[i].end, closes[gap])
-                if begin < end:
-                    found[i].append((begin, end))
-                    taken = end
-            if not found[i]:
-                found[i].append((runs[i].end, runs[i].end))
+Spans = list[tuple[float, float]]
+
+
+def _pieces(runs: Sequence[Run], devices: int) -> list[Spans]:
+    """Start and end of every run's slots: its own, or of a collective the gaps between kernels that it fills; at least one of no length.
+
+    Collectives fill gaps first, then waits for the last of their ranks, then the host.
+    """
+    found: list[Spans] = [[(run.start, run.end)] if run.works else [] for run in runs]
+    mine: list[list[int]] = [[] for _ in range(devices)]
+    for i, run in enumerate(runs):
+        mine[run.device].append(i)
+    for here in mine:
+        busy = [(runs[i].start, runs[i].end) for i in here if runs[i].works]
+        beside = [i for i in here if not runs[i].works]
+        for rank in range(3):
+            chosen = [i for i in beside if (runs[i].waits + 2 * (runs[i].stream == HOST)) == rank]
+            _fill(runs, sorted(chosen, key=lambda i: runs[i].end), busy, found)
+            busy += [span for i in chosen for span in found[i]]
     return found
+
+
+def _fill(runs: Sequence[Run], chosen: Sequence[int], busy: Spans, found: list[Spans]) -> None:
+    """Fill the gaps between what is busy with runs in the order of their ends; each gap begins as something ends."""
+    taken, spans = 0.0, sorted(span for span in busy if span[0] < span[1])
+    opens, closes = [0.0, *(end for _, end in spans)], [*(start for start, _ in spans), np.inf]
+    for i in chosen:
+        first, last = np.searchsorted(closes, runs[i].start, side="right"), np.searchsorted(opens, runs[i].end)
+        for gap in range(int(first), int(last)):
+            begin, end = max(runs[i].start, opens[gap], taken), min(runs[i].end, closes[gap])
+            if begin < end:
+                found[i].append((begin, end))
+                taken = end
+        if not found[i]:
+            found[i].append((runs[i].end, runs[i].end))

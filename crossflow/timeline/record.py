@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, Mask
 
 # What a device has that works side by side: its units, the wires inside a layer, to the next stage and back, between replicas, its
 # host, and both directions of the bus to it.
@@ -207,9 +207,10 @@ class Timeline:
         # A pass's units are idle for communication where nothing else runs: its time less work, waits and what the host takes.
         table = np.zeros((4, len(self.passes)))
         for i, one in enumerate(self.passes):
-            spans = one.end - one.start
+            # What the host or a wait began beside an earlier pass kept nobody waiting there.
+            spans, inside = one.end - one.start, np.maximum(np.minimum(one.end, one.time) - np.maximum(one.start, 0.0), 0.0)
             work = spans[(one.stream == COMPUTE) & (one.kind == WORK)].sum()
-            wait, host = spans[one.kind == WAIT].sum(), spans[one.stream == HOST].sum()
+            wait, host = inside[one.kind == WAIT].sum(), inside[one.stream == HOST].sum()
             table[:, i] = work, max(one.time - work - wait - host, 0.0), wait, host
         each = table[:, self.slots.passed] * self.stretch
         sums = np.stack([np.bincount(self.slots.device, row, len(self.devices)) for row in each])
@@ -241,6 +242,11 @@ class Timeline:
         return found
 
     @functools.cached_property
+    def _waiting(self) -> Mask:
+        """Slots that only wait, shape (slots,)."""
+        return np.array([bool(len(one.kind)) and bool((one.kind == WAIT).all()) for one in self.passes], dtype=bool)[self.slots.passed]
+
+    @functools.cached_property
     def latest(self) -> Array:
         """End that every slot could have without lengthening the step, shape (slots,). [s]
 
@@ -248,8 +254,7 @@ class Timeline:
         waits takes no time of its own.
         """
         slots = self.slots
-        waits = np.array([bool(len(one.kind)) and bool((one.kind == WAIT).all()) for one in self.passes])[slots.passed]
-        late, time = [self.total] * len(slots.start), np.where(waits, 0.0, slots.end - slots.start).tolist()
+        late, time = [self.total] * len(slots.start), np.where(self._waiting, 0.0, slots.end - slots.start).tolist()
         follows, source, lag = self._next.tolist(), slots.source.tolist(), slots.lag.tolist()
         for slot in np.lexsort((slots.end, slots.start))[::-1].tolist():
             if follows[slot] >= 0:
@@ -294,4 +299,4 @@ class Timeline:
             waits += [(slots.end[other], other) for other in self._before.get(slot, ())]
             if not waits:
                 return path[::-1]
-            path.append(int(max(waits)[1]))
+            path.append(int(max(waits, key=lambda wait: (wait[0], not self._waiting[wait[1]], wait[1]))[1]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from crossflow.formats import DTYPE_BYTES
-from crossflow.program.program import TableOptimizer
+from crossflow.program.kernels import TableOptimizer
 from crossflow.workload.transformer import Part, Routing
 
 # The layers that fine-tuning may freeze and that reports name; `top` is experts where the model has some.

@@ -218,6 +218,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Scans of state-space layers: `kernels[i]` of `kind: scan`", programs.ScanRow, None),
         ("Collectives and transfers: `messages[i]`", programs.MessageRow, None),
         ("Operations: `ops[i]`", programs.OpRow, None),
+        ("Operations that repeat: `blocks[i]`", programs.BlockRow, None),
         ("Memory: `tensors[i]`", programs.TensorRow, None),
     )),
     ("Systems", (

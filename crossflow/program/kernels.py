@@ -1,0 +1,268 @@
+"""Kernels: matrix products, passes over memory, fused attention, scans and look-ups, with their sizes at every design point."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+from crossflow.formats import DTYPE_BYTES
+
+Number = float | Array  # one value, or one for each design point, shape (n,)
+ONCE = 1.0
+QUERIES, KEYS = 128.0, 256.0  # queries, and keys of a single query, that one block works on (FlashAttention-2; split keys in decoding)
+BACKWARD = 2.5  # products of the backward pass over those of the forward pass, five to two
+LookupPart = Literal["forward", "sort", "update"]
+TableOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """Matrix product C[m, n] = A[m, k] B[k, n], `batch` equal ones in one launch. [1]
+
+    `adds` means that C is read, added to and written; a `wide` product keeps to 16 bits where the program computes in a narrower type.
+    `result` is what an element of C moves, read and written; by default an element, of at least 16 bits, twice where it is added to. [B]
+    Where B lies in memory in another type than that of the product, it is `stored` in that type, and the kernel widens what it reads.
+    """
+
+    m: Number
+    n: Number
+    k: Number
+    batch: Number = 1.0
+    adds: bool = False
+    wide: bool = False
+    result: Number | None = None
+    stored: str = ""
+
+    @property
+    def flops(self) -> Number:
+        """Multiplications and additions: 2 m n k. [flop]"""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """Work that passes over data once: pointwise operations, reductions, softmax, lookups, an optimizer.
+
+    Attributes
+    ----------
+    moved : bytes read and written, all passes over memory counted. [B]
+    flops : operations. [flop]
+    launches : kernels that it takes. [1]
+    """
+
+    moved: Number
+    flops: Number = 0.0
+    launches: Number = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Fused attention forward, or backward, over `samples` samples. [1]
+
+    Attributes
+    ----------
+    heads, kv_heads : heads of queries, and of keys and values. [1]
+    length, seen : queries of a head and sample, and keys that each sees at most. [1]
+    width : elements of a head. [1]
+    causal : whether a query sees only the keys before it, half of them in the mean.
+    backward : whether gradients are computed, with five products instead of two.
+    work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, windows
+        and rings. [flop], [B], [1]
+    stored : type in which keys and values lie in memory, where it is not that of the queries.
+    window : which window limits the keys that a query sees, as profiles name it.
+    """
+
+    samples: Number
+    heads: Number
+    length: Number
+    seen: Number
+    width: Number
+    kv_heads: Number | None = None
+    causal: bool = True
+    backward: bool = False
+    work: tuple[Number, Number, Number] | None = None
+    stored: str = ""
+    window: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """Rows of embedding tables that a device looks up for `samples` samples and adds up, or a part of what their gradients take. [1]
+
+    Attributes
+    ----------
+    tables, rows, width : tables that the device holds, rows of one, and elements of a row.
+    pooling : rows of one table that a sample looks up on the device.
+    part : the lookups themselves; of the backward pass the sort of the looked-up rows, and their update.
+    distinct : distinct rows over looked-up rows: where a row is wanted again it may be found in cache.
+    load : lookups of the fullest device over the mean.
+    replicas : ranks that hold the same tables and apply each other's updates.
+    element, output, gradient, index : sizes of an element of a table, of a pooled one, of its gradient, and of an index. [B]
+    optimizer : ``sgd``, ``adagrad`` (a state each parameter) or ``rowwise_adagrad`` (one a row), in fp32.
+    """
+
+    samples: Number
+    tables: Number
+    rows: Number
+    width: Number
+    pooling: Number
+    part: LookupPart = "forward"
+    distinct: Number = 1.0
+    load: Number = 1.0
+    replicas: Number = 1.0
+    element: float = 4.0
+    output: float = 4.0
+    gradient: float = 4.0
+    index: float = 8.0
+    optimizer: TableOptimizer = "sgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """Chunked scan of a state-space layer forward, or backward, over `samples` samples (see `crossflow.program.scans`). [1]
+
+    Attributes
+    ----------
+    heads, groups : heads, and groups of them that share B and C; of the delta rule heads of values, and of keys and queries. [1]
+    length : tokens of a sample. [1]
+    width, state : elements of a head, and of B and C; a head's state has width x state elements. [1]
+    chunk : tokens of a chunk. [1]
+    delta : whether the state follows the gated delta rule rather than state-space duality.
+    backward : whether gradients are computed.
+    """
+
+    samples: Number
+    heads: Number
+    length: Number
+    width: Number
+    state: Number
+    groups: Number = 1.0
+    chunk: Number = 256.0
+    delta: bool = False
+    backward: bool = False
+
+
+Kernel = Product | Pass | Attention | Lookup | Scan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelTable:
+    """Kernels of one kind and type.
+
+    Attributes
+    ----------
+    kind, wide : of all of them.
+    rows, places : the kernels, and their places among those of a program.
+    sizes : as `SIZES` names them, shape (sizes, kernels, n).
+    element : size of an element as the program keeps it. [B]
+    """
+
+    kind: type[Kernel]
+    wide: bool
+    rows: tuple[Kernel, ...]
+    places: Index
+    sizes: Array
+    element: float
+
+    @functools.cached_property
+    def result(self) -> Array:
+        """What an element of the result of every product moves, shape (kernels, n) or (kernels, 1). [B]"""
+        rows = [row for row in self.rows if isinstance(row, Product)]
+        return filled([[self.element * (1.0 + row.adds) if row.result is None else row.result] for row in rows])[:, 0]
+
+    @functools.cached_property
+    def stored(self) -> Array:
+        """Size of an element of B where it lies in memory in another type than A, NaN elsewhere, shape (kernels, 1). [B]"""
+        rows = [row for row in self.rows if isinstance(row, Product)]
+        return np.array([[DTYPE_BYTES[row.stored] if row.stored else np.nan] for row in rows])
+
+    @functools.cached_property
+    def attention(self) -> tuple[Array, Array, Mask]:
+        """Operations, bytes and blocks of fused attention, shape (3, kernels, n); heads of all samples, queries, keys and elements of
+        each, shape (4, kernels, n); which are backward, shape (kernels, 1). [flop], [B], [1]
+        """
+        rows = [row for row in self.rows if isinstance(row, Attention)]
+        samples, heads, _, length, seen, width = self.sizes
+        shapes = np.stack([samples * heads, length, seen, width])
+        return attention_sizes(self.sizes, self.element, rows), shapes, np.array([[row.backward] for row in rows])
+
+
+SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
+    Product: ("m", "n", "k", "batch"),
+    Pass: ("moved", "flops", "launches"),
+    Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
+    Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
+    Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas"),
+}
+
+
+def kernel_tables(kernels: Sequence[Kernel], element: float, *, narrow: bool) -> tuple[KernelTable, ...]:
+    """Kernels that are priced together; those of `narrow` programs by whether they keep to 16 bits. An element has `element` bytes. [B]"""
+    places: dict[tuple[type[Kernel], bool], list[int]] = {}
+    for i, kernel in enumerate(kernels):
+        places.setdefault((type(kernel), narrow and isinstance(kernel, Product) and kernel.wide), []).append(i)
+    found = []
+    for (kind, wide), mine in places.items():
+        rows = tuple(kernels[i] for i in mine)
+        sizes = filled([[_size(row, name) for row in rows] for name in SIZES[kind]])
+        found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=sizes, element=element))
+    return tuple(found)
+
+
+def _size(kernel: Kernel, name: str) -> Number:
+    """One size of a kernel; attention has as many heads of keys and values as of queries where it does not say."""
+    value: Number | None = getattr(kernel, name)
+    if value is None:
+        assert isinstance(kernel, Attention)  # of which alone a size may be left open
+        return kernel.heads
+    return value
+
+
+def filled(table: Sequence[Sequence[Number]]) -> Array:
+    """A table of values that broadcast to (n,), shape (rows, values of a row, n)."""
+    n = max(np.size(value) for row in table for value in row)
+    found = np.empty((len(table), len(table[0]), n))
+    for i, row in enumerate(table):
+        for j, value in enumerate(row):
+            found[i, j] = value
+    return found
+
+
+def repeated(values: Sequence[Number], n: int) -> Array:
+    """Values that broadcast to (n,) as rows of a table, shape (values, n)."""
+    return np.array([np.broadcast_to(value, (n,)) for value in values], dtype=float).reshape(len(values), n)
+
+
+def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) -> Array:
+    """Operations, bytes of main memory and blocks of fused attention, shape (3, kernels, n). [flop], [B], [1]
+
+    Two products forward and five backward. A causal mask leaves the keys before each query: of `length` queries that see as many keys or
+    more at most, and of those that see fewer, a window. A single query is divided along the keys. Kernels that state their work keep it.
+
+    Parameters
+    ----------
+    shapes : samples, heads, heads of keys and values, queries, keys, elements of a head, shape (6, kernels, n). [1]
+    """
+    stated = [i for i, row in enumerate(rows) if row.work is not None]
+    work = filled([row.work for row in rows if row.work is not None]).swapaxes(0, 1) if stated else None
+    if work is not None and len(stated) == len(rows):
+        return work
+    samples, heads, kv_heads, length, seen, width = shapes
+    causal, backward = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward"))
+    held = np.array([[DTYPE_BYTES[row.stored] if row.stored else element] for row in rows])
+    share = np.where(causal & (length > 1), 1.0 - 0.5 * np.minimum(length, seen) / np.maximum(length, seen), 1.0)
+    flops = 4.0 * samples * heads * length * seen * width * share * np.where(backward, BACKWARD, 1.0)
+    moved = 2.0 * samples * width * (heads * length * element + kv_heads * seen * held) * np.where(backward, 2.0, 1.0)
+    blocks = np.where(length > 1, samples * heads * np.ceil(length / QUERIES), samples * kv_heads * np.ceil(seen / KEYS))
+    found = np.stack([flops, moved, blocks])
+    if work is None:
+        return found
+    n = max(found.shape[-1], work.shape[-1])
+    mixed = np.broadcast_to(found, (*found.shape[:-1], n)).copy()
+    mixed[:, stated] = work
+    return mixed
