@@ -339,7 +339,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
     _check_meaning(top, workload, document)
-    profile = _profile(top.profile, system, workload, document, base)
+    profile = _profile(top.profile, system, base)
     _check_types(system, workload, stack, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
@@ -441,12 +441,10 @@ def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) ->
     return {**given, "schedule": str(base / file)} if isinstance(file, str) and (base / file).is_file() else given
 
 
-def _profile(named: str | None, system: SystemSpec, workload: Workload, document: Document, base: Path | None) -> Profile | None:
+def _profile(named: str | None, system: SystemSpec, base: Path | None) -> Profile | None:
     """Measured events of a scenario's devices; a path is relative to the scenario's folder."""
     if named is None:
         return None
-    if not isinstance(workload, TransformerSpec):
-        raise SpecError([document.problem(("profile",), f"measured events are of transformers; {with_article(workload.model)} has none")])
     return read_profile(Path(named) if base is None or Path(named).is_file() else base / named, system.name)
 
 

@@ -130,9 +130,3 @@ def test_a_profile_makes_a_prediction(out, scenario, tmp_path):
     assert f"{found['measured_share']:.1%}".replace("%", " %") + " of the time of kernels and collectives, by profile.csv" in out(
         "predict", scenario, "--set", f"profile={path}"
     )
-
-
-def test_events_of_other_workloads_are_refused(refused, tmp_path):
-    path = tmp_path / "lstm.yaml"
-    path.write_text("system: {template: pathfinder}\nworkload: {model: lstm-16k}\nstrategy: CR-8-d64\n")
-    assert "events are listed of transformers; lstm is an lstm" in refused("events", str(path))

@@ -14,8 +14,7 @@ from crossflow import from_dict, predict, simulate
 from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.kinds import kinds_of
-from crossflow.engine.schedule import durations, longest_path, run_streams, schedule
-from crossflow.engine.streams import Streams
+from crossflow.engine.schedule import durations, longest_path, schedule
 from crossflow.engine.tasks import Rows, copies, tasks_of
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.programs import placed
@@ -619,33 +618,3 @@ def test_launches_and_blocks_run_in_uneven_worlds(tmp_path):
     assert slow.total > 1.2 * even.total
     np.testing.assert_allclose(sum(slow.activity().values()), slow.total, rtol=1e-9)
     assert slow.memory[0][1].max() == pytest.approx(even.memory[0][1].max())
-
-
-# ------------------------------------------------------------------------------------------ operations that are absent at some points
-
-
-def test_an_absent_operation_holds_nothing_up_and_passes_on_what_it_waits_for():
-    """As the streams of a recommendation model do, event by event and point by point."""
-    rng, n, causes = np.random.default_rng(7), 6, ("x", "y")
-    streams, found, spans, after, where, names = Streams(n, causes), [], [], [], [], []
-    for i in range(80):
-        stream, there = int(rng.integers(3)), rng.random(n) < 0.7
-        waits = tuple(sorted({int(j) for j in rng.integers(0, i, 2)})) if i else ()
-        span, cause = np.where(there, rng.uniform(0.1, 1.0, n), 0.0), causes[stream % 2]
-        given = [found[j] for j in waits]
-        found.append(streams.send(cause, span, np.full(n, stream == 1), given) if stream else streams.compute("kernel", span, given))
-        spans.append(span)
-        after.append(waits)
-        where.append(stream)
-        names.append(cause)
-    there = np.array(spans) > 0
-    start, end, cause = run_streams(np.array(spans), after, where, there)
-    assert np.array_equal(end, [event.end for event in found])
-    waits, free = np.zeros((2, n)), np.zeros(n)
-    for i in range(80):
-        if where[i] == 0:
-            for k, name in enumerate(causes):
-                mine = np.array([j >= 0 and where[j] > 0 and names[j] == name for j in cause[i]])
-                waits[k] += np.where(mine & there[i], start[i] - free, 0.0)
-            free = np.where(there[i], end[i], free)
-    np.testing.assert_allclose(streams.waits[2:], waits, atol=1e-12)

@@ -4,6 +4,8 @@
 import csv
 import json
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,10 +157,39 @@ def test_lists_are_profiles(written):
         assert timeline(given).total == pytest.approx(after.step_time, rel=1e-9)
 
 
-def test_other_workloads_have_no_list(exactly):
-    given = crossflow.from_dict({"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d8"})
-    with pytest.raises(CrossflowError, match=exactly("events are listed of transformers; scenario is an lstm")):
-        events(given)
+OTHERS = {
+    "lstm": {"system": {"template": "pathfinder", "devices": 16}, "workload": "lstm-16k", "strategy": "RC-2-2-d4"},
+    "gemm": {"system": {"template": "v100", "devices": 8}, "workload": {"model": "gemm", "m": 8192, "n": 8192, "k": 8192}, "strategy": "CR-8"},
+    "dlrm": {"system": {"template": "zionex", "nodes": 2}, "workload": "dlrm-a", "strategy": {"dense": ["tp", "ddp"], "embedding": "mp"}},
+    "program": {"system": {"template": "dgx-h100", "nodes": 1}, "workload": str(Path("docs/examples/mlp.program.json").resolve())},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_events_of_every_workload_take_the_time_of_its_kernels_and_collectives(kind):
+    given = crossflow.from_dict(OTHERS[kind])
+    found, score = events(given), crossflow.evaluate(given)
+    kernels = sum(e.time * e.count for e in found.events if e.ranks == 1)
+    names = ("host", "network", "bubble", "launch")
+    assert kernels == pytest.approx(
+        sum(t[0] for n, t in score.bound.items() if n not in names) * score.step_time[0] * given.devices, rel=1e-6
+    )
+    sent = sum(e.time * e.count * (e.ranks if e.op != "send_recv" else 1) for e in found.events if e.ranks > 1)
+    assert sent == pytest.approx(sum(score.communication.values())[0] * given.devices, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_profile_of_predicted_times_changes_no_prediction(kind, written):
+    """Each event measured at its predicted time; halved, the step is shorter, and all but launches was measured."""
+    given, found = crossflow.from_dict(OTHERS[kind]), events(crossflow.from_dict(OTHERS[kind]))
+    plain = crossflow.evaluate(given).step_time[0]
+    same, half = (
+        crossflow.evaluate(crossflow.from_dict({**OTHERS[kind], "profile": str(written(text))}))
+        for text in (found.to_csv(), replace(found, events=tuple(replace(e, time=e.time / 2) for e in found.events)).to_csv())
+    )
+    assert same.step_time[0] == pytest.approx(plain, rel=1e-6)
+    assert 0.45 * plain < half.step_time[0] < 0.95 * plain
+    assert 0.5 < same.measured_share[0] <= 1.0
 
 
 # ------------------------------------------------------------------------------------------ profiles
@@ -334,11 +365,6 @@ def test_a_step_is_rebuilt_from_measured_events(written):
     )
     assert rebuilt.total - optimizer.max() == pytest.approx(total, rel=0.01)
     np.testing.assert_allclose(mine - optimizer, busy, rtol=0.02)
-
-
-def test_a_profile_of_a_recommendation_model_is_refused(written):
-    with pytest.raises(SpecError, match="profile: measured events are of transformers; a dlrm has none"):
-        crossflow.from_dict({"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": ["ddp"]}, "profile": str(written(HEADER))})
 
 
 def test_lists_have_the_columns_of_profiles():

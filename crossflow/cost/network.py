@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,20 +79,25 @@ def message_costs(
 
 def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, Array, Array, Array]:
     """Time of a message, what of it was measured, bytes inside a package and out of it, each of shape (n,) or (1,). [s], [B]"""
-    profile = wires.profile
     time, known, sent = np.zeros(1), np.zeros(1), np.zeros((2, 1))
+    for size, route, modelled in message_steps(message, placement, wires):
+        step = modelled
+        if wires.profile is not None:
+            group = Group.alike(route.size, route.package_size, size.size)
+            step, found = where_measured(modelled, wires.profile.messages(message.collective, size, group))
+            known = known + np.where(found, step, 0.0)
+        time, sent = time + step, sent + sent_bytes(message.collective, size, route.size, route.package_size)
+    there = np.atleast_1d(message.size) > 0
+    return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
+
+
+def message_steps(message: Message, placement: Placement, wires: Wires) -> Iterator[tuple[Array, AxisRoute, Array]]:
+    """Size, route and modelled time of a message along each of its axes, one after the other. [B], [s]"""
     size = np.atleast_1d(np.asarray(message.size, dtype=float))
     for axis in message.axes:
         route = placement.route(axis)
-        step = axis_time(message.collective, size, axis, placement, wires.network, wires.architecture, wires.node)
-        if profile is not None:
-            group = Group.alike(route.size, route.package_size, size.size)
-            step, found = where_measured(step, profile.messages(message.collective, size, group))
-            known = known + np.where(found, step, 0.0)
-        time, sent = time + step, sent + sent_bytes(message.collective, size, route.size, route.package_size)
+        yield size, route, axis_time(message.collective, size, axis, placement, wires.network, wires.architecture, wires.node)
         size = size / route.size
-    there = np.atleast_1d(message.size) > 0
-    return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
 
 
 def axis_time(

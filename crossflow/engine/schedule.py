@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index
 from crossflow.engine.maxplus import NO_PATH, repeated
 from crossflow.engine.tasks import Copy, Rows, Stream, Task, copies, tasks_of
 from crossflow.program.program import Program
@@ -193,44 +193,6 @@ def _walk(durations: Array, after: Sequence[tuple[int, ...]], ends: Array, part:
         for j in before[1:]:
             start = np.maximum(start, ends[j])
         np.add(start, durations[i], out=ends[i])
-
-
-def run_streams(
-    durations: Array, after: Sequence[tuple[int, ...]], streams: Sequence[Hashable], present: Mask
-) -> tuple[Array, Array, Index]:
-    """The same on in-order streams where operations may be absent at some points.
-
-    An absent operation keeps its stream free, and ends when the last of what it waits for has ended.
-
-    Parameters
-    ----------
-    durations : shape (operations, n). [s]
-    after : for every operation those before it that it waits for beyond its stream.
-    streams : stream of every operation.
-    present : where operations are there, shape (operations, n).
-
-    Returns
-    -------
-    start, end : shape (operations, n). [s]
-    cause : for every operation the one beyond its stream that it waited for, -1 where it started as its stream was free; what an absent
-        one passes on has the cause that this one had. Shape (operations, n).
-    """
-    total, n = durations.shape
-    start, end, cause = np.zeros((total, n)), np.zeros((total, n)), np.full((total, n), -1)
-    source = np.full((total, n), -1)  # the operation that a wait for this one is a wait for
-    free: dict[Hashable, Array] = {}
-    for i, (before, stream) in enumerate(zip(after, streams, strict=True)):
-        ready, last = np.zeros(n), np.full(n, -1)
-        for j in before:
-            later = end[j] > ready
-            ready, last = np.where(later, end[j], ready), np.where(later, source[j], last)
-        idle = free.get(stream, np.zeros(n))
-        start[i] = np.where(present[i], np.maximum(ready, idle), ready)
-        end[i] = np.where(present[i], start[i] + durations[i], ready)
-        cause[i] = np.where(present[i] & (ready <= idle), -1, last)
-        source[i] = np.where(present[i], i, last)
-        free[stream] = np.where(present[i], end[i], idle)
-    return start, end, cause
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,26 +10,34 @@ from __future__ import annotations
 import csv
 import functools
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, plain
+from crossflow.cost.network import Wires, message_steps
 from crossflow.cost.price import kernel_names, kernel_parts
-from crossflow.cost.profile import PROFILED, SCOPES, message_shape, optimizer_shape, parties
-from crossflow.errors import CrossflowError, with_article
-from crossflow.evaluation.layered import machine
+from crossflow.cost.profile import PROFILED, SCOPES, Profile, message_shape, optimizer_shape, parties
+from crossflow.engine.schedule import schedule
+from crossflow.errors import CrossflowError
+from crossflow.evaluation.layered import dlrm_inputs, machine
+from crossflow.evaluation.programs import placed, program_score
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.program.groups import Group
+from crossflow.program.program import Program
 from crossflow.scenario import Scenario, check_strategy
+from crossflow.step.dlrm import dlrm_program, dlrm_step
 from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import optimizer_costs
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
+from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
@@ -106,25 +114,19 @@ class EventList:
 
 
 def events(scenario: Scenario) -> EventList:
-    """Different events of a transformer's step.
-
-    Raises
-    ------
-    CrossflowError
-        For other workloads.
-    """
-    plan = scenario.strategy
-    if not isinstance(plan, Plan):
-        raise CrossflowError(f"events are listed of transformers; {scenario.name} is {with_article(scenario.workload.model)}")
+    """Different events of a step."""
     check_strategy(scenario)
-    runs_on = machine(scenario, scenario.architecture)
-    layout, job = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node), scenario.job()
-    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, task=task_of(job, layout, runs_on.stack))
+    if isinstance(scenario.strategy, Plan):
+        listed, step, node = _of_plan(scenario, scenario.strategy)
+    elif isinstance(scenario.strategy, Hierarchy):
+        listed, step, node = _of_recommendation(scenario)
+    else:
+        listed, step, node = _of_program(scenario)
     sums: dict[tuple[str, str, str, int, str], list[float]] = {}
-    for key, time, count in (*_kernels(case), *_updates(case), *_messages(case)):
+    for key, time, count in listed:
         entry = sums.setdefault(key, [time, 0.0])
         entry[1] += count
-    name, profile = scenario.system.name, runs_on.profile
+    name, profile = scenario.system.name, scenario.profile
     measured = {key: None if profile is None else profile.event(key) for key in sums}
     found = [
         Event(
@@ -135,15 +137,61 @@ def events(scenario: Scenario) -> EventList:
         if count and time > 0
     ]  # fmt: skip
     found.sort(key=lambda event: -event.time * event.count * event.ranks)
-    step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
     if not np.isfinite(step):
         raise CrossflowError(f"{scenario.name} never ends: something that it needs has no rate; `crossflow predict` says what")
-    most = NODES * runs_on.node
+    most = NODES * node
     profiling = sum(event.time * min(event.ranks, PROFILED if event.op == "all_reduce" else most) for event in found)
     return EventList(events=tuple(found), step=step, profiling=profiling)
 
 
 Found = tuple[tuple[str, str, str, int, str], float, float]  # identity, time [s], count
+Listed = tuple[Iterable[Found], float, int]  # what was found, device-time of the step [s], devices of a node
+
+
+def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
+    """Events of a transformer."""
+    runs_on = machine(scenario, scenario.architecture)
+    layout, job = Layout.of([plan], np.array([float(scenario.workload_batch)]), runs_on.node), scenario.job()
+    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, task=task_of(job, layout, runs_on.stack))
+    step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
+    return (*_kernels(case), *_updates(case), *_messages(case)), step, runs_on.node
+
+
+def _of_recommendation(scenario: Scenario) -> Listed:
+    """Events of a recommendation model, whose devices all do the same."""
+    given = dlrm_inputs(scenario)
+    program, runs_on = dlrm_program(*given).program, given[2]
+    of_kernels, of_messages = program.occurrences
+    devices, step = float(scenario.devices), float(dlrm_step(*given).total[0])
+    found = [*_priced(program, runs_on.architecture, runs_on.stack, runs_on.profile, of_kernels.sum(axis=0) * devices)]
+    for message, often in zip(program.messages, (of_messages.sum(axis=0) * devices).tolist(), strict=True):
+        assert message.group is not None
+        found += _message(runs_on, message.collective, float(np.broadcast_to(message.size, (1,))[0]), message.group, often)
+    return found, step * devices, runs_on.node
+
+
+def _of_program(scenario: Scenario) -> Listed:
+    """Events of a graph of kernels or a program."""
+    program, device, node = scenario.program(), scenario.architecture, scenario.nodes[0]
+    plan, replicas, placement = schedule(program), scenario.devices / program.classes, placed(scenario, program, device)
+    found = [*_priced(program, device, scenario.stack, scenario.profile, plan.busy.sum(axis=0) * replicas)]
+    wires = Wires(network=scenario.system.network, architecture=device, node=node, profile=scenario.profile)
+    for message, often in zip(program.messages, (plan.sent.sum(axis=0) * replicas).tolist(), strict=True):
+        for size, route, time in message_steps(message, placement, wires):
+            if size[0] > 0 and route.size > 1 and often:
+                scope, ranks = SCOPES[int(route.package_size < route.size)], route.size
+                key = message.collective, message_shape(float(size[0])), "", parties(message.collective, ranks), scope
+                found.append((key, float(time[0]), often if message.collective == "send_recv" else often / ranks))
+    step = float(program_score(scenario, scenario.system, device, 1, least=False).step_time[0])
+    return found, step * scenario.devices, node
+
+
+def _priced(program: Program, device: Architecture, stack: SoftwareStack | None, profile: Profile | None, often: Array) -> Iterator[Found]:
+    """Kernels of a program with their times, each as often as it runs on all devices, shape (kernels,). [1]"""
+    for table, costs, _ in kernel_parts(program, device, stack, profile):
+        times, names = (costs.time - costs.launch)[:, 0].tolist(), kernel_names(table, program.dtype, device)
+        for place, (kind, type_, shape), time in zip(table.places.tolist(), names, times, strict=True):
+            yield (kind, shape[0], type_, 1, ""), time, float(often[place])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,14 +229,10 @@ class _Case:
 def _kernels(case: _Case) -> Iterator[Found]:
     """Kernels with their times and counts."""
     runs_on, program, phases, places = case.machine, case.task.program, case.phases, _places(case.job)
-    ops = {kernel: op for op in program.ops for kernel in op.kernels}
-    for table, costs, _ in kernel_parts(program, runs_on.architecture, runs_on.stack, runs_on.profile):
-        times = np.broadcast_to(costs.time - costs.launch, (len(table.rows), len(case.layout)))[:, 0].tolist()
-        names = kernel_names(table, program.dtype, runs_on.architecture)
-        for place, (kind, type_, shape), time in zip(table.places.tolist(), names, times, strict=True):
-            op = ops[place]
-            often = float(phases[op.phase][places[op.layer]]) * float(np.broadcast_to(op.count, (1,))[0])
-            yield (kind, shape[0], type_, 1, ""), time, often
+    often = np.zeros(len(program.kernels))
+    for op in program.ops:
+        often[list(op.kernels)] = phases[op.phase][places[op.layer]] * np.broadcast_to(op.count, (1,)) if op.kernels else 0.0
+    return _priced(program, runs_on.architecture, runs_on.stack, runs_on.profile, often)
 
 
 def _updates(case: _Case) -> Iterator[Found]:

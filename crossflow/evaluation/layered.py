@@ -25,6 +25,7 @@ from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, hierarchy_probl
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import ANY, read_plan, strategy_problem
+from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -79,6 +80,15 @@ def plans_of(scenario: Scenario, given: Sequence[Any]) -> list[Plan] | list[Hier
     for plan in {plan for plan in plans if counted and plan.devices != scenario.system.device_count}:
         raise StrategyError(f"strategy {plan} needs {plan.devices} devices, but the system has {scenario.system.device_count}")
     return plans
+
+
+def dlrm_inputs(scenario: Scenario) -> tuple[DlrmJob, Hierarchies, Machine]:
+    """What a recommendation model of a scenario computes, how it is divided, and what it runs on, at one design point."""
+    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
+    assert isinstance(workload, DlrmSpec)  # the caller has looked
+    assert isinstance(strategy, Hierarchy)  # such a model's is
+    runs_on = replace(machine(scenario, scenario.architecture), node=node)
+    return dlrm_job(workload), Hierarchies.of([strategy], workload.global_batch, node, nodes), runs_on
 
 
 def dlrm_score(

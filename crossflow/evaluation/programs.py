@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
-from crossflow.arrays import Array, Index, tally, wide
+from crossflow.arrays import Array, Index, divide, tally, wide
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
 from crossflow.engine.schedule import Schedule, durations, schedule
@@ -95,7 +95,14 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
         sent=(wide(sent @ prices.messages.intra_bytes, n), wide(sent @ prices.messages.inter_bytes, n)),
         bound=bound,
         least=wide(tally(plan.busy, prices.lower_bound).max(axis=0), n),
+        measured=_measured(plan, prices),
     )
+
+
+def _measured(plan: Schedule, prices: Prices) -> Array:
+    """Share of the time of kernels and messages that was measured, shape (n,) or (1,). [1]"""
+    often = plan.of_class[:, :-1].sum(axis=0)
+    return divide(often @ prices.measured, often @ prices.times[:-1])
 
 
 def launches(prices: Prices) -> bool:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from crossflow.errors import CrossflowError, with_article
-from crossflow.evaluation.layered import machine
+from crossflow.evaluation.layered import dlrm_inputs, machine
 from crossflow.evaluation.program_timelines import program_timeline
 from crossflow.scenario import Scenario, check_strategy
-from crossflow.step.dlrm import dlrm_job, dlrm_log
+from crossflow.step.dlrm import dlrm_log
 from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
-from crossflow.strategy.hierarchy import Hierarchies, Hierarchy
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Strategy
 from crossflow.strategy.plan import Plan
 from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, DATA, HOST, TENSOR, Device, Timeline
-from crossflow.workload.spec import DlrmSpec
 
 
 def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
@@ -58,13 +55,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
 
 def _dlrm(scenario: Scenario, title: str) -> Timeline:
     """Timeline of a recommendation model: its events on in-order streams, alike on all devices."""
-    assert isinstance(scenario.workload, DlrmSpec)  # the only other workload
-    assert isinstance(scenario.strategy, Hierarchy)  # as is its strategy
-    node, nodes = scenario.nodes
-    runs_on = replace(machine(scenario, scenario.architecture), node=node)
-    outcome, log = dlrm_log(
-        dlrm_job(scenario.workload), Hierarchies.of([scenario.strategy], scenario.workload.global_batch, node, nodes), runs_on
-    )
+    outcome, log = dlrm_log(*dlrm_inputs(scenario))
     runs: list[Run] = []
     for one in log:
         end, time = float(one.end[0]), float(one.duration[0])
@@ -76,7 +67,7 @@ def _dlrm(scenario: Scenario, title: str) -> Timeline:
         runs.append(Run(device=0, stream=HOST, name="the host, between steps", start=last, end=total))
     memory = scenario.architecture.memory
     return timeline_of(
-        runs, _one_class(scenario), title=title, total=total, node=node,
+        runs, _one_class(scenario), title=title, total=total, node=scenario.nodes[0],
         memory=[(np.zeros(1), np.array([sum(float(part[0]) for part in outcome.memory.values())]))],
         capacity=float(memory.capacity[0] * memory.instances[0]),
     )  # fmt: skip

@@ -161,10 +161,19 @@ class DlrmStep:
     ----------
     program : its operations; layers are `DLRM_LAYERS`.
     hooks : operations before which the host runs a layer's hooks.
+    units, tables : layers of the dense part, and the look-ups.
     """
 
     program: Program
     hooks: frozenset[int]
+    units: Sequence[Unit]
+    tables: Embedding
+
+
+def dlrm_program(job: DlrmJob, plans: Hierarchies, machine: Machine) -> DlrmStep:
+    """One step of every design point as a program."""
+    units, tables = Builder(job=job, plans=plans, stack=machine.stack).build().units, embedding(job, plans, machine.wires)
+    return _Writer(job, plans, machine.stack, units, tables).written()
 
 
 class _Writer:
@@ -183,7 +192,8 @@ class _Writer:
         end = self._forward()
         if self.job.training:
             self._backward(end)
-        return DlrmStep(program=self.program.build(training=self.job.training), hooks=frozenset(self.hooks))
+        program = self.program.build(training=self.job.training)
+        return DlrmStep(program=program, hooks=frozenset(self.hooks), units=self.units, tables=self.embedding)
 
     def _send(self, sends: Iterable[Send], layer: DlrmLayer, after: After) -> After:
         """Collectives one after the other; those that no point sends are left out."""
@@ -324,12 +334,10 @@ def dlrm_step(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
 
 def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcome, list[Logged]]:
     """One step of every design point, and its events in the order of the program."""
-    n, stack, wires = len(plans), machine.stack, machine.wires
-    units, tables = Builder(job=job, plans=plans, stack=stack).build().units, embedding(job, plans, wires)
-    step = _Writer(job, plans, stack, units, tables).written()
+    n, stack, step = len(plans), machine.stack, dlrm_program(job, plans, machine)
     program, messages = step.program, MessageTable.of(step.program.messages, n)
-    costs, _ = kernel_prices(program, machine.architecture, stack, machine.profile, least=machine.least)
-    sent, moved = wires.times(messages)[0], messages.moved
+    costs, of_costs = kernel_prices(program, machine.architecture, stack, machine.profile, least=machine.least)
+    (sent, of_sent), moved = machine.wires.times(messages), messages.moved
     of_kernels, of_messages = program.occurrences
     durations = tally(of_kernels, wide(costs.time, n)) + tally(of_messages, sent)
     hooks = np.array([[float(i in step.hooks)] for i in range(len(program.ops))])
@@ -364,7 +372,7 @@ def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcom
         },
         communication={name: _summed(times, n, collective=name) for name in used},
         exposed={name: _summed(exposed, n, collective=name) for name in used},
-        memory=_memory(job, plans, stack, units, tables),
+        memory=_memory(job, plans, stack, step.units, step.tables),
         flops=wide(costs.flops.sum(axis=0), n) * devices,
         energy=wide(costs.energy.sum(axis=0), n) * devices,
         model_flops=_model_flops(job, plans),
@@ -375,6 +383,7 @@ def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcom
             "bubble": np.zeros(n),
         },
         by_layer={name: values for name, values in by_layer.items() if values.any()},
+        measured=divide(of_costs.sum(axis=0) + of_sent.sum(axis=0), wide(costs.time.sum(axis=0), n) + sent.sum(axis=0)),
     )  # fmt: skip
     return outcome, streams.log
 
