@@ -15,8 +15,9 @@ from crossflow.files import Document
 from crossflow.software import load_stack
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.outcome import Machine
-from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
+from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, legal_hierarchies
 from crossflow.strategy.layout import Group
+from crossflow.strategy.levels import Hierarchies
 from crossflow.timeline.streams import Streams
 from crossflow.workload.dlrm import Tables
 from crossflow.workload.spec import DlrmSpec
@@ -46,7 +47,7 @@ ZIONEX = machine()
 
 
 def step(spec, *strategies, on=ZIONEX, nodes=16, node=None):
-    chosen = [one if isinstance(one, Hierarchy) else parse_hierarchy(one) for one in strategies or (DDP,)]
+    chosen = [one if isinstance(one, Hierarchy) else hierarchy_of(one) for one in strategies or (DDP,)]
     return dlrm_step(dlrm_job(spec), Hierarchies.of(chosen, spec.global_batch, node or on.node, nodes), on)
 
 

@@ -16,9 +16,10 @@ from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_job, dlrm_log
 from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
-from crossflow.strategy.hierarchy import Hierarchies, Hierarchy
+from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.levels import Hierarchies
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
@@ -49,7 +50,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     elif not uneven.even:
         raise CrossflowError(f"uneven worlds are of transformers; {with_article(scenario.workload.model)} has even ones alone")
     else:
-        found = _graph(scenario, title) if isinstance(scenario.strategy, Strategy) else _dlrm(scenario, title)
+        found = _graph(scenario, title) if isinstance(scenario.strategy, Mesh) else _dlrm(scenario, title)
     if not np.isfinite(found.total):
         raise CrossflowError(f"{scenario.name}: the step never ends, so it has no timeline; `crossflow predict` says why")
     return found

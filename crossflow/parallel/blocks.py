@@ -27,7 +27,7 @@ from crossflow.parallel.kernels import Kernels, Message, Phase, Product, Scores
 from crossflow.program.kernels import BACKWARD, KEYS, QUERIES
 from crossflow.software import Fusion, SoftwareStack
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Type
+from crossflow.strategy.mesh import Type
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
 

@@ -26,7 +26,8 @@ from crossflow.formats import DTYPE_BYTES
 from crossflow.program.collectives import Collective
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Send
-from crossflow.strategy.hierarchy import Hierarchies
+from crossflow.strategy.hierarchy import KINDS
+from crossflow.strategy.levels import Hierarchies
 from crossflow.timeline.streams import Event, Logged, Streams
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
@@ -92,7 +93,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) 
     ranks that hold parts of the rows, then exchanged among those that hold tables or columns.
     """
     model, mesh = job.model, plans.embedding
-    tables, rows, columns = mesh.group("mp").size, mesh.group("mp-rows").size, mesh.group("mp-columns").size
+    tables, rows, columns = mesh.group("tables").size, mesh.group("table_rows").size, mesh.group("table_columns").size
     copies = mesh.copies
     own, held = plans.batch / plans.devices, model.count / tables
     load = np.where(tables > 1, np.ceil(held) / held * job.uneven, 1.0)
@@ -100,7 +101,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) 
     widths = Widths(table=job.table, output=job.forward, gradient=job.backward, index=job.index)
     costs = tuple(lookup_costs(group, shard, widths, machine.architecture, states=job.table_optimizer) for group in model.tables)
     pooled = load * shard.samples * model.pooled / (tables * columns)
-    summed, exchanged, sent = mesh.group("mp-rows"), mesh.group("mp", "mp-columns"), mesh.group("mp", "mp-rows")
+    summed, exchanged, sent = mesh.group("table_rows"), mesh.group("tables", "table_columns"), mesh.group("tables", "table_rows")
     listed = model.lookups * job.index + model.count * 4.0  # indices, and how many each table has
     looked = shard.samples * listed / (tables * rows)
     parameters = load * model.table_parameters / (tables * rows * columns)
@@ -113,7 +114,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, machine: Machine, wires: Wires) 
         costs=costs,
         indices=(
             Send(collective="all_to_all", size=load * own * listed, group=sent),
-            Send(collective="all_gather", size=np.where(columns > 1, looked, 0.0), group=mesh.group("mp-columns")),
+            Send(collective="all_gather", size=np.where(columns > 1, looked, 0.0), group=mesh.group("table_columns")),
         ),
         forward=(_times_bytes(summing, job.forward), _times_bytes(exchange, job.forward)),
         backward=(_times_bytes(exchange, job.backward), _times_bytes(giving, job.backward)),
@@ -225,7 +226,7 @@ class _Step:
         """Weights that are shared out arrive, once a pass."""
         if 0 <= unit < len(self.units) and unit not in self.gathers:
             found = self.units[unit]
-            shards = self.plans.mesh(found.kind).shards
+            shards = self.plans.groups(found.kind).shards
             size = np.where(shards.size > 1, found.parameters * self.machine.stack.weight_size(self.job.element), 0.0)
             self.gathers[unit] = self._send([Send(collective="all_gather", size=size, group=shards)], found.layer, after)
 
@@ -298,7 +299,7 @@ class _Step:
     def _reduce(self, i: int, ready: Event, *, final: bool) -> None:
         """Gradients of a unit: scattered over shards at once, the shards and what is not shared reduced over copies in buckets."""
         unit, job = self.units[i], self.job
-        mesh = self.plans.mesh(unit.kind)
+        mesh = self.plans.groups(unit.kind)
         size = unit.parameters * self.machine.stack.gradient_size(job.element)
         scattered = np.where(mesh.shards.size > 1, size, 0.0)
         ready = self._send([Send(collective="reduce_scatter", size=scattered, group=mesh.shards)], unit.layer, (ready,))
@@ -335,7 +336,7 @@ class _Step:
 
     def _owned(self, layer: str) -> Array:
         """Parameters of a layer that one device keeps. [1]"""
-        owned = (unit.parameters / self.plans.mesh(unit.kind).shards.size for unit in self.units if unit.layer == layer)
+        owned = (unit.parameters / self.plans.groups(unit.kind).shards.size for unit in self.units if unit.layer == layer)
         return np.asarray(sum(owned, np.zeros(self.n)))
 
     # ---------------------------------------------------------------------------------- results
@@ -409,7 +410,8 @@ class _Step:
         owned = {layer: self._owned(layer) for layer in DLRM_LAYERS[1:]}
         trained = sum((owned[layer] for layer in owned if job.trains(layer)), np.zeros(self.n))
         states = {"sgd": np.zeros(1), "rowwise_adagrad": found.rows, "adagrad": found.parameters}[job.table_optimizer]
-        gathered = [np.where(self.plans.mesh(u.kind).shards.size > 1, u.parameters * weight, 0.0) for u in self.units] or [np.zeros(self.n)]
+        shared = {kind: self.plans.groups(kind).shards.size > 1 for kind in KINDS}
+        gathered = [np.where(shared[unit.kind], unit.parameters * weight, 0.0) for unit in self.units] or [np.zeros(self.n)]
         layers = 2.0 if stack.overlap.gather else 1.0
         kept = [u.kept for i, u in enumerate(self.units) if self._returns(i)]
         live = np.max([u.kept for u in self.units], axis=0) if self.units else np.zeros(self.n)

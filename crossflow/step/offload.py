@@ -22,7 +22,7 @@ import numpy as np
 from crossflow.arrays import Array, Index, divide
 from crossflow.step.outcome import Job, Machine
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Offload
+from crossflow.strategy.mesh import Offload
 
 MASTER, STATE = 4.0, 4.0  # weights that an optimizer updates, and its states, are fp32 [B]
 

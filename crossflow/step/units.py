@@ -16,8 +16,9 @@ from crossflow.parallel.kernels import Kernels, Phase, Product, Scores
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import BACKWARD, QUERIES
 from crossflow.software import SoftwareStack
-from crossflow.strategy.hierarchy import Hierarchies, Kind
+from crossflow.strategy.hierarchy import Kind
 from crossflow.strategy.layout import Group
+from crossflow.strategy.levels import Hierarchies
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
 
@@ -85,18 +86,18 @@ class Builder:
 
     def samples(self, kind: Kind) -> Array:
         """Samples that a tensor group of a layer type works on. [1]"""
-        return np.asarray(self.plans.batch / self.plans.mesh(kind).data)
+        return np.asarray(self.plans.batch / self.plans.groups(kind).data)
 
     def build(self) -> Builder:
         """Add all units in program order."""
         model, plans = self.job.model, self.plans
         self._mlp("bottom", "dense", model.bottom, gathered=np.zeros(len(plans)))
         self._interaction()
-        divided = (plans.mesh(self.top).tensor.size > 1).astype(float)
+        divided = (plans.groups(self.top).tensor.size > 1).astype(float)
         if model.encoder is not None:
             self._encoder()
-            divided = divided * ~plans.transformer.same(plans.mesh(self.top))
-            self._leave("transformer", model.top[0].k, divided + (plans.mesh(self.top).tensor.size == 1))
+            divided = divided * ~plans.transformer.same(plans.groups(self.top))
+            self._leave("transformer", model.top[0].k, divided + (plans.groups(self.top).tensor.size == 1))
         if model.routing is not None:
             self._experts(divided)
         else:
@@ -149,7 +150,7 @@ class Builder:
 
         With `rows` and `experts` the layers of as many experts, each on so many rows.
         """
-        mesh, e = self.plans.mesh(kind), self.job.element
+        mesh, e = self.plans.groups(kind), self.job.element
         tp = mesh.tensor.size
         m = self.samples(kind) if rows is None else rows
         total = self.job.model.routing.experts if rows is not None and self.job.model.routing else 1
@@ -199,7 +200,9 @@ class Builder:
         size = np.where(divided > 0, self.samples(kind) * width * self.job.element, 0.0)
         name = f"{kind}.out"
         self._pass(name, "forward", np.zeros(len(self.plans)), launches=0)
-        self._add(name, "interaction", kind, before_backward=[Send(collective="all_gather", size=size, group=self.plans.mesh(kind).tensor)])
+        self._add(
+            name, "interaction", kind, before_backward=[Send(collective="all_gather", size=size, group=self.plans.groups(kind).tensor)]
+        )
 
     def _encoder(self) -> None:
         """Layers of attention and MLP over features."""
