@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from crossflow.errors import StrategyError
 from crossflow.parallel.transform import check_divides
 from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, PAPER_NAMES, Axis, Block, Mesh, divisors, levels_text
-from crossflow.strategy.notation import GRAPH, Given, parse
+from crossflow.strategy.notation import GRAPH, Written, parse
 from crossflow.strategy.stages import assign_stages
 from crossflow.workload.graph import Graph
 
 _BLOCKS: dict[str, Block] = {"cp": "tp", "tp": "tp", "inner": "tp", "dp": "dp", "pp": "pp"}  # that axes belong to
 
 
-def graph_mesh(given: Given, nodes: tuple[int, int] | None = None, *, table: bool = True) -> Mesh:
+def graph_mesh(given: Written, nodes: tuple[int, int] | None = None, *, table: bool = True) -> Mesh:
     """The mesh of a graph with axes named as in the paper, from any notation; roles by layer type need devices of a node, and nodes.
 
     Of a graph without a `table` of words no layers are of type embedding.

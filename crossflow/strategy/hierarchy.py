@@ -21,7 +21,7 @@ from typing import Literal
 
 from crossflow.errors import StrategyError
 from crossflow.strategy.mesh import BLOCKS, WORD_ROLES, Levels, Mesh, Role, levels_text
-from crossflow.strategy.notation import RECOMMENDATION, Given, parse
+from crossflow.strategy.notation import RECOMMENDATION, Written, parse
 from crossflow.workload.dlrm import Dlrm
 
 Kind = Literal["dense", "embedding", "transformer", "experts"]
@@ -49,7 +49,7 @@ class Hierarchy:
         return ", ".join(f"{kind} {levels_text(getattr(self, kind))}" for kind in ("dense", "embedding", *others))
 
 
-def hierarchy_of(given: Given, nodes: tuple[int, int] | None = None) -> Hierarchy:
+def hierarchy_of(given: Written, nodes: tuple[int, int] | None = None) -> Hierarchy:
     """Roles by layer type from any notation; degrees are those of so many devices of a node, and nodes.
 
     Transformer and experts follow dense where absent.

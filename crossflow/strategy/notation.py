@@ -27,7 +27,7 @@ from crossflow.strategy.mesh import (
     Mesh,
 )
 
-Given = str | Mapping[str, Any]
+Written = str | Mapping[str, Any]
 PAPER_KEYS = ("kernel", "kp1", "kp2", "lp")
 PLAN_KEYS = tuple(dict.fromkeys([*NUMBERS.values(), *(key for key, _ in WORDS.values()), *LISTS.values()]))
 DEGREES = ("tp", "cp", "ep", "etp", "attention_tp", "mlp_tp", "embedding_tp", "dp", "pp", *PAPER_KEYS)
@@ -102,7 +102,7 @@ def is_by_types(given: object) -> bool:
     return isinstance(given, Mapping) and any(key in ADDRESSED for key in given)
 
 
-def parse(given: Given, form: Form) -> Mesh:
+def parse(given: Written, form: Form) -> Mesh:
     """The mesh that a strategy says, in any notation that means something for a kind of workload.
 
     Raises
@@ -113,7 +113,7 @@ def parse(given: Given, form: Form) -> Mesh:
     return _parsed(given, form) if isinstance(given, str) else _mesh(given, form)
 
 
-def parse_any(given: Given) -> Mesh:
+def parse_any(given: Written) -> Mesh:
     """The mesh that a strategy says for the first kind of workload that could have it; StrategyError for one that none could have."""
     problems = {}
     for form in FORMS:

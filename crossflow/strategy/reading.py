@@ -11,7 +11,7 @@ from crossflow.strategy.graphs import graph_mesh, legal_meshes
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
 from crossflow.strategy.mesh import RECOMPUTE, Mesh, mesh_of
-from crossflow.strategy.notation import TRANSFORMER, Given, is_by_types, parse, parse_any
+from crossflow.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.transformers import plan_of, plan_of_roles
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
@@ -28,7 +28,7 @@ Workload = Divided | ProgramSpec
 AnyStrategy = Mesh | Plan | Hierarchy
 
 
-def read_strategy(written: Given | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:
+def read_strategy(written: Written | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:
     """A strategy in the form that a workload's builder takes, from any notation; None where that takes what is not known."""
     if written is None:
         return None
@@ -52,7 +52,7 @@ def read_strategy(written: Given | None, workload: Workload | None, system: Syst
     return _lowered(f"d{system.device_count}" if written == DATA_PARALLEL else written, workload, nodes)
 
 
-def _lowered(written: Given, workload: Divided, nodes: tuple[int, int] | None) -> AnyStrategy | None:
+def _lowered(written: Written, workload: Divided, nodes: tuple[int, int] | None) -> AnyStrategy | None:
     """What a strategy means for a workload, on so many devices of a node, and nodes."""
     if isinstance(workload, DlrmSpec):
         return hierarchy_of(written, nodes)
@@ -67,7 +67,7 @@ def _lowered(written: Given, workload: Divided, nodes: tuple[int, int] | None) -
     return plan_of_roles(mesh, workload.global_batch, *nodes, experts=experts, training=training)
 
 
-def read_plan(written: Given, workload: TransformerSpec) -> Plan:
+def read_plan(written: Written, workload: TransformerSpec) -> Plan:
     """A plan; where it does not say, a service takes all requests of a replica at once, divided over the stages."""
     plan = plan_of(written)
     said = workload.task == "training" or "micro_batch" in dict(parse(written, TRANSFORMER).options)

@@ -16,7 +16,7 @@ from typing import Any
 
 from crossflow.errors import StrategyError
 from crossflow.strategy.mesh import BLOCKS, TYPES, Block, Levels, Mesh, Role, Type, divisors, levels_text
-from crossflow.strategy.notation import TRANSFORMER, Given, parse
+from crossflow.strategy.notation import TRANSFORMER, Written, parse
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 
 INSIDE, BETWEEN = LEVELS = 0, 1
@@ -52,7 +52,7 @@ class _Share:
         return cls(cut=found["columns"], experts=found["experts"], sharded=found["shard"], rest=rest)
 
 
-def plan_of(given: Given) -> Plan:
+def plan_of(given: Written) -> Plan:
     """The plan that degrees and options mean, as ``{tp: 8, pp: 8, dp: 12, zero: 1}``, ``tp8-pp8-dp12-z1`` or ``RC-1-8-d12-p8-z1``."""
     return _of_text(given) if isinstance(given, str) else _of_degrees(parse(given, TRANSFORMER))
 
