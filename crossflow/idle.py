@@ -33,7 +33,7 @@ SETTINGS: Mapping[str, str] = {
     "workload.uneven": "no whole tables are shared out over ranks",
     "workload.experts.uneven": "no experts are shared out over ranks",
     "workload.exchange": "nothing of the kind travels between ranks",
-    "placement": "another order of the axes takes as long",
+    **dict.fromkeys(("placement", "strategy.placement"), "another order of the axes takes as long"),
     "kernels_per_device": "no two kernels of a device can run at once",
 }
 # Options of a plan in the same way; degrees and counts are left out, which always matter.
@@ -70,7 +70,10 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
     untimely = dict(_of_task(scenario))
     yield from (f"{path} changes nothing here: {why}" for path, why in untimely.items())
     yield from _of_model(scenario)
+    planned = {"strategy.placement"} if isinstance(scenario.strategy, Plan) else set()  # one of its options
     for place, why in SETTINGS.items():
+        if place in planned:
+            continue
         found = [path for path in _idle_below(scenario, score, tuple(place.split("."))) if path not in untimely]
         if found:
             yield f"{' and '.join(found)} {'change' if len(found) > 1 else 'changes'} nothing here: {why}"

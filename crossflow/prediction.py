@@ -22,7 +22,8 @@ from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.remedies import remedies
-from crossflow.strategy.hierarchy import Hierarchy, is_hierarchy
+from crossflow.strategy.hierarchy import Hierarchy
+from crossflow.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import every_strategy
 from crossflow.technology.library import library_document
@@ -128,8 +129,9 @@ class Prediction:
             return _strategies_that_fit(scenario)
         if not isinstance(scenario.strategy, Plan):
             return ()
-        by_types = is_hierarchy(scenario.document.data.get("strategy"))  # whose keys a plan's are not
-        return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=by_types)
+        written = scenario.document.data.get("strategy")
+        others = is_by_types(written) or (isinstance(written, Mapping) and any(key in PAPER_KEYS for key in written))  # keys than a plan's
+        return remedies(scenario.job(), scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ from crossflow.paths import with_quantity
 from crossflow.program.file import is_program
 from crossflow.program.program import Program
 from crossflow.strategy.hierarchy import Hierarchy
-from crossflow.strategy.mesh import Strategy
-from crossflow.strategy.plan import ORDER, Plan
+from crossflow.strategy.mesh import ORDER, Mesh
+from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.technology.library import TechLibrary, load_library
 from crossflow.workload.graph import Graph
@@ -127,7 +127,7 @@ class Scenario:
         """What every class of ranks computes and sends, of a workload that is a graph of kernels or a program itself."""
         if isinstance(self.workload, ProgramSpec):
             return self.workload.program
-        assert isinstance(self.strategy, Strategy)  # a graph's is
+        assert isinstance(self.strategy, Mesh)  # a graph's is
         return transform(self.graph(), self.strategy)
 
     @property
@@ -254,7 +254,7 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
 
 def check_strategy(scenario: Scenario) -> None:
     """Raise StrategyError when the strategy of a scenario cannot divide its workload."""
-    if isinstance(scenario.strategy, Strategy):
+    if isinstance(scenario.strategy, Mesh):
         scenario.program()
         return
     problem = _undivided(scenario, scenario.strategy)
@@ -280,7 +280,7 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
         return False
     try:
         strategy = fitting(read_strategy(_found_schedule(written, scenario.base), workload, system), system, workload)
-        assert not isinstance(strategy, Strategy)  # which layered models have none of
+        assert not isinstance(strategy, Mesh)  # which layered models have none of
         return _undivided(scenario, strategy) is None
     except CrossflowError:
         return False
@@ -385,9 +385,13 @@ def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | 
 
 def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Workload, document: Document) -> tuple[str, ...] | None:
     """Order in which axes are laid out, as far as the strategy has them; None where all are tried."""
+    said = strategy.order if isinstance(strategy, Mesh) else None
     if isinstance(placement, str):
-        return None
-    if not isinstance(strategy, Strategy):
+        return said
+    if said is not None:
+        message = f"strategy {strategy} says how its axes lie, {', '.join(said)}; leave placement out"
+        raise SpecError([document.problem(("placement",), message)])
+    if not isinstance(strategy, Mesh):
         there = "leave placement out" if isinstance(strategy, Hierarchy) else "give placement there"
         raise SpecError([document.problem(("placement",), f"{with_article(workload.model)} lies as its strategy says; {there}")])
     _check_order(placement, strategy, document)
@@ -491,7 +495,7 @@ def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLib
     return changed
 
 
-def _check_order(order: tuple[str, ...], strategy: Strategy, document: Document) -> None:
+def _check_order(order: tuple[str, ...], strategy: Mesh, document: Document) -> None:
     names = [axis.name for axis in strategy.axes if axis.size > 1]
     if sorted(set(order) & set(names)) != sorted(names) or len(set(order)) != len(order):
         raise SpecError([document.problem(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")])

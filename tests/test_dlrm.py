@@ -17,7 +17,8 @@ from crossflow.program.collectives import sent_bytes
 from crossflow.program.kernels import SIZES, Lookup
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.outcome import Machine
-from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, legal_hierarchies, parse_hierarchy
+from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, legal_hierarchies
+from crossflow.strategy.levels import Hierarchies
 from crossflow.workload.spec import DlrmSpec
 
 PRESETS = {name: path for name, path in files.catalogue("templates").items() if name.startswith("dlrm-")}
@@ -45,7 +46,7 @@ ZIONEX = machine()
 
 
 def step(spec, *strategies, on=ZIONEX, nodes=16, node=None):
-    chosen = [one if isinstance(one, Hierarchy) else parse_hierarchy(one) for one in strategies or (DDP,)]
+    chosen = [one if isinstance(one, Hierarchy) else hierarchy_of(one) for one in strategies or (DDP,)]
     return dlrm_step(dlrm_job(spec), Hierarchies.of(chosen, spec.global_batch, node or on.node, nodes), on)
 
 

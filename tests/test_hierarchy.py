@@ -8,14 +8,14 @@ from crossflow import files
 from crossflow.errors import StrategyError
 from crossflow.strategy.hierarchy import (
     KINDS,
-    Hierarchies,
     Hierarchy,
+    hierarchy_of,
     hierarchy_problem,
-    is_hierarchy,
     kinds_of,
     legal_hierarchies,
-    parse_hierarchy,
 )
+from crossflow.strategy.levels import Hierarchies
+from crossflow.strategy.notation import is_by_types
 from crossflow.workload.spec import DlrmSpec
 
 
@@ -24,20 +24,20 @@ def model(name="dlrm-a"):
 
 
 def arrays(*written, node=8, nodes=16, batch=65536):
-    return Hierarchies.of([parse_hierarchy(one) for one in written], batch, node, nodes)
+    return Hierarchies.of([hierarchy_of(one) for one in written], batch, node, nodes)
 
 
 # ------------------------------------------------------------------------------------------ notation
 
 
 def test_one_role_stands_for_all_devices_and_two_for_inside_and_between_nodes():
-    found = parse_hierarchy({"dense": ["tp", "ddp"], "embedding": ["mp"], "transformer": "fsdp"})
-    assert found == Hierarchy(dense=("tp", "ddp"), embedding=("mp", "mp"), transformer=("fsdp", "fsdp"), experts=("tp", "ddp"))
+    found = hierarchy_of({"dense": ["tp", "ddp"], "embedding": ["mp"], "transformer": "fsdp"})
+    assert found == Hierarchy(dense=("columns", "batch"), transformer=("shard", "shard"), experts=("columns", "batch"))
     assert str(found) == "dense (tp, ddp), embedding mp, transformer fsdp"
 
 
 def test_what_is_not_named_is_replicated_and_tables_are_shared_out():
-    assert parse_hierarchy({}) == Hierarchy() == parse_hierarchy({"dense": ["ddp", "ddp"]})
+    assert hierarchy_of({}) == Hierarchy() == hierarchy_of({"dense": ["ddp", "ddp"]})
 
 
 WRONG = [
@@ -55,19 +55,19 @@ WRONG = [
 @pytest.mark.parametrize(("given", "sentence"), WRONG)
 def test_wrong_strategies_are_told_exactly(given, sentence, exactly):
     with pytest.raises(StrategyError, match=exactly(sentence)):
-        parse_hierarchy(given)
+        hierarchy_of(given)
 
 
 def test_all_problems_are_told_at_once(exactly):
     with pytest.raises(StrategyError) as caught:
-        parse_hierarchy({"dens": ["tp"], "dense": ["tpp", "mp"], "experts": 3})
+        hierarchy_of({"dens": ["tp"], "dense": ["tpp", "mp"], "experts": 3})
     assert str(caught.value).count(";") >= 3
     assert all(word in str(caught.value) for word in ("'dens'; did you mean 'dense'?", "'tpp'", "dense: mp", "experts: unknown role 3"))
 
 
 def test_a_mapping_of_layer_types_is_a_hierarchy_and_one_of_degrees_is_not():
-    assert is_hierarchy({"dense": ["tp"]})
-    assert not any(is_hierarchy(other) for other in ({"tp": 8}, {}, "d8", None))
+    assert is_by_types({"dense": ["tp"]})
+    assert not any(is_by_types(other) for other in ({"tp": 8}, {}, "d8", None))
 
 
 # ------------------------------------------------------------------------------------------ groups
@@ -95,7 +95,7 @@ def test_the_groups_of_every_legal_strategy_use_every_device_once():
     plans = Hierarchies.of(found, 65536, 8, 16)
     for mesh in (plans.dense, plans.experts):
         assert (mesh.tensor.size * mesh.shards.size * mesh.copies.size * mesh.expert.size == 128).all()
-    assert (plans.embedding.holders.size * plans.embedding.copies.size == 128).all()
+    assert (plans.embedding.group("tables", "table_rows", "table_columns").size * plans.embedding.copies.size == 128).all()
 
 
 def test_arrays_hold_the_strategies_one_by_one():
@@ -103,9 +103,9 @@ def test_arrays_hold_the_strategies_one_by_one():
     together = arrays(*chosen)
     for i, one in enumerate(chosen):
         for kind in KINDS:
-            alone = arrays(one).mesh(kind)
-            assert together.mesh(kind).tensor.size[i] == alone.tensor.size[0]
-            assert together.mesh(kind).holders.per_node[i] == alone.holders.per_node[0]
+            alone = arrays(one).groups(kind)
+            assert together.groups(kind).tensor.size[i] == alone.tensor.size[0]
+            assert together.groups(kind).copies.per_node[i] == alone.copies.per_node[0]
     assert np.array_equal(together.devices, [128, 128, 128])
 
 
@@ -126,8 +126,8 @@ def test_on_one_node_a_second_level_says_nothing():
 
 def test_experts_are_shared_out_only_where_they_divide():
     moe = {h.experts for h in legal_hierarchies(model("dlrm-a-moe"), 65536, 8, 16)}
-    assert {("ep", "ddp"), ("ddp", "ep"), ("fsdp", "ep")} <= moe
-    assert ("ep", "ep") not in moe
+    assert {("experts", "batch"), ("batch", "experts"), ("shard", "experts")} <= moe
+    assert ("experts", "experts") not in moe
 
 
 PROBLEMS = [
@@ -146,4 +146,4 @@ PROBLEMS = [
 
 @pytest.mark.parametrize(("name", "given", "batch", "sentence"), PROBLEMS)
 def test_what_does_not_fit_is_told_in_a_sentence(name, given, batch, sentence):
-    assert hierarchy_problem(parse_hierarchy(given), model(name), batch, 8, 16) == sentence
+    assert hierarchy_problem(hierarchy_of(given), model(name), batch, 8, 16) == sentence

@@ -10,17 +10,17 @@ import pytest
 from crossflow import from_dict, predict
 from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
-from crossflow.strategy.layer_types import plan_of_roles, roles_and_options
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.plan import TYPES, parse_plan
+from crossflow.strategy.mesh import TYPES
+from crossflow.strategy.notation import TRANSFORMER, parse
+from crossflow.strategy.transformers import plan_of, plan_of_roles
 
 MIXTRAL = from_dict({"system": "dgx-h100", "workload": "mixtral-8x7b", "strategy": "d8"}).job().model
 
 
-def plan_of(given, *, node=8, nodes=256, experts=True, training=True):
-    roles, options = roles_and_options(given)
-    return plan_of_roles(roles, 2048, node, nodes, experts=experts, training=training, options=options)
+def of_roles(given, *, node=8, nodes=256, experts=True, training=True):
+    return plan_of_roles(parse(given, TRANSFORMER), 2048, node, nodes, experts=experts, training=training)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def plan_of(given, *, node=8, nodes=256, experts=True, training=True):
     ],
 )
 def test_a_transformers_roles_are_a_plan(levels, expected):
-    plan = plan_of({"transformer": levels}, experts=False)
+    plan = of_roles({"transformer": levels}, experts=False)
     assert {name: getattr(plan, name) for name in expected} == expected
     assert (plan.devices, plan.micro_batch) == (2048, 2048 // plan.dp)
 
@@ -58,7 +58,7 @@ def test_a_transformers_roles_are_a_plan(levels, expected):
     ],
 )
 def test_roles_of_all_layer_types_make_one_plan(roles, expected):
-    plan = plan_of(roles)
+    plan = of_roles(roles)
     assert {name: getattr(plan, name) for name in expected} == expected
     assert plan.devices == 2048
 
@@ -80,17 +80,15 @@ def test_roles_of_all_layer_types_make_one_plan(roles, expected):
     ],
 )  # fmt: skip
 def test_roles_lie_in_any_order(roles, text):
-    assert plan_of(roles) == parse_plan(text)
+    assert of_roles(roles) == plan_of(text)
 
 
 def test_a_service_in_stages_takes_all_requests_of_a_replica():
-    assert plan_of({"transformer": ["tp", "pp"]}, training=False) == parse_plan("tp8-pp256-mb8")
-    assert plan_of({"transformer": ["tp", "ddp"]}, training=False) == parse_plan("tp8-dp256-mb8")
-    apart = plan_of({"attention": ["ddp", "pp"], "mlp": ["tp", "pp"]}, nodes=4, training=False)
-    assert apart == parse_plan("tp8-pp4-atp1-mb512-sp")
-    few = plan_of_roles(
-        roles_and_options({"attention": ["ddp", "pp"], "mlp": ["tp", "pp"]})[0], 16, 8, 4, experts=True, training=False, options={}
-    )
+    assert of_roles({"transformer": ["tp", "pp"]}, training=False) == plan_of("tp8-pp256-mb8")
+    assert of_roles({"transformer": ["tp", "ddp"]}, training=False) == plan_of("tp8-dp256-mb8")
+    apart = of_roles({"attention": ["ddp", "pp"], "mlp": ["tp", "pp"]}, nodes=4, training=False)
+    assert apart == plan_of("tp8-pp4-atp1-mb512-sp")
+    few = plan_of_roles(parse({"attention": ["ddp", "pp"], "mlp": ["tp", "pp"]}, TRANSFORMER), 16, 8, 4, experts=True, training=False)
     assert few.micro_batch == 8  # not the 4 that an even division over the stages would be
 
 
@@ -102,10 +100,10 @@ def test_roles_of_two_levels_in_any_order_are_a_plan():
     sizes = (2, 4)
     for chosen in np.random.default_rng(7).permutation(len(every))[:400]:
         given = dict(zip(roles, map(list, every[chosen]), strict=True))
-        plan = plan_of(given, node=2, nodes=4)
+        plan = of_roles(given, node=2, nodes=4)
         assert plan.devices == 8
         assert plan_problem(plan, MIXTRAL, 2048) is None, (given, plan_problem(plan, MIXTRAL, 2048))
-        assert parse_plan(str(plan)) == plan
+        assert plan_of(str(plan)) == plan
         layout = Layout.of([plan], np.array([2048.0]), 2)
         for kind, both in given.items():
             groups = {"tp": layout.sharing(kind)}
@@ -147,7 +145,7 @@ OWN = "attention_tp", "mlp_tp", "etp", "embedding_tp"
     ],
 )  # fmt: skip
 def test_layer_types_have_roles_of_their_own(roles, expected):
-    plan = plan_of(roles)
+    plan = of_roles(roles)
     assert {name: getattr(plan, name) for name in expected} == expected
     assert plan.devices == 2048
     assert plan.sequence_parallel == any(getattr(plan, name) for name in OWN)
@@ -166,7 +164,7 @@ def test_layer_types_have_roles_of_their_own(roles, expected):
             {"attention": ["ddp"]},
             "attention has roles and mlp has none; give mlp too, or transformer, which stands for both",
         ),
-        ({"mlp": "dp", "head": "tp"}, "mlp: unknown role 'dp'; did you mean 'ddp'?; it can be ddp, fsdp, tp, pp"),
+        ({"mlp": "dp"}, "mlp: unknown role 'dp'; did you mean 'ddp'?; it can be ddp, fsdp, tp, pp"),
         (
             {"embedding": "mp-columns"},
             "embedding: mp-columns would cut every word's vector, which a product with the vocabulary needs whole; it can be ddp, fsdp, tp, mp, mp-rows, pp",
@@ -175,7 +173,7 @@ def test_layer_types_have_roles_of_their_own(roles, expected):
 )
 def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
     with pytest.raises(StrategyError, match=exactly(f"strategy: {sentence}")):
-        plan_of(roles)
+        of_roles(roles)
 
 
 @pytest.mark.parametrize(
@@ -192,17 +190,17 @@ def test_roles_that_no_plan_has_are_told(roles, sentence, exactly):
 )
 def test_options_that_say_otherwise_are_refused(roles, options, said, exactly):
     with pytest.raises(StrategyError, match=exactly(f"strategy: {said} is not what the roles of layer types mean; leave it out")):
-        plan_of({**roles, **options})
+        of_roles({**roles, **options})
 
 
 def test_options_that_roles_leave_open_count():
-    plan = plan_of({"transformer": ["tp", "ddp"], "zero": 1, "recompute": "full"}, experts=False)
+    plan = of_roles({"transformer": ["tp", "ddp"], "zero": 1, "recompute": "full"}, experts=False)
     assert (plan.tp, plan.zero, plan.recompute) == (8, 1, "full")
 
 
 def test_experts_that_are_not_there_are_not_shared_out(exactly):
     with pytest.raises(StrategyError, match=exactly("strategy: experts ep, but the model has no experts")):
-        plan_of({"experts": ["ep"]}, experts=False)
+        of_roles({"experts": ["ep"]}, experts=False)
 
 
 # ------------------------------------------------------------------------------------------ what they do
@@ -240,7 +238,7 @@ def test_a_tensor_group_that_shares_no_layer_is_data_parallel(rest):
 @pytest.mark.parametrize("roles", [{"transformer": ["ddp", "tp"], "embedding": ["ddp"]}, {"attention": ["ddp"], "mlp": ["ddp", "tp"]}])
 def test_what_every_rank_repeats_may_lie_beside_what_is_cut_between_nodes(roles):
     """GPT-3 with (ddp, tp) of MAD-Max, whose table all devices repeat."""
-    plan = plan_of(roles, experts=False)
+    plan = of_roles(roles, experts=False)
     assert (plan.tp, plan.dp, plan.placement) == (256, 8, ("dp", "tp", "pp"))
     assert {kind: plan.tensor_of(kind) for kind in ("attention", "mlp", "embedding")} == {
         "attention": 1 if "attention" in roles else 256, "mlp": 256, "embedding": 1 if "embedding" in roles else 256,

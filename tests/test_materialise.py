@@ -4,14 +4,14 @@ import networkx as nx
 import pytest
 
 from crossflow.parallel.materialise import draw, materialise
-from crossflow.strategy.mesh import parse_strategy
+from crossflow.strategy.graphs import graph_mesh
 from crossflow.workload.lstm import lstm
 
 MODEL = lstm(hidden=64, vocabulary=96, sequence=2, layers=1, batch=24)
 
 
 def made(strategy, *phases):
-    return materialise(MODEL, parse_strategy(strategy), phases or ("forward", "backward", "update"))
+    return materialise(MODEL, graph_mesh(strategy), phases or ("forward", "backward", "update"))
 
 
 def test_every_vertex_has_a_replica_on_every_shard():

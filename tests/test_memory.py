@@ -20,8 +20,9 @@ from crossflow.step.remedies import remedies
 from crossflow.step.weights import weights_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.plan import Plan, parse_plan
+from crossflow.strategy.plan import Plan
 from crossflow.strategy.schedules import pipeline_order
+from crossflow.strategy.transformers import plan_of
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec
 
@@ -427,7 +428,7 @@ def test_a_remedy_of_a_strategy_by_layer_type_says_the_plan_too(machine):
     for sentence, whole in zip(remedies(job, plan, 64, machine()), remedies(job, plan, 64, machine(), whole=True), strict=True):
         text = re.search(r" \(([^()]*)\) frees", whole)[1]
         assert whole.replace(f" ({text}) frees", " frees") == sentence
-        assert memory(job, layout_of(parse_plan(text)), machine()).fits[0]
+        assert memory(job, layout_of(plan_of(text)), machine()).fits[0]
 
 
 def test_a_tensor_group_that_gathers_nothing_keeps_no_space_for_it(machine):
@@ -446,8 +447,8 @@ def test_a_model_too_large_for_its_devices_is_told(machine):
     assert sentence.startswith("no two changes are enough: ")
     assert sentence.endswith(" GiB are lacking")
     devices, text = re.fullmatch(r"on (\d+) devices ([a-z0-9-]+) fits with [\d.]+ GiB to spare", larger).groups()
-    assert parse_plan(text).devices == int(devices) > 2
-    assert memory(job, layout_of(parse_plan(text)), machine()).fits[0]
+    assert plan_of(text).devices == int(devices) > 2
+    assert memory(job, layout_of(plan_of(text)), machine()).fits[0]
     alone, _ = remedies(job, Plan(recompute="full", zero=3), 64, machine())
     assert alone.startswith("no change frees memory: ")
 

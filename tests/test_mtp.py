@@ -13,8 +13,8 @@ from crossflow.step.memory import parameters
 from crossflow.step.stages import counts
 from crossflow.step.task import task_of
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import parse_plan
 from crossflow.strategy.stages import Division
+from crossflow.strategy.transformers import plan_of
 from crossflow.workload.spec import TransformerSpec
 
 SMALL = {
@@ -34,7 +34,7 @@ def model(**workload):
 
 
 def layout(strategy):
-    return Layout.of([parse_plan(strategy)], np.full(1, 32.0), 8)
+    return Layout.of([plan_of(strategy)], np.full(1, 32.0), 8)
 
 
 # ------------------------------------------------------------------------------------------ the model

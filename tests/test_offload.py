@@ -7,7 +7,8 @@ import crossflow
 from crossflow.errors import SpecError, StrategyError
 from crossflow.evaluation import evaluate
 from crossflow.step.offload import flow
-from crossflow.strategy.plan import Plan, parse_plan
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.transformers import plan_of
 
 HOST = {"capacity": "2 TB", "bandwidth": "400 GB/s", "utilisation": 0.5}
 PARAMETERS = 6_738_415_616  # of Llama 2 7B
@@ -199,7 +200,7 @@ def test_the_host_is_among_what_would_make_a_plan_fit():
 def test_plans_with_a_host_read_back_as_they_are_written():
     plan = Plan(dp=8, zero=3, offload=("optimizer", "weights", "activations"))
     assert str(plan) == "dp8-z3-offload:optimizer+weights+activations"
-    assert parse_plan(str(plan)) == plan
+    assert plan_of(str(plan)) == plan
 
 
 @pytest.mark.parametrize("times", [[3.0], [3.0, 5.0], [5.0, 3.0, 4.0]])

@@ -14,16 +14,17 @@ from crossflow.errors import StrategyError
 from crossflow.mapping.placement import place
 from crossflow.mapping.topology import Network, Topology
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Plan, divisors, parse_plan
-from crossflow.strategy.plans import legal_plans, neighbouring_plans
+from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
+from crossflow.strategy.mesh import BLOCKS, TYPES, divisors
+from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.strategy.stages import balanced_layers, stage_layers
+from crossflow.strategy.transformers import plan_of
 from crossflow.workload.spec import TransformerSpec
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocabulary": 32000, "sequence": 512, "global_batch": 64,
 }  # fmt: skip
-KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, last_stage, micro_batch, mlp_shard_group, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, stage_layers, tp, unsharded, virtual_stages, zero"
+KNOWN = "apart, attention_shard_group, attention_tp, cp, distant, dp, embedding_shard_group, embedding_tp, ep, etp, experts_shard_group, first_stage, kernel, kp1, kp2, last_stage, lp, micro_batch, mlp_shard_group, mlp_tp, offload, placement, pp, recompute, schedule, sequence_parallel, shard_group, stage_layers, tp, unsharded, virtual_stages, zero"
 
 
 def model_of(**changes):
@@ -59,17 +60,15 @@ EXPERTS = model_of(experts={"count": 8, "active": 2})
     ],
 )
 def test_plans_are_read_from_text_and_mappings(given, plan):
-    assert parse_plan(given) == plan
+    assert plan_of(given) == plan
 
 
 @pytest.mark.parametrize("key", ["offload", "unsharded"])
 def test_choices_of_words_may_be_none_or_text(key):
     words = {"offload": ("optimizer", "activations"), "unsharded": ("mlp", "embedding")}[key]
     for nothing in ("none", [], ["none"]):
-        assert parse_plan({"dp": 8, key: nothing}) == parse_plan(f"dp8-{key}:none") == Plan(dp=8)
-    assert (
-        parse_plan({"dp": 8, key: "+".join(words)}) == parse_plan({"dp": 8, key: list(words)}) == parse_plan(f"dp8-{key}:{'+'.join(words)}")
-    )
+        assert plan_of({"dp": 8, key: nothing}) == plan_of(f"dp8-{key}:none") == Plan(dp=8)
+    assert plan_of({"dp": 8, key: "+".join(words)}) == plan_of({"dp": 8, key: list(words)}) == plan_of(f"dp8-{key}:{'+'.join(words)}")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def test_choices_of_words_may_be_none_or_text(key):
 )
 def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly):
     with pytest.raises(StrategyError, match=exactly(f"strategy: {sentence}")):
-        parse_plan(given)
+        plan_of(given)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +136,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
     cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, offload:optimizer+weights+activations, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {why}; {cure}")):
-        parse_plan(text)
+        plan_of(text)
 
 
 PLACEMENTS = list(itertools.permutations(BLOCKS))
@@ -147,7 +146,7 @@ PLACEMENTS = list(itertools.permutations(BLOCKS))
 def test_a_placement_is_an_order_of_all_blocks(given, exactly):
     sentence = f"strategy: placement must be tp, dp, pp in some order, the nearest ranks first, got {given!r}"
     with pytest.raises(StrategyError, match=exactly(sentence)):
-        parse_plan({"tp": 2, "placement": given})
+        plan_of({"tp": 2, "placement": given})
 
 
 @st.composite
@@ -171,7 +170,7 @@ def plans(draw):
 
 @given(plans())
 def test_a_plan_as_text_is_read_back(plan):
-    assert parse_plan(str(plan)) == plan
+    assert plan_of(str(plan)) == plan
 
 
 @given(plans())
@@ -577,23 +576,23 @@ def test_experts_and_shards_of_a_node_are_those_of_the_placement(seed):
 )
 @pytest.mark.parametrize("model", [MODEL, EXPERTS], ids=["dense", "experts"])
 def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model):
-    plan = parse_plan(text)
+    plan = plan_of(text)
     found = neighbouring_plans(plan, model, 64, node=8)
     assert len(set(found)) == len(found) > 3
     for other in found:
         assert other != plan
         assert other.devices == plan.devices
         assert plan_problem(other, model, 64) is None
-        assert parse_plan(str(other)) == other
+        assert plan_of(str(other)) == other
         names = {words.split()[0] for words in plan.changes(other).split(", ")} - {"sequence_parallel", "stage_layers"}
         assert len(names) <= 2
         assert names <= {"tp", "cp", "dp", "pp"} or len(names) <= 1
 
 
 def test_a_list_of_layers_stays_with_as_many_stages():
-    found = neighbouring_plans(parse_plan("pp4-dp2-layers:1+3x2+1"), MODEL, 64, node=8)
+    found = neighbouring_plans(plan_of("pp4-dp2-layers:1+3x2+1"), MODEL, 64, node=8)
     assert {plan.stage_layers for plan in found if plan.pp == 4} == {(1, 3, 3, 1), ()}
-    assert parse_plan("pp4-dp2-layers:1+3x2+1").changes(parse_plan("pp2-dp4")) == "dp 2 to 4, pp 4 to 2, stage_layers 1+3x2+1 to none"
+    assert plan_of("pp4-dp2-layers:1+3x2+1").changes(plan_of("pp2-dp4")) == "dp 2 to 4, pp 4 to 2, stage_layers 1+3x2+1 to none"
 
 
 def test_chunks_that_are_not_even_are_listed_where_the_stages_are_not_either():
@@ -603,30 +602,30 @@ def test_chunks_that_are_not_even_are_listed_where_the_stages_are_not_either():
 
 
 def test_neighbours_of_neighbours_lead_back():
-    plan = parse_plan("tp2-dp2-pp2-mb2-z1-sp")
+    plan = plan_of("tp2-dp2-pp2-mb2-z1-sp")
     for other in neighbouring_plans(plan, MODEL, 64, node=8):
         assert plan in neighbouring_plans(other, MODEL, 64, node=8) or other.tp == 1  # which has no sequence parallelism to keep
 
 
 def test_neighbours_keep_tensor_groups_in_a_node():
-    assert all(other.tp <= 4 for other in neighbouring_plans(parse_plan("tp4-dp4"), MODEL, 64, node=4))
+    assert all(other.tp <= 4 for other in neighbouring_plans(plan_of("tp4-dp4"), MODEL, 64, node=4))
 
 
 def test_neighbours_of_a_service_take_all_requests_of_a_replica():
-    found = neighbouring_plans(parse_plan("tp2-dp4").serving(64), MODEL, 64, node=8, task="decode")
+    found = neighbouring_plans(plan_of("tp2-dp4").serving(64), MODEL, 64, node=8, task="decode")
     assert {(other.dp, other.micro_batch) for other in found} >= {(8, 8), (2, 32)}
     assert all(other.recompute == "none" and other.virtual_stages == 1 for other in found)
 
 
 def test_a_service_with_a_microbatch_of_its_own_keeps_it_but_for_one_change():
-    plan = parse_plan("tp2-dp4-mb2")
+    plan = plan_of("tp2-dp4-mb2")
     found = neighbouring_plans(plan, MODEL, 64, node=8, task="decode")
     assert {other.micro_batch for other in found if other.dp != 4} == {2}
     assert {(other.dp, other.micro_batch) for other in found} >= {(4, 1), (4, 4), (4, 16)}  # half, twice, all requests at once
 
 
 def test_changes_are_told_in_words():
-    plan = parse_plan("tp8-dp2")
-    assert plan.changes(parse_plan("tp4-dp4-sp-full")) == "tp 8 to 4, dp 2 to 4, sequence_parallel off to on, recompute none to full"
-    assert plan.changes(parse_plan("tp8-dp2-offload:optimizer")) == "offload none to optimizer"
+    plan = plan_of("tp8-dp2")
+    assert plan.changes(plan_of("tp4-dp4-sp-full")) == "tp 8 to 4, dp 2 to 4, sequence_parallel off to on, recompute none to full"
+    assert plan.changes(plan_of("tp8-dp2-offload:optimizer")) == "offload none to optimizer"
     assert plan.changes(plan) == ""

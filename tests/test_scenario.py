@@ -106,7 +106,7 @@ def test_all_sections_tell_their_problems_at_once(write):
     assert told(write(text)) == [
         "s.yaml:4: system.devces: unknown key 'devces'; did you mean 'devices'?",
         "s.yaml:7: workload.hidden: input should be greater than 0, got -1",
-        "s.yaml:11: strategy: strategy 'RC-2' is not of the form RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, or a part of these such as d512",
+        "s.yaml:11: strategy: strategy 'RC-2': 'RC' is not understood; write RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, a part of these such as d512, or degrees such as tp8-dp4-pp2",
     ]
 
 
@@ -123,7 +123,7 @@ def test_unknown_names_are_told_with_their_lines_and_with_the_rest(write):
     ("old", "new", "line"),
     [
         ("name: small", "nam: small", "s.yaml:1: nam: unknown key 'nam'; did you mean 'name'?"),
-        ("strategy: RC-2-2-d2", "strategy: {dp: 8, tp: x}", "s.yaml:11: strategy: unknown degree 'tp'; known: kernel, kp1, kp2, dp, pp, lp"),
+        ("strategy: RC-2-2-d2", "strategy: {dp: 8, tp: x}", "s.yaml:11: strategy: tp must be a positive whole number, got 'x'"),
         ("  model: lstm\n", "", "s.yaml:5: workload: the key 'model' is missing: one of lstm, gemm, transformer, dlrm, program, or a preset"),
         ("  hidden: 512", "  hidden: 512.5", "s.yaml:7: workload.hidden: input should be a valid integer, got a number with a fractional part, got 512.5"),
         ("  hidden: 512", "  hidden: 512\n  dtype: fp4", "s.yaml:8: workload.dtype: expected one of fp64, fp32, tf32, fp16, bf16, int8, fp8, got 'fp4'; did you mean 'fp64'?"),

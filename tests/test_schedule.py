@@ -15,7 +15,7 @@ from crossflow.evaluation.programs import placed
 from crossflow.parallel.transform import transform
 from crossflow.program.kernels import Pass
 from crossflow.program.program import Message, Op, Program
-from crossflow.strategy.mesh import parse_strategy
+from crossflow.strategy.graphs import graph_mesh
 
 STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]
 
@@ -119,7 +119,7 @@ def test_no_stream_runs_two_tasks_at_once(program):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
-    graph = transform(lstm(strategy).graph(), parse_strategy(strategy))
+    graph = transform(lstm(strategy).graph(), graph_mesh(strategy))
     rng = np.random.default_rng(7)
     times = rng.exponential(size=(len(graph.kernels) + len(graph.messages) + 1, 3))
     made = schedule(graph).makespan(times)

@@ -320,7 +320,7 @@ WRONG = [
     ({"space": {**SPACE, "system.technology.logic": ["N7"]}, "sweep": {"system.technology.logic": ["N5"]}}, "'system.technology.logic' is swept too; a path is either swept or searched"),
     ({"space": {**SPACE, "system.budgets.power_shares.compute": {"from": 0.1, "to": 0.2}}}, "'system.budgets.power_shares.compute' stands twice in the space"),
     ({"space": {"system.budgts.power": ["300 W", "200 W"]}}, "unknown key 'budgts'; did you mean 'budgets'?"),
-    ({"space": {"strategy": ["d8", "hello"]}}, "strategy 'hello' is not of the form"),
+    ({"space": {"strategy": ["d8", "hello"]}}, "strategy 'hello': 'hello' is not understood"),
     ({"space": {"system.budgets.area": {"shares": ["compute", "compute"]}}}, "expected different shares"),
     ({"objectives": []}, "objectives"),
     ({"searches": {"x": {"searcher": "gradient", "over": ["strategy"]}}}, "searches.x: searcher gradient: the space has options alone"),

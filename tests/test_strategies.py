@@ -11,8 +11,7 @@ from crossflow.evaluation import evaluate
 from crossflow.parallel.transform import transform
 from crossflow.prediction import predict
 from crossflow.scenario import check_strategy, divides, from_dict
-from crossflow.strategy.graphs import legal_strategies
-from crossflow.strategy.mesh import parse_strategy
+from crossflow.strategy.graphs import graph_mesh, legal_meshes
 from crossflow.strategy.reading import ANY, every_strategy
 from crossflow.study.run import run_study
 
@@ -27,7 +26,7 @@ def brute(graph, devices):
         parts = [kernel, f"d{data}" if data > 1 else "", f"p{stages}" if stages > 1 else ""]
         text = "-".join(part for part in parts if part) or "d1"
         try:
-            transform(graph, parse_strategy(text))
+            transform(graph, graph_mesh(text))
         except StrategyError:
             continue
         found.add(text)
@@ -38,10 +37,10 @@ def brute(graph, devices):
 @pytest.mark.parametrize("hidden", [8, 12])
 def test_legal_strategies_are_those_that_transform(lstm, devices, hidden):
     graph = lstm("d1", workload={"hidden": hidden, "vocabulary": 24, "sequence": 2, "global_batch": 12}).graph()
-    found = legal_strategies(graph, devices)
+    found = [str(mesh) for mesh in legal_meshes(graph, devices)]
     assert len(found) == len(set(found))
     assert set(found) == brute(graph, devices)
-    assert all(parse_strategy(text).devices == devices for text in found)
+    assert all(graph_mesh(text).devices == devices for text in found)
 
 
 # ---------------------------------------------------------------------------------- strategies of other workloads

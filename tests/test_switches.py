@@ -18,7 +18,7 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.scenario import ScenarioFile
 from crossflow.strategy.hierarchy import Hierarchy
-from crossflow.strategy.mesh import _DEGREES
+from crossflow.strategy.notation import GRAPH
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import every_strategy
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
@@ -150,11 +150,14 @@ PLANS = {
 ROLES = {"dense": "tp", "embedding": "mp-rows", "transformer": When(["ddp", "fsdp"], ENCODED),
          "experts": When("ep", {"workload.experts": {"count": 16, "active": 2}})}  # fmt: skip
 DEGREES = {"kernel": When("CR", {"strategy.kp1": 8, "strategy.kp2": None}), "kp1": When(2, {"strategy.kp2": 4}), "kp2": When(4, {"strategy.kp1": 2}),
-           "dp": When(8, {"strategy.kp1": 2}), "pp": When(1, {"strategy.dp": 8}), "lp": When(4, {"strategy.pp": None, "strategy.dp": 2})}  # fmt: skip
+           "dp": When(8, {"strategy.kp1": 2}), "pp": When(1, {"strategy.dp": 8}), "lp": When(4, {"strategy.pp": None, "strategy.dp": 2}),
+           "tp": When(4, {"strategy.kp2": None, "strategy.kp1": 2}), "cp": When(2, {"strategy.kp1": None, "strategy.kp2": 4}),
+           "placement": ["pp", "dp", "tp"]}  # fmt: skip
 SINGLE = {
     "dp": When(2, {"strategy.kp1": 2}),
     "pp": When(2, {"strategy.kp1": 2}),
     "lp": When(2, {"strategy.kp1": 2}),
+    "placement": When(["dp", "tp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
@@ -263,7 +266,7 @@ OWN = {"lstm": LstmSpec, "gemm": GemmSpec, "dlrm": DlrmSpec, "transformer": Tran
 def test_no_field_is_forgotten(kind):
     """A new field of a scenario needs a line in the tables above: a value, and what makes it matter."""
     strategy = {"dlrm": Hierarchy, "transformer": Plan}.get(kind)
-    keys = {field.name for field in fields(strategy)} if strategy else set(_DEGREES)
+    keys = {field.name for field in fields(strategy)} if strategy else set(GRAPH.keys)
     stack = {f"software.{leaf}" for leaf in leaves(SoftwareStack)} if strategy else set()
     system = {f"system.operation.{leaf}" for leaf in leaves(OperationSpec)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
     own = {f"workload.{leaf}" for leaf in leaves(OWN[kind])} | {f"strategy.{key}" for key in keys}

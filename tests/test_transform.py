@@ -10,7 +10,7 @@ from crossflow.engine.tasks import copies, tasks_of
 from crossflow.errors import StrategyError
 from crossflow.parallel.transform import transform
 from crossflow.program.kernels import Pass, Product
-from crossflow.strategy.mesh import parse_strategy
+from crossflow.strategy.graphs import graph_mesh
 from crossflow.workload.gemm import gemm
 from crossflow.workload.lstm import lstm
 
@@ -25,7 +25,7 @@ PIPELINES = ["p2", "p3", "p4", "d4-p2", "RC-2-4-d2-p2", "CR-4-d2-p3"]
 
 
 def program(graph, strategy):
-    return transform(graph, parse_strategy(strategy))
+    return transform(graph, graph_mesh(strategy))
 
 
 def kernels(made, kind):
@@ -44,12 +44,12 @@ def replicas(made):
 
 
 def names(strategy, *roles):
-    return parse_strategy(strategy).names(*roles)
+    return graph_mesh(strategy).names(*roles)
 
 
 def cut_of(strategy):
     """Shards of a layer's weights."""
-    return parse_strategy(strategy).degree("columns", "inner")
+    return graph_mesh(strategy).degree("columns", "inner")
 
 
 @pytest.mark.parametrize(("graph", "strategy"), [*itertools.product(GRAPHS, STRATEGIES), *itertools.product(GRAPHS[:3], PIPELINES)])
@@ -98,7 +98,7 @@ def test_adam_keeps_two_fp32_values_a_parameter():
 def test_data_parallel_activations_are_divided_and_weights_are_not(strategy):
     whole, made = program(MODEL, "d1").memory[0], program(MODEL, strategy).memory[0]
     assert made["weights"] == whole["weights"]
-    assert made["activations"] == pytest.approx(whole["activations"] / parse_strategy(strategy).devices, rel=1e-12)
+    assert made["activations"] == pytest.approx(whole["activations"] / graph_mesh(strategy).devices, rel=1e-12)
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=["lstm", "projection", "forward", "gemm"])

@@ -23,7 +23,8 @@ from crossflow.step.stages import counts
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.plan import TYPES, Plan
+from crossflow.strategy.mesh import TYPES
+from crossflow.strategy.plan import Plan
 from crossflow.strategy.stages import Division, stage_layers
 from crossflow.workload.job import Job
 from crossflow.workload.spec import Frozen, TransformerSpec

@@ -21,8 +21,10 @@ from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
-from crossflow.strategy.hierarchy import Hierarchies, Hierarchy, hierarchy_problem, is_hierarchy, parse_hierarchy
+from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem
 from crossflow.strategy.layout import Layout
+from crossflow.strategy.levels import Hierarchies
+from crossflow.strategy.notation import is_by_types
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import ANY, read_plan, strategy_problem
 from crossflow.workload.dlrm import DlrmJob
@@ -46,7 +48,7 @@ def plans_apart(
     if apart or len(rest) == len(discrete) or not all(path.startswith(BESIDE) for path in rest):
         return None, discrete
     given = discrete["strategy"]
-    of_types = isinstance(scenario.workload, TransformerSpec) and any(is_hierarchy(value) for value in given)
+    of_types = isinstance(scenario.workload, TransformerSpec) and any(is_by_types(value) for value in given)
     if of_types or not isinstance(scenario.workload, DlrmSpec | TransformerSpec):
         return None, discrete
     return given, rest
@@ -58,7 +60,7 @@ def batches_apart(scenario: Scenario, discrete: Mapping[str, Sequence[Any]]) -> 
     Strategies written by layer type, or as `any`, follow the batch, and a service's requests are all in flight: those are apart.
     """
     written = scenario.document.data.get("strategy")
-    follows = written == ANY or is_hierarchy(written) or not isinstance(scenario.strategy, Plan)
+    follows = written == ANY or is_by_types(written) or not isinstance(scenario.strategy, Plan)
     trained = isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "training"
     given = discrete.get(BATCH, ())
     counts = all(isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0 for value in given)
@@ -71,7 +73,7 @@ def batches_apart(scenario: Scenario, discrete: Mapping[str, Sequence[Any]]) -> 
 def plans_of(scenario: Scenario, given: Sequence[Any]) -> list[Plan] | list[Hierarchy]:
     """Strategies of points that share the workload of a scenario, which decides what they leave open."""
     if isinstance(scenario.workload, DlrmSpec):
-        return [value if isinstance(value, Hierarchy) else parse_hierarchy(value) for value in given]
+        return [value if isinstance(value, Hierarchy) else hierarchy_of(value, scenario.nodes) for value in given]
     if not isinstance(scenario.workload, TransformerSpec):
         kind = with_article(scenario.workload.model)
         raise StrategyError(f"workload.model: {kind} has no strategies in common with layered models; evaluate it by itself")

@@ -11,7 +11,7 @@ from crossflow.evaluation.layered import machine
 from crossflow.scenario import Scenario
 from crossflow.step.memory import KINDS, memory
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
@@ -23,6 +23,6 @@ def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str,
         runs_on = machine(scenario, device)
         held = memory(scenario.job(), Layout.of([strategy], np.array([float(scenario.workload_batch)]), runs_on.node), runs_on)
         return tuple(dict(zip(KINDS, stage.tolist(), strict=True)) for stage in held.stages[:, :, 0].T)
-    if isinstance(strategy, Strategy):
+    if isinstance(strategy, Mesh):
         return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)
     return ()

@@ -14,7 +14,7 @@ from crossflow.step.dlrm import dlrm_log
 from crossflow.step.timeline import transformer_timeline
 from crossflow.step.uneven import EVEN, Uneven
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, DATA, HOST, TENSOR, Device, Timeline
@@ -41,7 +41,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
         runs_on = machine(scenario, scenario.architecture)
         layout = Layout.of([scenario.strategy], np.array([float(scenario.workload_batch)]), runs_on.node)
         found = transformer_timeline(scenario.job(), layout, runs_on, title, uneven)
-    elif isinstance(scenario.strategy, Strategy):
+    elif isinstance(scenario.strategy, Mesh):
         found = program_timeline(scenario, title, uneven)
     elif uneven.even:
         found = _dlrm(scenario, title)

@@ -37,7 +37,7 @@ from crossflow.program.kernels import Attention as FusedAttention
 from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Type
+from crossflow.strategy.mesh import Type
 from crossflow.workload.job import Job
 from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
 from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossflow import files
 from crossflow.parallel.transform import check_divides
-from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.stages import assign_stages
 from crossflow.workload.graph import Graph
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PHASES = ("forward", "backward", "update")
 
 
-def materialise(graph: Graph, strategy: Strategy, phases: Collection[str] = PHASES) -> nx.DiGraph[Any]:
+def materialise(graph: Graph, strategy: Mesh, phases: Collection[str] = PHASES) -> nx.DiGraph[Any]:
     """Super-graph of a model with every shard and replica.
 
     Parameters

@@ -27,14 +27,14 @@ from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel, Pass, Product
 from crossflow.program.program import Program
-from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.stages import assign_stages
 from crossflow.workload import operations
 from crossflow.workload.graph import Gemm, Graph, Layer, Node, Operation
 
 
 @functools.lru_cache(maxsize=256)
-def transform(graph: Graph, strategy: Strategy) -> Program:
+def transform(graph: Graph, strategy: Mesh) -> Program:
     """Program of a model under a strategy.
 
     Raises
@@ -49,7 +49,7 @@ def transform(graph: Graph, strategy: Strategy) -> Program:
     return builder.build()
 
 
-def check_divides(graph: Graph, strategy: Strategy) -> None:
+def check_divides(graph: Graph, strategy: Mesh) -> None:
     """Raise StrategyError when a dimension of the model does not divide by the axes that cut it."""
     shards = strategy.degree("batch", "rows")
     if graph.batch % shards:
@@ -80,7 +80,7 @@ class _Builder:
     """Writes operations while the nodes of a graph are walked in order."""
 
     graph: Graph
-    strategy: Strategy
+    strategy: Mesh
     stage_of: tuple[int, ...]
     result: dict[int, int] = field(default_factory=dict)  # node -> operation that gives its output
     gradient: dict[int, int] = field(default_factory=dict)  # backward node -> operation that gives the weight gradient

@@ -31,7 +31,8 @@ from crossflow.program.kernels import Kernel, Lookup, Pass
 from crossflow.program.program import MessageTable, Program
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Phase, Send, Unit
-from crossflow.strategy.hierarchy import Hierarchies, Kind
+from crossflow.strategy.hierarchy import Kind
+from crossflow.strategy.levels import Hierarchies
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
@@ -93,7 +94,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
     ranks that hold parts of the rows, then exchanged among those that hold tables or columns.
     """
     model, mesh = job.model, plans.embedding
-    tables, rows, columns = mesh.group("mp").size, mesh.group("mp-rows").size, mesh.group("mp-columns").size
+    tables, rows, columns = mesh.group("tables").size, mesh.group("table_rows").size, mesh.group("table_columns").size
     copies = mesh.copies
     own, held = plans.batch / plans.devices, model.count / tables
     load = np.where(tables > 1, np.ceil(held) / held * job.uneven, 1.0)
@@ -107,7 +108,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
         for group in model.tables
     ]  # fmt: skip
     pooled = load * samples * model.pooled / (tables * columns)
-    summed, exchanged, sent = mesh.group("mp-rows"), mesh.group("mp", "mp-columns"), mesh.group("mp", "mp-rows")
+    summed, exchanged, sent = mesh.group("table_rows"), mesh.group("tables", "table_columns"), mesh.group("tables", "table_rows")
     listed = model.lookups * job.index + model.count * 4.0  # indices, and how many each table has
     looked = samples * listed / (tables * rows)
     parameters = load * model.table_parameters / (tables * rows * columns)
@@ -120,7 +121,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
         groups=tuple((one, replace(one, part="sort"), replace(one, part="update")) for one in looks),
         indices=(
             Send(collective="all_to_all", size=load * own * listed, group=sent),
-            Send(collective="all_gather", size=np.where(columns > 1, looked, 0.0), group=mesh.group("mp-columns")),
+            Send(collective="all_gather", size=np.where(columns > 1, looked, 0.0), group=mesh.group("table_columns")),
         ),
         forward=(_times_bytes(summing, job.forward), _times_bytes(exchange, job.forward)),
         backward=(_times_bytes(exchange, job.backward), _times_bytes(giving, job.backward)),
@@ -221,7 +222,7 @@ class _Writer:
         """Weights that are shared out arrive, once a pass."""
         if 0 <= unit < len(self.units) and unit not in self.gathers:
             found = self.units[unit]
-            shards = self.plans.mesh(found.kind).shards
+            shards = self.plans.groups(found.kind).shards
             size = np.where(shards.size > 1, found.parameters * self.stack.weight_size(self.job.element), 0.0)
             self.gathers[unit] = self._send([Send(collective="all_gather", size=size, group=shards)], found.layer, after)
 
@@ -282,7 +283,7 @@ class _Writer:
     def _reduce(self, i: int, ready: After, *, final: bool) -> None:
         """Gradients of a unit: scattered over shards at once, the shards and what is not shared reduced over copies in buckets."""
         unit, job = self.units[i], self.job
-        mesh = self.plans.mesh(unit.kind)
+        mesh = self.plans.groups(unit.kind)
         size = unit.parameters * self.stack.gradient_size(job.element)
         scattered = np.where(mesh.shards.size > 1, size, 0.0)
         ready = self._send([Send(collective="reduce_scatter", size=scattered, group=mesh.shards)], unit.layer, ready)
@@ -320,7 +321,7 @@ def returns(job: DlrmJob, unit: Unit) -> bool:
 
 def owned(units: Sequence[Unit], plans: Hierarchies, layer: DlrmLayer) -> Array:
     """Parameters of a layer that one device keeps, shape (n,). [1]"""
-    found = (unit.parameters / plans.mesh(unit.kind).shards.size for unit in units if unit.layer == layer)
+    found = (unit.parameters / plans.groups(unit.kind).shards.size for unit in units if unit.layer == layer)
     return np.asarray(sum(found, np.zeros(len(plans))))
 
 
@@ -431,7 +432,7 @@ def _memory(job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, units: Seque
     held = {layer: owned(units, plans, layer) for layer in DLRM_LAYERS[1:]}
     trained = sum((held[layer] for layer in held if job.trains(layer)), none)
     states = {"sgd": np.zeros(1), "rowwise_adagrad": tables.rows, "adagrad": tables.parameters}[job.table_optimizer]
-    gathered = [np.where(plans.mesh(unit.kind).shards.size > 1, unit.parameters * weight, 0.0) for unit in units] or [none]
+    gathered = [np.where(plans.groups(unit.kind).shards.size > 1, unit.parameters * weight, 0.0) for unit in units] or [none]
     layers = 2.0 if stack.overlap.gather else 1.0
     live = np.max([unit.kept for unit in units], axis=0) if units else none
     memory = {

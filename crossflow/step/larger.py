@@ -13,7 +13,8 @@ from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.plan import RECOMPUTE, Plan, divisors
+from crossflow.strategy.mesh import RECOMPUTE, divisors
+from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 
 MOST = 256  # times as many devices, at most, that are asked for

@@ -35,7 +35,7 @@ from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Shape, alike, chunk_layers, row_counts
 from crossflow.strategy.layout import Layout, Spread
-from crossflow.strategy.plan import Type
+from crossflow.strategy.mesh import Type
 from crossflow.strategy.schedules import pipeline_order
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part

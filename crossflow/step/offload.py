@@ -22,7 +22,7 @@ import numpy as np
 from crossflow.arrays import Array, Index, divide
 from crossflow.step.outcome import Machine
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import Offload
+from crossflow.strategy.mesh import Offload
 from crossflow.workload.job import Job
 
 MASTER, STATE = 4.0, 4.0  # weights that an optimizer updates, and its states, are fp32 [B]

@@ -12,7 +12,8 @@ from crossflow.step.larger import fewer_requests, more_devices, possible
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.plan import OFFLOADS, OWN_TENSOR, RECOMPUTE, Plan, divisors
+from crossflow.strategy.mesh import OFFLOADS, RECOMPUTE, divisors
+from crossflow.strategy.plan import OWN_TENSOR, Plan
 from crossflow.workload.job import Job
 
 # From those that cost little to those that lay the plan out anew.

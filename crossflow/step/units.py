@@ -17,7 +17,8 @@ from crossflow.arrays import Array
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Attention, Kernel, Pass, Product
-from crossflow.strategy.hierarchy import Hierarchies, Kind
+from crossflow.strategy.hierarchy import Kind
+from crossflow.strategy.levels import Hierarchies
 from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
 
@@ -83,18 +84,18 @@ class Builder:
 
     def samples(self, kind: Kind) -> Array:
         """Samples that a tensor group of a layer type works on. [1]"""
-        return np.asarray(self.plans.batch / self.plans.mesh(kind).data)
+        return np.asarray(self.plans.batch / self.plans.groups(kind).data)
 
     def build(self) -> Builder:
         """Add all units in program order."""
         model, plans = self.job.model, self.plans
         self._mlp("bottom", "dense", model.bottom, gathered=np.zeros(len(plans)))
         self._interaction()
-        divided = (plans.mesh(self.top).tensor.size > 1).astype(float)
+        divided = (plans.groups(self.top).tensor.size > 1).astype(float)
         if model.encoder is not None:
             self._encoder()
-            divided = divided * ~plans.transformer.same(plans.mesh(self.top))
-            self._leave("transformer", model.top[0].k, divided + (plans.mesh(self.top).tensor.size == 1))
+            divided = divided * ~plans.transformer.same(plans.groups(self.top))
+            self._leave("transformer", model.top[0].k, divided + (plans.groups(self.top).tensor.size == 1))
         if model.routing is not None:
             self._experts(divided)
         else:
@@ -149,7 +150,7 @@ class Builder:
 
         With `rows` and `experts` the layers of as many experts, each on so many rows.
         """
-        mesh, e = self.plans.mesh(kind), self.job.element
+        mesh, e = self.plans.groups(kind), self.job.element
         tp = mesh.tensor.size
         m = self.samples(kind) if rows is None else rows
         total = self.job.model.routing.experts if rows is not None and self.job.model.routing else 1
@@ -198,7 +199,9 @@ class Builder:
         """Outputs of a tensor group are divided by samples, which takes nothing; their gradients are gathered."""
         size = np.where(divided > 0, self.samples(kind) * width * self.job.element, 0.0)
         name = f"{kind}.out"
-        self._add(name, "interaction", kind, before_backward=[Send(collective="all_gather", size=size, group=self.plans.mesh(kind).tensor)])
+        self._add(
+            name, "interaction", kind, before_backward=[Send(collective="all_gather", size=size, group=self.plans.groups(kind).tensor)]
+        )
 
     def _encoder(self) -> None:
         """Layers of attention and MLP over features."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.program.groups import Group, Pair
-from crossflow.strategy.plan import BLOCKS, OFFLOADS, OWN_SHARDS, TYPES, Block, Offload, Plan, Type
+from crossflow.strategy.mesh import BLOCKS, OFFLOADS, TYPES, Block, Offload, Type
+from crossflow.strategy.plan import OWN_SHARDS, Plan
 from crossflow.strategy.stages import Division
 
 

@@ -1,35 +1,75 @@
-"""Parallel strategies: a device mesh with named axes, and what each axis divides [1]_.
+"""The language of strategies: a device mesh with named axes, what each axis does to each layer type, and options beside.
 
-The paper writes ``RC-{KP1}-{KP2}-d{DP}-p{LP}`` and ``CR-{KP1}-d{DP}-p{LP}``; any part may be left out.
+Three notations say a mesh (`crossflow.strategy.notation` reads them): the paper's, ``RC-{KP1}-{KP2}-d{DP}-p{LP}`` and
+``CR-{KP1}-d{DP}-p{LP}`` [1]_; named degrees, ``tp8-pp4-dp16``; roles by layer type, inside a node and between nodes,
+``dense (tp, ddp), embedding mp`` [2]_.
 
 References
 ----------
 .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 3.3.
+.. [2] Hsia et al., "MAD-Max Beyond Single-Node", ISCA 2024, Sec. II-B and V.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from crossflow.errors import StrategyError, did_you_mean
 from crossflow.program.program import Program
 
-# rows: rows of the first factor; columns: columns of the second; inner: the dimension that is summed over;
-# batch: samples, with a replica of the weights each; layers: pipeline stages; given: what a program says by itself.
-Role = Literal["rows", "columns", "inner", "batch", "layers", "given"]
-_NOTATION = re.compile(
-    r"^(?!-)(?:RC-(?P<rows>\d+)-(?P<columns>\d+)|CR-(?P<inner>\d+))?(?:(?:^|-)d(?P<dp>\d+))?(?:(?:^|-)p(?P<lp>\d+))?$", re.ASCII
-)
-_DEGREES = ("kernel", "kp1", "kp2", "dp", "pp", "lp")
+# What an axis does. rows, columns, inner: cuts the rows of the first factor of every product, the columns of the second, or the
+# dimension that is summed over; batch: replicas, each with samples of its own; shard: the same, but weights are shared out and gathered
+# layer by layer; experts: shares out experts, to which samples travel; tables, table_rows, table_columns: shares out embedding tables
+# whole, by rows or by columns; layers: stages of a pipeline; given: what a program says by itself.
+Role = Literal["rows", "columns", "inner", "batch", "shard", "experts", "tables", "table_rows", "table_columns", "layers", "given"]
+Levels = tuple[Role, Role]  # roles of the two axes of a mesh of nodes: inside a node, between nodes
+
+Recompute = Literal["none", "selective", "full"]
+Offload = Literal["optimizer", "weights", "activations"]
+Block = Literal["tp", "dp", "pp"]
+Type = Literal["attention", "mlp", "experts", "embedding"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
+TYPES: tuple[Type, ...] = ("attention", "mlp", "experts", "embedding")  # of a transformer's layers; the head goes with the embedding
+BLOCKS: tuple[Block, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
+SCHEDULES = ("1f1b", "gpipe", "zb-h1", "chimera", "pipedream")  # rules by which pipelines order their passes
+
+# Roles as words, where strategies are written by layer type.
+WORD_ROLES: Mapping[str, Role] = {
+    "ddp": "batch", "fsdp": "shard", "tp": "columns", "ep": "experts", "mp": "tables", "mp-rows": "table_rows",
+    "mp-columns": "table_columns", "pp": "layers",
+}  # fmt: skip
+ROLE_WORDS: Mapping[Role, str] = {role: word for word, role in WORD_ROLES.items()}
+# Axes as named degrees and what they do; the paper's names for them.
+AXIS_ROLES: Mapping[str, Role] = {"cp": "rows", "tp": "columns", "inner": "inner", "dp": "batch", "pp": "layers"}
+PAPER_NAMES: Mapping[str, str] = {"cp": "kp1", "tp": "kp2", "inner": "kp1", "dp": "dp", "pp": "lp"}
+NODE_AXES = ("node", "nodes")  # of strategies by layer type, nearest neighbours first; how many there are the system says
+
+# Degrees and options as text: numbers with the word before them, options as words of their own.
+NUMBERS: Mapping[str, str] = {
+    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "etp", "atp": "attention_tp", "mlptp": "mlp_tp", "embtp": "embedding_tp",
+    "dp": "dp", "pp": "pp", "v": "virtual_stages", "mb": "micro_batch", "z": "zero",
+    "g": "shard_group", "ag": "attention_shard_group", "mlpg": "mlp_shard_group", "eg": "experts_shard_group",
+    "embg": "embedding_shard_group", "first": "first_stage", "last": "last_stage",
+}  # fmt: skip
+WORDS: Mapping[str, tuple[str, Any]] = {
+    "sp": ("sequence_parallel", True), "apart": ("apart", TYPES), "selective": ("recompute", "selective"), "full": ("recompute", "full"),
+    **{rule.replace("-", ""): ("schedule", rule) for rule in SCHEDULES if rule != "1f1b"},
+}  # fmt: skip
+# Before several words that plus signs join.
+LISTS: Mapping[str, str] = {
+    "offload:": "offload", "unsharded:": "unsharded", "apart:": "apart", "distant:": "distant", "placed:": "placement",
+    "layers:": "stage_layers",
+}  # fmt: skip
+ORDER = "order:"  # before the path of a schedule's file, to the end of the text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One axis of the device mesh."""
+    """One axis of the device mesh; `size` 0 where the system says how many there are, `role` for layer types without roles of their own."""
 
     name: str
     size: int
@@ -37,10 +77,19 @@ class Axis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy:
-    """A device mesh: its axes in the order kernel (1, 2), data, layers."""
+class Mesh:
+    """A strategy as it is written.
 
-    axes: tuple[Axis, ...]
+    Attributes
+    ----------
+    axes : of the device mesh, cut products first, then replicas, then stages; of a mesh of nodes its two levels.
+    own : roles of the axes for layer types that have their own, by layer type.
+    options : everything else that a strategy says, by key.
+    """
+
+    axes: tuple[Axis, ...] = ()
+    own: tuple[tuple[str, Levels], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
     def degree(self, *roles: Role) -> int:
         """Number of parts into which the axes of these roles divide what they divide."""
@@ -55,82 +104,70 @@ class Strategy:
         """Names of the axes of these roles that have more than one device."""
         return tuple(axis.name for axis in self.axes if axis.role in roles and axis.size > 1)
 
+    @property
+    def by_types(self) -> bool:
+        """Whether it is a mesh of nodes, whose axes have roles by layer type."""
+        return bool(self.own)
+
+    @property
+    def order(self) -> tuple[str, ...] | None:
+        """Names of the axes in the order in which its blocks lie on consecutive devices; None where it does not say."""
+        placed = dict(self.options).get("placement")
+        kinds: Mapping[str, tuple[Role, ...]] = {"tp": ("rows", "columns", "inner"), "dp": ("batch",), "pp": ("layers",)}
+        return None if placed is None else tuple(axis.name for block in placed for axis in self.axes if axis.role in kinds[block])
+
     def __str__(self) -> str:
+        if self.own:
+            return ", ".join(f"{kind} {levels_text(levels)}" for kind, levels in self.own)
         given = [f"{axis.name}{axis.size}" for axis in self.axes if axis.role == "given"]
-        if given:
-            return "-".join(given)
         degrees = {axis.role: axis.size for axis in self.axes}
-        parts = []
-        if "inner" in degrees:
-            parts.append(f"CR-{degrees['inner']}")
-        elif "rows" in degrees or "columns" in degrees:
-            parts.append(f"RC-{degrees.get('rows', 1)}-{degrees.get('columns', 1)}")
-        parts += [f"d{degrees['batch']}"] if "batch" in degrees else []
-        parts += [f"p{degrees['layers']}"] if "layers" in degrees else []
-        return "-".join(parts) or "d1"
+        kernel = [f"CR-{degrees['inner']}"] if "inner" in degrees else []
+        if "rows" in degrees or "columns" in degrees:
+            kernel = [f"RC-{degrees.get('rows', 1)}-{degrees.get('columns', 1)}"]
+        data = [f"d{degrees['batch']}"] if "batch" in degrees else []
+        stages = [f"p{degrees['layers']}"] if "layers" in degrees else []
+        return "-".join([*([*given, *kernel, *data, *stages] or ["d1"]), *said(dict(self.options))])
 
 
-def mesh_of(program: Program) -> Strategy:
-    """The mesh that a program is written for."""
-    return Strategy(axes=tuple(Axis(name=name, size=size, role="given") for name, size in program.axes))
+def said(values: Mapping[str, Any]) -> list[str]:
+    """Degrees and options as parts of text, each of which reads back as itself.
 
-
-def parse_strategy(given: str | Mapping[str, Any]) -> Strategy:
-    """Read a strategy in the paper's notation or as named degrees.
-
-    Named degrees: ``{kernel: RC|CR, kp1: 16, kp2: 4, dp: 8, pp: 2}``, any subset.
-
-    Raises
-    ------
-    StrategyError
-        When the text is not in the notation, or a degree is not a positive whole number.
-
-    >>> str(parse_strategy("RC-16-4-d8-p2")), parse_strategy("CR-8-d64").devices, str(parse_strategy({"dp": 512}))
-    ('RC-16-4-d8-p2', 512, 'd512')
+    >>> "-".join(said({"tp": 8, "dp": 2, "zero": 3, "stage_layers": (3, 4, 4, 2)}))
+    'tp8-dp2-z3-layers:3+4x2+2'
     """
-    if isinstance(given, Mapping):
-        return _from_degrees(given)
-    found = _NOTATION.match(str(given).strip())
-    if found is None or not str(given).strip():
-        raise StrategyError(f"strategy '{given}' is not of the form RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, or a part of these such as d512")
-    degrees = {name: int(value) for name, value in found.groupdict().items() if value is not None}
-    return _mesh(str(given), **degrees)
+    numbers = [f"{word}{values[key]}" for word, key in NUMBERS.items() if key in values]
+    words = [word for word, (key, value) in WORDS.items() if key in values and values[key] == value]
+    lists = [prefix + joined(values[key]) for prefix, key in LISTS.items() if key in values and (key, values[key]) != WORDS["apart"]]
+    schedule = values.get("schedule", SCHEDULES[0])
+    return [*numbers, *words, *lists, *([] if schedule in SCHEDULES else [ORDER + schedule])]
 
 
-def _from_degrees(given: Mapping[str, Any]) -> Strategy:
-    for key in given:
-        if key not in _DEGREES:
-            raise StrategyError(f"strategy: unknown degree '{key}'{did_you_mean(key, _DEGREES)}; known: {', '.join(_DEGREES)}")
-    if "pp" in given and "lp" in given:
-        raise StrategyError("strategy: pp and lp name the same degree; give one of them")
-    for key, value in given.items():
-        if key != "kernel" and (isinstance(value, bool) or not isinstance(value, int)):
-            raise StrategyError(f"strategy: {key} must be a positive whole number, got {value!r}")
-    kernel, kp1, kp2 = given.get("kernel", "RC"), given.get("kp1"), given.get("kp2")
-    if kernel not in ("RC", "CR"):
-        raise StrategyError(f"strategy: kernel must be RC or CR, got {kernel!r}")
-    if kernel == "CR" and kp2 not in (None, 1):
-        raise StrategyError(f"strategy: CR cuts one dimension, kp1; kp2 = {kp2} has no meaning with it")
-    if kernel == "CR" and kp1 is None:
-        raise StrategyError("strategy: kernel: CR cuts one dimension into kp1 parts; give kp1, or leave kernel out")
-    degrees = {"dp": given.get("dp"), "lp": given.get("pp", given.get("lp"))}
-    degrees |= {"inner": kp1} if kernel == "CR" else {"rows": kp1, "columns": kp2}
-    return _mesh(str(dict(given)), **{name: size for name, size in degrees.items() if size is not None})
+def joined(values: tuple[Any, ...]) -> str:
+    """Several values as one word, those that follow themselves told once: ``3+4x14+2``."""
+    runs = [(value, len(list(same))) for value, same in itertools.groupby(values)]
+    return "+".join(f"{value}x{count}" if count > 1 else str(value) for value, count in runs)
 
 
-def _mesh(
-    text: str,
-    *,
-    rows: int | None = None,
-    columns: int | None = None,
-    inner: int | None = None,
-    dp: int | None = None,
-    lp: int | None = None,
-) -> Strategy:
-    wanted: tuple[tuple[str, int | None, Role], ...] = (
-        ("kp1", rows, "rows"), ("kp2", columns, "columns"), ("kp1", inner, "inner"), ("dp", dp, "batch"), ("lp", lp, "layers"),
-    )  # fmt: skip
-    for _, size, _ in wanted:
-        if size is not None and size < 1:
-            raise StrategyError(f"strategy '{text}': every degree must be at least 1")
-    return Strategy(axes=tuple(Axis(name=name, size=size, role=role) for name, size, role in wanted if size is not None))
+def mesh_of(program: Program) -> Mesh:
+    """The mesh that a program is written for."""
+    return Mesh(axes=tuple(Axis(name=name, size=size, role="given") for name, size in program.axes))
+
+
+def levels_text(levels: Levels) -> str:
+    """Roles of both levels as text.
+
+    >>> levels_text(("columns", "batch"))
+    '(tp, ddp)'
+    """
+    words = [ROLE_WORDS[role] for role in levels]
+    return words[0] if words[0] == words[1] else f"({words[0]}, {words[1]})"
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors in rising order.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return low + [number // part for part in reversed(low) if part * part != number]

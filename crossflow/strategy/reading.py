@@ -1,28 +1,19 @@
-"""Strategies of all workloads: read in the form that a workload knows, checked against it, and listed."""
+"""Strategies of all workloads: from any notation to what a workload's builder takes, checked against it, and listed."""
 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Mapping
 
 from crossflow.architecture.template import SystemSpec
-from crossflow.errors import StrategyError, did_you_mean
-from crossflow.strategy.graphs import legal_strategies
-from crossflow.strategy.hierarchy import (
-    Hierarchy,
-    hierarchy_problem,
-    is_hierarchy,
-    legal_hierarchies,
-    parse_hierarchy,
-)
-from crossflow.strategy.layer_types import ROLES, plan_of_roles, roles_and_options
-from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.mesh import Strategy, mesh_of, parse_strategy
-from crossflow.strategy.plan import DEGREES, RECOMPUTE, Plan, parse_plan
-from crossflow.strategy.plans import legal_plans, neighbouring_plans
+from crossflow.errors import StrategyError
+from crossflow.strategy.graphs import graph_mesh, legal_meshes
+from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
+from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
+from crossflow.strategy.mesh import RECOMPUTE, Mesh, mesh_of
+from crossflow.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
+from crossflow.strategy.plan import Plan
+from crossflow.strategy.transformers import plan_of, plan_of_roles
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
@@ -32,78 +23,55 @@ NO_HOST = (
 )
 ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
 GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
-Workload = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
-AnyStrategy = Strategy | Plan | Hierarchy
+Divided = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec  # workloads that a strategy divides
+Workload = Divided | ProgramSpec
+AnyStrategy = Mesh | Plan | Hierarchy
 
 
-def read_strategy(written: str | Mapping[str, Any] | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:
-    """A strategy in the form that its workload knows; a transformer's may be written by layer types too."""
+def read_strategy(written: Written | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:
+    """A strategy in the form that a workload's builder takes, from any notation; None where that takes what is not known."""
     if written is None:
         return None
     if not isinstance(written, (str, Mapping)):
         raise StrategyError(f"strategy: expected text or a mapping, got {written!r}")
     if workload is None:
-        _check_of_any_workload(written)
+        if written not in (ANY, DATA_PARALLEL):
+            parse_any(written)  # the workload has its own problems by then; a strategy is wrong that none could have
         return None
     if isinstance(workload, ProgramSpec):
         raise StrategyError(f"strategy: {GIVEN}")
+    if system is None:
+        return None if written in (ANY, DATA_PARALLEL) else _lowered(written, workload, None)
+    node = min(system.devices_per_node, system.device_count)
+    nodes = node, system.device_count // node
     if written == ANY:
-        if system is None:
-            return None
-        node = min(system.devices_per_node, system.device_count)
-        legal = every_strategy(workload, (node, system.device_count // node))
+        legal = every_strategy(workload, nodes)
         if not legal:
             raise StrategyError(f"no strategy divides this {workload.model} over {system.device_count} devices")
         written = legal[0]
-    if written == DATA_PARALLEL and system is not None:
-        written = {"dense": "ddp", "embedding": "mp"} if isinstance(workload, DlrmSpec) else f"d{system.device_count}"
+    return _lowered(f"d{system.device_count}" if written == DATA_PARALLEL else written, workload, nodes)
+
+
+def _lowered(written: Written, workload: Divided, nodes: tuple[int, int] | None) -> AnyStrategy | None:
+    """What a strategy means for a workload, on so many devices of a node, and nodes."""
     if isinstance(workload, DlrmSpec):
-        return parse_hierarchy(written)
+        return hierarchy_of(written, nodes)
     if not isinstance(workload, TransformerSpec):
-        return parse_strategy(written)
-    if is_hierarchy(written):
-        roles, options = roles_and_options(written)
-        if system is None:
-            return None
-        node = min(system.devices_per_node, system.device_count)
-        nodes, experts = system.device_count // node, workload.experts is not None
-        training = workload.task == "training"
-        return plan_of_roles(roles, workload.global_batch, node, nodes, experts=experts, training=training, options=_options(options))
-    return read_plan(written, workload)
+        return graph_mesh(written, nodes, table=isinstance(workload, LstmSpec))
+    if not is_by_types(written):
+        return read_plan(written, workload)
+    mesh = parse(written, TRANSFORMER)
+    if nodes is None:
+        return None
+    experts, training = workload.experts is not None, workload.task == "training"
+    return plan_of_roles(mesh, workload.global_batch, *nodes, experts=experts, training=training)
 
 
-def _check_of_any_workload(written: str | Mapping[str, Any]) -> None:
-    """Without a workload, which has its own problems by then, a strategy is wrong that none could have."""
-    if written in (ANY, DATA_PARALLEL):
-        return
-    forms: tuple[Callable[[Any], object], ...] = (
-        (parse_hierarchy, roles_and_options) if is_hierarchy(written) else (parse_strategy, parse_plan)
-    )
-    problems = []
-    for parse in forms:
-        try:
-            parse(written)
-        except StrategyError as error:
-            problems.append(error)
-        else:
-            return
-    raise problems[_of_a_graph(written) - 1]
-
-
-def _of_a_graph(written: str | Mapping[str, Any]) -> bool:
-    """Whether what cannot be read was meant for a graph of kernels rather than for a transformer."""
-    if isinstance(written, str):
-        return re.match(r"(RC|CR)\b|[dp]\d", written.strip(), re.IGNORECASE) is not None
-    return is_hierarchy(written) or bool({"kernel", "kp1", "kp2", "lp"} & set(written))
-
-
-def read_plan(written: str | Mapping[str, Any], workload: TransformerSpec) -> Plan:
+def read_plan(written: Written, workload: TransformerSpec) -> Plan:
     """A plan; where it does not say, a service takes all requests of a replica at once, divided over the stages."""
-    plan = parse_plan(written)
-    said = "micro_batch" in written if isinstance(written, Mapping) else re.search(r"(^|-)mb\d", written)
-    if workload.task == "training" or said or workload.global_batch % plan.dp:
-        return plan
-    return plan.serving(workload.global_batch)
+    plan = plan_of(written)
+    said = workload.task == "training" or "micro_batch" in dict(parse(written, TRANSFORMER).options)
+    return plan if said or workload.global_batch % plan.dp else plan.serving(workload.global_batch)
 
 
 def as_text(strategy: AnyStrategy, workload: Workload) -> str:
@@ -112,26 +80,11 @@ def as_text(strategy: AnyStrategy, workload: Workload) -> str:
     return strategy.text(always=("micro_batch",)) if service and isinstance(strategy, Plan) else str(strategy)
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Further options beside layer types, as a plan has them; its degrees follow from the layer types."""
-    known = sorted(field.name for field in fields(Plan) if field.name not in DEGREES)
-    strange = [f"unknown key '{key}'{did_you_mean(str(key).lower(), [*ROLES, *known])}" for key in given if key not in (*known, *DEGREES)]
-    if strange:
-        raise StrategyError(f"strategy: {'; '.join(strange)}; layer types: {', '.join(ROLES)}; options beside them: {', '.join(known)}")
-    plan = parse_plan(given)
-    wrong = [key for key in given if key in DEGREES]
-    if wrong:
-        raise StrategyError(
-            f"strategy: {', '.join(wrong)} beside layer types, which say how devices are divided; write the one or the other"
-        )
-    return {key: getattr(plan, key) for key in given}
-
-
 def _alone(workload: Workload) -> AnyStrategy:
     """The strategy of a workload on one device."""
     if isinstance(workload, DlrmSpec):
-        return parse_hierarchy({"dense": "ddp", "embedding": "mp"})
-    return Plan() if isinstance(workload, TransformerSpec) else parse_strategy("d1")
+        return Hierarchy()
+    return Plan() if isinstance(workload, TransformerSpec) else graph_mesh("d1")
 
 
 def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload) -> AnyStrategy:
@@ -217,4 +170,4 @@ def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = 
         again = tuple(level for level in RECOMPUTE if not (fused and level == "selective"))
         plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, task=workload.task, recompute=again)
         return tuple(as_text(plan, workload) for plan in plans)
-    return legal_strategies(workload.graph(), node * count)
+    return tuple(str(mesh) for mesh in legal_meshes(workload.graph(), node * count))

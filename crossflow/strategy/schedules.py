@@ -29,6 +29,7 @@ from crossflow import files
 from crossflow.arrays import Index
 from crossflow.errors import Problem, SpecError
 from crossflow.files import FileModel
+from crossflow.strategy.mesh import SCHEDULES
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 LETTERS = "FBW"  # of kinds of slots, in files and pictures
@@ -204,9 +205,9 @@ def pipedream(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
     return PipelineOrder(stages=stages, microbatches=microbatches, chains=plain.chains, slots=plain.slots, flush=False)
 
 
-RULES: Mapping[str, Callable[[int, int, int], PipelineOrder]] = {
-    "1f1b": one_f_one_b, "gpipe": gpipe, "zb-h1": zb_h1, "chimera": chimera, "pipedream": pipedream,
-}  # fmt: skip
+RULES: Mapping[str, Callable[[int, int, int], PipelineOrder]] = dict(
+    zip(SCHEDULES, (one_f_one_b, gpipe, zb_h1, chimera, pipedream), strict=True)
+)
 
 
 NATURAL = ("1f1b", "gpipe", "zb-h1", "pipedream")  # rules whose rows are the chunks of the model in its order

@@ -20,7 +20,7 @@ from crossflow.points import Split, check_choice, split, variant, varied
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import listed, no_column
 from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
-from crossflow.strategy.mesh import Strategy
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.reading import ANY, every_strategy, read_strategy
 from crossflow.study.spec import SpacedRange, spaced
 from crossflow.units import parse
@@ -113,7 +113,7 @@ def _entry(path: str, given: Any, document: Document, scenario: Scenario, option
     if path == "strategy" and given == "legal":
         return Options(path=path, values=_strategies(scenario, options))
     if path == "placement" and given == "all":
-        if not isinstance(scenario.strategy, Strategy):
+        if not isinstance(scenario.strategy, Mesh):
             raise CrossflowError(f"{with_article(scenario.workload.model)} lies as its strategy says; vary strategy instead")
         return Options(path=path, values=tuple(list(order) for order in itertools.permutations(_axes(scenario.strategy))))
     if isinstance(given, list) and given:
@@ -127,7 +127,7 @@ def _entry(path: str, given: Any, document: Document, scenario: Scenario, option
     raise CrossflowError(f"expected a list of values, {{values: ..., when: ...}} or {{from: ..., to: ...}}{words}; got {given!r}")
 
 
-def _axes(strategy: Strategy) -> tuple[str, ...]:
+def _axes(strategy: Mesh) -> tuple[str, ...]:
     """Axes that can be laid out: a program's own, or those that strategies of graphs can have, which a study may vary too."""
     return tuple(axis.name for axis in strategy.axes if axis.role == "given") or AXES
 

@@ -27,7 +27,8 @@ from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
-from crossflow.strategy.plan import RECOMPUTE, Plan, Recompute
+from crossflow.strategy.mesh import RECOMPUTE, Recompute
+from crossflow.strategy.plan import Plan
 from crossflow.validation.report import Table, count_skipped, errors
 from crossflow.validation.tables import TableRow, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.workload.job import Job

@@ -40,7 +40,7 @@ from crossflow.program import file as programs
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
 from crossflow.step import uneven
-from crossflow.strategy import hierarchy, layer_types, plan, schedules
+from crossflow.strategy import mesh, notation, plan, schedules
 from crossflow.study import spaces, spec
 from crossflow.study.plots import spec as plots
 from crossflow.technology import components, library
@@ -298,30 +298,31 @@ def files_page() -> str:
 
 
 def _strategies_section() -> str:
-    """Keys of a transformer's strategy, and the roles of layer types."""
+    """Keys of a transformer's strategy, and the roles of layer types of each kind of workload."""
     meanings, rows = prose()["plan"], []
-    words = {name: word for word, name in plan.NUMBERS.items()}
+    words = {name: word for word, name in mesh.NUMBERS.items()}
     for field in dataclasses.fields(plan.Plan):
-        options = [f"`{word}`" for word, (name, _) in plan.WORDS.items() if name == field.name]
+        options = [f"`{word}`" for word, (name, _) in mesh.WORDS.items() if name == field.name]
         lists = [
-            f"`{prefix}{'+'.join(chosen)}`" for prefix, name in plan.LISTS.items() if name == field.name and (chosen := _CHOICES[name])
+            f"`{prefix}{'+'.join(chosen)}`" for prefix, name in mesh.LISTS.items() if name == field.name and (chosen := _CHOICES[name])
         ]
         text = f"`{words[field.name]}N`" if field.name in words else ", ".join(options + lists)
         rows.append((f"`{field.name}`", text, _default(field.default), _cell(meanings[field.name])))
-    roles = [(f"`{kind}`", ", ".join(f"`{role}`" for role in known)) for kind, known in layer_types.ROLES.items()]
-    recommended = [(f"`{kind}`", ", ".join(f"`{role}`" for role in known)) for kind, known in hierarchy.ROLES.items()]
+    roles = [
+        (form.workloads, f"`{kind}`", ", ".join(f"`{word}`" for word in words))
+        for form in notation.FORMS
+        for kind, words in form.types.items()
+    ]
     return (
         f"\n## Strategies\n\n{prose()['strategies']}\n\n### Of a transformer\n\n"
         + markdown(("key", "as text", "default", "meaning"), rows)
-        + f"\n### By layer type: of a transformer\n\n{prose()['roles']}\n\n"
-        + markdown(("layer type", "roles"), roles)
-        + "\n### By layer type: of a dlrm\n\n"
-        + markdown(("layer type", "roles"), recommended)
+        + f"\n### By layer type\n\n{prose()['roles']}\n\n"
+        + markdown(("workload", "layer type", "roles"), roles)
     )
 
 
 _CHOICES = {
-    "offload": plan.OFFLOADS, "unsharded": plan.TYPES, "apart": plan.TYPES, "distant": plan.TYPES, "placement": plan.BLOCKS,
+    "offload": mesh.OFFLOADS, "unsharded": mesh.TYPES, "apart": mesh.TYPES, "distant": mesh.TYPES, "placement": mesh.BLOCKS,
     "stage_layers": ("3", "4x2", "2"),
 }  # fmt: skip
 

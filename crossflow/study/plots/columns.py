@@ -12,7 +12,8 @@ import numpy as np
 from crossflow.arrays import Array, Mask
 from crossflow.drawing.words import label
 from crossflow.errors import StrategyError
-from crossflow.strategy.mesh import Role, parse_strategy
+from crossflow.strategy.mesh import Mesh, Role
+from crossflow.strategy.notation import parse_any
 from crossflow.study.plots.view import View
 
 Columns = Mapping[str, Any]
@@ -70,7 +71,7 @@ def column(columns: Columns, name: str) -> Any:
 
 
 def _notation(strategy: Any) -> str:
-    return str(parse_strategy(strategy)) if isinstance(strategy, Mapping) else str(strategy)
+    return str(parse_any(strategy)) if isinstance(strategy, Mapping) else str(strategy)
 
 
 @functools.cache
@@ -83,12 +84,15 @@ def strategy_part(strategy: str, part: str) -> str | int | None:
     'none'
     """
     try:
-        parsed = parse_strategy(strategy)
+        parsed = parse_any(strategy)
     except StrategyError:
+        return None
+    if parsed.by_types:  # degrees follow from the system's nodes
         return None
     if part in _ROLES:
         return parsed.degree(_ROLES[part])
-    kernel = "-".join(piece for piece in str(parsed).split("-") if piece[0] not in "dp") or "none"
+    cut = tuple(axis for axis in parsed.axes if axis.role in ("rows", "columns", "inner"))
+    kernel = str(Mesh(axes=cut)) if cut else "none"
     return kernel if part == "kernel" else kernel.split("-")[0]
 
 

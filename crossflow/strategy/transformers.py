@@ -1,4 +1,4 @@
-"""Plans of transformers from roles by layer type, inside a node and between nodes (`crossflow.strategy.hierarchy`).
+"""Plans of transformers from any notation: degrees and options as they are, roles by layer type inside a node and between nodes.
 
 ``{attention: [ddp], mlp: [tp, ddp], embedding: [ddp]}`` reads: MLPs are cut among the devices of a node, which attend to samples of
 their own and hold all of the vocabulary's table. Each type may have its roles in any order. Where the ranks of one plan cannot lie so
@@ -8,24 +8,17 @@ weights are sharded over different groups, each type has its own.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from crossflow.errors import StrategyError
-from crossflow.strategy.hierarchy import ADDRESSED, Level, Levels, read_roles, roles_of, written
-from crossflow.strategy.plan import BLOCKS, OWN_SHARDS, OWN_TENSOR, TYPES, Block, Plan, Type, divisors
+from crossflow.strategy.mesh import BLOCKS, TYPES, Block, Levels, Mesh, Role, Type, divisors, levels_text
+from crossflow.strategy.notation import TRANSFORMER, Written, parse
+from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 
-# Layer types that strategies of transformers address; transformer and dense stand for attention and MLPs.
-ROLES: Mapping[str, tuple[Level, ...]] = {
-    "transformer": ("ddp", "fsdp", "tp", "pp"),
-    "dense": ("ddp", "fsdp", "tp", "pp"),
-    "attention": ("ddp", "fsdp", "tp", "pp"),
-    "mlp": ("ddp", "fsdp", "tp", "pp"),
-    "experts": ("ddp", "fsdp", "tp", "ep", "pp"),
-    "embedding": ("ddp", "fsdp", "tp", "mp", "mp-rows", "pp"),
-}
 INSIDE, BETWEEN = LEVELS = 0, 1
 _FOLLOWS = {"shard_group", *OWN_SHARDS.values(), "apart", "unsharded", "distant"}  # options of a plan that roles decide
 _PLAIN = {field.name: field.default for field in fields(Plan)}
@@ -37,12 +30,10 @@ class _Share:
 
     Attributes
     ----------
-    roles : of both levels.
     cut, experts, sharded : levels of more than one device over which each layer is cut, experts are shared out, and weights sharded.
     rest : all levels that neither cut nor share out, which hold copies or shards.
     """
 
-    roles: Levels
     cut: tuple[int, ...]
     experts: tuple[int, ...]
     sharded: tuple[int, ...]
@@ -56,33 +47,32 @@ class _Share:
     @classmethod
     def of(cls, roles: Levels, sizes: Sequence[int]) -> _Share:
         """Of roles on a mesh of so many devices a level."""
-        found = {role: tuple(i for i in LEVELS if sizes[i] > 1 and roles[i] == role) for role in ("tp", "ep", "fsdp", "ddp")}
-        rest = tuple(sorted(found["fsdp"] + found["ddp"]))
-        return cls(roles=roles, cut=found["tp"], experts=found["ep"], sharded=found["fsdp"], rest=rest)
+        found = {role: tuple(i for i in LEVELS if sizes[i] > 1 and roles[i] == role) for role in ("columns", "experts", "shard", "batch")}
+        rest = tuple(sorted(found["shard"] + found["batch"]))
+        return cls(cut=found["columns"], experts=found["experts"], sharded=found["shard"], rest=rest)
 
 
-def roles_and_options(given: str | Mapping[str, Any]) -> tuple[dict[str, Levels], dict[str, Any]]:
-    """Roles by layer type of a transformer's strategy, and what else it says.
-
-    Raises
-    ------
-    StrategyError
-        With every role that its layer type cannot have.
-    """
-    said = roles_of(given)
-    return read_roles({kind: said[kind] for kind in said if kind in ADDRESSED}, ROLES), {
-        key: value for key, value in said.items() if key not in ADDRESSED
-    }
+def plan_of(given: Written) -> Plan:
+    """The plan that degrees and options mean, as ``{tp: 8, pp: 8, dp: 12, zero: 1}``, ``tp8-pp8-dp12-z1`` or ``RC-1-8-d12-p8-z1``."""
+    return _of_text(given) if isinstance(given, str) else _of_degrees(parse(given, TRANSFORMER))
 
 
-def plan_of_roles(
-    given: Mapping[str, Levels], batch: int, node: int, nodes: int, *, experts: bool, training: bool, options: Mapping[str, Any]
-) -> Plan:
-    """The plan that roles by layer type mean, on so many nodes, with further options of a plan.
+@functools.lru_cache(maxsize=65536)
+def _of_text(text: str) -> Plan:
+    return _of_degrees(parse(text, TRANSFORMER))
+
+
+def _of_degrees(mesh: Mesh) -> Plan:
+    values: dict[str, Any] = {axis.name: axis.size for axis in mesh.axes}
+    return Plan(**values, **dict(mesh.options))
+
+
+def plan_of_roles(mesh: Mesh, batch: int, node: int, nodes: int, *, experts: bool, training: bool) -> Plan:
+    """The plan that roles by layer type mean, on so many nodes.
 
     Parameters
     ----------
-    given : roles by layer type; attention and MLPs follow transformer, embedding and experts the MLPs, where absent.
+    mesh : roles by layer type, and options; attention and MLPs follow transformer, embedding and experts the MLPs, where absent.
     experts : whether the model has experts.
     training : whether it trains: a replica then takes its whole batch at once, or, where microbatches fill a pipeline, as little as it
         can; a service always takes all requests of a replica, divided over the stages.
@@ -92,9 +82,10 @@ def plan_of_roles(
     StrategyError
         Where no plan does that.
     """
+    given, options = dict(mesh.own), dict(mesh.options)
     roles = _all_roles(given)
     if "experts" in given and not experts:
-        raise StrategyError(f"strategy: experts {written(roles['experts'])}, but the model has no experts")
+        raise StrategyError(f"strategy: experts {levels_text(roles['experts'])}, but the model has no experts")
     kinds = [kind for kind in TYPES if experts or kind != "experts"]
     piped = _piped({kind: roles[kind] for kind in kinds})
     pp = _size(piped, (node, nodes))
@@ -142,7 +133,7 @@ def _all_roles(given: Mapping[str, Levels]) -> dict[Type, Levels]:
     if both is None and len(alone) == 1:
         other = "mlp" if alone == ["attention"] else "attention"
         raise StrategyError(f"strategy: {alone[0]} has roles and {other} has none; give {other} too, or transformer, which stands for both")
-    plain: Levels = both or ("ddp", "ddp")
+    plain: Levels = both or ("batch", "batch")
     layers = given.get("mlp", plain)
     table = given.get("embedding", layers)
     return {
@@ -153,9 +144,9 @@ def _all_roles(given: Mapping[str, Levels]) -> dict[Type, Levels]:
     }
 
 
-def _of_table(role: Level, layers: Level) -> Level:
+def _of_table(role: Role, layers: Role) -> Role:
     """A table of words that is shared out (mp) is sharded where layers are, and cut by rows elsewhere."""
-    return role if not role.startswith("mp") else "fsdp" if layers == "fsdp" else "tp"
+    return role if not role.startswith("table") else "shard" if layers == "shard" else "columns"
 
 
 def _size(levels: Sequence[int], sizes: Sequence[int]) -> int:
@@ -170,13 +161,13 @@ def _piped(roles: Mapping[Type, Levels]) -> tuple[int, ...]:
     StrategyError
         Where some layer types are and others are not: a stage holds whole layers.
     """
-    levels = tuple(level for level in LEVELS if any(both[level] == "pp" for both in roles.values()))
+    levels = tuple(level for level in LEVELS if any(both[level] == "layers" for both in roles.values()))
     for kind, both in roles.items():
-        if any(both[level] != "pp" for level in levels):
-            other = next(other for other, theirs in roles.items() if any(theirs[level] == "pp" for level in levels))
+        if any(both[level] != "layers" for level in levels):
+            other = next(other for other, theirs in roles.items() if any(theirs[level] == "layers" for level in levels))
             raise StrategyError(
-                f"strategy: {other} {written(roles[other])} beside {kind} {written(both)}: stages of a pipeline (pp) hold whole layers,"
-                f" so that all layer types have the role pp at a level, or none"
+                f"strategy: {other} {levels_text(roles[other])} beside {kind} {levels_text(both)}:"
+                f" stages of a pipeline (pp) hold whole layers, so that all layer types have the role pp at a level, or none"
             )
     return levels
 
