@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossflow.architecture import Architecture, NetworkSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, once
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, wide_type
 from crossflow.formats import kept_bytes
@@ -113,7 +113,7 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
 }
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def _groups(program: Program) -> tuple[_Group, ...]:
     """Kernels that are priced together."""
     places: dict[tuple[type[Kernel], bool], list[int]] = {}

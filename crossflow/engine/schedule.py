@@ -6,13 +6,12 @@ paper's resource constraint of one kernel a device and one transfer a link, Sec.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, tally
+from crossflow.arrays import Array, once, tally
 from crossflow.program import Op, Program
 
 
@@ -108,7 +107,7 @@ def stream_edges(ops: Sequence[Op]) -> list[tuple[int, ...]]:
     return edges
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def schedule(program: Program) -> Schedule:
     """Merge the operations of a program into segments.
 

@@ -82,7 +82,7 @@ def _graph(scenario: Scenario, title: str) -> Timeline:
     memory = device.memory
     return timeline_of(
         runs, _classes(scenario, program.classes), title=title, total=float(ends.max()), node=scenario.nodes[0],
-        held=[sum(kinds.values()) for kinds in program.memory], capacity=float(memory.capacity[0] * memory.instances[0]),
+        held=[float(sum(kinds.values())) for kinds in program.memory], capacity=float(memory.capacity[0] * memory.instances[0]),
     )  # fmt: skip
 
 

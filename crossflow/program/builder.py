@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from crossflow.arrays import Array
 from crossflow.program.collectives import Collective
 from crossflow.program.program import COMPUTE, NETWORK, Kernel, Message, Number, Op, Program, Tensor
 
@@ -74,11 +75,11 @@ class ProgramBuilder:
         row = _place(self._messages, self._distinct[1], Message(collective=collective, size=size, axes=tuple(axes)))
         return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=_sorted(after)))
 
-    def hold(self, kind: str, size: float, *, rank: int = 0, made: int | None = None, last: int | None = None) -> None:
+    def hold(self, kind: str, size: Number, *, rank: int = 0, made: int | None = None, last: int | None = None) -> None:
         """A tensor of `size` bytes that devices hold from an operation to another one, or all the time. [B]"""
         self._tensors.append(Tensor(kind=kind, size=size, rank=rank, made=made, last=last))
 
-    def build(self, *, samples: int = 1, tokens: int = 0, parameters: float = 0.0) -> Program:
+    def build(self, *, samples: int | Array = 1, tokens: int = 0, parameters: Number = 0.0) -> Program:
         """The program; samples of a step, tokens of a sample, parameters of the model. [1]"""
         return Program(
             name=self.name,

@@ -8,8 +8,10 @@ its stream is free and all operations that it waits for have ended. Kernels on s
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES
@@ -139,10 +141,21 @@ class Tensor:
     """
 
     kind: str
-    size: float
+    size: Number
     rank: int = 0
     made: int | None = None
     last: int | None = None
+
+
+def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
+    """What is held by kind where most is held in all, at every point. [B]"""
+    if len(held) == 1:
+        return held[0]
+    kinds = list(dict.fromkeys(kind for one in held for kind in one))
+    table = np.array(np.broadcast_arrays(*(np.atleast_1d(one.get(kind, 0.0)) for one in held for kind in kinds)))
+    table = table.reshape(len(held), len(kinds), -1)
+    most = np.take_along_axis(table, table.sum(axis=1).argmax(axis=0)[None, None], axis=0)[0]
+    return dict(zip(kinds, most if most.shape[1] > 1 else most[:, 0].tolist(), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,9 +183,9 @@ class Program:
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
     stages: str = ""
-    samples: int = 1
+    samples: int | Array = 1
     tokens: int = 0
-    parameters: float = 0.0
+    parameters: Number = 0.0
 
     @property
     def element(self) -> float:
@@ -210,39 +223,39 @@ class Program:
         return tuple(op.kernels if op.message is None else (kernels + op.message,) for op in self.ops)
 
     @functools.cached_property
-    def memory(self) -> tuple[Mapping[str, float], ...]:
+    def memory(self) -> tuple[Mapping[str, Number], ...]:
         """Bytes of a device of every class of ranks by kind, when it holds most: tensors live between the operations that need them. [B]
 
         Operations of a class count in the order of the program.
         """
         return tuple(self._fullest(rank) for rank in range(self.classes))
 
-    def _fullest(self, rank: int) -> Mapping[str, float]:
+    def _fullest(self, rank: int) -> Mapping[str, Number]:
         mine = [tensor for tensor in self.tensors if tensor.rank == rank]
         begin, end = -1, len(self.ops)
         spans = [(begin if one.made is None else one.made, end if one.last is None else one.last, one) for one in mine]
         moments = sorted({begin, *(first for first, _, _ in spans)})
 
-        def held(moment: int) -> dict[str, float]:
-            kinds = dict.fromkeys((one.kind for one in mine), 0.0)
+        def held(moment: int) -> dict[str, Number]:
+            kinds: dict[str, Number] = dict.fromkeys((one.kind for one in mine), 0.0)
             for first, last, one in spans:
                 if first <= moment <= last:
-                    kinds[one.kind] += one.size
+                    kinds[one.kind] = kinds[one.kind] + one.size
             return kinds
 
-        return max((held(moment) for moment in moments), key=lambda kinds: sum(kinds.values()))
+        return fullest([held(moment) for moment in moments])
 
     @functools.cached_property
-    def volumes(self) -> Mapping[str, float]:
+    def volumes(self) -> Mapping[str, Number]:
         """Bytes that one device sends along each axis in a step, for placement; along each further axis only a shard moves. [B]"""
         sizes = dict(self.axes)
-        volumes = {axis: 0.0 for message in self.messages for axis in message.axes}
+        volumes: dict[str, Number] = {axis: 0.0 for message in self.messages for axis in message.axes}
         for op in self.ops:
             if op.message is None:
                 continue
             message = self.messages[op.message]
-            size = float(message.size)
+            size = message.size
             for axis in message.axes:
-                volumes[axis] += ring_volume(message.collective, sizes[axis]) * size
-                size /= sizes[axis]
+                volumes[axis] = volumes[axis] + ring_volume(message.collective, sizes[axis]) * size
+                size = size / sizes[axis]
         return volumes
