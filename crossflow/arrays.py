@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+Result = TypeVar("Result")
 
 
 def points(value: float | Sequence[float] | Array) -> Array:
@@ -35,6 +37,35 @@ def wide(array: Any, n: int) -> Any:
     whole = np.empty((*found.shape[:-1], n), found.dtype)
     whole[...] = found
     return whole
+
+
+def summed(often: Array, amounts: Array) -> Array:
+    """Sums of what things amount to, by how often they occur in each row.
+
+    often : shape (rows, things), or (rows, things, n) where it differs between points. amounts : shape (..., things, n).
+    Returns shape (..., rows, n).
+    """
+    found: Array = often @ amounts if often.ndim == 2 else np.einsum("rtn,...tn->...rn", often, amounts)
+    return found
+
+
+def by_point(often: Array) -> Array:
+    """How often things occur in each row, of shape (rows, things) or (rows, things, n), with an axis of points."""
+    return often if often.ndim > 2 else often[..., None]
+
+
+def once(work: Callable[..., Result]) -> Callable[..., Result]:
+    """Work on an object, its first argument, that is done once for each way to ask for it, and kept with the object."""
+
+    @functools.wraps(work)
+    def kept(held: Any, **given: Any) -> Result:
+        known, name = vars(held), f"_{work.__module__}.{work.__name__}{sorted(given.items())}"
+        if name not in known:
+            known[name] = work(held, **given)
+        result: Result = known[name]
+        return result
+
+    return kept
 
 
 def plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from crossflow import files
@@ -17,6 +18,7 @@ from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
+from crossflow.arrays import Array
 from crossflow.cost.profile import Profile, read_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
@@ -114,8 +116,7 @@ class Scenario:
     @property
     def nodes(self) -> tuple[int, int]:
         """Devices of one node (package, server), and number of nodes."""
-        per_node = min(self.system.devices_per_node, self.devices)
-        return per_node, -(-self.devices // per_node)
+        return _nodes(self.system, self.devices)
 
     def graph(self) -> Graph:
         """Compute graph of a workload that is a graph of kernels."""
@@ -145,7 +146,7 @@ class Scenario:
     @functools.cached_property
     def _job(self) -> Job:
         assert isinstance(self.workload, TransformerSpec)  # the caller has looked
-        return _job(self.workload)
+        return job_of(self.workload)
 
     @functools.cached_property
     def architecture(self) -> Architecture:
@@ -155,9 +156,7 @@ class Scenario:
     @property
     def workload_batch(self) -> int:
         """Samples of one step over all devices."""
-        if isinstance(self.workload, ProgramSpec):
-            return self.workload.program.samples
-        return self.workload.global_batch if isinstance(self.workload, TransformerSpec | DlrmSpec) else self.graph().batch
+        return int(self.workload.program.samples) if isinstance(self.workload, ProgramSpec) else self.workload.global_batch
 
     @property
     def balanced(self) -> bool:
@@ -178,8 +177,7 @@ class Scenario:
     def tokens_per_sample(self) -> int:
         """Tokens that one sample counts in a step, 0 where the word has no meaning."""
         if isinstance(self.workload, TransformerSpec):
-            job = self.job()
-            return job.tokens(job.model.tokens) if job.model.vocabulary else 0
+            return int(tokens_of(self.job()))
         if isinstance(self.workload, DlrmSpec):
             return 0
         if isinstance(self.workload, ProgramSpec):
@@ -213,7 +211,8 @@ def _graph(workload: LstmSpec | GemmSpec) -> Graph:
 
 
 @functools.lru_cache(maxsize=64)
-def _job(workload: TransformerSpec) -> Job:
+def job_of(workload: TransformerSpec) -> Job:
+    """What a step of a transformer computes."""
     model = workload.transformer()
     prompt, output = workload.tokens, workload.output or 0
     return Job(
@@ -228,6 +227,11 @@ def _job(workload: TransformerSpec) -> Job:
         context=prompt + output // 2,
         cached=prompt + output if workload.task in ("prefill", "decode") else 0,
     )
+
+
+def tokens_of(job: Job) -> Array | int:
+    """Tokens that one sample of a transformer counts in a step, 0 of a model of images."""
+    return job.tokens(job.model.tokens) if np.any(job.model.vocabulary) else 0
 
 
 def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
@@ -284,6 +288,93 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
         return _undivided(scenario, strategy) is None
     except CrossflowError:
         return False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sized:
+    """A workload of a scenario with other dimensions, on another number of devices.
+
+    Attributes
+    ----------
+    settings : what is changed.
+    workload, system, written, base : as the scenario would have them; its strategy as it is written.
+    """
+
+    settings: Mapping[str, Any]
+    workload: Workload
+    system: SystemSpec
+    written: str | Mapping[str, Any] | None
+    base: Path | None
+
+    def strategy(self, written: str | Mapping[str, Any] | Plan | Hierarchy | None) -> Plan | Hierarchy:
+        """A strategy as the scenario would read it; StrategyError where it does not fit the devices."""
+        if isinstance(written, (Plan, Hierarchy)):
+            found: AnyStrategy | None = written
+        else:
+            found = read_strategy(_found_schedule(written, self.base), self.workload, self.system)
+        found = fitting(found, self.system, self.workload)
+        assert not isinstance(found, Mesh)  # which layered models have none of
+        return found
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Devices of one node, and number of nodes, of the whole system."""
+        return _nodes(self.system, self.system.device_count)
+
+
+def _nodes(system: SystemSpec, devices: int) -> tuple[int, int]:
+    """Devices of one node (package, server), and number of nodes, of so many devices."""
+    per_node = min(system.devices_per_node, devices)
+    return per_node, -(-devices // per_node)
+
+
+COUNTS = ("system.devices", "system.nodes")  # settings of a system that change the number of devices only
+
+
+def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
+    """A scenario's workload with other values in its section, and of `COUNTS`, read without the sections that stay.
+
+    Raises an error where something is wrong; `from_document` tells what.
+    """
+    data = scenario.document.data
+    for path, value in settings.items():
+        data = files.replace(data, tuple(int(part) if part.isdigit() else part for part in path.split(".")), value, f"{path}={value}")
+    changed = {path.split(".")[0] for path in settings}
+    spec, system = scenario.workload, scenario.system
+    if "workload" in changed:
+        own = Document(file=scenario.document.file, data=data["workload"])
+        if own.data["model"] not in MODELS:
+            service = own.data.get("task", "training") != "training"
+            own = files.merge(_own_preset(scenario, own.data["model"], service), own.without("model"))
+        spec = MODELS[own.data["model"]].model_validate(own.data)
+        if any(files.held(data["workload"], key.split(".")) is not None for key, _ in without_meaning(spec)):
+            raise SpecError([])
+    if "system" in changed:
+        system = _counted(system, data["system"])
+    if type(spec) is not type(scenario.workload):
+        raise SpecError([])
+    return Sized(settings=settings, workload=spec, system=system, written=data.get("strategy"), base=scenario.base)
+
+
+@functools.lru_cache(maxsize=16)
+def _own_preset(scenario: Scenario, name: str, service: bool) -> Document:
+    """The preset that a scenario's workload begins with, for a service or for training; without its lines."""
+    found = _preset(name, Document(file=scenario.document.file, data={"task": "prefill" if service else "training"}), scenario.base)
+    return Document(file=found.file, data=found.data)
+
+
+def _counted(system: SystemSpec, section: Mapping[str, Any]) -> SystemSpec:
+    """A system with the numbers of devices, or of nodes, that its section says."""
+    devices, nodes = (section.get(key) for key in ("devices", "nodes"))
+    if any(count is not None and (type(count) is not int or count < 1) for count in (devices, nodes)):
+        raise SpecError([])
+    given = {"devices": devices, "nodes": nodes} if devices is not None or nodes is not None else {}
+    found = system.model_copy(update=given)
+    if devices is not None and (nodes is not None or (devices > system.devices_per_node and devices % system.devices_per_node)):
+        raise SpecError([])
+    for problem in _network_problems(found, _nodes(found, found.device_count), Document(file="", data={})):
+        raise SpecError([problem])
+    return found
 
 
 def spelled_out(document: Document) -> Document:
@@ -357,7 +448,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         base=base,
         profile=profile,
     )
-    problems += _network_problems(scenario, document)
+    problems += _network_problems(system, scenario.nodes, document)
     if problems:
         raise SpecError(problems)
     return scenario
@@ -423,11 +514,11 @@ def _has_tokens(workload: Workload) -> bool:
     return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
 
 
-def _network_problems(scenario: Scenario, document: Document) -> Iterator[Problem]:
-    """Levels of the network that do not hold the nodes in use."""
-    for level, nodes in zip(("intra", "inter"), scenario.nodes, strict=True):
+def _network_problems(system: SystemSpec, used: tuple[int, int], document: Document) -> Iterator[Problem]:
+    """Levels of the network that do not hold the nodes in use: devices of a node, and nodes."""
+    for level, nodes in zip(("intra", "inter"), used, strict=True):
         try:
-            topology_of(getattr(scenario.system.network, level), nodes)
+            topology_of(getattr(system.network, level), nodes)
         except CrossflowError as error:
             place = ("system", "network", level)
             said = ((*place, key) for key in ("shape", "topology") if (*place, key) in document.lines)

@@ -8,7 +8,6 @@ import pytest
 
 from crossflow.architecture.system import architecture
 from crossflow.cost.price import price
-from crossflow.engine.schedule import schedule
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.common import INCONSISTENT
 from crossflow.evaluation.programs import placed
@@ -150,7 +149,6 @@ def test_devices_beyond_count_cost_what_a_few_do(lstm):
         best = np.inf
         for _ in range(3):
             transform.cache_clear()
-            schedule.cache_clear()
             began = time.perf_counter()
             evaluate(scenario)
             best = min(best, time.perf_counter() - began)

@@ -201,6 +201,28 @@ def test_long_schedules_are_not_walked_whole():
     assert ends.max() == pytest.approx(1e5 * (4 * 3.0 + 6 * 0.25) / 4, rel=1e-3)
 
 
+def test_a_period_may_be_shorter_than_a_round():
+    """Slow stages wait for each other in a circle of other than eight microbatches, which a round of eight does not show."""
+    f, pipeline_of = np.array([1.0, 1, 1, 3, 3, 3, 1, 1]), {"stages": 8, "microbatches": 1003}
+    expected = walked(f, 2 * f, 0.25, **pipeline_of)
+    pipeline.walk_of.cache_clear()
+    np.testing.assert_allclose(ends_of(f, 2 * f, 0.25, **pipeline_of), expected, rtol=1e-9)
+    assert pipeline.walk_of.cache_info().misses <= 2
+
+
+@settings(max_examples=60)
+@given(pipelines(), st.lists(st.integers(1, 40), min_size=2, max_size=6))
+def test_points_with_other_numbers_of_microbatches_are_as_one_by_one(case, many):
+    f, b, transfer, shape = case
+    counts = np.array(many) * (shape["stages"] if len(f) > shape["stages"] else 1)
+    shape = {**shape, "chunks": len(f) // shape["stages"], "schedule": "1f1b"}
+    late = travelling(made(**shape), np.broadcast_to(transfer, len(f))[:, None])
+    times = (np.repeat(one, len(many), axis=-1) for one in (f[:, None], b[:, None], late))
+    together = pipeline_ends(*times, **{**shape, "microbatches": counts})
+    for i, count in enumerate(counts.tolist()):
+        np.testing.assert_allclose(together[:, i], ends_of(f, b, transfer, **{**shape, "microbatches": count}), rtol=2e-9)
+
+
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[0] > 1], ids=str)
 @pytest.mark.parametrize("transfer", [0.0, 0.3])
 def test_arrays_and_plain_numbers_agree(shape, transfer, monkeypatch):

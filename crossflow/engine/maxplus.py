@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 
 NO_PATH = -np.inf  # entry of a matrix where a stream does not wait for another
 
@@ -28,8 +28,12 @@ def applied(block: Array, state: Array) -> Array:
     return _longest(block + state[None])
 
 
-def repeated(block: Array, count: int, state: Array) -> Array:
-    """State after a block that repeats `count` times, shape (streams, n). [s]"""
+def repeated(block: Array, count: int | Index, state: Array) -> Array:
+    """State after a block that repeats `count` times, one number or one for every point, shape (streams, n). [s]"""
+    if isinstance(count, np.ndarray):
+        odd, half = count % 2 == 1, count // 2
+        state = np.where(odd, applied(block, state), state) if odd.any() else state
+        return repeated(chained(block, block), half, state) if half.any() else state
     while count:
         if count % 2:
             state = applied(block, state)

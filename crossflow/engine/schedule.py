@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, once
 from crossflow.engine.maxplus import NO_PATH, repeated
 from crossflow.engine.tasks import Copy, Rows, Stream, Task, copies, tasks_of
 from crossflow.program.program import Program
@@ -195,7 +195,7 @@ def _walk(durations: Array, after: Sequence[tuple[int, ...]], ends: Array, part:
         np.add(start, durations[i], out=ends[i])
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def schedule(program: Program, *, launched: bool = False) -> Schedule:
     """Merge the tasks of a program into segments, and copies of its blocks into loops.
 

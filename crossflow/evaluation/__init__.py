@@ -1,28 +1,30 @@
 """The one composition: scenario and design points in, score out.
 
 Technology names, budgets and every other quantity of the system vary within one batch, as arrays whose last axis is the
-design point; so do the plans of a transformer. Whatever changes the shape of a program or of a placement (strategy,
-workload, topology, device counts) splits the points into groups, each evaluated in one go.
+design point; so do dimensions of the workload and, of layered models, strategies and numbers of devices
+(`crossflow.evaluation.members`). Whatever changes the structure of a model or a topology splits the points into groups, each
+evaluated in one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+
+import numpy as np
 
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array
 from crossflow.evaluation.common import INCONSISTENT
 from crossflow.evaluation.figures import PROMPTS, lacking, task_of, with_figures
-from crossflow.evaluation.layered import batches_apart, dlrm_score, machine, plans_apart, plans_of, transformer_score
+from crossflow.evaluation.layered import dlrm_score, machine, transformer_score
+from crossflow.evaluation.members import Members, together
 from crossflow.evaluation.programs import placed, program_score
 from crossflow.evaluation.stages import stage_memory
 from crossflow.paths import with_quantity
-from crossflow.points import Points, groups, split, variant
+from crossflow.points import Points, split, variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score, scatter
-from crossflow.strategy.hierarchy import Hierarchy
-from crossflow.strategy.plan import Plan
 from crossflow.technology.library import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
@@ -49,7 +51,7 @@ def evaluate(
     least : take the lower bound of every kernel (its operations at peak, its compulsory traffic) for its time and
         energy: step time and energy are then lower bounds (not with several kernels at once on a device, where less work may end
         later). Those of graphs take a third of the time; of layered models, kernels are a small part of the work.
-    fitting : time only transformers that fit in memory, where strategies alone vary; the step of one that does not is endless then.
+    fitting : time only transformers that fit in memory, where no quantity varies; the step of one that does not is endless then.
     columns : columns that are asked for, all where absent. Those of a decode step that take the reading of its prompts (`ttft_s` and
         what follows from it) cost more than the step itself, and are left out where nobody asks for one of them.
 
@@ -77,19 +79,16 @@ def evaluate(
         raise ValueError("points: at least one path with at least one value is needed; leave points out for the scenario itself")
     sorted_ = split(scenario, points)
     varying = bool(sorted_.quantities or sorted_.choices)
-    strategies, discrete = plans_apart(scenario, sorted_.discrete, varying=varying)
-    batches, discrete = batches_apart(scenario, discrete) if strategies is None else (None, discrete)
     parts = []
-    for settings, index in groups(discrete, n):
-        here = variant(scenario, settings)
+    for here, members, index in together(scenario, sorted_.discrete, n):
         for start in range(0, len(index), CHUNK):
-            chosen = index[start : start + CHUNK]
+            some = np.arange(start, min(start + CHUNK, len(index)))
+            chosen = index[some]
             choices = {role: choice.at(chosen) for role, choice in sorted_.choices.items()}
             quantities = {path: values[chosen] for path, values in sorted_.quantities.items()}
-            mine = None if strategies is None else plans_of(here, [strategies[i] for i in chosen])
-            of = None if batches is None else batches[chosen]
+            mine = members if members is None or len(some) == len(index) else members.at(some)
             options = {"least": least, "fitting": fitting and not varying, "prompts": prompts}
-            parts.append((chosen, _batch(here, choices, quantities, len(chosen), plans=mine, batches=of, **options)))
+            parts.append((chosen, _batch(here, choices, quantities, len(some), mine, **options)))
     return scatter(parts, n)
 
 
@@ -98,14 +97,13 @@ def _batch(
     choices: Mapping[str, Choice],
     quantities: Mapping[str, Array],
     n: int,
+    members: Members | None = None,
     *,
-    plans: Sequence[Plan] | Sequence[Hierarchy] | None = None,
-    batches: Array | None = None,
     least: bool,
     fitting: bool,
     prompts: bool,
 ) -> Score:
-    """Score of points that share all but technology, quantities and, of transformers, plans; with `prompts` those of decode are read."""
+    """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read."""
     system: SystemSpec = scenario.system
     library = scenario.library
     for path, values in quantities.items():
@@ -116,22 +114,13 @@ def _batch(
             system = with_quantity(system, rest, values)
     device = architecture(system, library, choices) if quantities or choices else scenario.architecture
     if isinstance(scenario.workload, TransformerSpec):
-        score = transformer_score(
-            scenario,
-            system,
-            device,
-            n,
-            plans,  # type: ignore[arg-type]
-            batches=batches,
-            least=least,
-            fitting=fitting,
-        )
+        score = transformer_score(scenario, system, device, n, members, least=least, fitting=fitting)
     elif isinstance(scenario.workload, DlrmSpec):
-        score = dlrm_score(scenario, system, device, n, plans, least=least)  # type: ignore[arg-type]
+        score = dlrm_score(scenario, system, device, n, members, least=least)
     else:
-        score = program_score(scenario, system, device, n, least=least)
+        score = program_score(scenario, system, device, n, members, least=least)
     reading = None
     if prompts and task_of(scenario) == "decode":
-        first = variant(scenario, {"workload.task": "prefill"})
-        reading = _batch(first, choices, quantities, n, plans=plans, least=least, fitting=fitting, prompts=False)
-    return with_figures(scenario, system, device, score, reading, batches)
+        first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
+        reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
+    return with_figures(scenario, system, device, score, reading, members)

@@ -54,8 +54,8 @@ def score_of(
     devices: Array,
     *,
     samples: int | Array,
-    tokens: int,
-    parameters: float,
+    tokens: int | Array,
+    parameters: float | Array,
 ) -> Score:
     """Score of an outcome: throughput, energy, use of the peak, what fits."""
     n, dtype = outcome.total.size, scenario.workload.dtype
@@ -104,7 +104,7 @@ def score_of(
         devices=devices,
         rent=rent,
         normalised_devices=worth,
-        parameters=np.full(n, float(parameters)),
+        parameters=wide(np.asarray(parameters, dtype=float), n),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),
         mfu=np.where(timed, needed, 0.0),

@@ -182,7 +182,7 @@ def _of_program(scenario: Scenario) -> Listed:
                 scope, ranks = SCOPES[int(route.package_size < route.size)], route.size
                 key = message.collective, message_shape(float(size[0])), "", parties(message.collective, ranks), scope
                 found.append((key, float(time[0]), often if message.collective == "send_recv" else often / ranks))
-    step = float(program_score(scenario, scenario.system, device, 1, least=False).step_time[0])
+    step = float(program_score(scenario, scenario.system, device, 1, None, least=False).step_time[0])
     return found, step * scenario.devices, node
 
 

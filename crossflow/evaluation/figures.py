@@ -13,6 +13,7 @@ from crossflow.architecture.system import reference_peak
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, wide
 from crossflow.errors import with_article
+from crossflow.evaluation.members import Members
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.workload.spec import TransformerSpec
@@ -41,7 +42,7 @@ def task_of(scenario: Scenario) -> str:
     return scenario.workload.task if isinstance(scenario.workload, TransformerSpec) else ""
 
 
-def serving(scenario: Scenario, score: Score, reading: Score | None) -> dict[str, Array]:
+def serving(scenario: Scenario, score: Score, reading: Score | None, members: Members | None = None) -> dict[str, Array]:
     """Figures of a service by column: time to first token, time per output token, throughput; none for other tasks.
 
     Requests of a batch are read, then written together: `ttft_s` is a step of prefill, `tpot_s` a step of decode, and `e2el_s` a
@@ -55,15 +56,22 @@ def serving(scenario: Scenario, score: Score, reading: Score | None) -> dict[str
         return {}
     if reading is None:
         return {"tpot_s": score.step_time}
-    first, output = np.where(reading.feasible, reading.step_time, np.nan), workload.output or 1
-    whole = first + ((output - 1) * score.step_time if output > 1 else 0.0)  # of a step without end no further one is asked
+    first, output = np.where(reading.feasible, reading.step_time, np.nan), _output(workload, members)
+    requests = workload.global_batch if members is None else members.batch
+    whole = first + np.where(output > 1, (output - 1) * score.step_time, 0.0)  # of a step without end no further one is asked
     return {
         "ttft_s": first,
         "tpot_s": score.step_time,
         "e2el_s": whole,
-        "output_throughput_tokens_per_s": workload.global_batch * output / whole,
-        "request_throughput_per_s": workload.global_batch / whole,
+        "output_throughput_tokens_per_s": requests * output / whole,
+        "request_throughput_per_s": requests / whole,
     }
+
+
+def _output(workload: TransformerSpec, members: Members | None) -> Array:
+    """Tokens that are written for a request, shape (n,) or (1,). [1]"""
+    workloads, which = ((workload,), np.zeros(1, dtype=int)) if members is None else (members.workloads, members.which)
+    return np.array([float(getattr(one, "output", None) or 1) for one in workloads])[which]
 
 
 def operation(system: SystemSpec, score: Score) -> dict[str, Array]:
@@ -81,24 +89,27 @@ def operation(system: SystemSpec, score: Score) -> dict[str, Array]:
 
 
 def with_figures(
-    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None, batches: Array | None = None
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None, members: Members | None = None
 ) -> Score:
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
-    served, operated = serving(scenario, score, reading), operation(system, score)
+    served, operated = serving(scenario, score, reading, members), operation(system, score)
     score = replace(score, serving=served, operation=operated) if served or operated else score
-    return replace(score, run=whole_run(scenario, system, device, score, batches)) if scenario.run else score
+    return replace(score, run=whole_run(scenario, system, device, score, members)) if scenario.run else score
 
 
-def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, batches: Array | None = None) -> dict[str, Array]:
+def whole_run(
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None
+) -> dict[str, Array]:
     """What the whole run takes and costs, by name; none where the scenario does not say how long it is.
 
-    `system` and `device`, and `batches` where it is given, hold what varies between the points of the score.
+    `system` and `device`, and `members` where they are given, hold what varies between the points of the score.
     """
     length, dtype = scenario.run, scenario.workload.dtype
     if length is None:
         return {}
-    samples = float(scenario.workload_batch) if batches is None else batches
-    per_step = samples if length.samples else samples * scenario.tokens_per_sample if length.tokens else 1.0
+    samples = float(scenario.workload_batch) if members is None else members.batch
+    tokens = scenario.tokens_per_sample if members is None else members.tokens
+    per_step = samples if length.samples else samples * tokens if length.tokens else 1.0
     found = run_cost(
         amount=float(length.samples or length.tokens or length.steps or 0.0),
         per_step=per_step,

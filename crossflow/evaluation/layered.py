@@ -3,85 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from crossflow.architecture.model import Architecture
-from crossflow.architecture.template import GeneratedSystem, SystemSpec
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index
-from crossflow.errors import StrategyError, with_article
 from crossflow.evaluation.common import score_of
-from crossflow.scenario import Scenario
+from crossflow.evaluation.members import Members, check_strategy
+from crossflow.scenario import Scenario, tokens_of
 from crossflow.score import Score
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.task import Task, task_of
 from crossflow.step.transformer import transformer_step
-from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem
+from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.levels import Hierarchies
-from crossflow.strategy.notation import is_by_types
 from crossflow.strategy.plan import Plan
-from crossflow.strategy.reading import ANY, read_plan, strategy_problem
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.job import Job
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
-
-BESIDE = ("workload.", "software")  # what may vary together with plans without changing the number of devices
-BATCH = "workload.global_batch"
-
-
-def plans_apart(
-    scenario: Scenario, discrete: Mapping[str, Sequence[Any]], *, varying: bool
-) -> tuple[Sequence[Any] | None, Mapping[str, Sequence[Any]]]:
-    """Strategies of a layered model's points as they are written, which vary inside a batch, and other discrete settings, which do not.
-
-    Where quantities or technology of a generated device are `varying` too, strategies are apart like any other setting: its
-    tiles are searched for points that share their sizes.
-    """
-    rest = {path: values for path, values in discrete.items() if path != "strategy"}
-    apart = varying and isinstance(scenario.system, GeneratedSystem)
-    if apart or len(rest) == len(discrete) or not all(path.startswith(BESIDE) for path in rest):
-        return None, discrete
-    given = discrete["strategy"]
-    of_types = isinstance(scenario.workload, TransformerSpec) and any(is_by_types(value) for value in given)
-    if of_types or not isinstance(scenario.workload, DlrmSpec | TransformerSpec):
-        return None, discrete
-    return given, rest
-
-
-def batches_apart(scenario: Scenario, discrete: Mapping[str, Sequence[Any]]) -> tuple[Array | None, Mapping[str, Sequence[Any]]]:
-    """Global batches of points of a transformer in training, which vary inside a batch, and other discrete settings, which do not.
-
-    Strategies written by layer type, or as `any`, follow the batch, and a service's requests are all in flight: those are apart.
-    """
-    written = scenario.document.data.get("strategy")
-    follows = written == ANY or is_by_types(written) or not isinstance(scenario.strategy, Plan)
-    trained = isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "training"
-    given = discrete.get(BATCH, ())
-    counts = all(isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0 for value in given)
-    others = {path: values for path, values in discrete.items() if path != BATCH}
-    if not len(given) or follows or not trained or not counts or {"strategy", "workload.task", "workload.model", "workload"} & set(others):
-        return None, discrete
-    return np.array(given, dtype=float), others
-
-
-def plans_of(scenario: Scenario, given: Sequence[Any]) -> list[Plan] | list[Hierarchy]:
-    """Strategies of points that share the workload of a scenario, which decides what they leave open."""
-    if isinstance(scenario.workload, DlrmSpec):
-        return [value if isinstance(value, Hierarchy) else hierarchy_of(value, scenario.nodes) for value in given]
-    if not isinstance(scenario.workload, TransformerSpec):
-        kind = with_article(scenario.workload.model)
-        raise StrategyError(f"workload.model: {kind} has no strategies in common with layered models; evaluate it by itself")
-    plans = [value if isinstance(value, Plan) else read_plan(value, scenario.workload) for value in given]
-    counted = scenario.system.devices is not None or scenario.system.nodes is not None
-    for plan in {plan for plan in plans if counted and plan.devices != scenario.system.device_count}:
-        raise StrategyError(f"strategy {plan} needs {plan.devices} devices, but the system has {scenario.system.device_count}")
-    return plans
+from crossflow.workload.stacked import chosen
 
 
 def dlrm_inputs(scenario: Scenario) -> tuple[DlrmJob, Hierarchies, Machine]:
@@ -94,23 +40,22 @@ def dlrm_inputs(scenario: Scenario) -> tuple[DlrmJob, Hierarchies, Machine]:
 
 
 def dlrm_score(
-    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, chosen: Sequence[Hierarchy] | None, *, least: bool = False
+    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool = False
 ) -> Score:
-    """Score of n points of a recommendation model: its own strategy, or one a point."""
-    workload, strategy = scenario.workload, scenario.strategy
+    """Score of n points of a recommendation model, those of a scenario or its members."""
+    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
     assert isinstance(workload, DlrmSpec)  # the caller has looked
     assert isinstance(strategy, Hierarchy)  # such a model's is
-    node, nodes = scenario.nodes
-    hierarchies = [strategy] * n if chosen is None else list(chosen)
-    for hierarchy in dict.fromkeys(hierarchies):
-        problem = hierarchy_problem(hierarchy, workload.dlrm(), workload.global_batch, node, nodes)
-        if problem is not None:
-            raise StrategyError(f"strategy {hierarchy}: {problem}")
+    if members is None:
+        check_strategy(scenario, strategy, workload, scenario.nodes)
+        job, plans = dlrm_job(workload), Hierarchies.of([strategy] * n, workload.global_batch, node, nodes)
+    else:
+        node = members.nodes[0][0]
+        job, plans = members.job, Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
     runs_on = replace(machine(scenario, device, system), node=node, least=least)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        outcome = dlrm_step(dlrm_job(workload), Hierarchies.of(hierarchies, workload.global_batch, node, nodes), runs_on)
-    devices, parameters = np.full(n, float(scenario.devices)), workload.dlrm().parameters
-    return score_of(scenario, system, device, outcome, devices, samples=workload.global_batch, tokens=0, parameters=parameters)
+        outcome = dlrm_step(job, plans, runs_on)
+    return score_of(scenario, system, device, outcome, plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
 
 
 def transformer_score(
@@ -118,26 +63,21 @@ def transformer_score(
     system: SystemSpec,
     device: Architecture,
     n: int,
-    plans: Sequence[Plan] | None,
+    members: Members | None,
     *,
-    batches: Array | None = None,
     least: bool = False,
     fitting: bool = False,
 ) -> Score:
-    """Score of n points of a transformer: its own plan and batch, or one a point; with `fitting` those that do not fit are not timed."""
-    job = scenario.job()
-    batch = np.full(n, float(scenario.workload_batch)) if batches is None else batches
+    """Score of n points of a transformer, those of a scenario or its members; with `fitting` those that do not fit are not timed."""
+    job = scenario.job() if members is None else members.job
     runs_on = machine(scenario, device, system)
     runs_on = replace(runs_on, least=True) if least else runs_on
-    if plans is None and batches is None:
+    if members is None:
         layout, task, held = _repeated(scenario, runs_on.node, n)
         if device is not scenario.architecture or system is not scenario.system:
             held = replace(held, capacity=device.memory.capacity * np.ones(n), host_capacity=host_share(runs_on, layout))
     else:
-        chosen = [_own_plan(scenario)] * n if plans is None else plans
-        for plan, size in dict.fromkeys(zip(chosen, batch.tolist(), strict=True)):
-            _check(plan, scenario, int(size))
-        layout, task = Layout.of(chosen, batch, runs_on.node), None
+        layout, task = Layout.of(members.strategies, members.batch, runs_on.node), None
         held = memory(job, layout, runs_on)
     devices = layout.devices
     fits = held.fits if fitting else np.ones(n, dtype=bool)
@@ -147,37 +87,27 @@ def transformer_score(
         outcome = untimed(held)
     else:
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
-    tokens, parameters = scenario.tokens_per_sample, job.model.parameters
-    return score_of(scenario, system, device, outcome, devices, samples=batch, tokens=tokens, parameters=parameters)
+    samples = scenario.workload_batch if members is None else members.batch
+    return score_of(scenario, system, device, outcome, devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
 
 
 @functools.lru_cache(maxsize=64)
 def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Task, Memory]:
     """Layout of n points with a scenario's own plan, what it computes and what it holds, which no quantity of the system changes."""
-    plan, job = _own_plan(scenario), scenario.job()
+    plan, job, workload = scenario.strategy, scenario.job(), scenario.workload
     assert scenario.stack is not None  # a transformer has software
-    _check(plan, scenario, scenario.workload_batch)
+    assert isinstance(plan, Plan)  # and a plan
+    assert isinstance(workload, TransformerSpec)
+    check_strategy(scenario, plan, workload, (1, 1))
     layout = Layout.of([plan] * n, np.full(n, float(scenario.workload_batch)), node)
     held = memory(job, layout, machine(scenario, scenario.architecture))
     return layout, task_of(job, layout, scenario.stack), held
 
 
-def _own_plan(scenario: Scenario) -> Plan:
-    assert isinstance(scenario.strategy, Plan)  # a transformer's is
-    return scenario.strategy
-
-
-def _check(plan: Plan, scenario: Scenario, batch: int) -> None:
-    """StrategyError for a plan that cannot divide a scenario's model and a global batch."""
-    problem = _problem(plan, scenario.workload, batch, scenario.balanced, scenario.system.host is not None)
-    if problem is not None:
-        raise StrategyError(f"strategy {plan}: {problem}")
-
-
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
     """Outcome with the points that fit timed, and no end in sight for the others."""
     n = len(layout)
-    timed = transformer_step(job, layout.at(fits), runs_on, held.at(fits))
+    timed = transformer_step(chosen(job, fits), layout.at(fits), runs_on, held.at(fits))
     empty = untimed(held)
 
     def spread(values: Array, rest: float) -> Array:
@@ -215,11 +145,6 @@ def untimed(held: Memory) -> Outcome:
         traffic=nothing, sent=(nothing, nothing), bound={}, host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip
-
-
-@functools.lru_cache(maxsize=65536)
-def _problem(plan: Plan, workload: TransformerSpec, batch: int, balanced: bool, hosted: bool) -> str | None:
-    return strategy_problem(plan, workload, (1, 1), balanced=balanced, hosted=hosted, batch=batch)
 
 
 def machine(scenario: Scenario, device: Architecture, system: SystemSpec | None = None) -> Machine:

@@ -236,7 +236,8 @@ class _Laid:
         Tensors come and go in the order of the program, as an allocator counts them: what an operation makes as it starts, what it was
         the last to need as it ends, or as the next is made where that is sooner.
         """
-        places, held = self.program.held(self.kinds.classes[kind])
+        places, amounts = self.program.held(self.kinds.classes[kind])
+        held = amounts[:, 0]
         there = places < 2 * len(self.runs)
         places, held = places[there], held[there]
         begin, end = self._spans(kind)

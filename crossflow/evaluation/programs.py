@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ import numpy as np
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, divide, tally, wide
+from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
 from crossflow.engine.schedule import Schedule, durations, schedule
 from crossflow.engine.tasks import Rows, copies, tasks_of
 from crossflow.evaluation.common import score_of
-from crossflow.mapping.placement import Placement, best_placement, place
+from crossflow.evaluation.members import Members
+from crossflow.mapping.placement import Placement, best_placements, place
 from crossflow.mapping.topology import Network
-from crossflow.program.program import HOST, Program
+from crossflow.program.program import HOST, Program, fullest
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.outcome import Outcome
@@ -27,13 +30,15 @@ Makespan = Callable[[Array], Array]  # of the time of every row of tasks
 Step = Callable[[Any], Array]  # of the messages that take no time
 
 
-def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, *, least: bool) -> Score:
-    """Score of n points that share a program and a placement; `system` and `device` hold what varies between them."""
-    program = scenario.program()
-    placement = placed(scenario, program, device)
-    prices = price(
-        program, placement, system.network, device, scenario.nodes[0], stack=scenario.stack, profile=scenario.profile, least=least
-    )
+def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool) -> Score:
+    """Score of n points that share a program but for its sizes; `system`, `device` and `members` hold what varies between them."""
+    program = scenario.program() if members is None else members.job
+    (placement, _), *others = placements = placed_apart(scenario, program, device)
+    runs_on, profile = (system.network, device, scenario.nodes[0]), scenario.profile
+    prices = price(program, placement, *runs_on, stack=scenario.stack, profile=profile, least=least)
+    if others:
+        costs = [(points, message_costs(program.messages, one, *runs_on, profile)) for one, points in placements]
+        prices = replace(prices, messages=_joined(costs, n))
     outcome = _outcome(scenario, program, prices, n)
     devices, parameters = np.full(n, float(scenario.devices)), program.parameters
     return score_of(scenario, system, device, outcome, devices, samples=program.samples, tokens=program.tokens, parameters=parameters)
@@ -41,13 +46,28 @@ def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, 
 
 def placed(scenario: Scenario, program: Program, device: Architecture) -> Placement:
     """Placement of the mesh: in the scenario's order, or in the best of all orders for the bytes that axes move."""
-    network = scenario.network()
+    return placed_apart(scenario, program, device)[0][0]
+
+
+def placed_apart(scenario: Scenario, program: Program, device: Architecture) -> list[tuple[Placement, Index]]:
+    """Placements of the mesh of a program whose sizes may differ between points, each with the points that have it."""
+    network, every = scenario.network(), np.zeros(1, dtype=np.intp)
     if scenario.order is not None:
-        return place(program.axes, network, scenario.order)
+        return [(place(program.axes, network, scenario.order), every)]
     if len([size for _, size in program.axes if size > 1]) < 2:
-        return place(program.axes, network)
-    volumes = {axis: program.volumes.get(axis, 0.0) for axis, _ in program.axes}
-    return best_placement(program.axes, network, volumes, link_ratio=_link_ratio(network, device))
+        return [(place(program.axes, network), every)]
+    volumes = {axis: np.atleast_1d(program.volumes.get(axis, 0.0)) for axis, _ in program.axes}
+    tried, best = best_placements(program.axes, network, volumes, link_ratio=_link_ratio(network, device))
+    return [(tried[which], np.flatnonzero(best == which)) for which in np.unique(best)]
+
+
+def _joined(costs: Sequence[tuple[Index, MessageCosts]], n: int) -> MessageCosts:
+    """Costs of messages at all points, from those of some points each."""
+    found = {field.name: np.empty((len(costs[0][1].time), n)) for field in fields(MessageCosts)}
+    for points, one in costs:
+        for name, whole in found.items():
+            whole[:, points] = wide(getattr(one, name), n)[:, points]
+    return MessageCosts(**found)
 
 
 def _link_ratio(network: Network, device: Architecture) -> float:
@@ -78,7 +98,6 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
     kinds, bound = _decompose(plan, prices, stage, total, silent, waited, overlapping=scenario.shares_devices)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
-    fullest = max(program.memory, key=lambda held: sum(held.values()))
     replicas = scenario.devices / program.classes
     often, sent = plan.busy.sum(axis=0), plan.sent.sum(axis=0) / program.classes
     done = {name: wide(replicas * (often @ getattr(kernels, name)), n) for name in ("flops", "energy")}
@@ -87,7 +106,7 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
         breakdown=kinds,
         communication=communication,
         exposed=exposed,
-        memory={kind: np.full(n, float(amount)) for kind, amount in fullest.items()},
+        memory={kind: wide(np.asarray(amount, dtype=float), n) for kind, amount in fullest(program.memory).items()},
         flops=done["flops"],
         model_flops=done["flops"],
         energy=done["energy"],

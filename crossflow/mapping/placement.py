@@ -343,12 +343,27 @@ def _best_placement(
     link_ratio: float,
     chains: frozenset[str],
 ) -> Placement:
-    volume = dict(volumes)
+    tried, best = best_placements(
+        axes, network, {name: np.array([volume]) for name, volume in volumes}, link_ratio=link_ratio, chains=chains
+    )
+    return tried[int(best[0])]
 
-    def time(placement: Placement) -> float:
-        return sum(volume[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing) for route in placement.routes)
 
-    return min((_place(axes, network, order, chains) for order in orders(axes)), key=time)
+def best_placements(
+    axes: tuple[tuple[str, int], ...],
+    network: Network,
+    volumes: Mapping[str, NDArray[np.float64]],
+    *,
+    link_ratio: float,
+    chains: Iterable[str] = PIPELINE_AXES,
+) -> tuple[tuple[Placement, ...], NDArray[np.intp]]:
+    """All placements, and which of them is the best for volumes of shape (n,) or (1,); see `best_placement`."""
+    tried = tuple(_place(axes, network, order, frozenset(chains)) for order in orders(axes))
+    times = [
+        sum(volumes[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing) for route in placement.routes)
+        for placement in tried
+    ]
+    return tried, np.array(np.broadcast_arrays(*times)).argmin(axis=0)
 
 
 # --- counting edges on links -----------------------------------------------------------------------------------------

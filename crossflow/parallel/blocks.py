@@ -19,7 +19,6 @@ References
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -27,7 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from crossflow.architecture.software import Fusion, SoftwareStack
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, once
 from crossflow.formats import FORMATS, HALF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
@@ -85,8 +84,8 @@ class _Builder:
         self.program = ProgramBuilder(name=self.job.model.name, dtype=self.job.dtype, shared=False)
         self.model, self.element, self.dropout = self.job.model, self.job.element, self.job.dropout
         self.training = self.job.training
-        # Tokens of a request that lie in its cache, of which one more is written; none where whole samples pass.
-        self.cached = self.job.context if self.job.task == "decode" else 0
+        # Whether keys and values lie in the cache and one token more is written, or whole samples pass.
+        self.cached = self.job.task == "decode"
         # Autocast reads a weight in one precision and writes it in another before its product, and its gradient after it. [B]
         kept = self.stack.weight_size(self.job.weight)
         self.cast = float(kept + self.element) if kept > self.element else 0.0
@@ -139,15 +138,15 @@ class _Builder:
         if attention.gated:  # sigmoid and product r2 w1, backward r3 w2
             self._pass(unit, "forward", 3.0 * e * moved, flops=5.0 * moved)
             self._pass(unit, "input", 5.0 * e * moved, flops=10.0 * moved)
-        if self.cached and attention.latent:
+        if self.cached and attention.shares_latent:
             # Queries are taken into the latent instead of keys out of it, and values come out after the sum: all heads attend to
             # the cache as it is, with as many operations in the matrices as one token's keys and values take (DeepSeek-V2, Sec. 2.1.2).
-            kept = np.asarray(float(attention.cached))
+            kept = np.asarray(attention.cached, dtype=float)
             attention = replace(attention, query=attention.cached, value=attention.latent)
         if self.stack.attention.kernel == "flash":
             self._flash(unit, attention, samples, heads, kept, length, keys, seen)
         else:
-            rows = heads if self.cached and attention.latent else 1.0  # of all heads that share what they attend to
+            rows = heads if self.cached and attention.shares_latent else 1.0  # of all heads that share what they attend to
             self._unfused(unit, attention, samples * heads / rows, rows * length, keys)
         if layout.cp.max() > 1 and not self._rings(attention):
             # A softmax through memory waits for all keys and values; within a window Transformer Engine gathers them too (#1060).
@@ -168,7 +167,7 @@ class _Builder:
         job, encodes = self.job, not (attention.causal or attention.cross)
         if not job.kv_dtype or job.cache == self.element or encodes or (attention.cross and self.cached):
             return np.zeros(1)
-        return np.asarray(tokens * (attention.cached if attention.latent else kept) * (self.element + job.cache))
+        return np.asarray(tokens * (attention.cached if attention.shares_latent else kept) * (self.element + job.cache))
 
     def _flash(
         self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, keys: Array, seen: Array
@@ -184,11 +183,11 @@ class _Builder:
         held = self.job.cache if self.seen_type else self.element
         ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * keys * held)  # q, o; k, v
         # A single query is divided along the keys, so that every unit has work.
-        groups = kept / (attention.cached if attention.latent else attention.query + attention.value)
+        groups = kept / (attention.cached if attention.shares_latent else attention.query + attention.value)
         blocks = samples * heads * np.ceil(length / QUERIES) if not self.cached else samples * groups * np.ceil(keys / KEYS)
         window = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
         own = FusedAttention(
-            samples=samples, heads=heads, length=length, seen=keys, width=float(attention.query), work=(flops, ends, blocks),
+            samples=samples, heads=heads, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
             stored=self.seen_type, window=window,
         )  # fmt: skip
         first = self._fused_attention(unit, own)
@@ -233,7 +232,7 @@ class _Builder:
 
     def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, keys: Array) -> None:
         """Attention through memory: scores, softmax, values, each a kernel; neither mask nor window saves anything."""
-        e, d, v = self.element, np.asarray(float(attention.query)), np.asarray(float(attention.value))
+        e, d, v = self.element, np.asarray(attention.query, dtype=float), np.asarray(attention.value, dtype=float)
         # forward; gradients of probabilities, values, queries and keys; what selective recomputation repeats
         shapes: tuple[tuple[Phase, Array, Array, Array], ...] = (
             ("forward", length, keys, d), ("forward", length, v, keys), ("input", length, keys, v), ("input", keys, v, length),
@@ -363,7 +362,7 @@ class _Builder:
         reached = 1.0 - (1.0 - routing.active / routing.experts) ** (own * layout.ep)
         touched = routing.experts / layout.ep * reached
         for matrix in part.matrices:
-            if matrix.experts > 1:
+            if matrix.routed:
                 self._product(unit, matrix, routed / touched, "experts", batch=touched)
             else:
                 self._product(unit, matrix, mine, "mlp")
@@ -411,7 +410,7 @@ class _Builder:
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
         apart = layout.tensor_of("experts") != layout.tp
         rows = self._own(tokens, "experts") * part.width * e * np.where(layout.ep > 1, part.routing.rows(layout.ep), 1.0)
-        common, alone = size * float(part.shared > 0), layout.tensor_of("mlp") < layout.tp
+        common, alone = size * float(np.any(part.shared)), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)
         self._gathered(unit, sums, common * ~alone, layout.tensor)
@@ -461,7 +460,7 @@ class _Builder:
         rows = tokens * h * e
         self._pass(unit, "forward", 2.0 * rows + 3.0 * rows + (2.0 * rows if self.dropout else 0.0), launches=4)
         self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tensor_of("embedding"), launches=3)
-        if part.table:
+        if np.any(part.table):
             scattered = layout.sequence_parallel
             self._send(unit, "forward", "all_reduce", np.where(scattered, 0.0, rows), group)
             self._send(unit, "forward", "reduce_scatter", np.where(scattered, rows, 0.0), group)
@@ -526,7 +525,7 @@ class _Builder:
         elif matrix.over == "memory":
             tokens = layout.micro_batch * layout.tensor_share(kind) * self.model.memory_tokens / layout.cp
         n = matrix.columns(tp)
-        k = matrix.k / tp if matrix.cut == "row" else np.asarray(float(matrix.k))
+        k = matrix.k / tp if matrix.cut == "row" else np.asarray(matrix.k, dtype=float)
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
@@ -597,7 +596,7 @@ def ends_of(names: Sequence[str]) -> Mask:
     return np.array([name.split(".")[-1] in ENDS for name in names])
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def wide_units(model: Transformer) -> frozenset[str]:
     """Parts whose products and weights stay in 16 bits where a job has narrower ones: embedding, head, and those that are wide."""
     return frozenset(name for name, part in units(model) if part.wide or name.split(".")[-1] in ENDS)

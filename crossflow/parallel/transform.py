@@ -22,20 +22,27 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from crossflow.errors import StrategyError
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.program.kernels import Kernel, Pass, Product
+from crossflow.program.kernels import Kernel, Number, Pass, Product
 from crossflow.program.program import Program
 from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.stages import assign_stages
 from crossflow.workload import operations
-from crossflow.workload.graph import Gemm, Graph, Layer, Node, Operation
+from crossflow.workload.graph import Gemm, Graph, Layer, Node, Operation, Size
 
 
 @functools.lru_cache(maxsize=256)
 def transform(graph: Graph, strategy: Mesh) -> Program:
-    """Program of a model under a strategy.
+    """As `divided`, worked out once for a graph and a strategy."""
+    return divided(graph, strategy)
+
+
+def divided(graph: Graph, strategy: Mesh) -> Program:
+    """Program of a model under a strategy; sizes of the graph may be arrays over design points, where there is one stage.
 
     Raises
     ------
@@ -52,25 +59,25 @@ def transform(graph: Graph, strategy: Mesh) -> Program:
 def check_divides(graph: Graph, strategy: Mesh) -> None:
     """Raise StrategyError when a dimension of the model does not divide by the axes that cut it."""
     shards = strategy.degree("batch", "rows")
-    if graph.batch % shards:
+    if np.any(graph.batch % shards):
         names = " x ".join(strategy.names("rows", "batch"))
         what = "m" if graph.model == "gemm" else "global_batch"
         raise StrategyError(f"{what} = {graph.batch} does not divide by {names} = {shards} of strategy {strategy}")
     columns, inner = strategy.degree("columns"), strategy.degree("inner")
     for layer in graph.layers:
-        if _width(graph, layer) % columns:
+        if np.any(_width(graph, layer) % columns):
             raise StrategyError(f"{layer.name}: its {_width(graph, layer)} columns do not divide by kp2 = {columns} of strategy {strategy}")
         for what, size in (("inputs", _inputs(layer)), ("columns", _width(graph, layer))):
-            if size % inner:
+            if np.any(size % inner):
                 raise StrategyError(f"{layer.name}: its {size} {what} do not divide by kp1 = {inner} of strategy {strategy}")
 
 
-def _width(graph: Graph, layer: Layer) -> int:
+def _width(graph: Graph, layer: Layer) -> Size:
     """Number of things that a cut of the columns must divide: units of a cell (its four gates stay together)."""
     return graph.sizes["hidden"] if layer.kind == "cell" else layer.columns
 
 
-def _inputs(layer: Layer) -> int:
+def _inputs(layer: Layer) -> Size:
     """Inputs of a layer that a cut of the inner dimension must divide: a cell reads two vectors of one width."""
     return layer.columns if layer.kind == "embedding" else layer.rows // 2 if layer.kind == "cell" else layer.rows
 
@@ -111,7 +118,14 @@ class _Builder:
         return Pass(moved=operation.elements * self.graph.element, flops=operation.flops, launches=operation.launches)
 
     def send(
-        self, name: str, node: Node, after: tuple[int, ...], collective: Collective, elements: float, axes: tuple[str, ...], stage: int = -1
+        self,
+        name: str,
+        node: Node,
+        after: tuple[int, ...],
+        collective: Collective,
+        elements: Number,
+        axes: tuple[str, ...],
+        stage: int = -1,
     ) -> int:
         """Append a message and return its place; where no axis has more than one device, the operation it would follow."""
         if not axes:
@@ -221,7 +235,7 @@ class _Builder:
         """Everything written, with what devices hold."""
         for stage in range(self.strategy.degree("layers")):
             self._hold(stage)
-        return self.program.build(samples=self.graph.batch, tokens=self.graph.tokens_per_sample, parameters=float(self.graph.parameters))
+        return self.program.build(samples=self.graph.batch, tokens=self.graph.tokens_per_sample, parameters=1.0 * self.graph.parameters)
 
     def _hold(self, stage: int) -> None:
         """Bytes of one device of a stage by kind: what a training step keeps at its fullest moment."""
@@ -239,7 +253,7 @@ class _Builder:
         for kind, size in held.items():
             self.program.hold(kind, size, rank=stage)
 
-    def _saved(self, layer: Layer) -> float:
+    def _saved(self, layer: Layer) -> Number:
         """Elements per sample and time step that a layer's forward pass leaves in memory."""
         if layer.kind == "cell":
             hidden = self.graph.sizes["hidden"]

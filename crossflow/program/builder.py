@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crossflow.arrays import Array
 from crossflow.program.blocks import Block
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
@@ -113,7 +114,7 @@ class ProgramBuilder:
         op = self._ops[first]
         self._ops[first] = replace(op, carried=_sorted((*op.carried, last)))
 
-    def hold(self, kind: str, size: float, *, rank: int = 0, made: int | None = None, last: int | None = None) -> None:
+    def hold(self, kind: str, size: Number, *, rank: int = 0, made: int | None = None, last: int | None = None) -> None:
         """A tensor of `size` bytes that devices hold from an operation to another one, or all the time. [B]"""
         self._tensors.append(Tensor(kind=kind, size=size, rank=rank, made=made, last=last))
 
@@ -122,7 +123,7 @@ class ProgramBuilder:
         """Row of the kernel that was added last."""
         return len(self._distinct[0]) - 1
 
-    def build(self, *, samples: int = 1, tokens: int = 0, parameters: float = 0.0, training: bool | None = None) -> Program:
+    def build(self, *, samples: int | Array = 1, tokens: int = 0, parameters: Number = 0.0, training: bool | None = None) -> Program:
         """The program; samples of a step, tokens of a sample, parameters of the model [1], and whether it trains."""
         return Program(
             name=self.name,

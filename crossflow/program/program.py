@@ -20,8 +20,9 @@ from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.blocks import Block, Places
 from crossflow.program.collectives import Collective, ring_volume, sent_bytes
 from crossflow.program.groups import Group
-from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, kernel_tables, repeated
+from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, filled, kernel_tables, repeated
 
+NOTHING = np.zeros((0, 1))
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
 
 
@@ -130,10 +131,21 @@ class Tensor:
     """
 
     kind: str
-    size: float
+    size: Number
     rank: int = 0
     made: int | None = None
     last: int | None = None
+
+
+def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
+    """What is held by kind where most is held in all, at every point. [B]"""
+    if len(held) == 1 or not any(held):
+        return held[0]
+    kinds = list(dict.fromkeys(kind for one in held for kind in one))
+    table = np.array(np.broadcast_arrays(*(np.atleast_1d(one.get(kind, 0.0)) for one in held for kind in kinds)))
+    table = table.reshape(len(held), len(kinds), -1)
+    most = np.take_along_axis(table, table.sum(axis=1).argmax(axis=0)[None, None], axis=0)[0]
+    return dict(zip(kinds, most if most.shape[1] > 1 else most[:, 0].tolist(), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,9 +176,9 @@ class Program:
     tensors: tuple[Tensor, ...]
     stages: str = ""
     blocks: tuple[Block, ...] = ()
-    samples: int = 1
+    samples: int | Array = 1
     tokens: int = 0
-    parameters: float = 0.0
+    parameters: Number = 0.0
     training: bool | None = None
 
     @property
@@ -245,7 +257,7 @@ class Program:
         return Places.of(len(self.ops), self.blocks)
 
     @functools.cached_property
-    def memory(self) -> tuple[Mapping[str, float], ...]:
+    def memory(self) -> tuple[Mapping[str, Number], ...]:
         """Bytes of a device of every class of ranks by kind, when it holds most: tensors live between the operations that need them. [B]
 
         Operations of a class count in the order of the program.
@@ -253,40 +265,43 @@ class Program:
         return tuple(self._fullest(rank) for rank in range(self.classes))
 
     def held(self, rank: int) -> tuple[Index, Array]:
-        """Places at which a class of ranks comes to hold other tensors, and bytes from then on, shape (changes,). [1], [B]
+        """Places at which a class of ranks comes to hold other tensors, and bytes from then on, shape (changes, n). [1], [B]
 
         The place of what an operation makes is its own, once blocks are written out, and -1 before all of them; what it is the last to
         need goes after it, at a place of its own. Places are doubled, plus one for those that follow an operation.
         """
         tensors = [tensor for tensor in self.tensors if tensor.rank == rank]
         spans = [self.places.spans(one.made, one.last) for one in tensors]
-        sizes = np.repeat([one.size for one in tensors], [len(first) for first, _ in spans])
+        sizes = np.repeat(filled([[one.size] for one in tensors])[:, 0], [len(first) for first, _ in spans], axis=0) if tensors else NOTHING
         come = np.concatenate([np.full(1, -1), *(first for first, _ in spans)]).astype(np.intp)
         go = np.concatenate([np.zeros(0), *(last for _, last in spans)]).astype(np.intp)
         places, which = np.unique(np.concatenate([2 * come, 2 * go + 1]), return_inverse=True)
-        return places, np.cumsum(np.bincount(which.ravel(), np.concatenate([np.zeros(1), sizes, -sizes]), len(places)))
+        changes = np.zeros((len(places), sizes.shape[1]))
+        np.add.at(changes, which.ravel(), np.concatenate([np.zeros((1, sizes.shape[1])), sizes, -sizes]))
+        return places, np.cumsum(changes, axis=0)
 
-    def _fullest(self, rank: int) -> Mapping[str, float]:
+    def _fullest(self, rank: int) -> Mapping[str, Number]:
         places, amounts = self.held(rank)
-        moment = int(places[np.argmax(amounts >= amounts.max() * (1 - 1e-12))]) // 2
+        moment = places[np.argmax(amounts >= amounts.max(axis=0) * (1 - 1e-12), axis=0)] // 2
         tensors = [tensor for tensor in self.tensors if tensor.rank == rank]
-        kinds = dict.fromkeys((one.kind for one in tensors), 0.0)
+        kinds: dict[str, Number] = dict.fromkeys((one.kind for one in tensors), 0.0)
         for one in tensors:
-            first, last = self.places.spans(one.made, one.last)
-            kinds[one.kind] += one.size * int(np.sum((first <= moment) & (moment <= last)))
+            first, last = (ends[:, None] for ends in self.places.spans(one.made, one.last))
+            often = ((first <= moment) & (moment <= last)).sum(axis=0)
+            kinds[one.kind] = kinds[one.kind] + one.size * (often if len(often) > 1 else int(often[0]))
         return kinds
 
     @functools.cached_property
-    def volumes(self) -> Mapping[str, float]:
+    def volumes(self) -> Mapping[str, Number]:
         """Bytes that one device sends along each axis in a step, for placement; along each further axis only a shard moves. [B]"""
         sizes = dict(self.axes)
-        volumes = {axis: 0.0 for message in self.messages for axis in message.axes}
+        volumes: dict[str, Number] = {axis: 0.0 for message in self.messages for axis in message.axes}
         for op, often in zip(self.ops, self.places.count.tolist(), strict=True):
             if op.message is None:
                 continue
             message = self.messages[op.message]
-            size = float(message.size)
+            size = message.size
             for axis in message.axes:
-                volumes[axis] += often * float(ring_volume(message.collective, sizes[axis])) * size
-                size /= sizes[axis]
+                volumes[axis] = volumes[axis] + often * ring_volume(message.collective, sizes[axis]) * size
+                size = size / sizes[axis]
         return volumes

@@ -21,6 +21,7 @@ from crossflow.workload.statespace import StateSpace
 from crossflow.workload.transformer import Attention, Layer, Part
 
 SOFTMAX = 4.0  # what a loss keeps of a logit for its backward pass is fp32 [B]
+LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
 ROUTING = 8.0  # logits and probabilities of a router are fp32 [B]
 
 
@@ -78,7 +79,7 @@ class _Kept:
             plain = plain + vectors
         if part.ssm is not None:
             plain = plain + _state_space(part.ssm, tokens, job, layout)
-        if part.inner or part.routing:
+        if part.routing is not None or np.any(part.inner):
             plain = plain + e * _activation(job, part, tokens, routed, layout, stack)
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
             returned = own * part.routing.active * part.routing.kept
@@ -97,15 +98,15 @@ def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job:
     for matrix in part.matrices:
         if matrix.depthwise:
             continue
-        many = routed if matrix.experts > 1 else rows[matrix.over]
-        ranks = layout.tensor_of("experts" if matrix.experts > 1 else type_of(part))
+        many = routed if matrix.routed else rows[matrix.over]
+        ranks = layout.tensor_of("experts" if matrix.routed else type_of(part))
         if matrix.cut == "row":
             inputs, inside = inputs + many * matrix.k / ranks, inside + many * matrix.k / ranks
             continue
         inside = inside + many * matrix.columns(ranks)
-        if matrix.experts > 1:
+        if matrix.routed:
             inputs = inputs + many * matrix.k  # copies of tokens, whole on every rank that shares the expert
-        elif matrix.k != part.width:
+        elif matrix.name in LATENT:
             inputs = inputs + 2.0 * many * matrix.k * own / tokens  # a latent, before and after its norm
         elif matrix.over != "memory":  # the encoder's output is kept by the encoder
             inputs, shared = inputs + (0.0 if shared else own * matrix.k), True

@@ -9,7 +9,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.step.passes import Steps, share_of
-from crossflow.step.slots import Slots, by_stage
+from crossflow.step.slots import Slots, counts_by_stage
 from crossflow.step.stages import Shape
 from crossflow.strategy.layout import Layout
 
@@ -46,9 +46,12 @@ class Counts:
     @classmethod
     def of(cls, slots: Slots, layout: Layout, shape: Shape, rounds: Array, stage: Index) -> Counts:
         """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
-        forward, backward, weight = slots.on_stage[:, stage].swapaxes(1, 2)
-        extra = slots.input_of - slots.weight_of
-        frozen = by_stage(np.maximum(extra, 0.0), shape.stages)[stage].T if extra.any() else np.zeros_like(weight)
+        extra = np.maximum(slots.input_of - slots.weight_of, 0.0)
+        table = np.concatenate([slots.on_stage, counts_by_stage(extra[None], shape.stages)])
+        if table.ndim > 3:
+            forward, backward, weight, frozen = np.take_along_axis(table, stage[None, None, None], axis=1)[:, 0]
+        else:
+            forward, backward, weight, frozen = table[:, stage].swapaxes(1, 2)
         return cls(
             forward=rounds * forward, backward=rounds * backward, weight=rounds * weight, frozen=rounds * frozen,
             update=weight * layout.updates[shape.at],

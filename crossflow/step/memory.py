@@ -22,13 +22,13 @@ References
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, by_point, once, summed
 from crossflow.parallel.blocks import ends_of, type_of, units, wide_units
 from crossflow.step.activations import activations
 from crossflow.step.offload import MASTER, STATE, kept_on_host
@@ -160,7 +160,7 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     # More microbatches than can be in flight change nothing; without them more plans have pipelines of one shape.
     few = np.minimum(layout.microbatches, layout.pp * (layout.chunks + 2))
     most = np.where(np.array([name == "1f1b" for name in layout.schedules])[layout.schedule], few, layout.microbatches)
-    for shape in alike(replace(layout, microbatches=most)):
+    for shape in _told_apart(job, alike(replace(layout, microbatches=most)), balanced=stack.stages == "balanced"):
         state, beside, host[shape.at] = _pipeline(job, layout, stack, held, shape)
         moment = beside.sum(axis=1).argmax(axis=0)
         moments[: shape.stages, shape.at] = moment
@@ -172,6 +172,16 @@ def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
         stages=stages, moment=moments, update=update, capacity=machine.architecture.memory.capacity * np.ones(n), host=host,
         host_capacity=host_share(machine, layout),
     )  # fmt: skip
+
+
+def _told_apart(job: Job, shapes: Sequence[Shape], *, balanced: bool) -> Iterator[Shape]:
+    """Shapes of pipelines, of interleaved ones points whose chunks all have as many layers apart from the others."""
+    for shape in shapes:
+        uneven = np.zeros(len(shape.at), dtype=bool)
+        if shape.chunks > 1:
+            sizes = chunk_layers(job, shape, balanced=balanced)
+            uneven |= (sizes != sizes[0]).any(axis=0)
+        yield from (replace(shape, at=shape.at[which]) for which in (uneven, ~uneven) if which.any())
 
 
 def host_share(machine: Machine, layout: Layout) -> Array:
@@ -217,9 +227,9 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
 def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
     """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
     ranks = layout.tensor_of(type_of(part))
-    expert = sum(matrix.parameters for matrix in part.matrices if matrix.experts > 1)
+    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed)
     table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
-    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if matrix.experts == 1), table / ranks)
+    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if not matrix.routed), table / ranks)
     return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
 
 
@@ -235,7 +245,7 @@ def _largest(part: Part, layout: Layout) -> Array:
     kept = layout.spread(own).zero < 2
     sizes = [np.asarray(part.table / layout.tensor_of(own) * kept)]
     for matrix in part.matrices:
-        kind: Type = "experts" if matrix.experts > 1 else own
+        kind: Type = "experts" if matrix.routed else own
         held = matrix.parameters * matrix.share(layout.tensor_of(kind)) / (layout.ep if kind == "experts" else 1.0)
         sizes.append(np.asarray(held * (layout.spread(kind).zero < 2)))
     return np.asarray(np.max(np.broadcast_arrays(*sizes), axis=0))
@@ -289,8 +299,8 @@ def _pipeline(
     shape: Shape,
 ) -> tuple[Array, Array, Array]:
     """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
-    sizes = chunk_layers(job.model, shape.stages, shape.chunks, shape.division, stack.stages == "balanced")
-    every = len(set(sizes)) > 1  # chunks of other layers: which are kept matters
+    sizes = chunk_layers(job, replace(shape, at=shape.at[:1]), balanced=stack.stages == "balanced")
+    every = bool((sizes != sizes[0]).any())  # chunks of other layers: which are kept matters
     at, flight = shape.at, in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches, every=every)
     _, chunks, stages = flight.shape
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
@@ -300,23 +310,23 @@ def _pipeline(
     passed = np.maximum(inputs, weights) if job.training else forward  # units that keep or need activations
 
     def by_stage(amounts: Array) -> Array:
-        return np.asarray(amounts.reshape(chunks, stages, -1).sum(axis=0))
+        return np.asarray(amounts.reshape(chunks, stages, *amounts.shape[1:]).sum(axis=0))
 
     def most(values: Array, of: Array) -> Array:
         """Largest of the units that a stage has."""
-        return np.asarray(np.where(by_stage(of)[:, :, None] > 0, values, 0.0).max(axis=1))
+        return np.asarray(np.where(by_point(by_stage(of)) > 0, values, 0.0).max(axis=1))
 
     present, trained = by_stage(forward), by_stage(weights)
     if job.task == "decode":  # an encoder that read the prompts stays
-        present = by_stage(row_counts(replace(job, task="prefill"), shape, balanced=stack.stages == "balanced")[0])
+        present = by_stage(row_counts(job.reading, shape, balanced=stack.stages == "balanced")[0])
     state = np.zeros((FRAMEWORK, stages, len(at)))
     # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
     versions = flight.max(axis=(0, 1))[:, None] if shape.schedule == "pipedream" else 1.0
-    state[WEIGHTS] = present @ here.weights * versions
-    state[GRADIENTS], state[OPTIMIZER] = trained @ here.gradients, trained @ here.optimizer
-    state[CACHE] = present @ here.cache
+    state[WEIGHTS] = summed(present, here.weights) * versions
+    state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
+    state[CACHE] = summed(present, here.cache)
     state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained)
-    kept = passed @ here.kept
+    kept = summed(passed, here.kept)
     rounds = np.stack([by_stage(moment.reshape(-1, 1) * kept) for moment in flight])
     ahead, working = rounds.max(axis=0), most(here.working, passed)
     running = ahead + working  # a backward pass begins
@@ -324,10 +334,10 @@ def _pipeline(
     # The chunk whose backward pass is the last of a microbatch is the stage's first.
     left = np.maximum(ahead - of_chunk[0], 0.0)
     if len(flight) > 1:  # of the last chunk first, a round of microbatches each
-        each = np.where(passed.reshape(chunks, stages, -1)[..., None] > 0, here.working, 0.0).max(axis=2)
+        each = np.where(by_point(passed).reshape(chunks, stages, *here.working.shape[:1], -1) > 0, here.working, 0.0).max(axis=2)
         passing = chunks - 1 - np.arange(len(flight)) // stages % chunks
         running, left = (rounds + each[passing]).max(axis=0), (rounds - of_chunk[passing]).max(axis=0)
-    host = present @ here.host_weights + trained @ here.host_states
+    host = summed(present, here.host_weights) + summed(trained, here.host_states)
     if "activations" in layout.offload:  # two units stay: one that is copied, and the next
         away = layout.offload["activations"][at]
         host = host + np.where(away, ahead, 0.0)
@@ -338,9 +348,9 @@ def _pipeline(
     moments[BACKWARD, ACTIVATIONS] = running
     moments[BACKWARD, BUFFERS] = most(here.largest, weights)
     moments[FINISHED, ACTIVATIONS] = left
-    moments[FINISHED, BUFFERS] = trained @ here.whole * stack.memory.late_gradients
+    moments[FINISHED, BUFFERS] = summed(trained, here.whole) * stack.memory.late_gradients
     copied = (zero >= 1) & (zero < 3) & _repeated(job, layout)[at] & stack.memory.gathered_copy
-    moments[UPDATE, BUFFERS] = np.where(copied, trained @ (here.whole + here.owned), 0.0)
+    moments[UPDATE, BUFFERS] = np.where(copied, summed(trained, here.whole + here.owned), 0.0)
     return state, moments, host.max(axis=0)
 
 
@@ -405,9 +415,10 @@ def kv_cache(job: Job, layout: Layout) -> Array:
             rows.append(np.zeros(len(layout)))
             continue
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
-        share = 1.0 if latent else attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads
+        share = np.where(latent, 1.0, attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads)
         share = share * layout.tensor_share("attention")
-        kept = job.model.memory_tokens * (job.cached > 0) if attention.cross else min(job.cached, attention.window or job.cached)
+        kept = np.minimum(job.cached, attention.window or job.cached)
+        kept = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else kept
         rows.append(requests * kept / layout.cp * attention.cached * job.cache * share)
     return np.stack(rows)
 
@@ -434,11 +445,11 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     microbatch that collectives of a tensor group gather into; work space of libraries.
     """
     habits, layers = stack.memory, _layers(job)
-    buckets = trained @ here.reduced * habits.buckets
-    there = (present @ layers.T > 0)[:, :, None]  # layers of which a stage has any
+    buckets = summed(trained, here.reduced) * habits.buckets
+    there = layers @ by_point(present) > 0  # layers of which a stage has any
     largest = np.where(there, layers @ here.sharded, 0.0).max(axis=1)
     at_ends = _ends(job)
-    ends = present[:, at_ends] @ here.sharded[at_ends]
+    ends = summed(present[:, at_ends], here.sharded[at_ends])
     weight = stack.weight_size(job.element)
     grads = job.training * stack.gradient_size(job.element) / weight
     gathered = ((2.0 if stack.overlap.gather else 1.0) + grads) * largest + ends
@@ -448,11 +459,11 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     if job.training and job.operand < job.element:  # narrow copies, as products read them forward and, transposed, backward
         narrow = _narrow(job)
         gathers = np.where(there, layers @ (narrow * here.sharded), 0.0).max(axis=1)
-        low = low + 2.0 * job.operand / weight * (gathers + present @ (narrow * whole))
+        low = low + 2.0 * job.operand / weight * (gathers + summed(present, narrow * whole))
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
-        low = low + (largest + present @ whole) * (job.element / weight)
-    width = max(layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers)
-    space = habits.workspaces * job.element * (layout.micro_batch / layout.cp)[at] * width
+        low = low + (largest + summed(present, whole)) * (job.element / weight)
+    width = functools.reduce(np.maximum, (layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers))
+    space = habits.workspaces * job.element * (layout.micro_batch / layout.cp * width)[at]
     return np.asarray(buckets + gathered + low + np.where(layout.gathers(_kinds(job))[at], space, 0.0) + habits.library)
 
 
@@ -461,28 +472,28 @@ def _repeated(job: Job, layout: Layout) -> Mask:
     return np.asarray(np.logical_or.reduce([layout.spread(kind).data.size > 1 for kind in _kinds(job)]))
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def _kinds(job: Job) -> frozenset[Type]:
     """Layer types of which a model has any."""
     parts = [part for _, part in units(job.model)]
     return frozenset(type_of(part) for part in parts) | {"experts" for part in parts if part.routing}
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def _narrow(job: Job) -> Array:
     """1 for units whose products are narrow where the job's are, shape (units, 1)."""
     wide = wide_units(job.model)
     return np.array([[float(name not in wide)] for name, _ in units(job.model)])
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def _layers(job: Job) -> Array:
     """Which units make up a layer of each kind, embeddings and heads left out, shape (layers, units)."""
     names = [name for name, _ in units(job.model)]
     return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.layers))], dtype=float) * ~_ends(job)
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def _ends(job: Job) -> Mask:
     """Which units are embeddings and heads, shape (units,)."""
     return ends_of([name for name, _ in units(job.model)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index, by_point, once
 from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
 from crossflow.workload.transformer import Transformer
 
@@ -46,12 +46,12 @@ class UnitTimes:
             leave=often * self.leave,
         )
 
-    def row(self, row: int) -> UnitTimes:
-        """Times of one row."""
-        return UnitTimes(**{field.name: getattr(self, field.name)[row] for field in fields(self)})
+    def row(self, row: int, at: Index | slice) -> UnitTimes:
+        """Times of one row at some of the points."""
+        return UnitTimes(**{field.name: getattr(self, field.name)[row][:, at] for field in fields(self)})
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def unit_groups(model: Transformer) -> Groups:
     """Units of a model that repeat together, in the order of the model: embedding, the parts of each kind of layer, head."""
     found: list[tuple[int, ...]] = [(0,)]
@@ -83,7 +83,7 @@ def sharded_passes(
     first : time before a unit's gather, where it is the first of a pass, shape (units, n). [s]
     ahead : whether gathers run ahead of kernels and reductions behind them; one after the other where not.
     """
-    forward_of, input_of, weight_of = often[..., None]
+    forward_of, input_of, weight_of = (by_point(one) for one in often)
     forward = units[0].times(forward_of, stretch[0][:, None])
     gradients = weight_of * units[2] + np.maximum(input_of - weight_of, 0.0) * units[3]
     backward = units[1].times(input_of, stretch[1][:, None])
@@ -97,8 +97,11 @@ def sharded_passes(
             if distinct < row:
                 result[:, row] = result[:, distinct]
                 continue
-            result[0, row] = forward_pass(groups, often[0, row], forward.row(row), first)
-            result[1, row] = backward_pass(groups, often[1:, row].max(axis=0), backward.row(row), first)
+            there, back = often[0, row], often[1:, row].max(axis=0)
+            for at in _present_alike(groups, there, back):
+                ahead_of, behind = (one if one.ndim < 2 else one[:, at] for one in (there, back))
+                result[0, row, at] = forward_pass(groups, ahead_of, forward.row(row, at), first[:, at])
+                result[1, row, at] = backward_pass(groups, behind, backward.row(row, at), first[:, at])
     return result[0], result[1]
 
 
@@ -108,6 +111,15 @@ def _first_alike(often: Array) -> list[int]:
     return [seen.setdefault(often[:, row].tobytes(), row) for row in range(often.shape[1])]
 
 
+def _present_alike(groups: Groups, forward: Array, backward: Array) -> list[Index | slice]:
+    """Points at which the same groups of units occur in a row: all of them, where units occur as often at every point."""
+    if forward.ndim < 2:
+        return [slice(None)]
+    there = np.array([often[list(units)].any(axis=0) for often in (forward, backward) for units in groups])
+    kinds, which = np.unique(there, axis=1, return_inverse=True)
+    return [np.flatnonzero(which.ravel() == kind) for kind in range(kinds.shape[1])]
+
+
 def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) -> Array:
     """Time of a pass forward, of shape (n,). [s]
 
@@ -115,7 +127,7 @@ def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) 
 
     Parameters
     ----------
-    counts : how often each unit occurs, shape (units,). [1]
+    counts : how often each unit occurs, shape (units,) or (units, n); at all points or at none. [1]
     times : of all occurrences together.
     first : time before a unit's gather, where it is the first, shape (units, n). [s]
     """
@@ -150,22 +162,22 @@ def backward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array)
     state = np.stack([nothing, there, there])
     for (units, often), follows in zip(order, [*heads[1:], nothing][: len(order)], strict=True):
         inner = [block(unit, arrive[after]) for unit, after in itertools.pairwise(units)]
-        if often > 1:
+        if np.any(often > 1):
             state = repeated(functools.reduce(chained, (*inner, block(units[-1], arrive[units[0]]))), often - 1, state)
         for one in (*inner, block(units[-1], follows)):
             state = applied(one, state)
     return np.asarray(state[:2].max(axis=0))
 
 
-def _once(order: Sequence[tuple[tuple[int, ...], int]], times: UnitTimes) -> Array:
+def _once(order: Sequence[tuple[tuple[int, ...], int | Index]], times: UnitTimes) -> Array:
     """Times of one occurrence of every unit: before, compute, arrive and leave, shape (4, units, n). [s]"""
-    often = np.ones((len(times.compute), 1))
+    often = np.ones(times.compute.shape)
     for units, count in order:
         often[list(units)] = count
     return np.array([times.before, times.compute, times.arrive, times.leave]) / often
 
 
-def _present(groups: Groups, counts: Array) -> list[tuple[tuple[int, ...], int]]:
+def _present(groups: Groups, counts: Array) -> list[tuple[tuple[int, ...], int | Index]]:
     """Groups of units that occur, with how often each does; of units that occur less often the times are spread."""
-    often = [(units, round(float(counts[list(units)].max()))) for units in groups]
-    return [(units, count) for units, count in often if count]
+    often = [(units, counts[list(units)].max(axis=0)) for units in groups]
+    return [(units, count.astype(int) if count.ndim else int(count)) for units, count in often if count.any()]

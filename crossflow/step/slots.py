@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, by_point, summed
 from crossflow.step.handovers import Handed, handed_of
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Machine
@@ -78,19 +78,19 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     passes, state = steps.passes, steps.state
     forward_of, input_of, weight_of = row_counts(job, shape, balanced=stack.stages == "balanced")
     split = schedule not in WHOLE and shape.order.split
-    device_f = forward_of @ passes.device[:, 0][..., at]
-    device_i, device_w = input_of @ passes.device[:, 1][..., at], weight_of @ passes.weight[..., at]
+    device_f = summed(forward_of, passes.device[:, 0][..., at])
+    device_i, device_w = summed(input_of, passes.device[:, 1][..., at]), summed(weight_of, passes.weight[..., at])
     hidden = passes.hides[..., at]
     beside = np.zeros(1) if split else passes.weight[..., at].sum(axis=0)
     spill = np.maximum(hidden.sum(axis=0) - beside, 0.0)
     share = share_of(spill, hidden.sum(axis=0))
     # What would hide beside a frozen weight's gradient has nothing to hide beside.
     block_f, block_b, block_frozen = passes.blocking[:, 0][..., at], passes.blocking[:, 1][..., at] + share * hidden, (1.0 - share) * hidden
-    net_f = forward_of @ block_f
-    net_b = input_of @ block_b + np.maximum(input_of - weight_of, 0.0) @ block_frozen
+    net_f = summed(forward_of, block_f)
+    net_b = summed(input_of, block_b) + summed(np.maximum(input_of - weight_of, 0.0), block_frozen)
     gpu_f, gpu_i, gpu_w = device_f.sum(axis=0) + net_f.sum(axis=0), device_i.sum(axis=0) + net_b.sum(axis=0), device_w.sum(axis=0)
-    host_f = forward_of @ passes.host[0][:, at]
-    host_i, host_w = input_of @ passes.host[1][:, at], weight_of @ passes.host_weight[:, at]
+    host_f = summed(forward_of, passes.host[0][:, at])
+    host_i, host_w = summed(input_of, passes.host[1][:, at]), summed(weight_of, passes.host_weight[:, at])
     if not split:
         gpu_i, host_i = gpu_i + gpu_w, host_i + host_w
     plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
@@ -103,16 +103,16 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
         forward, backward = _beside_weights(job, machine, steps, at, often, blocks, stretch, split=split)
     if state.copies is not None:  # each direction of the bus is a stream: activations and gradients down, weights and activations up
         copied = state.copies.at(at)
-        forward = np.maximum(forward, np.maximum(forward_of @ copied.activations, forward_of @ copied.fetched))
-        upwards = input_of @ (copied.activations + copied.fetched)
-        backward = np.maximum(backward, np.maximum(upwards, weight_of @ copied.stored) * float(training))
+        forward = np.maximum(forward, np.maximum(summed(forward_of, copied.activations), summed(forward_of, copied.fetched)))
+        upwards = summed(input_of, copied.activations + copied.fetched)
+        backward = np.maximum(backward, np.maximum(upwards, summed(weight_of, copied.stored)) * float(training))
     handed, none = handed_of(layout, machine, steps, shape, training=training), np.zeros((2, *gpu_f.shape))
     held, late = (none, handed.inwards) if stack.overlap.pipeline else (handed.onwards, none)
     busy_f = forward + float(stack.host.microbatch[0]) / shape.chunks + held[0]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)
     if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
-        volume, update = weight_of @ state.reduce[..., at].sum(axis=0), weight_of @ state.update[:, at]
-        gathers = weight_of @ state.regather[:, at]
+        volume, update = summed(weight_of, state.reduce[..., at].sum(axis=0)), summed(weight_of, state.update[:, at])
+        gathers = summed(weight_of, state.regather[:, at])
         renewing = np.maximum(gathers - forward, 0.0) if stack.overlap.optimizer else gathers  # the next pass forward hides them
         grown = np.maximum(volume - backward, 0.0) if stack.overlap.data else volume
     busy = [busy_f]
@@ -120,7 +120,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
         busy += [backward + grown + update + renewing + held[1], *([plain_w] if split else [])]
     return Slots(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
-        on_stage=by_stage(np.array([forward_of, input_of, weight_of]), shape.stages),
+        on_stage=counts_by_stage(np.array([forward_of, input_of, weight_of]), shape.stages),
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
         blocks=np.stack([block.sum(axis=0) for block in (block_f, block_b, block_frozen)]),
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
@@ -163,6 +163,11 @@ def by_stage(values: Array, stages: int) -> Array:
     return np.asarray(values.reshape(*values.shape[:-2], -1, stages, values.shape[-1]).sum(axis=-3))
 
 
+def counts_by_stage(often: Array, stages: int) -> Array:
+    """Sums over the rows of every stage of counts of shape (kinds, rows, units) or (kinds, rows, units, n)."""
+    return np.asarray(often.reshape(len(often), -1, stages, *often.shape[2:]).sum(axis=1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Closing:
     """What every stage does once its last microbatch is through; arrays of shape (stages, n). [s]
@@ -191,22 +196,22 @@ def closing_of(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Cl
     forward, inputs, trained = slots.on_stage
     copied = None if state.copies is None else state.copies.at(at)
     none = np.zeros((stages, len(at)))
-    reductions = np.asarray(trained @ state.reduce[..., at])
-    layers = np.maximum(forward[:, 1:-1].sum(axis=1), 1.0)[:, None]
-    lowered = none if copied is None else trained @ copied.gradients
+    reductions = summed(trained, state.reduce[..., at])
+    layers = np.maximum(by_point(forward)[:, 1:-1].sum(axis=1), 1.0)
+    lowered = none if copied is None else summed(trained, copied.gradients)
     final, volume = by_stage(slots.final, stages), reductions.sum(axis=0)
     beside = flow((final, volume, lowered), layers) - final if stack.overlap.data else volume + lowered
     # Behind gathers and reductions of sharded weights they have to wait on the same stream.
-    taken = inputs @ state.gather[:, at] + trained @ state.scatter[..., at].sum(axis=0) > 0
+    taken = summed(inputs, state.gather[:, at]) + summed(trained, state.scatter[..., at].sum(axis=0)) > 0
     # On the host, updated weights go to the device while the next ones are updated.
-    on_host = none if copied is None else trained @ copied.update
+    on_host = none if copied is None else summed(trained, copied.update)
     return Closing(
         reductions=reductions,
         lowered=lowered,
         exposed=np.where(taken, volume + lowered, beside),
-        update=trained @ state.update[:, at],
+        update=summed(trained, state.update[:, at]),
         on_host=on_host,
-        renewed=none if copied is None else flow((on_host, trained @ copied.renewed), layers) - on_host,
+        renewed=none if copied is None else flow((on_host, summed(trained, copied.renewed)), layers) - on_host,
         regather=_renewing(machine, steps, slots, shape),
     )
 
@@ -217,7 +222,7 @@ def _renewing(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Arr
         return by_stage(slots.renewing, shape.stages)
     if machine.stack.overlap.optimizer:
         return np.zeros((shape.stages, len(shape.at)))
-    return np.asarray(slots.on_stage[2] @ steps.state.regather[:, shape.at])
+    return summed(slots.on_stage[2], steps.state.regather[:, shape.at])
 
 
 def fetched(one: Array, other: Array, *, ahead: bool) -> Array:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, once
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
 from crossflow.program.collectives import COLLECTIVES as KINDS
 from crossflow.program.groups import Group
@@ -18,6 +17,7 @@ from crossflow.program.program import MessageTable, Op, Program
 from crossflow.step.stages import Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
 from crossflow.strategy.layout import Layout
+from crossflow.strategy.schedules import NATURAL
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Transformer
 
@@ -145,11 +145,11 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
     """What plans compute, send and hold."""
     names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even
     mean = None if even is job.model else block_program(dataclasses.replace(job, model=even), layout, stack)
-    sends, weights, shapes = Sends.of(program, names, layout), weights_of(job, layout, stack), tuple(alike(layout))
-    occurs = np.empty((3, len(names), len(layout)))
+    sends, weights = Sends.of(program, names, layout), weights_of(job, layout, stack)
+    shapes, occurs = tuple(alike(layout, together=NATURAL)), np.empty((3, len(names), len(layout)))
     for shape in shapes:
-        counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced"))
-        occurs[..., shape.at] = counts.sum(axis=1)[..., None] / layout.directions[shape.at]
+        counts = np.stack(row_counts(job, shape, balanced=stack.stages == "balanced")).sum(axis=1)
+        occurs[..., shape.at] = (counts if counts.ndim > 2 else counts[..., None]) / layout.directions[shape.at]
     recomputed = np.asarray(layout.full & ~ends_of(names)[:, None])
     once, none = np.ones(occurs.shape[1:]), np.zeros(occurs.shape[1:])
     # Energy of what is sent is that of ranks in the mean; their messages are those of the fullest one.
@@ -199,9 +199,9 @@ def _between(job: Job, layout: Layout, weights: Weights, stack: SoftwareStack) -
     )
 
 
-def _copied_table(model: Transformer) -> float:
+def _copied_table(model: Transformer) -> Array | float:
     """Parameters of the embedding's table of which the last stage holds a copy, 0 where it needs none. [1]"""
-    return float(sum(layer.count * part.table for layer in model.layers for part in layer.parts if part.holder == "apart"))
+    return sum((layer.count * part.table for layer in model.layers for part in layer.parts if part.holder == "apart"), 0.0)
 
 
 def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Array:
@@ -210,14 +210,16 @@ def _sample_flops(job: Job, forward: Array, inputs: Array, weights: Array) -> Ar
     Of scores those count that mask and window leave.
     """
     products, backward, scores = _unit_flops(job)
-    return np.asarray(products @ (forward + weights) + backward @ inputs + scores @ (forward + 2.0 * inputs))
+    return np.asarray((products * (forward + weights) + backward * inputs + scores * (forward + 2.0 * inputs)).sum(axis=0))
 
 
-@functools.lru_cache(maxsize=256)
+@once
 def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
-    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores or states. [flop]"""
+    """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores or states; shape
+    (units, 1), or (units, n) where the numbers of the model differ between points. [flop]
+    """
     layers = [layer for layer in job.model.layers for _ in layer.parts]
-    rows = []
+    rows = list[tuple[Array | float, ...]]()
     for unit, (_, part) in enumerate(units(job.model)):
         layer = layers[unit - 1] if 0 < unit <= len(layers) else None
         tokens = job.tokens(job.model.tokens if layer is None else layer.tokens)
@@ -230,11 +232,12 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
         new = tuple(matrix for matrix in part.matrices if job.task != "decode" or matrix.over != "memory")
         products = job.model.part_flops(dataclasses.replace(part, attention=None, ssm=None, matrices=new), tokens)
         first = any(matrix.name == "patches" for matrix in part.matrices)  # which need no gradient of their own
-        scores = 0.0
+        scores: Array | float = 0.0
         if part.attention is not None:
-            scores = part.attention.flops(tokens, float(job.seen(part.attention, tokens)))
+            scores = part.attention.flops(tokens, job.seen(part.attention, tokens))
         if part.ssm is not None:
             scores = part.ssm.flops(tokens)
         rows.append((products, products * (not first), scores))
-    products, backward, scores = np.array(rows).T
-    return products, backward, scores
+    values = np.broadcast_arrays(*(np.atleast_1d(value) for row in rows for value in row))
+    products, backward, scores_ = np.array(values, dtype=float).reshape(len(rows), 3, -1).swapaxes(0, 1)
+    return products, backward, scores_

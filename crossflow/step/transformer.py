@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, divide
+from crossflow.arrays import Array, Index, divide, summed
 from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type, unit_times
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
@@ -65,12 +65,12 @@ def _endless(found: Mapping[str, Array]) -> None:
         found["total"][endless] = found["exposed_communication"][endless] = np.inf
 
 
-def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> Array:
+def _stage_ends(slots: Slots, rounds: Array, microbatches: Array, shape: Shape, *, steady: bool) -> Array:
     """Time at which every stage has finished its last slot, shape (stages, n). [s]
 
     With `steady` of steps that follow each other: a microbatch begins the next when it leaves the last stage.
     """
-    stages, microbatches = shape.stages, shape.microbatches
+    stages = shape.stages
     if stages == 1 and shape.schedule in NATURAL:
         return np.asarray((rounds * slots.busy.sum(axis=0))[None])
     rows = len(slots.forward_of)
@@ -84,7 +84,7 @@ def _stage_ends(slots: Slots, rounds: Array, shape: Shape, *, steady: bool) -> A
         added = (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) / (STEADY * stages)
         busiest = by_stage(slots.busy.reshape(-1, rows, slots.busy.shape[-1]).sum(axis=0), stages).max(axis=0)
         return np.asarray(np.maximum(added, busiest) * microbatches)
-    return ends(microbatches=microbatches, schedule=shape.schedule)
+    return ends(microbatches=microbatches.astype(int), schedule=shape.schedule)
 
 
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> dict[str, Array]:
@@ -96,7 +96,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
     copied = None if state.copies is None else state.copies.at(at)
     extra, step = float(stack.host.microbatch[0]), float(stack.host.step[0])
-    ends, trained = _stage_ends(slots, rounds, shape, steady=job.task == "decode"), slots.on_stage[2]
+    ends, trained = _stage_ends(slots, rounds, microbatch, shape, steady=job.task == "decode"), slots.on_stage[2]
     closing, finish = _closing(machine, steps, slots, shape, microbatch)
     after = ends + closing.exposed
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
@@ -110,7 +110,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     if copied is not None:
         final_[OF["host_copy"]] = closing.lowered[s, points]
     late, update, on_host, renewed, regather, regathered = np.array(
-        [closing.exposed, closing.update, closing.on_host, closing.renewed, closing.regather, trained @ state.regather[:, at]]
+        [closing.exposed, closing.update, closing.on_host, closing.renewed, closing.regather, summed(trained, state.regather[:, at])]
     )[:, s, points]
     sending = np.zeros(len(at)) if stack.overlap.pipeline else transfer + whole
     device[-2] += update  # which main memory binds
@@ -125,7 +125,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     sent[OF["all_gather"]] += whole + regathered * layout.updates[at]
     sent[OF["all_reduce"]] += tied
     if copied is not None:
-        sent[OF["host_copy"]] += (trained @ copied.renewed)[s, points]
+        sent[OF["host_copy"]] += summed(trained, copied.renewed)[s, points]
     of_units = unit_times(
         steps, slots, shape, Counts.of(slots, layout, shape, rounds, s),
         Exposures(beside=gathering, after=late + grown, renewed=renewed, regather=regather),
@@ -180,13 +180,13 @@ def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
     """
     passes, state, at = steps.passes, steps.state, shape.at
     forward_of, input_of, weight_of = slots.forward_of, slots.input_of, slots.weight_of
-    behind = weight_of @ state.scatter[..., at]
-    behind[OF["all_gather"]] += (forward_of + input_of) @ state.gather[:, at]
+    behind = summed(weight_of, state.scatter[..., at])
+    behind[OF["all_gather"]] += summed(forward_of + input_of, state.gather[:, at])
     if state.copies is not None:
         copied = state.copies.at(at)
         through = copied.activations + copied.fetched
-        behind[OF["host_copy"]] = forward_of @ through + input_of @ through + weight_of @ copied.stored
-    sent = forward_of @ passes.sent[:, 0][..., at] + input_of @ passes.sent[:, 1][..., at]
+        behind[OF["host_copy"]] = summed(forward_of, through) + summed(input_of, through) + summed(weight_of, copied.stored)
+    sent = summed(forward_of, passes.sent[:, 0][..., at]) + summed(input_of, passes.sent[:, 1][..., at])
     handed = slots.handed
     gathered = handed.boundaries.often.sum(axis=1)[:, None] * handed.gathered
     lines = np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, handed.boundaries.often @ handed.sent, gathered])

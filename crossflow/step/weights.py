@@ -94,10 +94,12 @@ def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> l
     """
     ranks, group = layout.tensor_of("attention"), layout.sharing("attention")
     found = []
-    for heads in {matrix.kv_heads for part in parts for matrix in part.matrices if matrix.kv_heads}:
+    several = {np.asarray(m.kv_heads).tobytes(): m.kv_heads for part in parts for m in part.matrices if np.any(m.kv_heads)}
+    for heads in several.values():
         copies = np.ceil(ranks / heads)
         if (copies > 1).any():
-            held = [[sum((m.k + m.bias) * m.kv_head for m in part.matrices if m.kv_heads == heads)] for part in parts]
+            mine = [[m for m in part.matrices if np.array_equal(m.kv_heads, heads)] for part in parts]
+            held = np.stack(np.broadcast_arrays(*(sum(((m.k + m.bias) * m.kv_head for m in ones), np.zeros(1)) for ones in mine)))
             size = gradient * _owned(layout.spread("attention"), np.where(copies > 1, held, 0.0))
             among = layout.group(group.stride, copies)
             found.append(WeightMessage(collective="all_reduce", size=size, group=among, role="reduce", sharded=False))

@@ -14,7 +14,9 @@ from crossflow.strategy.mesh import RECOMPUTE, Mesh, mesh_of
 from crossflow.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.transformers import plan_of, plan_of_roles
+from crossflow.workload.dlrm import Dlrm
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.transformer import Transformer
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
 NO_HOST = (
@@ -120,20 +122,21 @@ def strategy_problem(
     *,
     balanced: bool,
     hosted: bool = True,
-    batch: int | None = None,
+    model: Transformer | Dlrm | None = None,
 ) -> str | None:
     """Why a strategy cannot divide a layered model on nodes of devices, in a sentence; None where it can.
 
-    `hosted` says whether the system knows its host's memory, which offloading needs; `batch` stands for the workload's own of a plan.
+    `hosted` says whether the system knows its host's memory, which offloading needs; `model` is the workload's, where it is at hand.
     """
     if isinstance(strategy, Hierarchy):
         assert isinstance(workload, DlrmSpec)  # only such a model has one
-        return hierarchy_problem(strategy, workload.dlrm(), workload.global_batch, *nodes)
+        dlrm = model if isinstance(model, Dlrm) else workload.dlrm()
+        return hierarchy_problem(strategy, dlrm, workload.global_batch, *nodes)
     assert isinstance(workload, TransformerSpec)  # only such a model has one
     if strategy.offload and not hosted:
         return NO_HOST
-    samples = workload.global_batch if batch is None else batch
-    return plan_problem(strategy, workload.transformer(), samples, balanced=balanced, task=workload.task)
+    transformer = model if isinstance(model, Transformer) else workload.transformer()
+    return plan_problem(strategy, transformer, workload.global_batch, balanced=balanced, task=workload.task)
 
 
 def near_strategies(

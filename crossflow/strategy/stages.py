@@ -19,6 +19,8 @@ def assign_stages(graph: Graph, stages: int) -> tuple[int, ...]:
     if stages > count:
         names = ", ".join(layer.name for layer in graph.layers)
         raise StrategyError(f"p = {stages} stages, but the model has {count} layers to divide ({names})")
+    if stages == 1:
+        return (0,) * count
     # A lookup does almost no arithmetic; its weight decides only between otherwise equal cuts.
     loads = [float(layer.rows * layer.columns) if layer.kind != "embedding" else float(layer.columns) for layer in graph.layers]
     prefix = [sum(loads[:i]) for i in range(count + 1)]

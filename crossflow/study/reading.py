@@ -11,6 +11,7 @@ from typing import Any
 from crossflow import files
 from crossflow.drawing.words import label
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
+from crossflow.evaluation.members import together
 from crossflow.files import Document
 from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
@@ -139,6 +140,8 @@ def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence
 def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], document: Document, strategies: bool) -> list[Problem]:
     """The first combination of discrete values that makes no scenario."""
     discrete = {path: values[path] for path in split(scenario, values).discrete}
+    if strategies and _all_possible(scenario, discrete):
+        return []
     for combination in grid(discrete):
         settings = dict(zip(discrete, combination, strict=True))
         try:
@@ -149,6 +152,19 @@ def _combination_problems(scenario: Scenario, values: Mapping[str, list[Any]], d
             where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
             return [document.problem(("sweep", _blamed(settings, error)), f"{where}: {error.said}")]
     return []
+
+
+def _all_possible(scenario: Scenario, discrete: Mapping[str, list[Any]]) -> bool:
+    """Whether all combinations make scenarios whose strategies divide them, without a scenario of its own for each."""
+    combinations = grid(discrete)
+    columns = dict(zip(discrete, zip(*combinations, strict=True), strict=True))
+    try:
+        for made, members, _ in together(scenario, columns, len(combinations)):
+            if members is None:
+                check_strategy(made)
+    except CrossflowError:
+        return False
+    return True
 
 
 def _blamed(settings: Mapping[str, Any], error: CrossflowError) -> str:

@@ -5,8 +5,14 @@ of dependence; then one pass over the depths, each a single array operation over
 finishing time.
 
 A long 1F1B schedule repeats: a slot needs only what is at most one slot back on its own or a neighbouring stage, so that once
-a whole slice of the pipeline ends later than the slice one round of `stages` microbatches before it by one time everywhere,
-all later rounds add that time too. Long schedules are walked to that point, longer and longer ones until it is found, and continued.
+a whole slice of the pipeline ends later than the slice some microbatches before it by one time everywhere, all later ones add that
+time too. The period is a round of `stages` microbatches or less: stages that wait for each other in a circle have so many in flight,
+and a system of maxima and sums repeats after the length of its slowest circle [1]_. Long schedules are walked to that point, longer
+and longer ones until it is found, and continued.
+
+References
+----------
+.. [1] Baccelli, Cohen, Olsder, Quadrat: "Synchronization and Linearity", Wiley 1992, Sec. 3.7.
 """
 
 from __future__ import annotations
@@ -102,11 +108,13 @@ def pipeline_ends(
     weight: Array | None = None,
     *,
     stages: int,
-    microbatches: int,
+    microbatches: int | Index,
     chunks: int = 1,
     schedule: str = "1f1b",
 ) -> Array:
     """Time at which every stage has finished its last slot, shape (stages, n). [s]
+
+    Points with other numbers of microbatches share what a long schedule repeats.
 
     Parameters
     ----------
@@ -114,6 +122,7 @@ def pipeline_ends(
     late : time that what each row receives travels from another stage while no stage is held up, forward and backward, shape
         (2, rows, n); 0 where nothing comes from another stage. [s]
     weight : time of the weight gradients of every row where the schedule has them apart. [s]
+    microbatches : one number, or one for every point.
     """
     if backward is None and chunks == 1 and schedule in NATURAL:
         return _flow_line(forward, late[0], microbatches)
@@ -121,31 +130,43 @@ def pipeline_ends(
     n, lags = forward.shape[1], np.zeros(durations.shape)  # what weight gradients need is on their own stage
     travelling = late.reshape(-1, n)[: len(lags)]
     lags[: len(travelling)] = travelling
-    result, left, short = np.zeros((stages, n)), np.arange(n), ROUNDS * stages + microbatches % stages
+    result, many = np.zeros((stages, n)), np.broadcast_to(microbatches, (n,)).astype(int)
 
     def walked(count: int) -> Walk:
         order = pipeline_order(schedule, stages, chunks, count)
         return walk_of(order if backward is not None else order.forward_only)
 
-    while schedule == "1f1b" and left.size and short + stages < microbatches:
-        walk = walked(short)
-        ends = slot_ends(walk, durations[:, left], lags[:, left])
-        round_, repeats = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
-        result[:, left] = _last(ends, walk) + round_ * ((microbatches - short) / stages)
-        left, short = left[~repeats], 2 * short - microbatches % stages
-    if left.size:
-        walk = walked(microbatches)
-        result[:, left] = _last(slot_ends(walk, durations[:, left], lags[:, left]), walk)
+    short = ROUNDS * stages + many % stages
+    first = np.where((short + stages < many) & (schedule == "1f1b"), short, many)
+    todo = _by_length(first, np.arange(n), np.full(n, np.nan))
+    while todo:
+        count, here, pace = todo.pop()
+        walk, further, period = walked(count), many[here] - count, np.ones(len(here), dtype=int)
+        ends = slot_ends(walk, durations[:, here], lags[:, here])
+        if further.any() and np.isnan(pace).any():
+            pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
+        unknown, rest = np.isnan(pace), further % period
+        result[:, here] = _last(ends, walk) + np.where((further == 0) | unknown, 0.0, pace * further)
+        longer = 2 * count - count % stages
+        following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
+        left = np.flatnonzero(following != count)
+        todo += _by_length(following[left], here[left], pace[left])
     return result
 
 
-def _flow_line(forward: Array, late: Array, microbatches: int) -> Array:
+def _by_length(lengths: Index, points: Index, pace: Array) -> list[tuple[int, Index, Array]]:
+    """Points by the microbatches that are walked, with what each further one adds where that is known, NaN elsewhere. [s]"""
+    return [(length, points[lengths == length], pace[lengths == length]) for length in set(lengths.tolist())]
+
+
+def _flow_line(forward: Array, late: Array, microbatches: int | Index) -> Array:
     """Ends of stages that pass microbatches on and wait for nothing to come back, shape (stages, n). [s]
 
     All microbatches take the same: the first goes through all stages, the others follow at the pace of the slowest one so far.
     """
     arrived = np.cumsum(forward, axis=0) + np.cumsum(late, axis=0)
-    return arrived + (microbatches - 1) * np.maximum.accumulate(forward, axis=0) if microbatches > 1 else arrived
+    further = np.asarray(microbatches) - 1
+    return arrived + further * np.maximum.accumulate(forward, axis=0) if further.any() else arrived
 
 
 def _last(ends: Array, walk: Walk) -> Array:
@@ -153,28 +174,35 @@ def _last(ends: Array, walk: Walk) -> Array:
     return np.asarray(ends[[mine[-1] for mine in walk.stages]])
 
 
-def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Mask]:
-    """What a round of microbatches adds, shape (n,) [s], and where it adds that to every slot.
+def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Index]:
+    """What a microbatch adds from here on, NaN where nothing repeats yet [s], and after how many that repeats, of shape (n,).
 
     The last `stages` pairs of a forward and a backward pass on each stage, before it has no more forward passes, are compared
-    with those a round before: between them they hold a slice through all stages that all later slots come after. With one of the
+    with those a period before: between them they hold a slice through all stages that all later slots come after. With one of the
     `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
     """
-    slots, earlier = _round_of(walk, stages, chunks, kinds)
-    with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
-        added = ends[slots] - ends[earlier]
-    round_ = added.max(axis=0)
-    return round_, np.asarray(round_ - added.min(axis=0) <= 1e-9 * round_)
+    slots, *before = _slices(walk, stages, chunks, kinds)
+    pace, period = np.full(ends.shape[1], np.nan), np.ones(ends.shape[1], dtype=int)
+    for shorter, earlier in enumerate(before):
+        left = np.flatnonzero(np.isnan(pace))
+        with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
+            added = ends[np.ix_(slots, left)] - ends[np.ix_(earlier, left)]
+        most = added.max(axis=0)
+        same = most - added.min(axis=0) <= 1e-9 * most
+        pace[left[same]], period[left[same]] = most[same] / (stages - shorter), stages - shorter
+    return pace, period
 
 
 @functools.lru_cache(maxsize=512)
-def _round_of(walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Index, Index]:
-    """The slots that `_repetition` compares, and those of the round before."""
+def _slices(walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Index, ...]:
+    """The slots that `_repetition` compares, and those of each period before: a round of microbatches, and less where nothing is
+    interleaved.
+    """
     found, total = np.stack(walk.stages), len(walk.stages[0])
     stop = np.array([total - (ahead(stages, chunks, stage) if kinds > 1 else 0) for stage in range(stages)])
     window = stop[:, None] - np.arange(1, kinds * stages + 1)
-    earlier = np.take_along_axis(found, window - kinds * stages * chunks, axis=1)
-    return np.take_along_axis(found, window, axis=1).ravel(), earlier.ravel()
+    backs = [kinds * stages * chunks] if chunks > 1 else range(kinds * stages, 0, -kinds)
+    return tuple(np.take_along_axis(found, window - back, axis=1).ravel() for back in (0, *backs))
 
 
 def slot_ends(walk: Walk, durations: Array, lags: Array) -> Array:

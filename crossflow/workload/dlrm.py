@@ -103,7 +103,7 @@ class Encoder:
         """Operations of one sample in products of queries with keys and of probabilities with values. [flop]"""
         found = self.attention.attention
         assert found is not None
-        return self.layers * found.flops(self.sequence, self.sequence)
+        return float(self.layers * found.flops(self.sequence, self.sequence))
 
 
 @dataclass(frozen=True, kw_only=True)

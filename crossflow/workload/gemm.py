@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from crossflow.workload.graph import Graph, Layer, Node
+from crossflow.workload.graph import Graph, Layer, Node, Size
 
 
-def gemm(*, m: int, n: int, k: int, dtype: str = "fp16", training: bool = False) -> Graph:
+def gemm(*, m: Size, n: Size, k: Size, dtype: str = "fp16", training: bool = False) -> Graph:
     """Graph of C[m, n] = A[m, k] B[k, n]; with `training` also both gradients and the update of B.
 
     `m` plays the part of the batch: data parallelism divides it.

@@ -6,22 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.kernels import Number
 
 Phase = Literal["forward", "backward", "update"]
+
+
+Size = int | Array  # one value, or one for each design point, shape (n,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm:
     """Matrix product C[m, n] = A[m, k] B[k, n]; with `accumulate` C is read, added to and written."""
 
-    m: float
-    n: float
-    k: float
+    m: Number
+    n: Number
+    k: Number
     accumulate: bool = False
 
     @property
-    def flops(self) -> float:
+    def flops(self) -> Number:
         """Multiplications and additions: 2 m n k. [flop]"""
         return 2.0 * self.m * self.n * self.k
 
@@ -39,8 +44,8 @@ class Stream:
     """
 
     kind: str
-    flops: float
-    elements: float
+    flops: Number
+    elements: Number
     launches: int = 1
 
 
@@ -56,12 +61,12 @@ class Layer:
 
     name: str
     kind: str
-    rows: int
-    columns: int
-    extra_parameters: int = 0
+    rows: Size
+    columns: Size
+    extra_parameters: Size = 0
 
     @property
-    def parameters(self) -> int:
+    def parameters(self) -> Size:
         """Number of parameters."""
         return self.rows * self.columns + self.extra_parameters
 
@@ -90,6 +95,8 @@ class Node:
 class Graph:
     """A model: its layers, its nodes in an order that respects dependencies, and the sizes that strategies divide.
 
+    Sizes may be arrays over design points whose nodes are the same.
+
     Attributes
     ----------
     model : model family, ``lstm`` or ``gemm``.
@@ -102,17 +109,17 @@ class Graph:
     """
 
     model: str
-    batch: int
+    batch: Size
     layers: tuple[Layer, ...]
     nodes: tuple[Node, ...]
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, Size] = field(default_factory=dict)
     dtype: str = "fp16"
     optimizer_states: int = 0
     training: bool = True
     tokens_per_sample: int = 0
 
     @property
-    def parameters(self) -> int:
+    def parameters(self) -> Size:
         """Parameters of the whole model."""
         return sum(layer.parameters for layer in self.layers)
 

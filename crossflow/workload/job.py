@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,9 +16,9 @@ from crossflow.workload.transformer import Attention, Layer, LayerType, Transfor
 Task = Literal["training", "forward", "prefill", "decode"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """What a step of a transformer computes.
+    """What a step of a transformer computes; numbers of the model may be arrays over design points (`crossflow.workload.stacked`).
 
     Attributes
     ----------
@@ -73,6 +74,11 @@ class Job:
         """Size of an element of keys and values in the cache. [B]"""
         return DTYPE_BYTES[self.kv_dtype] if self.kv_dtype else self.element
 
+    @functools.cached_property
+    def reading(self) -> Job:
+        """The job of reading the prompts of a service's requests."""
+        return replace(self, task="prefill")
+
     def tokens(self, tokens: int) -> int:
         """Tokens of a sample that pass a layer in one step: all, or the one that is written."""
         return 1 if self.task == "decode" else tokens
@@ -83,10 +89,10 @@ class Job:
         A token that is written sees itself and its context, which grows to `cached` tokens while the requests are served.
         """
         if attention.cross:
-            return np.asarray(float(self.model.memory_tokens))
+            return np.asarray(self.model.memory_tokens, dtype=float)
         if self.task != "decode":
             return attention.seen(0.0, tokens)
-        middle, half = self.context + 1.0, max(self.cached - self.context, 0.5)
+        middle, half = self.context + 1.0, np.maximum(self.cached - self.context, 0.5)
         return attention.seen(middle - half, middle + half)
 
     def takes_part(self, layer: Layer) -> bool:

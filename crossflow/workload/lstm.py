@@ -7,19 +7,19 @@ References
 
 from __future__ import annotations
 
-from crossflow.workload.graph import Graph, Layer, Node, Phase
+from crossflow.workload.graph import Graph, Layer, Node, Phase, Size
 
 GATES = 4  # input, forget, cell and output gate
 
 
 def lstm(
     *,
-    hidden: int,
-    vocabulary: int,
+    hidden: Size,
+    vocabulary: Size,
     sequence: int,
     layers: int,
-    batch: int,
-    projection: int | None = None,
+    batch: Size,
+    projection: Size | None = None,
     dtype: str = "fp16",
     optimizer_states: int = 0,
     training: bool = True,
@@ -33,11 +33,11 @@ def lstm(
     optimizer_states : values kept per parameter by the optimizer (0 for plain SGD).
     training : with backward pass and update, or the forward pass alone.
     """
-    width = projection or hidden
+    width = hidden if projection is None else projection
     table = [Layer(name="embedding", kind="embedding", rows=vocabulary, columns=width)]
     for i in range(1, layers + 1):
         table.append(Layer(name=f"cell{i}", kind="cell", rows=2 * width, columns=GATES * hidden, extra_parameters=GATES * hidden))
-        if projection:
+        if projection is not None:
             table.append(Layer(name=f"projection{i}", kind="projection", rows=hidden, columns=projection))
     table.append(Layer(name="softmax", kind="softmax", rows=width, columns=vocabulary, extra_parameters=vocabulary))
     nodes = _forward(table, sequence)

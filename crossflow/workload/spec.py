@@ -62,15 +62,17 @@ class LstmSpec(FileModel):
     optimizer: Optimizer = "sgd"
     task: Literal["training", "forward"] = "training"
 
-    def graph(self) -> Graph:
-        """Compute graph of one step."""
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """Numbers that change no node of the graph."""
+        return {"hidden": self.hidden, "vocabulary": self.vocabulary, "projection": self.projection, "batch": self.global_batch}
+
+    def graph(self, **sizes: Any) -> Graph:
+        """Compute graph of one step; `sizes` stand for its own, as arrays over design points."""
         return lstm(
-            hidden=self.hidden,
-            vocabulary=self.vocabulary,
+            **{**self.sizes, **sizes},
             sequence=self.sequence,
             layers=self.layers,
-            batch=self.global_batch,
-            projection=self.projection,
             dtype=self.dtype,
             optimizer_states=OPTIMIZER_STATES[self.optimizer],
             training=self.task == "training",
@@ -88,9 +90,19 @@ class GemmSpec(FileModel):
     dtype: DType = "fp16"
     task: Literal["training", "forward"] = "forward"
 
-    def graph(self) -> Graph:
-        """Compute graph of one step."""
-        return gemm(m=self.m, n=self.n, k=self.k, dtype=self.dtype, training=self.task == "training")
+    @property
+    def global_batch(self) -> int:
+        """Rows of the product, which play the part of the batch."""
+        return self.m
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers that change no node of the graph."""
+        return {"m": self.m, "n": self.n, "k": self.k}
+
+    def graph(self, **sizes: Any) -> Graph:
+        """Compute graph of one step; `sizes` stand for its own, as arrays over design points."""
+        return gemm(**{**self.sizes, **sizes}, dtype=self.dtype, training=self.task == "training")
 
 
 # ---------------------------------------------------------------------------------------------- transformers
@@ -331,7 +343,8 @@ class _Sourced(FileModel):
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash(tuple(value for name, value in self if name != "sources"))
+        held = vars(self)
+        return hash(tuple(held[name] for name in type(self).model_fields if name != "sources"))
 
     def __hash__(self) -> int:
         """A hash that leaves out the sources, a mapping, which change nothing."""
@@ -653,6 +666,7 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
     """Layers of an encoder or decoder, at their `places` in the model; those alike that follow each other are one group."""
     cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
     listed = listed_layers(spec.wide_layers)
+    alike = not (spec.experts or spec.window or spec.ssm or listed.layers)
     kinds = [
         (
             spec.mixers(i),
@@ -660,8 +674,9 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
             place in listed.layers,
             spec.window is not None and "attention" in spec.mixers(i) and spec.window.at(i),
         )
-        for i, place in enumerate(places)
+        for i, place in enumerate(places[:1] if alike else places)
     ]
+    kinds = kinds * len(places) if alike else kinds
     groups = [list(same) for _, same in itertools.groupby(range(len(places)), key=kinds.__getitem__)]
 
     def parts(mixers: tuple[LayerType, ...], fed: LayerType | None, wide: bool, local: bool) -> tuple[Part, ...]:
@@ -711,7 +726,8 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False) -> P
         norm_vectors=norms,
         gate=spec.attention_gate,
     )
-    return replace(part, vectors=part.vectors + _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0))
+    further = _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0)
+    return replace(part, vectors=part.vectors + further) if further else part
 
 
 def _windowed(spec: TransformerSpec, part: Part, local: bool) -> Part:

@@ -56,6 +56,11 @@ class Matrix:
     depthwise: bool = False
 
     @property
+    def routed(self) -> bool:
+        """Whether it is one of an expert, which a token may not pass."""
+        return bool(np.any(self.experts > 1))
+
+    @property
     def parameters(self) -> int:
         """Parameters of all copies; none of a shared matrix."""
         return 0 if self.shared else self.experts * (self.k * self.n + (self.n if self.bias else 0))
@@ -63,7 +68,7 @@ class Matrix:
     def columns(self, ranks: Array) -> Array:
         """Outputs of one of `ranks` ranks that share the matrix. [1]"""
         if self.cut != "column":
-            return np.asarray(float(self.n))
+            return np.asarray(self.n, dtype=float)
         divided = (self.n - self.kv_heads * self.kv_head) / ranks
         return np.asarray(divided + np.ceil(self.kv_heads / ranks) * self.kv_head)
 
@@ -107,7 +112,7 @@ class Attention:
         """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
         return np.ceil(self.kv_heads / ranks)
 
-    def flops(self, tokens: float, seen: float) -> float:
+    def flops(self, tokens: Array | float, seen: Array | float) -> Array | float:
         """Operations of scores and of sums of values, where each of so many tokens sees so many. [flop]"""
         return 2.0 * tokens * seen * self.heads * (self.query + self.value)
 
@@ -120,6 +125,11 @@ class Attention:
         if not self.causal:
             return np.asarray(last, dtype=float)
         return (self._pairs(last) - self._pairs(first)) / (np.asarray(last) - first)
+
+    @property
+    def shares_latent(self) -> bool:
+        """Whether keys and values of all heads are made from a latent, which the cache keeps."""
+        return bool(np.any(self.latent))
 
     @property
     def mask(self) -> str:
@@ -160,8 +170,8 @@ class Routing:
     def reached(self, groups: Array) -> Array:
         """Of so many groups that share the experts out, those that have any of a token's, in the mean. [1]"""
         own, none = self.experts / groups, np.ones_like(groups)
-        for i in range(self.active):  # the experts of a token are different ones
-            none = none * np.maximum(self.experts - own - i, 0.0) / (self.experts - i)
+        for i in range(int(np.max(self.active))):  # the experts of a token are different ones
+            none = none * np.where(i < self.active, np.maximum(self.experts - own - i, 0.0) / np.maximum(self.experts - i, 1), 1.0)
         return groups * (1.0 - none)
 
     def load(self, ranks: Array) -> Array:
@@ -224,7 +234,7 @@ class Part:
         return self if self.routing is None else replace(self, routing=replace(self.routing, uneven=1.0))
 
     def _share(self, matrix: Matrix) -> float:
-        return self.routing.active / matrix.experts if self.routing and matrix.experts > 1 else 1.0
+        return self.routing.active / matrix.experts if self.routing and matrix.routed else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +349,7 @@ class Transformer:
     def even(self) -> Transformer:
         """The model with experts that all ranks use alike, itself where they do."""
         routings = (part.routing for layer in self.layers for part in layer.parts)
-        if all(routing is None or routing.uneven == 1 for routing in routings):
+        if all(routing is None or np.all(routing.uneven == 1) for routing in routings):
             return self
         return replace(self, layers=tuple(replace(layer, parts=tuple(part.even for part in layer.parts)) for layer in self.layers))
 
@@ -347,7 +357,7 @@ class Transformer:
     def _table(self) -> int:
         return sum(matrix.k * matrix.n for matrix in self.head.matrices if matrix.name == "vocabulary")
 
-    def forward_flops(self, tokens: int | None = None) -> float:
+    def forward_flops(self, tokens: int | None = None) -> Array | float:
         """Multiplications and additions of one sample's forward pass through the main model: all matrices, attention, states. [flop]
 
         Of scores those count that mask and window leave: half of them under a causal mask.
@@ -355,25 +365,25 @@ class Transformer:
         total = self.part_flops(self.embedding, self.layers[0].tokens if tokens is None else tokens)
         for layer in self.main:
             length = layer.tokens if tokens is None else tokens
-            total += layer.count * sum(self.part_flops(part, length) for part in layer.parts)
+            total = total + layer.count * sum(self.part_flops(part, length) for part in layer.parts)
         return total + self.part_flops(self.head, self.tokens if tokens is None else tokens)
 
-    def part_flops(self, part: Part, tokens: int) -> float:
+    def part_flops(self, part: Part, tokens: int) -> Array | float:
         """Operations of one part on one sample of `tokens` tokens, forward. [flop]"""
         passing = {"tokens": tokens, "sample": 1, "memory": self.memory_tokens}
-        total = 0.0
+        total: Array | float = 0.0
         for matrix in part.matrices:
-            routed = part.routing.active * min(part.routing.kept, 1.0) if part.routing and matrix.experts > 1 else 1
-            total += 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
+            routed = part.routing.active * np.minimum(part.routing.kept, 1.0) if part.routing and matrix.routed else 1.0
+            total = total + 2.0 * passing[matrix.over] * matrix.k * matrix.n * routed
         if part.attention:
-            seen = self.memory_tokens if part.attention.cross else float(part.attention.seen(0.0, tokens))
-            total += part.attention.flops(tokens, seen)
+            total = total + part.attention.flops(tokens, self.memory_tokens if part.attention.cross else part.attention.seen(0.0, tokens))
         return total + (part.ssm.flops(tokens) if part.ssm else 0.0)
 
 
 # -------------------------------------------------------------------------------------------- parts
 
 
+@functools.lru_cache(maxsize=1024)
 def self_attention(
     *,
     width: int,
@@ -418,6 +428,7 @@ def self_attention(
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def latent_attention(
     *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1
 ) -> Part:
@@ -490,6 +501,7 @@ def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def mlp(*, width: int, inner: int, gated: bool, bias: bool = True, norm_vectors: int = 2) -> Part:
     """Feed-forward part: up (two branches where gated), activation, down."""
     return Part(
@@ -505,6 +517,7 @@ def mlp(*, width: int, inner: int, gated: bool, bias: bool = True, norm_vectors:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def experts(
     *,
     width: int,
@@ -561,6 +574,8 @@ def prediction_layers(
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, arXiv:2412.19437.
     """
+    if not count:
+        return ()
     width = embedding.width
     projection = Matrix(name="projection", k=2 * width, n=width, cut="column")
     vocabulary = tuple(replace(matrix, shared=True) for matrix in head.matrices if matrix.name == "vocabulary")
