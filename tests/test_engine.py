@@ -15,7 +15,7 @@ from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.kinds import kinds_of
 from crossflow.engine.schedule import durations, longest_path, schedule
-from crossflow.engine.tasks import Rows, copies, tasks_of
+from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.programs import placed
 from crossflow.program.blocks import Block
@@ -65,7 +65,7 @@ def blocks_of_programs(draw):
 def unrolled(program, times, *, launched=False):
     """Tasks of all copies, and the time of each."""
     tasks, _ = tasks_of(program, copies(program), launched=launched)
-    return tasks, durations(tasks, Rows(kernels=len(program.kernels), messages=len(program.messages)), times)
+    return tasks, durations(tasks, PriceRows(kernels=len(program.kernels), messages=len(program.messages)), times)
 
 
 def heap(tasks, spans):

@@ -6,12 +6,12 @@ import pytest
 
 from crossflow.errors import StrategyError
 from crossflow.strategy.stages import assign_stages
-from crossflow.workload.graph import Graph, Layer
+from crossflow.workload.graph import Graph, GraphLayer
 from crossflow.workload.lstm import lstm
 
 
 def model(*loads):
-    layers = tuple(Layer(name=f"l{i}", kind="cell", rows=load, columns=1) for i, load in enumerate(loads))
+    layers = tuple(GraphLayer(name=f"l{i}", kind="cell", rows=load, columns=1) for i, load in enumerate(loads))
     return Graph(model="lstm", batch=1, layers=layers, nodes=())
 
 

@@ -8,7 +8,7 @@ import pytest
 from products import gemm_costs
 
 from crossflow.cost import tiling
-from crossflow.cost.tiling import Block, candidates, crossing, inside, register_accesses, traffic_by_level
+from crossflow.cost.tiling import TileBlock, candidates, crossing, inside, register_accesses, traffic_by_level
 from crossflow.workload.graph import Gemm
 
 SHAPES = [
@@ -24,7 +24,7 @@ def column(*values):
 
 def whole(m, n, k):
     m, n, k = column(m, n, k)
-    return Block(m=m, n=n, k=k, repeats=np.ones_like(m), revisits=np.zeros_like(m), second=np.ones_like(m))
+    return TileBlock(m=m, n=n, k=k, repeats=np.ones_like(m), revisits=np.zeros_like(m), second=np.ones_like(m))
 
 
 def cuts(outer, tile):
@@ -145,7 +145,7 @@ def brute_force(shape, device, rng):
             caps[i] = max(3.0, min(caps[i], 3.0 * (work / level.instances[0]) ** (2 / 3)))
     l2, l1, registers = (np.minimum(np.array(random_tiles(rng, cap)).T, np.array([[m], [n], [k]])) for cap in reversed(caps))
     sizes = {name: np.array(float(size)) for name, size in zip("mnk", shape, strict=True)}
-    outer = Block(**sizes, repeats=np.array(1.0), revisits=np.array(0.0), second=np.array(1.0))
+    outer = TileBlock(**sizes, repeats=np.array(1.0), revisits=np.array(0.0), second=np.array(1.0))
     times = []
     for tiles, source in ((l2[:, :, None, None], 3), (l1[:, None, :, None], 2), (registers[:, None, None, :], 1)):
         number = cuts(outer, [np.minimum(tile, size) for tile, size in zip(tiles, (outer.m, outer.n, outer.k), strict=True)])

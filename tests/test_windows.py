@@ -7,13 +7,13 @@ from blocks import block_kernels
 import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.cost.price import kernel_names
-from crossflow.program.kernels import Attention as FusedAttention
+from crossflow.program.kernels import Attention
 from crossflow.step.memory import kv_cache
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
-from crossflow.workload.transformer import Attention
+from crossflow.workload.transformer import AttentionGeometry
 
 LLAMA = {
     "model": "transformer", "layers": 4, "hidden": 1024, "heads": 16, "kv_heads": 4, "ffn": 2816, "vocabulary": 32000, "sequence": 512,
@@ -50,7 +50,7 @@ def test_what_a_query_sees_is_the_sum_over_its_positions(tokens, chunked):
     """Sum of min(i, w), or of the place in a chunk; a query's own key counts whole there, half in continuous positions."""
     w, position = 64, np.arange(tokens)
     exact = np.mean(position % w + 1 if chunked else np.minimum(position + 1, w))
-    found = Attention(heads=1, kv_heads=1, query=8, value=8, cached=16, window=w, chunked=chunked).seen(0, tokens)
+    found = AttentionGeometry(heads=1, kv_heads=1, query=8, value=8, cached=16, window=w, chunked=chunked).seen(0, tokens)
     assert exact - 0.5 - 1e-9 <= found <= exact
 
 
@@ -113,7 +113,7 @@ def test_a_measured_kernel_without_a_window_is_not_taken_for_one_with_it():
     device, shapes = crossflow.from_dict({"system": "dgx-h100", "workload": "gpt2-xl", "strategy": "dp8"}).architecture, []
     for changes in ({}, {"window": 128}):
         tables = kernels_of(job_of(**changes)).program.kernel_tables
-        shapes += [kernel_names(table, "bf16", device)[0][2] for table in tables if table.kind is FusedAttention]
+        shapes += [kernel_names(table, "bf16", device)[0][2] for table in tables if table.kind is Attention]
     assert shapes == [["32 x 512x512x64"], ["32 x 512x512x64 window 128"]]
 
 

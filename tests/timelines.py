@@ -3,7 +3,7 @@
 import numpy as np
 
 from crossflow.strategy.schedules import one_f_one_b
-from crossflow.timeline.record import COMMUNICATION, COMPUTE, PIPELINE, TENSOR, WAIT, WORK, Device, Pass, Slots, Timeline
+from crossflow.timeline.record import COMMUNICATION, COMPUTE, PIPELINE, TENSOR, WAIT, WORK, Device, PassEvents, Slots, Timeline
 
 NAMES = ("attention", "feed forward", "optimiser", "attention all_reduce", "send_recv", "straggler all_reduce")
 MS = 1e-3
@@ -14,7 +14,7 @@ def passed(label, events, time=None):
     """A pass of events (name, stream, kind, start, end, layer), in milliseconds."""
     name, stream, kind, start, end, layer = (np.array(column) for column in zip(*events, strict=True))
     time = (end.max() if time is None else time) * MS
-    return Pass(label=label, time=time, name=name, stream=stream, kind=kind, start=start * MS, end=end * MS, layer=layer)
+    return PassEvents(label=label, time=time, name=name, stream=stream, kind=kind, start=start * MS, end=end * MS, layer=layer)
 
 
 def layered(label, layers, work, exposed, wait=0.0):

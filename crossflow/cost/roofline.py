@@ -18,7 +18,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Index, divide
-from crossflow.cost.tiling import Block, register_accesses, traffic_by_level
+from crossflow.cost.tiling import TileBlock, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, wave_times
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.program.kernels import QUERIES
@@ -223,7 +223,7 @@ def attention_costs(
     queries = np.minimum(length, QUERIES)
     # A single query reads each key once; a block of queries reads all that they see.
     cached = np.where(length > 1, np.maximum(moved, flops * element / (2.0 * queries)), moved)
-    tile = Block(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
+    tile = TileBlock(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
     return _fused(flops, moved, blocks, cached, tile, utilisation, architecture, type_, element, np.ones((len(flops), 1)))
 
 
@@ -247,12 +247,12 @@ def scan_costs(
         return _least(flops, ends, architecture, architecture.throughput[type_], architecture.energy_per_flop[type_], launches)
     rows = np.minimum(tokens, QUERIES)
     cached = np.maximum(moved, flops * element / (2.0 * rows))
-    tile = Block(m=rows, n=np.minimum(state, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
+    tile = TileBlock(m=rows, n=np.minimum(state, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
     return _fused(flops, moved, blocks, cached, tile, utilisation, architecture, type_, element, launches)
 
 
 def _fused(
-    flops: Array, moved: Array, blocks: Array, cached: Array, tile: Block, utilisation: Array, architecture: Architecture, type_: str,
+    flops: Array, moved: Array, blocks: Array, cached: Array, tile: TileBlock, utilisation: Array, architecture: Architecture, type_: str,
     element: float, launches: Array,
 ) -> KernelCosts:  # fmt: skip
     """Cost of kernels that keep what lies between their products on chip: `moved` bytes cross main memory, `cached` bytes the caches."""

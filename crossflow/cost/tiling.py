@@ -52,7 +52,7 @@ _WHOLE = np.float32(1.0 - 1e-6)  # a quotient that is whole but for rounding cou
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class TileBlock:
     """A matrix product, or the part of it that one tile holds: dims of shape (gemms, n) or (tiles, gemms, n).
 
     Attributes
@@ -73,7 +73,7 @@ class Block:
 
 def traffic_by_level(
     m: Array, n: Array, k: Array, element: float, levels: Sequence[Level], *, second: Array | float = 1.0
-) -> tuple[Array, Block]:
+) -> tuple[Array, TileBlock]:
     """Bytes that every level but the nearest delivers to the level inside it, each summed over the device.
 
     Parameters
@@ -89,16 +89,16 @@ def traffic_by_level(
     tile : the block that the nearest level holds.
     """
     work = m * n * k
-    whole = Block(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work), second=np.broadcast_to(second, work.shape))
+    whole = TileBlock(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work), second=np.broadcast_to(second, work.shape))
     room = [_room(level, work, element) for level in levels[:-1]]
     costs = [divide(np.array([element]), level.bandwidth) for level in levels[1:]]
     points = max(array.shape[-1] for array in (work, *room, *costs))
     parts = []
     for start in range(0, points, CHUNK):
         here = slice(start, start + CHUNK)
-        block = Block(**{name: _points(part, here) for name, part in vars(whole).items()})
+        block = TileBlock(**{name: _points(part, here) for name, part in vars(whole).items()})
         parts.append(_search(block, [_points(array, here) for array in room], [_points(array, here) for array in costs]))
-    tile = Block(**{name: np.concatenate([getattr(block, name) for _, block in parts], axis=-1) for name in vars(whole)})
+    tile = TileBlock(**{name: np.concatenate([getattr(block, name) for _, block in parts], axis=-1) for name in vars(whole)})
     return np.concatenate([moved for moved, _ in parts], axis=-1) * element, tile
 
 
@@ -118,7 +118,7 @@ def _points(array: Numbers, part: slice) -> Any:
     return array if array.shape[-1] == 1 else array[..., part]
 
 
-def _search(whole: Block, room: Sequence[Array], costs: Sequence[Array]) -> tuple[Array, Block]:
+def _search(whole: TileBlock, room: Sequence[Array], costs: Sequence[Array]) -> tuple[Array, TileBlock]:
     """Elements that cross into each level from the one outside it, and the innermost tile, for the fastest tiling tried.
 
     Tiles are picked by what they make cross, never by the bandwidths of a point, and only the last choice is by time:
@@ -136,7 +136,7 @@ def _search(whole: Block, room: Sequence[Array], costs: Sequence[Array]) -> tupl
     amounts = np.stack(np.broadcast_arrays(*reversed(moved)))
     slowest = np.stack(np.broadcast_arrays(*(amount * cost for amount, cost in zip(amounts, costs, strict=True)))).max(axis=0)
     best = slowest.reshape(-1, gemms, slowest.shape[-1]).argmin(axis=0)[None]
-    tile = Block(**{name: _taken(part, best, slowest.shape) for name, part in vars(blocks).items()})
+    tile = TileBlock(**{name: _taken(part, best, slowest.shape) for name, part in vars(blocks).items()})
     return np.stack([_taken(amount, best, slowest.shape) for amount in amounts]), tile
 
 
@@ -152,20 +152,22 @@ def _taken(array: Numbers, best: Index, shape: tuple[int, ...]) -> Array:
     return np.asarray(flat[best * (gemms * n) + np.arange(gemms * n).reshape(gemms, n)].reshape(-1, n))
 
 
-def _pick_tiles(outer: Block, capacity: Array, nearer: Array | None, weights: Sequence[float], shapes: Shapes) -> tuple[Block, Array]:
+def _pick_tiles(
+    outer: TileBlock, capacity: Array, nearer: Array | None, weights: Sequence[float], shapes: Shapes
+) -> tuple[TileBlock, Array]:
     """Good tiles of one level within the tiles of the level outside, and the elements that each makes cross into it.
 
     One tile for each weight, rows after rows: the one with the least of what crosses into this level and of what the
     level inside (capacity `nearer`, None where there is none) will about need, times the weight, whichever is more.
     The search compares in single precision, which halves its time; what the picked tiles make cross is worked out in double.
     """
-    rough = Block(**{name: part.astype(np.float32) for name, part in vars(outer).items()})
+    rough = TileBlock(**{name: part.astype(np.float32) for name, part in vars(outer).items()})
     cuts, sides = candidates(rough, capacity.astype(np.float32), shapes)
     here = np.stack([crossing(rough, cuts[:, i], stays) for i, stays in enumerate(STAYS)])
     there = np.zeros(1, np.float32) if nearer is None else _inner_estimate(rough, sides, nearer.astype(np.float32))
     best = np.stack([_least(*np.broadcast_arrays(here, np.float32(max(weight, 1e-3)) * there)) for weight in weights])
     chosen = [_taken(cut, best, (*here.shape[:-1], best.shape[-1])).astype(np.float64) for cut in cuts]
-    repeated = Block(**{name: np.tile(part, (len(weights), 1)) for name, part in vars(outer).items()})
+    repeated = TileBlock(**{name: np.tile(part, (len(weights), 1)) for name, part in vars(outer).items()})
     crossed = np.minimum(crossing(repeated, chosen, "c"), np.minimum(crossing(repeated, chosen, "b"), crossing(repeated, chosen, "a")))
     return inside(repeated, *chosen), np.asarray(crossed)
 
@@ -181,7 +183,7 @@ def _least(here: Single, inner: Single) -> Index:
     return np.asarray(score.reshape(-1, *score.shape[2:]).argmin(axis=0))
 
 
-def candidates(outer: Block, capacity: Single, shapes: Shapes) -> tuple[Single, Single]:
+def candidates(outer: TileBlock, capacity: Single, shapes: Shapes) -> tuple[Single, Single]:
     """Tiles to try, as numbers of cuts of m, n and k and as sides, each of shape (3, 3 operands, shapes, gemms, n).
 
     A (m x k), B (k x n) and C (m x n) of a tile fit the capacity [elements] together. The operand that stays is made
@@ -214,7 +216,7 @@ def _cut(whole: Single, largest: Single, cuts: Single, part: Single) -> None:
     np.divide(whole, cuts, out=part)
 
 
-def crossing(outer: Block, cuts: Sequence[Numbers] | Numbers, stays: str) -> Numbers:
+def crossing(outer: TileBlock, cuts: Sequence[Numbers] | Numbers, stays: str) -> Numbers:
     """Elements that cross into a level whose tiles cut m, n and k so often, while it works through all blocks `outer`.
 
     The innermost loop runs over the dimension that the operand which stays does not have, so that it moves once; the two
@@ -228,15 +230,15 @@ def crossing(outer: Block, cuts: Sequence[Numbers] | Numbers, stays: str) -> Num
     return np.asarray(again + (c + c) * cuts[2] + once)
 
 
-def inside(outer: Block, m: Array, n: Array, k: Array) -> Block:
+def inside(outer: TileBlock, m: Array, n: Array, k: Array) -> TileBlock:
     """The block that a tile holds, from the numbers of cuts: all tiles together are the whole."""
-    return Block(
+    return TileBlock(
         m=outer.m / m, n=outer.n / n, k=outer.k / k, repeats=outer.repeats * m * n * k, revisits=(k - 1.0 + outer.revisits) / k,
         second=outer.second,
     )  # fmt: skip
 
 
-def _inner_estimate(outer: Block, sides: Single, capacity: Single) -> Single:
+def _inner_estimate(outer: TileBlock, sides: Single, capacity: Single) -> Single:
     """Elements that the level inside will about need while this level holds a tile, shape (3, shapes, gemms, n).
 
     C stays there in blocks that fill the level, as square as the tile allows; A and B are each read once for every block,
@@ -252,7 +254,7 @@ def _inner_estimate(outer: Block, sides: Single, capacity: Single) -> Single:
     return np.asarray(estimate)
 
 
-def register_accesses(flops: Array, tile: Block, height: Array, width: Array, dataflow: str) -> Array:
+def register_accesses(flops: Array, tile: TileBlock, height: Array, width: Array, dataflow: str) -> Array:
     """Reads and writes of the register file: flops (Nx Ny + K Nx + K Ny) / (2 K Nx Ny) (Eq. 5).
 
     `height` and `width` are Nx and Ny of the multiplier array; the reuse K is the extent of the dimension along which

@@ -16,7 +16,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, once
 from crossflow.engine.maxplus import NO_PATH, repeated
-from crossflow.engine.tasks import Copy, Rows, Stream, Task, copies, tasks_of
+from crossflow.engine.tasks import Copy, PriceRows, Task, TaskStream, copies, tasks_of
 from crossflow.program.program import Program
 
 _CALL = 1000  # numbers that an array operation adds up in the time that it takes to be called
@@ -160,7 +160,7 @@ class Schedule:
         return np.asarray(ends.max(axis=0))
 
 
-def durations(tasks: Sequence[Task], rows: Rows, times: Array) -> Array:
+def durations(tasks: Sequence[Task], rows: PriceRows, times: Array) -> Array:
     """Time of every task alone, from that of every row, shape (tasks, n). [s]"""
     return Loads.of([_load([task], rows) for task in tasks]).times(times)
 
@@ -214,7 +214,7 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
     if regions is None:  # a meeting stands on both sides of a block: classes run through it one after the other
         tasks, regions = tasks_of(program, copies(program), launched=launched)[0], []
     segments, of = _merged(tasks, [edge for region in regions for edge in region[:-1]])
-    rows = Rows(kernels=len(program.kernels), messages=len(program.messages))
+    rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     return Schedule(
         segments=segments,
         loops=tuple(_loop(tasks, segments, of, region) for region in regions),
@@ -256,7 +256,7 @@ def _merged(tasks: Sequence[Task], fences: Iterable[int]) -> tuple[tuple[Segment
     members: list[list[int]] = []
     waits: list[set[int]] = []
     of: list[int] = []
-    current: dict[tuple[Stream, ...], int] = {}
+    current: dict[tuple[TaskStream, ...], int] = {}
     closed = set(fences)
     for i, task in enumerate(tasks):
         if i in closed:
@@ -301,7 +301,7 @@ def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int],
     )  # fmt: skip
 
 
-def _load(tasks: Iterable[Task], rows: Rows) -> Counter[int]:
+def _load(tasks: Iterable[Task], rows: PriceRows) -> Counter[int]:
     """Rows that tasks take, and how often."""
     found: Counter[int] = Counter()
     for task in tasks:

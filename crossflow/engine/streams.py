@@ -31,7 +31,7 @@ class Logged:
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
+class Ending:
     """When an event ends, shape (n,) [s], and which cause a wait for it has."""
 
     end: Array
@@ -52,25 +52,27 @@ class Streams:
     def __init__(self, n: int, causes: Sequence[str]) -> None:
         self.names = ("nothing", "host", *causes)
         self.waits = np.zeros((len(self.names), n))
-        self.start = Event(np.zeros(n), np.zeros(n, dtype=np.intp))
+        self.start = Ending(np.zeros(n), np.zeros(n, dtype=np.intp))
         self._host, self._units, self._inside, self._outside = (np.zeros(n) for _ in range(4))
         self._points = np.arange(n)
         self.log: list[Logged] = []
 
-    def compute(self, name: str, duration: Array, after: Sequence[Event], host: Array | float = 0.0) -> Event:
+    def compute(self, name: str, duration: Array, after: Sequence[Ending], host: Array | float = 0.0) -> Ending:
         """Kernels on the device's units, which the host took the time `host` to issue. [s]"""
         there = duration > 0
         self._host = self._host + np.where(there, host, 0.0)
-        ready = self.latest((*after, Event(self._host, np.full_like(self.start.cause, HOST))))
+        ready = self.latest((*after, Ending(self._host, np.full_like(self.start.cause, HOST))))
         begin = np.maximum(ready.end, self._units)
         self.waits[ready.cause, self._points] += np.where(there, begin - self._units, 0.0)
         passed = self.latest(after)
         end = np.where(there, begin + duration, passed.end)
         self._units = np.where(there, end, self._units)
         self.log.append(Logged(name, True, False, duration, end))
-        return Event(end, np.where(there, NOTHING, passed.cause))
+        return Ending(end, np.where(there, NOTHING, passed.cause))
 
-    def send(self, name: str, duration: Array, outside: Mask, after: Sequence[Event], host: Array | float = 0.0, cause: str = "") -> Event:
+    def send(
+        self, name: str, duration: Array, outside: Mask, after: Sequence[Ending], host: Array | float = 0.0, cause: str = ""
+    ) -> Ending:
         """A collective on the network where `outside`, inside the node elsewhere; the host took the time `host` to issue it. [s]
 
         Waits for it have the `cause`, one of those that were named: its own name where none is given.
@@ -83,25 +85,25 @@ class Streams:
         self._outside = np.where(there & outside, end, self._outside)
         self._inside = np.where(there & ~outside, end, self._inside)
         self.log.append(Logged(name, False, outside, duration, end))
-        return Event(end, np.where(there, self.names.index(cause or name), ready.cause))
+        return Ending(end, np.where(there, self.names.index(cause or name), ready.cause))
 
-    def finish(self, after: Sequence[Event]) -> Array:
+    def finish(self, after: Sequence[Ending]) -> Array:
         """End of the step: of the last kernel and of all that it waits for beyond; the wait is kept. [s]"""
         ready = self.latest(after)
         self.waits[ready.cause, self._points] += np.maximum(ready.end - self._units, 0.0)
         self._units = np.maximum(ready.end, self._units)
         return self._units
 
-    def latest(self, events: Sequence[Event]) -> Event:
+    def latest(self, events: Sequence[Ending]) -> Ending:
         """The last of several events at every point, the first of equals; the start where there are none."""
         last = self.start
         for event in events:
             later = event.end > last.end
-            last = Event(np.where(later, event.end, last.end), np.where(later, event.cause, last.cause))
+            last = Ending(np.where(later, event.end, last.end), np.where(later, event.cause, last.cause))
         return last
 
 
-def run(ops: Sequence[Op], durations: Array, outside: Sequence[Mask | None], issue: Array, causes: Sequence[str]) -> tuple[Streams, Event]:
+def run(ops: Sequence[Op], durations: Array, outside: Sequence[Mask | None], issue: Array, causes: Sequence[str]) -> tuple[Streams, Ending]:
     """Run the operations of one class of ranks in the order of the program; the streams, and the last of all events.
 
     Parameters
@@ -110,7 +112,7 @@ def run(ops: Sequence[Op], durations: Array, outside: Sequence[Mask | None], iss
     outside : points at which a message leaves its node, None for kernels.
     causes : for every operation the cause of a wait for it.
     """
-    streams, events = Streams(durations.shape[1], list(dict.fromkeys(causes))), list[Event]()
+    streams, events = Streams(durations.shape[1], list(dict.fromkeys(causes))), list[Ending]()
     for op, duration, far, host, cause in zip(ops, durations, outside, issue, causes, strict=True):
         after = [events[i] for i in op.after]
         if far is None:

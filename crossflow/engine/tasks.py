@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.program.blocks import Places
+from crossflow.program.blocks import CopyPlaces
 from crossflow.program.kernels import Pass
 from crossflow.program.order import in_order
 from crossflow.program.program import HOST, Program
 
-Stream = tuple[int, str]  # class of ranks, and name
+TaskStream = tuple[int, str]  # class of ranks, and name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ def copies(program: Program, most: int | None = None) -> list[Copy]:
         meetings = [(op.meets, 0) if op.meets else None for op in program.ops]
         pairs = enumerate(zip(program.ops, meetings, strict=True))
         return [Copy(place=i, copy=0, rank=op.rank, after=op.after, meets=meets) for i, (op, meets) in pairs]
-    places = program.places if most is None else Places.of(len(program.ops), program.blocks, most)
+    places = program.places if most is None else CopyPlaces.of(len(program.ops), program.blocks, most)
     for place, copy in places:
         op = program.ops[place]
         after = [places.at(j, copy) if places.together(j, place) else places.end(j) for j in op.after]
@@ -60,7 +60,7 @@ class Task:
     copies : what it runs, or launches; several of a meeting.
     part : which task of its operation, in order.
     streams : several of a meeting.
-    rows : rows of the table of times that it takes (`Rows`), one after the other.
+    rows : rows of the table of times that it takes (`PriceRows`), one after the other.
     calls : calls of the host, each of which takes the row of calls. [1]
     after : tasks that it waits for, but for those before it on its streams.
     edges : all tasks that it waits for.
@@ -68,7 +68,7 @@ class Task:
 
     copies: tuple[int, ...]
     part: int
-    streams: tuple[Stream, ...]
+    streams: tuple[TaskStream, ...]
     rows: tuple[int, ...]
     calls: int
     after: tuple[int, ...]
@@ -76,7 +76,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class PriceRows:
     """Rows of the table of times: kernels, messages, a call of the host; with a host that launches, parts of every kernel behind them.
 
     A kernel of several launches starts with the first of them, and its last part waits for the last of them.
@@ -107,28 +107,28 @@ FIRST, FURTHER, BODY, TAIL = range(4)  # parts of kernels, in the order of their
 
 
 @dataclass
-class _Writer:
+class _TaskWriter:
     """Collects tasks while copies are walked in order."""
 
     program: Program
     launched: bool
     copies_: list[tuple[int, ...]] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
-    streams: list[tuple[Stream, ...]] = field(default_factory=list)
+    streams: list[tuple[TaskStream, ...]] = field(default_factory=list)
     rows: list[tuple[int, ...]] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     after: list[set[int]] = field(default_factory=list)
     edges: list[set[int]] = field(default_factory=list)
-    last: dict[Stream, int] = field(default_factory=dict)
+    last: dict[TaskStream, int] = field(default_factory=dict)
     meetings: dict[Hashable, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.numbers = Rows(kernels=len(self.program.kernels), messages=len(self.program.messages))
+        self.numbers = PriceRows(kernels=len(self.program.kernels), messages=len(self.program.messages))
         self.several = [isinstance(one, Pass) and bool(np.any(np.asarray(one.launches) != 1)) for one in self.program.kernels]
         sizes = dict(self.program.axes)
         self.sends = [np.any(np.asarray(one.size) > 0) and any(sizes[axis] > 1 for axis in one.axes) for one in self.program.messages]
 
-    def add(self, copy: int, part: int, stream: Stream, rows: tuple[int, ...], after: set[int], *, calls: int = 0) -> int:
+    def add(self, copy: int, part: int, stream: TaskStream, rows: tuple[int, ...], after: set[int], *, calls: int = 0) -> int:
         """Add a task behind the others of its stream; its number."""
         number = len(self.rows)
         before = {self.last[stream]} if stream in self.last else set()
@@ -142,7 +142,7 @@ class _Writer:
         self.last[stream] = number
         return number
 
-    def join(self, number: int, copy: int, stream: Stream, after: set[int]) -> None:
+    def join(self, number: int, copy: int, stream: TaskStream, after: set[int]) -> None:
         """Let one more class take part in a meeting."""
         self.copies_[number] += (copy,)
         self.streams[number] += (stream,)
@@ -169,7 +169,7 @@ class _Writer:
             self.meetings[copy.meets] = task
         return task
 
-    def _kernels(self, number: int, kernels: Sequence[int], stream: Stream, host: Stream, after: set[int]) -> int:
+    def _kernels(self, number: int, kernels: Sequence[int], stream: TaskStream, host: TaskStream, after: set[int]) -> int:
         """Kernels that the host launches one by one."""
         part = 0
         for kernel in kernels:
@@ -194,7 +194,7 @@ def tasks_of(program: Program, runs: Sequence[Copy], *, launched: bool) -> tuple
     ValueError
         When classes wait for each other in a circle.
     """
-    writer = _Writer(program=program, launched=launched)
+    writer = _TaskWriter(program=program, launched=launched)
     last: list[int] = []
     for number, copy in enumerate(runs):
         last.append(writer.run(number, copy, {last[j] for j in copy.after}))

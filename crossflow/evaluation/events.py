@@ -35,7 +35,7 @@ from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import optimizer_costs
-from crossflow.step.task import Task, task_of
+from crossflow.step.task import StepTables, task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.layout import Layout
@@ -144,8 +144,8 @@ def events(scenario: Scenario) -> EventList:
     return EventList(events=tuple(found), step=step, profiling=profiling)
 
 
-Found = tuple[tuple[str, str, str, int, str], float, float]  # identity, time [s], count
-Listed = tuple[Iterable[Found], float, int]  # what was found, device-time of the step [s], devices of a node
+FoundEvent = tuple[tuple[str, str, str, int, str], float, float]  # identity, time [s], count
+Listed = tuple[Iterable[FoundEvent], float, int]  # what was found, device-time of the step [s], devices of a node
 
 
 def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
@@ -186,7 +186,9 @@ def _of_program(scenario: Scenario) -> Listed:
     return found, step * scenario.devices, node
 
 
-def _priced(program: Program, device: Architecture, stack: SoftwareStack | None, profile: Profile | None, often: Array) -> Iterator[Found]:
+def _priced(
+    program: Program, device: Architecture, stack: SoftwareStack | None, profile: Profile | None, often: Array
+) -> Iterator[FoundEvent]:
     """Kernels of a program with their times, each as often as it runs on all devices, shape (kernels,). [1]"""
     for table, costs, _ in kernel_parts(program, device, stack, profile):
         times, names = (costs.time - costs.launch)[:, 0].tolist(), kernel_names(table, program.dtype, device)
@@ -202,7 +204,7 @@ class _Case:
     layout: Layout
     job: Job
     machine: Machine
-    task: Task
+    task: StepTables
 
     @property
     def ranks(self) -> int:
@@ -226,7 +228,7 @@ class _Case:
         return np.asarray(self.task.occurs[2, :, 0] * float(self.layout.directions[0]) * self.ranks)
 
 
-def _kernels(case: _Case) -> Iterator[Found]:
+def _kernels(case: _Case) -> Iterator[FoundEvent]:
     """Kernels with their times and counts."""
     runs_on, program, phases, places = case.machine, case.task.program, case.phases, _places(case.job)
     often = np.zeros(len(program.kernels))
@@ -235,7 +237,7 @@ def _kernels(case: _Case) -> Iterator[Found]:
     return _priced(program, runs_on.architecture, runs_on.stack, runs_on.profile, often)
 
 
-def _updates(case: _Case) -> Iterator[Found]:
+def _updates(case: _Case) -> Iterator[FoundEvent]:
     """Steps of the optimizer, one for every unit that a device holds and updates itself."""
     if not case.job.training:
         return
@@ -246,7 +248,7 @@ def _updates(case: _Case) -> Iterator[Found]:
             yield ("optimizer", optimizer_shape(size), "", 1, ""), time, held * here * float(case.layout.updates[0])
 
 
-def _messages(case: _Case) -> Iterator[Found]:
+def _messages(case: _Case) -> Iterator[FoundEvent]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
     job, runs_on, plan, layout, task = case.job, case.machine, case.plan, case.layout, case.task
     names, phases, (forward, backward, weight) = _places(job), case.phases, case.occurs
@@ -275,7 +277,7 @@ def _places(job: Job) -> Mapping[str, int]:
     return {name: i for i, (name, _) in enumerate(units(job.model))}
 
 
-def _message(runs_on: Machine, collective: str, size: float, group: Group, count: float) -> Iterator[Found]:
+def _message(runs_on: Machine, collective: str, size: float, group: Group, count: float) -> Iterator[FoundEvent]:
     """A collective that `count` ranks take part in, or a transfer that they send, or none."""
     ranks = int(group.size[0])
     if size > 0 and ranks > 1 and count:

@@ -18,7 +18,7 @@ from crossflow.score import Score
 from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
-from crossflow.step.task import Task, task_of
+from crossflow.step.task import StepTables, task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.layout import Layout
@@ -92,7 +92,7 @@ def transformer_score(
 
 
 @functools.lru_cache(maxsize=64)
-def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, Task, Memory]:
+def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables, Memory]:
     """Layout of n points with a scenario's own plan, what it computes and what it holds, which no quantity of the system changes."""
     plan, job, workload = scenario.strategy, scenario.job(), scenario.workload
     assert scenario.stack is not None  # a transformer has software

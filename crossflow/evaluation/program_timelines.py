@@ -11,7 +11,7 @@ from crossflow.arrays import Array, Index
 from crossflow.cost.price import Prices, price
 from crossflow.engine.kinds import Kinds, kinds_of, split
 from crossflow.engine.schedule import durations, longest_path
-from crossflow.engine.tasks import Copy, Rows, Task, copies, tasks_of
+from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.programs import launches, placed, table
 from crossflow.mapping.placement import Placement
@@ -124,7 +124,7 @@ def _laid(scenario: Scenario, prices: Prices, mesh: Index, uneven: Uneven) -> _L
     kinds = kinds_of(program, speeds, apart=uneven.jitter > 0)
     own = split(program, runs, kinds)
     tasks, last = tasks_of(program, own, launched=launched)
-    rows = Rows(kernels=len(program.kernels), messages=len(program.messages))
+    rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     times = durations(tasks, rows, table(prices, prices.times, launched=launched)[:, :1])[:, 0]
     if not uneven.even:
         times = times * _slower(program, own, tasks, rows, uneven, kinds.value(speeds))
@@ -135,7 +135,7 @@ def _laid(scenario: Scenario, prices: Prices, mesh: Index, uneven: Uneven) -> _L
     )  # fmt: skip
 
 
-def _slower(program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: Rows, uneven: Uneven, speed: Array) -> Array:
+def _slower(program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: PriceRows, uneven: Uneven, speed: Array) -> Array:
     """Time of every task over that in an even world, shape (tasks,). [1]"""
     jitter, rates = uneven.drawn(len(own)), _rates(program, uneven)
     found = np.ones(len(tasks))
@@ -163,7 +163,7 @@ class _Laid:
     program: Program
     kinds: Kinds
     mesh: Index
-    rows: Rows
+    rows: PriceRows
     runs: Sequence[Copy]
     own: Sequence[Copy]
     tasks: Sequence[Task]

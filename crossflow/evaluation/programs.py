@@ -16,7 +16,7 @@ from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
 from crossflow.engine.schedule import Schedule, durations, schedule
-from crossflow.engine.tasks import Rows, copies, tasks_of
+from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members
 from crossflow.mapping.placement import Placement, best_placements, place
@@ -163,7 +163,7 @@ def _simulated(program: Program, slots: int, prices: Prices, launched: bool, tim
     """
     runs, n = copies(program), times.shape[1]
     tasks, _ = tasks_of(program, runs, launched=launched)
-    rows = Rows(kernels=len(program.kernels), messages=len(program.messages))
+    rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     kernels = prices.kernels
     launch = stacked(kernels.launch, np.zeros((rows.messages + 1, 1)))
     if launched:

@@ -31,15 +31,14 @@ from crossflow.formats import FORMATS, HALF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import Group
-from crossflow.program.kernels import BACKWARD, KEYS, ONCE, QUERIES, Kernel, Number, Pass, Product, Scan
-from crossflow.program.kernels import Attention as FusedAttention
+from crossflow.program.kernels import BACKWARD, KEYS, ONCE, QUERIES, Attention, Kernel, Number, Pass, Product, Scan
 from crossflow.program.program import Hiding, Program
 from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Type
 from crossflow.workload.job import Job
 from crossflow.workload.statespace import SELECTIVE, UPDATE, StateSpace
-from crossflow.workload.transformer import Attention, Cut, Matrix, Part, Routing, Transformer
+from crossflow.workload.transformer import AttentionGeometry, Cut, Matrix, Part, Routing, Transformer
 
 MASK = 1.0  # a dropout mask is a byte an element [B]
 ENDS = ("embedding", "head")  # parts before the first and after the last layer; multi-token prediction layers have them too
@@ -49,8 +48,8 @@ LOG_SUM = 4.0  # attention's log-sum-exp is fp32 [B]
 
 # Forward; what the forward pass computes that only the next layer needs; the input's gradient, with all that goes with it;
 # the weight's gradient alone, beside which a collective may run; again: what selective recomputation computes once more.
-Phase = Literal["forward", "end", "input", "weight", "again"]
-PHASES: tuple[Phase, ...] = get_args(Phase)
+BlockPhase = Literal["forward", "end", "input", "weight", "again"]
+PHASES: tuple[BlockPhase, ...] = get_args(BlockPhase)
 
 
 def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
@@ -58,7 +57,7 @@ def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
 
     The layer of an operation is the name of its part (`units`), its phase one of `PHASES`.
     """
-    builder = _Builder(job=job, layout=layout, stack=stack)
+    builder = _BlockBuilder(job=job, layout=layout, stack=stack)
     for i, layer in enumerate(job.model.layers):
         tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
         last = [part for part in layer.parts if part.type not in ENDS][-1]
@@ -72,13 +71,13 @@ def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
 
 
 @dataclass(kw_only=True)
-class _Builder:
+class _BlockBuilder:
     """Collects the kernels of a transformer's parts, one after the other."""
 
     job: Job
     layout: Layout
     stack: SoftwareStack
-    divided: dict[tuple[str, Cut, Phase], tuple[int, ...]] = field(default_factory=dict)  # products of a unit, by how they are cut
+    divided: dict[tuple[str, Cut, BlockPhase], tuple[int, ...]] = field(default_factory=dict)  # products of a unit, by how they are cut
 
     def __post_init__(self) -> None:
         self.program = ProgramBuilder(name=self.job.model.name, dtype=self.job.dtype, shared=False)
@@ -115,7 +114,7 @@ class _Builder:
             self._mlp(unit, part, mine, last=last)
         self._around(unit, part, tokens, mine, last=last)
 
-    def _attention(self, unit: str, part: Part, attention: Attention, tokens: Array) -> None:
+    def _attention(self, unit: str, part: Part, attention: AttentionGeometry, tokens: Array) -> None:
         layout, e = self.layout, self.element
         for matrix in part.matrices:
             self._product(unit, matrix, tokens, "attention")
@@ -155,11 +154,11 @@ class _Builder:
             self._send(unit, "input", "all_gather", size, layout.context)
             self._send(unit, "input", "reduce_scatter", size, layout.context)
 
-    def _rings(self, attention: Attention) -> bool:
+    def _rings(self, attention: AttentionGeometry) -> bool:
         """Whether context ranks attend in a ring, a step for the keys and values of each rank."""
         return self.stack.attention.kernel == "flash" and not attention.window
 
-    def _cast_to_cache(self, attention: Attention, tokens: Array, kept: Array) -> Array:
+    def _cast_to_cache(self, attention: AttentionGeometry, tokens: Array, kept: Array) -> Array:
         """Bytes that casting keys and values of new tokens to the type of the cache moves, r1 w1; of a latent each rank has all. [B]
 
         A cache in the type of the activations is where the products write. An encoder keeps nothing.
@@ -170,7 +169,7 @@ class _Builder:
         return np.asarray(tokens * (attention.cached if attention.shares_latent else kept) * (self.element + job.cache))
 
     def _flash(
-        self, unit: str, attention: Attention, samples: Array, heads: Array, kept: Array, length: Array, keys: Array, seen: Array
+        self, unit: str, attention: AttentionGeometry, samples: Array, heads: Array, kept: Array, length: Array, keys: Array, seen: Array
     ) -> None:
         """Fused attention: two products forward and five backward, of the scores that mask and window leave.
 
@@ -186,7 +185,7 @@ class _Builder:
         groups = kept / (attention.cached if attention.shares_latent else attention.query + attention.value)
         blocks = samples * heads * np.ceil(length / QUERIES) if not self.cached else samples * groups * np.ceil(keys / KEYS)
         window = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
-        own = FusedAttention(
+        own = Attention(
             samples=samples, heads=heads, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
             stored=self.seen_type, window=window,
         )  # fmt: skip
@@ -194,7 +193,7 @@ class _Builder:
         if self.layout.cp.max() > 1 and self._rings(attention):
             self._ring(unit, own, first, attention, samples * kept * keys)
 
-    def _ring(self, unit: str, own: FusedAttention, first: int, attention: Attention, pairs: Array) -> None:
+    def _ring(self, unit: str, own: Attention, first: int, attention: AttentionGeometry, pairs: Array) -> None:
         """Steps of ring attention after the `first`, each with the keys and values of another rank (`pairs` elements) in a kernel.
 
         Under a causal mask a rank has two of 2 cp chunks of a sample, one from either end. Of another rank's tokens it then needs half
@@ -213,7 +212,7 @@ class _Builder:
         self._pass(unit, "input", 3.0 * steps * e * (rows * attention.query + share * pairs), launches=2.0 * steps)
         # Backward the first step sends keys and values, the last one their gradients, those between both in one transfer.
         once, between = np.minimum(steps, 1.0), np.maximum(steps - 1.0, 0.0)
-        legs: tuple[tuple[Phase, float, Array, int], ...] = (
+        legs: tuple[tuple[BlockPhase, float, Array, int], ...] = (
             ("forward", 1.0, once, first), ("forward", 1.0, between, later),
             ("input", 1.0, once, first + 1), ("input", 2.0, between, later + 1), ("input", 1.0, once, later + 1),
         )  # fmt: skip
@@ -221,7 +220,7 @@ class _Builder:
             size = many * pairs * e
             self._send(unit, phase, "send_recv", size, self.layout.context, count=number, hiding="kernels", beside=(beside,))
 
-    def _fused_attention(self, unit: str, forward: FusedAttention, *, count: Number = ONCE) -> int:
+    def _fused_attention(self, unit: str, forward: Attention, *, count: Number = ONCE) -> int:
         """Add a kernel with its backward one, which follows it; the row of the first."""
         assert forward.work is not None
         flops, moved, blocks = forward.work
@@ -230,11 +229,11 @@ class _Builder:
         self._compute(unit, "input", backward, count=count)
         return first
 
-    def _unfused(self, unit: str, attention: Attention, batch: Array, length: Array, keys: Array) -> None:
+    def _unfused(self, unit: str, attention: AttentionGeometry, batch: Array, length: Array, keys: Array) -> None:
         """Attention through memory: scores, softmax, values, each a kernel; neither mask nor window saves anything."""
         e, d, v = self.element, np.asarray(attention.query, dtype=float), np.asarray(attention.value, dtype=float)
         # forward; gradients of probabilities, values, queries and keys; what selective recomputation repeats
-        shapes: tuple[tuple[Phase, Array, Array, Array], ...] = (
+        shapes: tuple[tuple[BlockPhase, Array, Array, Array], ...] = (
             ("forward", length, keys, d), ("forward", length, v, keys), ("input", length, keys, v), ("input", keys, v, length),
             ("input", length, d, keys), ("input", keys, d, length), ("again", length, keys, d), ("again", length, v, keys),
         )  # fmt: skip
@@ -317,7 +316,7 @@ class _Builder:
     def _around_recurrence(self, unit: str, ssm: StateSpace, tokens: Array, rows: Array, tensor: Array, mixed: Array, inner: Array) -> None:
         """Sums over a tensor group that a recurrence needs, and exchanges of heads for tokens among context ranks."""
         group = self.layout.sharing("attention")
-        both: tuple[Phase, ...] = ("forward", "input")
+        both: tuple[BlockPhase, ...] = ("forward", "input")
         size = np.zeros(1)
         if ssm.kind == "mamba1":  # B, C and the latent of the time steps come from channels of all ranks, and go to all
             size = tokens * (ssm.step_rank + 2.0 * ssm.state) * self.element
@@ -369,14 +368,14 @@ class _Builder:
         self._activation(unit, part, routed * part.inner / ranks + mine * part.shared / layout.tensor_of("mlp"), biased=False)
         moved = routed * part.width
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
-        both: tuple[Phase, ...] = ("forward", "input")
+        both: tuple[BlockPhase, ...] = ("forward", "input")
         for phase in both:
             self._pass(unit, phase, (4.0 * moved + 6.0 * mine * routing.experts) * e, launches=8)
             size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
             self._exchange(unit, routing, phase, size)
             self._exchange(unit, routing, phase, size)
 
-    def _exchange(self, unit: str, routing: Routing, phase: Phase, size: Array) -> None:
+    def _exchange(self, unit: str, routing: Routing, phase: BlockPhase, size: Array) -> None:
         """Rows to the ranks that hold their experts, or back: every copy by itself, or one to each node and from there on."""
         if self.stack.dispatch == "copies":
             self._send(unit, phase, "all_to_all", size, self.layout.expert)
@@ -434,7 +433,7 @@ class _Builder:
         whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
         hides: Hiding = "weights" if self.stack.overlap.tensor != "none" else ""
 
-        def along(phase: Phase, cut: Cut) -> dict[str, Any]:
+        def along(phase: BlockPhase, cut: Cut) -> dict[str, Any]:
             rows = self.divided.get((unit, cut, phase), ()) if pieces else ()
             return {"hiding": "pieces", "beside": rows} if rows else {}
 
@@ -476,7 +475,7 @@ class _Builder:
         self._pass(unit, "forward", (2.0 * norm + 4.0) * own * e, flops=16.0 * own, launches=3 if fused else 9)  # r2 w2 for one vector
         self._pass(unit, "input", (2.0 * (norm + 3.0) + 4.0) * own * e, flops=32.0 * own, launches=5 if fused else 11)
         split, whole = np.where(scattered, size, 0.0), np.where(scattered, 0.0, size)
-        sends: tuple[tuple[Phase, Collective, Array], ...] = (
+        sends: tuple[tuple[BlockPhase, Collective, Array], ...] = (
             ("forward", "all_gather", 2.0 * split), ("forward", "all_gather", size), ("input", "all_gather", split),
             ("input", "all_gather", 2.0 * split), ("input", "reduce_scatter", 2.0 * split), ("input", "all_reduce", 2.0 * whole),
         )  # fmt: skip
@@ -529,7 +528,7 @@ class _Builder:
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
         copies = np.asarray(batch)
-        forward: Phase = "end" if end else "forward"
+        forward: BlockPhase = "end" if end else "forward"
         wide = unit in self.wide or matrix.name == "router"
         stored = "" if wide else self.job.widened
         self._divided(
@@ -546,13 +545,13 @@ class _Builder:
             self._pass(unit, forward, n * k * copies * self.cast)
             self._pass(unit, "weight", n * k * copies * self.cast)
 
-    def _divided(self, unit: str, matrix: Matrix, phase: Phase, row: int) -> None:
+    def _divided(self, unit: str, matrix: Matrix, phase: BlockPhase, row: int) -> None:
         """Note that a product is one of a unit's that a tensor group divides."""
         if matrix.over == "tokens":
             key = (unit, matrix.cut, phase)
             self.divided[key] = (*self.divided.get(key, ()), row)
 
-    def _narrow(self, unit: str, forward: Phase, rows: Array, n: Array, k: Array, copies: Array) -> None:
+    def _narrow(self, unit: str, forward: BlockPhase, rows: Array, n: Array, k: Array, copies: Array) -> None:
         """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.
 
         A service has its weights narrow from the start, and the scales of its tensors. In training the largest value of a tensor, which
@@ -568,15 +567,15 @@ class _Builder:
         self._pass(unit, forward, (rows * k + weights) * (reads * full + 2.0 * narrow), launches=2 * reads)
         self._pass(unit, "input", rows * n * (reads * full + 2.0 * narrow), launches=reads)
 
-    def _pass(self, unit: str, phase: Phase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1) -> None:
+    def _pass(self, unit: str, phase: BlockPhase, moved: Array, *, flops: Array | float = 0.0, launches: Array | float = 1) -> None:
         self._compute(unit, phase, Pass(moved=moved, flops=flops, launches=launches))
 
-    def _compute(self, unit: str, phase: Phase, kernel: Kernel, *, count: Number = ONCE) -> int:
+    def _compute(self, unit: str, phase: BlockPhase, kernel: Kernel, *, count: Number = ONCE) -> int:
         """Add a kernel of a part; its row."""
         self.program.compute(unit, kernel, layer=unit, phase=phase, count=count)
         return self.program.last_kernel
 
-    def _send(self, unit: str, phase: Phase, collective: Collective, size: Array, group: Group, **hidden: Any) -> None:
+    def _send(self, unit: str, phase: BlockPhase, collective: Collective, size: Array, group: Group, **hidden: Any) -> None:
         """Add a collective of a part."""
         self.program.send(collective, size, group, layer=unit, phase=phase, **hidden)
 

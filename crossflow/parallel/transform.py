@@ -32,7 +32,7 @@ from crossflow.program.program import Program
 from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.stages import assign_stages
 from crossflow.workload import operations
-from crossflow.workload.graph import Gemm, Graph, Layer, Node, Operation, Size
+from crossflow.workload.graph import Gemm, Graph, GraphLayer, Node, Operation, Size
 
 
 @functools.lru_cache(maxsize=256)
@@ -50,7 +50,7 @@ def divided(graph: Graph, strategy: Mesh) -> Program:
         When a dimension does not divide, or there are more stages than layers; the sentence names the numbers.
     """
     check_divides(graph, strategy)
-    builder = _Builder(graph=graph, strategy=strategy, stage_of=assign_stages(graph, strategy.degree("layers")))
+    builder = _GraphBuilder(graph=graph, strategy=strategy, stage_of=assign_stages(graph, strategy.degree("layers")))
     for i, node in enumerate(graph.nodes):
         builder.add(i, node)
     return builder.build()
@@ -72,18 +72,18 @@ def check_divides(graph: Graph, strategy: Mesh) -> None:
                 raise StrategyError(f"{layer.name}: its {size} {what} do not divide by kp1 = {inner} of strategy {strategy}")
 
 
-def _width(graph: Graph, layer: Layer) -> Size:
+def _width(graph: Graph, layer: GraphLayer) -> Size:
     """Number of things that a cut of the columns must divide: units of a cell (its four gates stay together)."""
     return graph.sizes["hidden"] if layer.kind == "cell" else layer.columns
 
 
-def _inputs(layer: Layer) -> Size:
+def _inputs(layer: GraphLayer) -> Size:
     """Inputs of a layer that a cut of the inner dimension must divide: a cell reads two vectors of one width."""
     return layer.columns if layer.kind == "embedding" else layer.rows // 2 if layer.kind == "cell" else layer.rows
 
 
 @dataclass(kw_only=True)
-class _Builder:
+class _GraphBuilder:
     """Writes operations while the nodes of a graph are walked in order."""
 
     graph: Graph
@@ -170,7 +170,7 @@ class _Builder:
         else:
             self._backward(index, node, layer, after)
 
-    def _embedding(self, index: int, node: Node, layer: Layer, after: tuple[int, ...]) -> None:
+    def _embedding(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
         width = layer.columns / self.cut
         if node.phase == "forward":
             task = self.compute(node.name, node, after, operations.embedding_forward(self.m, width))
@@ -181,7 +181,7 @@ class _Builder:
             self.gradient[index] = task
         self.result[index] = task
 
-    def _forward(self, index: int, node: Node, layer: Layer, after: tuple[int, ...]) -> None:
+    def _forward(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
         m, product = self.m, Gemm(m=self.m, n=layer.columns / self.columns, k=layer.rows / self.inner)
         tail = self._pointwise(layer, forward=True)
         if self.inner > 1:  # CR: partial sums of the whole width, reduced to a shard each
@@ -197,7 +197,7 @@ class _Builder:
             task = self.send(node.name, node, (task,), "all_gather", m * width, self.strategy.names("columns"))
         self.result[index] = task
 
-    def _backward(self, index: int, node: Node, layer: Layer, after: tuple[int, ...]) -> None:
+    def _backward(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
         m, n, k = self.m, layer.columns / self.columns, layer.rows / self.inner
         tail = self._pointwise(layer, forward=False)
         to_input, to_weight = Gemm(m=m, n=k, k=n), Gemm(m=k, n=n, k=m, accumulate=not node.first)
@@ -210,14 +210,14 @@ class _Builder:
         self.result[index] = self.send(node.name, node, (task,), "all_reduce", m * layer.rows, self.strategy.names("columns"))
         self.gradient[index] = self.compute(f"{node.name}.weight", node, (task,), to_weight)
 
-    def _update(self, node: Node, layer: Layer, after: tuple[int, ...]) -> None:
+    def _update(self, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
         parameters = layer.parameters / self.cut
         axes = self.strategy.names("rows", "batch")
         task = self.send(node.name, node, after, "all_reduce", parameters, axes)
         stream = operations.update(parameters, self.graph.optimizer_states, self.graph.element)
         self.compute(node.name, node, (task,), stream)
 
-    def _pointwise(self, layer: Layer, forward: bool) -> tuple[Operation, ...]:
+    def _pointwise(self, layer: GraphLayer, forward: bool) -> tuple[Operation, ...]:
         if layer.kind == "cell":
             hidden = self.graph.sizes["hidden"] / self.cut
             return (operations.cell_forward(self.m, hidden) if forward else operations.cell_backward(self.m, hidden),)
@@ -253,7 +253,7 @@ class _Builder:
         for kind, size in held.items():
             self.program.hold(kind, size, rank=stage)
 
-    def _saved(self, layer: Layer) -> Number:
+    def _saved(self, layer: GraphLayer) -> Number:
         """Elements per sample and time step that a layer's forward pass leaves in memory."""
         if layer.kind == "cell":
             hidden = self.graph.sizes["hidden"]

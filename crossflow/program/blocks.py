@@ -26,7 +26,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Places:
+class CopyPlaces:
     """Where operations stand once blocks are written out, copy after copy; arrays of shape (ops,).
 
     Attributes
@@ -43,7 +43,7 @@ class Places:
     count: Index
 
     @classmethod
-    def of(cls, ops: int, blocks: Sequence[Block], most: int | None = None) -> Places:
+    def of(cls, ops: int, blocks: Sequence[Block], most: int | None = None) -> CopyPlaces:
         """Places of a number of operations; `most` limits the copies of every block."""
         block = np.full(ops, -1, dtype=np.intp)
         stride, count, width = np.zeros(ops, dtype=np.intp), np.ones(ops, dtype=np.intp), np.ones(ops, dtype=np.intp)

@@ -19,7 +19,7 @@ from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.blocks import Block
-from crossflow.program.blocks import Places as Written
+from crossflow.program.blocks import CopyPlaces
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer
 from crossflow.program.order import in_order
@@ -34,7 +34,7 @@ def _bytes(given: Any) -> Any:
 
 
 Bytes = Annotated[NonNegativeFloat, BeforeValidator(_bytes)]
-Places = tuple[NonNegativeInt, ...]
+OpPlaces = tuple[NonNegativeInt, ...]
 
 
 class ProductRow(FileModel):
@@ -128,13 +128,13 @@ class OpRow(FileModel):
     layer: str = Field("", description="layer that it belongs to, for people")
     phase: str = Field("", description="forward, backward, update or any other word; a program with a backward phase trains")
     stream: str = Field("", description="in-order stream that it occupies; compute for kernels and network for a message where absent")
-    kernels: Places = Field((), description="rows of `kernels`, run one after the other")
+    kernels: OpPlaces = Field((), description="rows of `kernels`, run one after the other")
     message: NonNegativeInt | None = Field(None, description="row of `messages`")
     calls: NonNegativeInt = Field(
         0, description="calls that the host makes, where it is its work; each takes the time of the software, none without"
     )
-    after: Places = Field((), description="operations that it waits for, by their place; they stand before it")
-    carried: Places = Field(
+    after: OpPlaces = Field((), description="operations that it waits for, by their place; they stand before it")
+    carried: OpPlaces = Field(
         (), description="in a block, operations that it waits for in the copy before; the first copy waits for nothing here"
     )
     meets: str = Field(
@@ -302,7 +302,7 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
     blocks = list(_wrong_blocks(found.blocks, ops))
     yield from blocks
     if not blocks:
-        yield from _wrong_in_blocks(found, Written.of(ops, tuple(Block(**vars(row)) for row in found.blocks)))
+        yield from _wrong_in_blocks(found, CopyPlaces.of(ops, tuple(Block(**vars(row)) for row in found.blocks)))
     yield from _wrong_meetings(found)
     for i, op in enumerate(found.ops):
         if op.kernels and op.message is not None:
@@ -331,7 +331,7 @@ def _wrong_blocks(blocks: Sequence[BlockRow], ops: int) -> Wrong:
         before = max(before, block.last)
 
 
-def _wrong_in_blocks(found: ProgramFile, places: Written) -> Wrong:
+def _wrong_in_blocks(found: ProgramFile, places: CopyPlaces) -> Wrong:
     """What reaches out of a block where it cannot."""
     ops = len(found.ops)
     for i, op in enumerate(found.ops):

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES, kept_bytes
-from crossflow.program.blocks import Block, Places
+from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective, ring_volume, sent_bytes
 from crossflow.program.groups import Group
 from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, filled, kernel_tables, repeated
@@ -252,9 +252,9 @@ class Program:
         return tuple(op.kernels if op.message is None else (kernels + op.message,) for op in self.ops)
 
     @functools.cached_property
-    def places(self) -> Places:
+    def places(self) -> CopyPlaces:
         """Where operations stand once blocks are written out."""
-        return Places.of(len(self.ops), self.blocks)
+        return CopyPlaces.of(len(self.ops), self.blocks)
 
     @functools.cached_property
     def memory(self) -> tuple[Mapping[str, Number], ...]:

@@ -18,7 +18,7 @@ from crossflow.program.scans import SINGLE
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
 from crossflow.workload.statespace import StateSpace
-from crossflow.workload.transformer import Attention, Layer, Part
+from crossflow.workload.transformer import AttentionGeometry, Layer, Part
 
 SOFTMAX = 4.0  # what a loss keeps of a logit for its backward pass is fp32 [B]
 LATENT = ("query_up", "key_value_up")  # products whose inputs are latents
@@ -113,7 +113,7 @@ def _products(part: Part, tokens: Array, own: Array, routed: Array | float, job:
     return inputs, inside
 
 
-def _attention(attention: Attention, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
+def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
     """Queries, keys and values with the log-sum-exp of fused attention, and all that follows scores that go through memory. [B]"""
     ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
     heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)

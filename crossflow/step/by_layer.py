@@ -9,7 +9,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.step.passes import Steps, share_of
-from crossflow.step.slots import Slots, counts_by_stage
+from crossflow.step.slots import SlotTimes, counts_by_stage
 from crossflow.step.stages import Shape
 from crossflow.strategy.layout import Layout
 
@@ -44,7 +44,7 @@ class Counts:
     update: Array
 
     @classmethod
-    def of(cls, slots: Slots, layout: Layout, shape: Shape, rounds: Array, stage: Index) -> Counts:
+    def of(cls, slots: SlotTimes, layout: Layout, shape: Shape, rounds: Array, stage: Index) -> Counts:
         """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
         extra = np.maximum(slots.input_of - slots.weight_of, 0.0)
         table = np.concatenate([slots.on_stage, counts_by_stage(extra[None], shape.stages)])
@@ -70,7 +70,7 @@ class Exposures:
     regather: Array
 
 
-def unit_times(steps: Steps, slots: Slots, shape: Shape, counts: Counts, exposures: Exposures) -> Array:
+def unit_times(steps: Steps, slots: SlotTimes, shape: Shape, counts: Counts, exposures: Exposures) -> Array:
     """`FIGURES` of every unit, shape (figures, units, n); what is exposed of a kind is shared out by the time of that kind. [s]
 
     Sums over units are the step's times of kernels, of collectives and of what is exposed of them, but for what stages hand over.

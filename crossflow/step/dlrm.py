@@ -30,7 +30,7 @@ from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel, Lookup, Pass
 from crossflow.program.program import MessageTable, Program
 from crossflow.step.outcome import Machine, Outcome
-from crossflow.step.units import Builder, Phase, Send, Unit
+from crossflow.step.units import Builder, Send, Unit, UnitPhase
 from crossflow.strategy.hierarchy import Kind
 from crossflow.strategy.levels import Hierarchies
 from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
@@ -174,10 +174,10 @@ class DlrmStep:
 def dlrm_program(job: DlrmJob, plans: Hierarchies, machine: Machine) -> DlrmStep:
     """One step of every design point as a program."""
     units, tables = Builder(job=job, plans=plans, stack=machine.stack).build().units, embedding(job, plans, machine.wires)
-    return _Writer(job, plans, machine.stack, units, tables).written()
+    return _StepWriter(job, plans, machine.stack, units, tables).written()
 
 
-class _Writer:
+class _StepWriter:
     """Writes the operations of a step in the order of the program."""
 
     def __init__(self, job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, units: Sequence[Unit], tables: Embedding) -> None:
@@ -203,7 +203,7 @@ class _Writer:
                 after = (self.program.send(send.collective, send.size, send.group, layer=layer, after=after),)
         return after
 
-    def _compute(self, unit: Unit, phases: Sequence[Phase], after: After) -> After:
+    def _compute(self, unit: Unit, phases: Sequence[UnitPhase], after: After) -> After:
         """Kernels of a unit in some phases."""
         kernels = [kernel for phase in phases for kernel in unit.kernels.get(phase, ())]
         if not kernels:

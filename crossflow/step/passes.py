@@ -18,7 +18,7 @@ from crossflow.step.activations import activations
 from crossflow.step.memory import weight_sizes
 from crossflow.step.offload import Copies, host_copies, kept_on_host
 from crossflow.step.outcome import Machine
-from crossflow.step.task import COLLECTIVES, OF, Between, Task
+from crossflow.step.task import COLLECTIVES, OF, Between, StepTables
 from crossflow.step.weights import Weights
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
@@ -83,14 +83,14 @@ class State:
 class Steps:
     """What steps consist of: kernels and passes of every unit, what keeps weights in step, and times of what goes between stages. [s]"""
 
-    task: Task
+    task: StepTables
     times: LayerCosts
     passes: Passes
     state: State
     between: Between
 
 
-def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
+def steps_of(job: Job, layout: Layout, machine: Machine, task: StepTables) -> Steps:
     """What the steps of all design points consist of."""
 
     def times_of(program: Program) -> LayerCosts:
@@ -108,7 +108,7 @@ def steps_of(job: Job, layout: Layout, machine: Machine, task: Task) -> Steps:
     )  # fmt: skip
 
 
-def _passes(task: Task, times: LayerCosts, machine: Machine) -> Passes:
+def _passes(task: StepTables, times: LayerCosts, machine: Machine) -> Passes:
     """Passes of every unit, with what is computed and sent again."""
     stack, host, full = machine.stack, machine.stack.host, task.recomputed
     sends, shape = task.sends, full.shape

@@ -17,7 +17,7 @@ from crossflow.arrays import Array
 from crossflow.cost.profile import SCOPES
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import Steps
-from crossflow.step.slots import Closing, Slots
+from crossflow.step.slots import Closing, SlotTimes
 from crossflow.step.stages import Occurrence
 from crossflow.step.task import COLLECTIVES
 from crossflow.step.uneven import World
@@ -34,7 +34,7 @@ from crossflow.timeline.record import (
     TO_HOST,
     WAIT,
     WORK,
-    Pass,
+    PassEvents,
 )
 from crossflow.workload.job import Job
 
@@ -69,26 +69,26 @@ class Laid:
         """A collective or transfer that the units wait for."""
         self.units = self.add(name, stream, COMMUNICATION, self.units, time, layer)
 
-    def sends(self, collectives: Sends, layer: int) -> None:
+    def sends(self, collectives: SentTimes, layer: int) -> None:
         """Collectives of a tensor group, one after the other."""
         for name, time in collectives:
             self.send(name, TENSOR, time, layer)
 
-    def beside(self, collectives: Sends, start: float, layer: int) -> None:
+    def beside(self, collectives: SentTimes, start: float, layer: int) -> None:
         """Collectives that run while kernels do, from their start. [s]"""
         for name, time in collectives:
             start = self.add(name, TENSOR, COMMUNICATION, start, time, layer)
 
-    def made(self, label: str) -> Pass:
+    def made(self, label: str) -> PassEvents:
         """The pass."""
         columns = list(zip(*self.rows, strict=True)) if self.rows else [()] * 6
         name, stream, kind, layer = (np.array(columns[i], dtype=np.intp) for i in (0, 1, 2, 5))
         start, end = (np.array(columns[i], dtype=float) for i in (3, 4))
         time = max(self.units, self.data)
-        return Pass(label=label, time=time, name=name, stream=stream, kind=kind, start=start, end=end, layer=layer)
+        return PassEvents(label=label, time=time, name=name, stream=stream, kind=kind, start=start, end=end, layer=layer)
 
 
-Sends = tuple[tuple[str, float], ...]  # collectives by name with their times [s]
+SentTimes = tuple[tuple[str, float], ...]  # collectives by name with their times [s]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,14 +110,14 @@ class _Part:
     backward: float
     weight: float
     gather: float
-    before: Sends
-    after: Sends
-    beside: Sends
-    before_back: Sends
-    after_back: Sends
-    beside_back: Sends
-    beside_weight: Sends
-    reduced: Sends
+    before: SentTimes
+    after: SentTimes
+    beside: SentTimes
+    before_back: SentTimes
+    after_back: SentTimes
+    beside_back: SentTimes
+    beside_weight: SentTimes
+    reduced: SentTimes
 
     @classmethod
     def of(cls, one: Occurrence, steps: Steps, *, split: bool) -> _Part:
@@ -145,7 +145,7 @@ class _Part:
         )
 
 
-def _sends(times: Array, of: Sequence[str] = COLLECTIVES) -> Sends:
+def _sends(times: Array, of: Sequence[str] = COLLECTIVES) -> SentTimes:
     """Collectives that take any time, of those named."""
     return tuple((COLLECTIVES[i], float(times[i])) for i in np.flatnonzero(times > 0) if COLLECTIVES[i] in of)
 
@@ -158,7 +158,7 @@ class StepPasses:
     layout: Layout
     machine: Machine
     steps: Steps
-    slots: Slots
+    slots: SlotTimes
     order: PipelineOrder
     closing: Closing
     rows: tuple[tuple[Occurrence, ...], ...]
@@ -179,7 +179,7 @@ class StepPasses:
 
     # ---------------------------------------------------------------------------------- passes
 
-    def passed(self, kind: int, row: int, speed: float = 1.0, slowest: float = 1.0) -> Pass:
+    def passed(self, kind: int, row: int, speed: float = 1.0, slowest: float = 1.0) -> PassEvents:
         """Events of a slot on a rank of some speed, whose tensor group's slowest rank has another."""
         made, parts = Laid(self.names), self.parts[row]
         if kind == FORWARD:
@@ -222,7 +222,7 @@ class StepPasses:
         other = chain[chain.index(row) + (1 if kind == FORWARD else -1)]
         return held / float(self.link.rate(np.asarray(row % self.order.stages), np.asarray(other % self.order.stages)))
 
-    def transfer(self, kind: int, row: int, time: float) -> Sends:
+    def transfer(self, kind: int, row: int, time: float) -> SentTimes:
         """Parts of what a slot takes `time` [s] to hand over: the transfer itself, and its parts put together where receivers need that."""
         if not time:
             return ()
@@ -301,7 +301,7 @@ class StepPasses:
                     made.units = made.data
 
 
-def lone_pass(names: dict[str, int], name: str, stream: int, kind: int) -> Pass:
+def lone_pass(names: dict[str, int], name: str, stream: int, kind: int) -> PassEvents:
     """A pass of a single event, stretched to the time of each slot."""
     made = Laid(names)
     made.units = made.add(name, stream, kind, 0.0, 1.0, -1)

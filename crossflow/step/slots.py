@@ -26,7 +26,7 @@ WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gra
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slots:
+class SlotTimes:
     """What one slot of every row of a pipeline takes, for points whose pipelines have one shape; arrays of shape (rows, n). [s]
 
     Attributes
@@ -71,7 +71,7 @@ class Slots:
     late: Array
 
 
-def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> Slots:
+def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> SlotTimes:
     """Slots of points whose pipelines have one shape."""
     at, schedule = shape.at, shape.schedule
     stack, training = machine.stack, job.training
@@ -118,7 +118,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     busy = [busy_f]
     if training:
         busy += [backward + grown + update + renewing + held[1], *([plain_w] if split else [])]
-    return Slots(
+    return SlotTimes(
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         on_stage=counts_by_stage(np.array([forward_of, input_of, weight_of]), shape.stages),
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
@@ -190,7 +190,7 @@ class Closing:
     regather: Array
 
 
-def closing_of(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Closing:
+def closing_of(machine: Machine, steps: Steps, slots: SlotTimes, shape: Shape) -> Closing:
     """End of a step of points whose pipelines have one shape."""
     stack, state, at, stages = machine.stack, steps.state, shape.at, shape.stages
     forward, inputs, trained = slots.on_stage
@@ -216,7 +216,7 @@ def closing_of(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Cl
     )
 
 
-def _renewing(machine: Machine, steps: Steps, slots: Slots, shape: Shape) -> Array:
+def _renewing(machine: Machine, steps: Steps, slots: SlotTimes, shape: Shape) -> Array:
     """Gathers of updated weights that the next step, or with PipeDream the next pass, waits for, shape (stages, n). [s]"""
     if shape.schedule == "pipedream":
         return by_stage(slots.renewing, shape.stages)

@@ -104,7 +104,7 @@ class Between:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
+class StepTables:
     """What plans compute, send and hold.
 
     Attributes
@@ -141,7 +141,7 @@ class Task:
     moved: Array
 
 
-def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
+def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> StepTables:
     """What plans compute, send and hold."""
     names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even
     mean = None if even is job.model else block_program(dataclasses.replace(job, model=even), layout, stack)
@@ -157,7 +157,7 @@ def task_of(job: Job, layout: Layout, stack: SoftwareStack) -> Task:
     forward, inputs, held = occurs
     often = np.where(sends.backward[:, None] > 0, inputs[sends.unit], (forward + recomputed * inputs)[sends.unit])
     moved = layout.microbatches * (volumes * often).sum(axis=1) + (held * layout.directions * weights.moved).sum(axis=1)
-    return Task(
+    return StepTables(
         units=names, program=program, mean=mean, sends=sends, weights=weights, between=_between(job, layout, weights, stack), shapes=shapes,
         occurs=occurs, phases=_phases(occurs, names, layout, stack), ahead=_phases((once, none, none), names, layout, stack),
         back=_phases((none, once, none), names, layout, stack), recomputed=recomputed,

@@ -42,10 +42,10 @@ from crossflow.timeline.record import (
     WAIT,
     WORK,
     Device,
-    Pass,
+    PassEvents,
+    Slots,
     Timeline,
 )
-from crossflow.timeline.record import Slots as Filled
 from crossflow.workload.job import Job
 
 
@@ -86,7 +86,7 @@ class _Filler:
     walk: Walk
     title: str
     classes: list[_Class] = field(default_factory=list)
-    passes: list[Pass] = field(default_factory=list)
+    passes: list[PassEvents] = field(default_factory=list)
     columns: list[tuple[Array, ...]] = field(default_factory=list)
     joins: list[tuple[int, int]] = field(default_factory=list)
     count: int = 0
@@ -103,7 +103,7 @@ class _Filler:
         self.count += len(arrays[0])
         return np.arange(self.count - len(arrays[0]), self.count)
 
-    def passed(self, made: Pass) -> int:
+    def passed(self, made: PassEvents) -> int:
         """Keep a pass; its number."""
         self.passes.append(made)
         return len(self.passes) - 1
@@ -187,7 +187,7 @@ class _Filler:
             none = np.full(count, -1)
             self.extend(np.full(count, device), numbers[mine], at, at, batches[crossing[mine]], none, np.zeros(count))
 
-    def _transfer(self, lag: float, stream: int, kind_row: int) -> Pass:
+    def _transfer(self, lag: float, stream: int, kind_row: int) -> PassEvents:
         """Activations, or their gradients, on their way, and their parts put together where receivers do not keep them divided."""
         made, end = Laid(self.step.names), 0.0
         for name, time in self.step.transfer(*divmod(kind_row, self.step.order.rows), lag):
@@ -263,7 +263,7 @@ class _Filler:
                 self.joins.append((before, int(last[device])))
         return begin + time, next(i for i, one in enumerate(self.classes) if one.stage == 0)
 
-    def _reduce_pass(self, closing: Closing, stage: int) -> Pass:
+    def _reduce_pass(self, closing: Closing, stage: int) -> PassEvents:
         """Reductions of a stage's gradients, which may have begun beside the last pass: what is exposed is the time of the pass."""
         made = Laid(self.step.names)
         exposed, volume = float(closing.exposed[stage, 0]), float(closing.reductions[:, stage].sum() + closing.lowered[stage, 0])
@@ -308,10 +308,10 @@ class _Filler:
 
     # ---------------------------------------------------------------------------------- results
 
-    def _slots(self) -> Filled:
+    def _slots(self) -> Slots:
         device, passed, start, end, microbatch, source, lag = (np.concatenate(parts) for parts in zip(*self.columns, strict=True))
         joins = np.array(self.joins, dtype=np.intp).reshape(-1, 2).T
-        return Filled(
+        return Slots(
             device=device.astype(np.intp), passed=passed.astype(np.intp), start=start.astype(float), end=end.astype(float),
             microbatch=microbatch.astype(np.intp), source=source.astype(np.intp), lag=lag.astype(float), joins=joins,
         )  # fmt: skip

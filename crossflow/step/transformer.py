@@ -16,19 +16,19 @@ from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
-from crossflow.step.slots import Closing, Slots, by_stage, closing_of, slots_of
+from crossflow.step.slots import Closing, SlotTimes, by_stage, closing_of, slots_of
 from crossflow.step.stages import Shape
-from crossflow.step.task import COLLECTIVES, OF, Task, task_of
+from crossflow.step.task import COLLECTIVES, OF, StepTables, task_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.schedules import NATURAL
 from crossflow.timeline.pipeline import pipeline_ends
 from crossflow.workload.job import Job
 
-LINES = ("waits", "behind", "grown", "sent", "gathered")  # of `Slots` and what they hand over, forward and backward together
+LINES = ("waits", "behind", "grown", "sent", "gathered")  # of `SlotTimes` and what they hand over, forward and backward together
 STEADY = 4  # rounds of `stages` microbatches after which a pipeline without flush is full
 
 
-def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None, task: Task | None = None) -> Outcome:
+def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None, task: StepTables | None = None) -> Outcome:
     """One step of every design point.
 
     Parameters
@@ -65,7 +65,7 @@ def _endless(found: Mapping[str, Array]) -> None:
         found["total"][endless] = found["exposed_communication"][endless] = np.inf
 
 
-def _stage_ends(slots: Slots, rounds: Array, microbatches: Array, shape: Shape, *, steady: bool) -> Array:
+def _stage_ends(slots: SlotTimes, rounds: Array, microbatches: Array, shape: Shape, *, steady: bool) -> Array:
     """Time at which every stage has finished its last slot, shape (stages, n). [s]
 
     With `steady` of steps that follow each other: a microbatch begins the next when it leaves the last stage.
@@ -155,7 +155,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     }
 
 
-def _closing(machine: Machine, steps: Steps, slots: Slots, shape: Shape, microbatches: Array) -> tuple[Closing, Array]:
+def _closing(machine: Machine, steps: Steps, slots: SlotTimes, shape: Shape, microbatches: Array) -> tuple[Closing, Array]:
     """What follows the last pass of every stage, and the time of it that no stage can hide, shape (stages, n). [s]"""
     found = closing_of(machine, steps, slots, shape)
     finish = found.update + found.on_host + found.renewed + found.regather
@@ -166,14 +166,14 @@ def _closing(machine: Machine, steps: Steps, slots: Slots, shape: Shape, microba
     return dataclasses.replace(found, exposed=np.zeros_like(found.exposed), **often), np.zeros_like(finish)
 
 
-def _deciding(slots: Slots, stages: int, after: Array) -> Index:
+def _deciding(slots: SlotTimes, stages: int, after: Array) -> Index:
     """The busiest stage, for which others wait; of those that are as busy, the one that ends last, shape (n,)."""
     busy = by_stage(slots.busy.reshape(-1, len(slots.forward_of), after.shape[-1]).sum(axis=0), stages)
     as_busy = busy >= busy.max(axis=0) * (1.0 - 1e-9)
     return np.asarray(np.where(as_busy, after, -1.0).argmax(axis=0))
 
 
-def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
+def _in_slots(steps: Steps, slots: SlotTimes, shape: Shape) -> Array:
     """What the rows of a pipeline take in a slot of each kind, shape (kinds, three times `COLLECTIVES` and `LINES`, rows, n).
 
     Collectives are those that block; all of passes; and behind the passes of sharded weights their gathers, reductions and copies.
@@ -193,7 +193,7 @@ def _in_slots(steps: Steps, slots: Slots, shape: Shape) -> Array:
     return np.concatenate([slots.device.sum(axis=1), slots.net.sum(axis=1), sent, behind, lines])
 
 
-def _handed(slots: Slots, rounds: Array) -> Array:
+def _handed(slots: SlotTimes, rounds: Array) -> Array:
     """Transfers of a step between all stages inside nodes and between nodes, and the time of all of them, shape (3, n). [1], [1], [s]"""
     return np.asarray(rounds * np.stack([*slots.handed.scopes, slots.handed.onwards.sum(axis=(0, 1))]))
 

@@ -19,17 +19,17 @@ from crossflow.strategy.layout import Layout
 from crossflow.timeline.pipeline import Walk
 
 Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
-Place = Annotated[int, Field(ge=0)]
+Position = Annotated[int, Field(ge=0)]
 
 
 class Uneven(FileModel):
     """What makes a world uneven, as a file; speeds are over those of the others, 0.8 is a fifth slower."""
 
     kind: Literal["uneven"] = "uneven"
-    ranks: Mapping[Place, Speed] = Field(default={}, description="speed of single devices")
-    stages: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of pipeline stages")
-    replicas: Mapping[Place, Speed] = Field(default={}, description="speed of all devices of replicas (data and context ranks)")
-    links: Mapping[Place, Speed] = Field(
+    ranks: Mapping[Position, Speed] = Field(default={}, description="speed of single devices")
+    stages: Mapping[Position, Speed] = Field(default={}, description="speed of all devices of pipeline stages")
+    replicas: Mapping[Position, Speed] = Field(default={}, description="speed of all devices of replicas (data and context ranks)")
+    links: Mapping[Position, Speed] = Field(
         default={}, description="rate of the links from stages to the ones after them, from the last to the first"
     )
     jitter: float = Field(

@@ -23,7 +23,7 @@ from crossflow.workload.dlrm import DlrmJob, DlrmLayer, Linear
 from crossflow.workload.transformer import Matrix, Part
 
 # Forward; backward through its activation, where anything follows; the input's and the weight's gradient.
-Phase = Literal["forward", "activation", "input", "weight"]
+UnitPhase = Literal["forward", "activation", "input", "weight"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +53,7 @@ class Unit:
     kind: Kind
     parameters: Array
     kept: Array
-    kernels: Mapping[Phase, Sequence[Kernel]]
+    kernels: Mapping[UnitPhase, Sequence[Kernel]]
     before_forward: tuple[Send, ...] = ()
     after_forward: tuple[Send, ...] = ()
     before_backward: tuple[Send, ...] = ()
@@ -70,7 +70,7 @@ class Builder:
     units: list[Unit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._kernels: dict[str, dict[Phase, list[Kernel]]] = {}
+        self._kernels: dict[str, dict[UnitPhase, list[Kernel]]] = {}
 
     @property
     def top(self) -> Kind:
@@ -120,10 +120,10 @@ class Builder:
         self._compute(unit, "input", Product(m=m, n=k, k=n, batch=batch))
         self._compute(unit, "weight", Product(m=k, n=n, k=m, batch=batch))
 
-    def _pass(self, unit: str, phase: Phase, moved: Array, launches: float = 1.0, flops: Array | float = 0.0) -> None:
+    def _pass(self, unit: str, phase: UnitPhase, moved: Array, launches: float = 1.0, flops: Array | float = 0.0) -> None:
         self._compute(unit, phase, Pass(moved=moved, flops=flops, launches=launches))
 
-    def _compute(self, unit: str, phase: Phase, *kernels: Kernel) -> None:
+    def _compute(self, unit: str, phase: UnitPhase, *kernels: Kernel) -> None:
         self._kernels.setdefault(unit, {}).setdefault(phase, []).extend(kernels)
 
     def _activation(self, unit: str, elements: Array) -> None:

@@ -18,7 +18,7 @@ from crossflow.strategy.layout import Layout, Spread
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
 
-Role = Literal["reduce", "gather", "regather"]
+WeightRole = Literal["reduce", "gather", "regather"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class WeightMessage:
     collective: Collective
     size: Array
     group: Group
-    role: Role
+    role: WeightRole
     sharded: bool
 
     def rounds(self, layout: Layout) -> Array:
@@ -112,7 +112,7 @@ def _messages(job: Job, stack: SoftwareStack, spread: Spread, amount: Array) -> 
     sharded, shared = spread.zero >= 3, (spread.zero >= 1) & (spread.zero < 3)
     found: list[WeightMessage] = []
 
-    def add(collective: Collective, size: Array, group: Group, role: Role, *, sharded: bool = False) -> None:
+    def add(collective: Collective, size: Array, group: Group, role: WeightRole, *, sharded: bool = False) -> None:
         found.append(WeightMessage(collective=collective, size=size, group=group, role=role, sharded=sharded))
 
     size = amount * gradient

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from crossflow.errors import StrategyError
 from crossflow.parallel.transform import check_divides
-from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, PAPER_NAMES, Axis, Block, Mesh, divisors, levels_text
+from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, PAPER_NAMES, Axis, Mesh, RankBlock, divisors, levels_text
 from crossflow.strategy.notation import GRAPH, Written, parse
 from crossflow.strategy.stages import assign_stages
 from crossflow.workload.graph import Graph
 
-_BLOCKS: dict[str, Block] = {"cp": "tp", "tp": "tp", "inner": "tp", "dp": "dp", "pp": "pp"}  # that axes belong to
+_BLOCKS: dict[str, RankBlock] = {"cp": "tp", "tp": "tp", "inner": "tp", "dp": "dp", "pp": "pp"}  # that axes belong to
 
 
 def graph_mesh(given: Written, nodes: tuple[int, int] | None = None, *, table: bool = True) -> Mesh:

@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.program.groups import Group, Pair
-from crossflow.strategy.mesh import BLOCKS, OFFLOADS, TYPES, Block, Offload, Type
+from crossflow.strategy.mesh import BLOCKS, OFFLOADS, TYPES, Offload, RankBlock, Type
 from crossflow.strategy.plan import OWN_SHARDS, Plan
 from crossflow.strategy.stages import Division
 
@@ -78,7 +78,7 @@ class Layout:
     schedules: tuple[str, ...]
     offload: Mapping[Offload, Mask]
     placement: Index
-    placements: tuple[tuple[Block, ...], ...]
+    placements: tuple[tuple[RankBlock, ...], ...]
     division: Index
     divisions: tuple[Division, ...]
     node: int
@@ -143,9 +143,9 @@ class Layout:
         return self.tp * self.cp * self.dp * self.pp
 
     @functools.cached_property
-    def strides(self) -> Mapping[Block, Array]:
+    def strides(self) -> Mapping[RankBlock, Array]:
         """Devices between neighbours of a block of ranks, by how the blocks lie. [1]"""
-        sizes: Mapping[Block, Array] = {"tp": self.tp, "dp": self.cp * self.dp, "pp": self.pp}
+        sizes: Mapping[RankBlock, Array] = {"tp": self.tp, "dp": self.cp * self.dp, "pp": self.pp}
         found = {block: np.ones_like(self.tp) for block in BLOCKS}
         for which, placement in enumerate(self.placements):
             mine, stride = self.placement == which, np.ones_like(self.tp)

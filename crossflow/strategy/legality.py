@@ -9,13 +9,13 @@ from dataclasses import replace
 from crossflow.strategy.mesh import RECOMPUTE, SCHEDULES, TYPES, Recompute, Type, divisors
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.strategy.schedules import pipeline_order, schedule_problem
-from crossflow.workload.job import Task
+from crossflow.workload.job import JobTask
 from crossflow.workload.transformer import Transformer
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 
-def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, task: Task = "training") -> str | None:
+def plan_problem(plan: Plan, model: Transformer, batch: int, *, balanced: bool = False, task: JobTask = "training") -> str | None:
     """Why a plan cannot divide a model with a global batch, in a sentence; None where it can.
 
     Layers need not divide: there may be up to two more stages than layers, the ends then hold the embedding and the head alone, and
@@ -90,7 +90,7 @@ def _not_listed(plan: Plan, depth: int, cut: str) -> str | None:
     return None
 
 
-def _no_tokens(plan: Plan, model: Transformer, task: Task) -> str | None:
+def _no_tokens(plan: Plan, model: Transformer, task: JobTask) -> str | None:
     """Why tokens cannot be divided over ranks.
 
     Ranks that hold copies of every layer have samples of their own; of a sample only those that share a layer have parts.
@@ -161,7 +161,7 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     return f"{beside} ranks do not divide by ep = {plan.ep}{cure}"
 
 
-def _not_on_host(plan: Plan, task: Task) -> str | None:
+def _not_on_host(plan: Plan, task: JobTask) -> str | None:
     """Why the host cannot keep what a plan says."""
     training = task == "training"
     if plan.unsharded and "weights" in plan.offload:
@@ -284,7 +284,7 @@ def legal_plans(
     batch: int,
     *,
     node: int,
-    task: Task = "training",
+    task: JobTask = "training",
     zeros: Sequence[int] = (0, 1, 2, 3),
     micro_batches: Sequence[int] = MICRO_BATCHES,
     virtual_stages: Sequence[int] = (1, 2, 3, 4, 6, 8),
@@ -335,7 +335,7 @@ def legal_plans(
 
 
 def neighbouring_plans(
-    plan: Plan, model: Transformer, batch: int, *, node: int, task: Task = "training", balanced: bool = False
+    plan: Plan, model: Transformer, batch: int, *, node: int, task: JobTask = "training", balanced: bool = False
 ) -> tuple[Plan, ...]:
     """Plans on as many devices that divide model and batch too and are one change away.
 

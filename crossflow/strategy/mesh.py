@@ -29,12 +29,12 @@ Levels = tuple[Role, Role]  # roles of the two axes of a mesh of nodes: inside a
 
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["optimizer", "weights", "activations"]
-Block = Literal["tp", "dp", "pp"]
+RankBlock = Literal["tp", "dp", "pp"]
 Type = Literal["attention", "mlp", "experts", "embedding"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
 TYPES: tuple[Type, ...] = ("attention", "mlp", "experts", "embedding")  # of a transformer's layers; the head goes with the embedding
-BLOCKS: tuple[Block, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
+BLOCKS: tuple[RankBlock, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
 SCHEDULES = ("1f1b", "gpipe", "zb-h1", "chimera", "pipedream")  # rules by which pipelines order their passes
 
 # Roles as words, where strategies are written by layer type.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, Axis, Block, Offload, Recompute, Type, joined, said
+from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, Axis, Offload, RankBlock, Recompute, Type, joined, said
 from crossflow.strategy.stages import Division
 
 
@@ -69,7 +69,7 @@ class Plan:
     last_stage: int = 0
     stage_layers: tuple[int, ...] = ()
     offload: tuple[Offload, ...] = ()
-    placement: tuple[Block, ...] = BLOCKS
+    placement: tuple[RankBlock, ...] = BLOCKS
 
     @property
     def devices(self) -> int:
@@ -88,7 +88,7 @@ class Plan:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """Axes of the device mesh, nearest neighbours first."""
-        found: Mapping[Block, tuple[str, ...]] = {"tp": ("tp",), "dp": ("cp", "dp"), "pp": ("pp",)}
+        found: Mapping[RankBlock, tuple[str, ...]] = {"tp": ("tp",), "dp": ("cp", "dp"), "pp": ("pp",)}
         names = [name for block in self.placement for name in found[block]]
         return tuple(Axis(name=name, size=getattr(self, name), role=AXIS_ROLES[name]) for name in names)
 

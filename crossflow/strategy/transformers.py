@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from crossflow.errors import StrategyError
-from crossflow.strategy.mesh import BLOCKS, TYPES, Block, Levels, Mesh, Role, Type, divisors, levels_text
+from crossflow.strategy.mesh import BLOCKS, TYPES, Levels, Mesh, RankBlock, Role, Type, divisors, levels_text
 from crossflow.strategy.notation import TRANSFORMER, Written, parse
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 
@@ -172,7 +172,7 @@ def _piped(roles: Mapping[Type, Levels]) -> tuple[int, ...]:
     return levels
 
 
-def _arranged(shares: Mapping[Type, _Share], sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[Block, ...], tuple[Type, ...]]:
+def _arranged(shares: Mapping[Type, _Share], sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[RankBlock, ...], tuple[Type, ...]]:
     """Levels of the tensor group, how blocks of ranks lie, and the layer types whose ranks lie the other way round.
 
     A tensor group over the levels that cut most is tried first; where other layer types do not lie along it, it is all devices.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.timeline.record import COMMUNICATION, COMPUTE, HOST, WAIT, WORK, Device, Pass, Slots, Timeline
+from crossflow.timeline.record import COMMUNICATION, COMPUTE, HOST, WAIT, WORK, Device, PassEvents, Slots, Timeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +88,12 @@ def timeline_of(
     )  # fmt: skip
 
 
-def _pass(run: Run, name: int, begin: float, end: float, shown: tuple[float, float] | None) -> Pass:
+def _pass(run: Run, name: int, begin: float, end: float, shown: tuple[float, float] | None) -> PassEvents:
     """A pass of one event, which may have begun before its slot, or of none in the earlier pieces of a collective."""
     one = np.zeros(int(shown is not None), dtype=np.intp)
     first, last = shown or (0.0, 0.0)
     kind = WAIT if run.waits else WORK if run.works else COMMUNICATION
-    return Pass(
+    return PassEvents(
         label=run.name, time=end - begin, name=one + name, stream=one + run.stream, kind=one + kind,
         start=np.full(len(one), first - begin), end=np.full(len(one), last - begin), layer=one - 1,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """A step as it passes: what every device does and when, expanded from classes of devices and repeated passes on demand.
 
 A step of a large system has millions of events, but few different passes: the same kernels and collectives in the same order
-for each microbatch. A `Timeline` keeps each different pass once (`Pass`, its events relative to its start), and when it runs:
+for each microbatch. A `Timeline` keeps each different pass once (`PassEvents`, its events relative to its start), and when it runs:
 `Slots`, one entry a device class, pass and microbatch. Devices that do the same at the same time are one class.
 """
 
@@ -27,7 +27,7 @@ ACTIVITIES = ("busy", "exposed_communication", "waiting", "host", "bubble", "imb
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pass:
+class PassEvents:
     """Events of one pass, relative to its start; arrays of shape (events,).
 
     Attributes
@@ -93,7 +93,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Events:
-    """Events of one class of devices in order of their starts; arrays of shape (events,), as in `Pass` and `Slots`."""
+    """Events of one class of devices in order of their starts; arrays of shape (events,), as in `PassEvents` and `Slots`."""
 
     name: Index
     stream: Index
@@ -128,7 +128,7 @@ class Timeline:
 
     title: str
     names: tuple[str, ...]
-    passes: tuple[Pass, ...]
+    passes: tuple[PassEvents, ...]
     slots: Slots
     devices: tuple[Device, ...]
     total: float

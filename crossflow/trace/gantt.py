@@ -20,7 +20,7 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.drawing.canvas import GREY, PALE, new_figure, save_as, tidy
 from crossflow.drawing.words import number, prefixed, quantity, short
 from crossflow.step.task import COLLECTIVES
-from crossflow.timeline.record import COMPUTE, HOST, WAIT, WORK, Pass, Timeline
+from crossflow.timeline.record import COMPUTE, HOST, WAIT, WORK, PassEvents, Timeline
 from crossflow.units import show
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def families_of(timeline: Timeline) -> dict[str, str]:
     return known | waiting | dict(zip(others, OTHERS, strict=False)) | dict([OTHER] * (len(others) > len(OTHERS)))
 
 
-def _computing(one: Pass) -> Mask:
+def _computing(one: PassEvents) -> Mask:
     return np.asarray((one.stream == COMPUTE) & (one.kind == WORK))
 
 
@@ -254,7 +254,7 @@ def _joined(cuts: Sequence[_Cut]) -> _Cut:
     return _Cut(*(np.concatenate([getattr(cut, field) for cut in cuts]) for field in _Cut.__dataclass_fields__))
 
 
-def _cut(one: Pass, kind: int, kinds: int) -> _Cut:
+def _cut(one: PassEvents, kind: int, kinds: int) -> _Cut:
     """Pieces of a pass: its units compute, else it waits in a collective, else for the host, else for what is exposed."""
     computes, waits, hosted = _computing(one), one.kind == WAIT, one.stream == HOST
     inside = np.concatenate([side[computes | waits | hosted] for side in (one.start, one.end)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossflow.workload.graph import Graph, Layer, Node, Size
+from crossflow.workload.graph import Graph, GraphLayer, Node, Size
 
 
 def gemm(*, m: Size, n: Size, k: Size, dtype: str = "fp16", training: bool = False) -> Graph:
@@ -10,7 +10,7 @@ def gemm(*, m: Size, n: Size, k: Size, dtype: str = "fp16", training: bool = Fal
 
     `m` plays the part of the batch: data parallelism divides it.
     """
-    layer = Layer(name="gemm", kind="gemm", rows=k, columns=n)
+    layer = GraphLayer(name="gemm", kind="gemm", rows=k, columns=n)
     nodes = [Node(name="gemm.forward", layer=0, phase="forward")]
     if training:
         nodes.append(Node(name="gemm.backward", layer=0, phase="backward", after=(0,)))

@@ -53,7 +53,7 @@ Operation = Gemm | Stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class GraphLayer:
     """A layer with weights: its matrix W[k, n] (0 x 0 without one) and further parameters such as biases.
 
     `kind` is the layer type that strategies address: ``embedding``, ``cell``, ``projection`` or ``softmax``.
@@ -110,7 +110,7 @@ class Graph:
 
     model: str
     batch: Size
-    layers: tuple[Layer, ...]
+    layers: tuple[GraphLayer, ...]
     nodes: tuple[Node, ...]
     sizes: Mapping[str, Size] = field(default_factory=dict)
     dtype: str = "fp16"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, writes
 
-Found = Iterator[tuple[str, str]]  # path of a key in the workload section, and a sentence
+IdleKey = Iterator[tuple[str, str]]  # path of a key in the workload section, and a sentence
 AnySpec = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
 # What only training does with a key, and the value with which it says nothing.
 _TRAINED = {
@@ -19,7 +19,7 @@ _TRAINED = {
 }  # fmt: skip
 
 
-def of_other_tasks(spec: AnySpec) -> Found:
+def of_other_tasks(spec: AnySpec) -> IdleKey:
     """Keys that the task of a workload does not use; defaults are left out."""
     if isinstance(spec, ProgramSpec):  # whose phases are its own
         return
@@ -40,7 +40,7 @@ def _differs(spec: object, path: list[str]) -> bool:
     return bool(value != default) if len(path) == 1 else _differs(value, path[1:])
 
 
-def without_meaning(spec: AnySpec) -> Found:
+def without_meaning(spec: AnySpec) -> IdleKey:
     """Keys that have no meaning beside the other keys of a workload, whatever its task; defaults are left out."""
     if isinstance(spec, TransformerSpec):
         yield from _positions(spec)
@@ -51,7 +51,7 @@ def without_meaning(spec: AnySpec) -> Found:
         yield "dense_features", f"square layers of the bottom MLP take {spec.bottom.width} numbers in; list its widths, or leave it out"
 
 
-def _positions(spec: TransformerSpec) -> Found:
+def _positions(spec: TransformerSpec) -> IdleKey:
     if spec.max_positions is not None and spec.positions != "learned":
         yield "max_positions", f"only learned positions have rows, positions is {spec.positions}; leave it out"
     if spec.relative_buckets != 32 and spec.positions != "relative":
@@ -60,7 +60,7 @@ def _positions(spec: TransformerSpec) -> Found:
         yield "window.global_rotary", "the pattern has no global layers; leave it out"
 
 
-def _unattended(spec: TransformerSpec) -> Found:
+def _unattended(spec: TransformerSpec) -> IdleKey:
     """Keys of attention and MLPs that a model with state spaces does not have."""
     fed = spec.has("mlp") or spec.has("experts")
     for key in ("gated", "mlp_bias"):
@@ -78,7 +78,7 @@ def _unattended(spec: TransformerSpec) -> Found:
         yield key, "no layer has attention; leave it out"
 
 
-def _latent(spec: TransformerSpec) -> Found:
+def _latent(spec: TransformerSpec) -> IdleKey:
     if spec.latent is None:
         return
     for key in ("kv_heads", "head_dim", "qk_norm", "qkv_bias"):
@@ -88,7 +88,7 @@ def _latent(spec: TransformerSpec) -> Found:
         yield "positions", "latent attention rotates latent.rope elements of a head; leave it out"
 
 
-def _ends(spec: TransformerSpec) -> Found:
+def _ends(spec: TransformerSpec) -> IdleKey:
     """Keys of MLPs, requests, embedding and head that the model does not have."""
     mixture = spec.experts
     if mixture and spec.ffn and mixture.ffn not in (None, spec.ffn) and not spec.encoder and not spec.has("mlp"):

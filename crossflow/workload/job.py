@@ -11,9 +11,9 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.workload.spec import Frozen
-from crossflow.workload.transformer import Attention, Layer, LayerType, Transformer
+from crossflow.workload.transformer import AttentionGeometry, Layer, LayerType, Transformer
 
-Task = Literal["training", "forward", "prefill", "decode"]
+JobTask = Literal["training", "forward", "prefill", "decode"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +37,7 @@ class Job:
     dtype: str
     weight_dtype: str | None = None
     kv_dtype: str | None = None
-    task: Task = "training"
+    task: JobTask = "training"
     optimizer_states: int = 2
     dropout: bool = False
     frozen: Frozen | None = None
@@ -83,7 +83,7 @@ class Job:
         """Tokens of a sample that pass a layer in one step: all, or the one that is written."""
         return 1 if self.task == "decode" else tokens
 
-    def seen(self, attention: Attention, tokens: Array | float) -> Array:
+    def seen(self, attention: AttentionGeometry, tokens: Array | float) -> Array:
         """Mean number of keys that a query sees: of a sample's `tokens`, of the encoder's, or of those before a written token. [1]
 
         A token that is written sees itself and its context, which grows to `cached` tokens while the requests are served.

@@ -7,7 +7,7 @@ References
 
 from __future__ import annotations
 
-from crossflow.workload.graph import Graph, Layer, Node, Phase, Size
+from crossflow.workload.graph import Graph, GraphLayer, Node, Phase, Size
 
 GATES = 4  # input, forget, cell and output gate
 
@@ -34,12 +34,12 @@ def lstm(
     training : with backward pass and update, or the forward pass alone.
     """
     width = hidden if projection is None else projection
-    table = [Layer(name="embedding", kind="embedding", rows=vocabulary, columns=width)]
+    table = [GraphLayer(name="embedding", kind="embedding", rows=vocabulary, columns=width)]
     for i in range(1, layers + 1):
-        table.append(Layer(name=f"cell{i}", kind="cell", rows=2 * width, columns=GATES * hidden, extra_parameters=GATES * hidden))
+        table.append(GraphLayer(name=f"cell{i}", kind="cell", rows=2 * width, columns=GATES * hidden, extra_parameters=GATES * hidden))
         if projection is not None:
-            table.append(Layer(name=f"projection{i}", kind="projection", rows=hidden, columns=projection))
-    table.append(Layer(name="softmax", kind="softmax", rows=width, columns=vocabulary, extra_parameters=vocabulary))
+            table.append(GraphLayer(name=f"projection{i}", kind="projection", rows=hidden, columns=projection))
+    table.append(GraphLayer(name="softmax", kind="softmax", rows=width, columns=vocabulary, extra_parameters=vocabulary))
     nodes = _forward(table, sequence)
     if training:
         nodes = _updates(table, _backward(table, nodes, sequence))
@@ -56,11 +56,11 @@ def lstm(
     )
 
 
-def _node(table: list[Layer], layer: int, phase: Phase, step: int, after: list[int], first: bool = True) -> Node:
+def _node(table: list[GraphLayer], layer: int, phase: Phase, step: int, after: list[int], first: bool = True) -> Node:
     return Node(name=f"{table[layer].name}.{phase}[{step}]", layer=layer, phase=phase, step=step, after=tuple(after), first=first)
 
 
-def _forward(table: list[Layer], sequence: int) -> list[Node]:
+def _forward(table: list[GraphLayer], sequence: int) -> list[Node]:
     """Forward nodes: at each step through the layers, each cell also after itself one step earlier."""
     nodes: list[Node] = []
     earlier: dict[int, int] = {}
@@ -75,7 +75,7 @@ def _forward(table: list[Layer], sequence: int) -> list[Node]:
     return nodes
 
 
-def _backward(table: list[Layer], nodes: list[Node], sequence: int) -> list[Node]:
+def _backward(table: list[GraphLayer], nodes: list[Node], sequence: int) -> list[Node]:
     """Backward nodes appended: the softmax of all steps first, so that its large gradient is complete early.
 
     A forward node of the softmax need not wait for other steps, and no cell can go back before the last step's softmax;
@@ -102,7 +102,7 @@ def _backward(table: list[Layer], nodes: list[Node], sequence: int) -> list[Node
     return nodes
 
 
-def _updates(table: list[Layer], nodes: list[Node]) -> list[Node]:
+def _updates(table: list[GraphLayer], nodes: list[Node]) -> list[Node]:
     """Update nodes appended: one a layer, from the softmax down, each after all its gradients."""
     for i in range(len(table) - 1, -1, -1):
         gradients = [j for j, node in enumerate(nodes) if node.layer == i and node.phase == "backward" and node.step == 0]

@@ -16,11 +16,11 @@ import numpy as np
 
 from crossflow.arrays import Index
 from crossflow.workload.dlrm import Dlrm, Encoder
-from crossflow.workload.transformer import Attention, Layer, Transformer
+from crossflow.workload.transformer import AttentionGeometry, Layer, Transformer
 
-Model = TypeVar("Model")
+Stackable = TypeVar("Stackable")
 NAMED: tuple[Any, ...] = (Layer, Transformer, Dlrm)  # whose names are for people, and may differ
-EXACT = ((Attention, "window"), (Encoder, "layers"))  # numbers that name a kernel, or count units: points share them
+EXACT = ((AttentionGeometry, "window"), (Encoder, "layers"))  # numbers that name a kernel, or count units: points share them
 
 
 def structures(models: Sequence[Any]) -> list[list[int]]:
@@ -39,7 +39,7 @@ def structures(models: Sequence[Any]) -> list[list[int]]:
     return sorted(found)
 
 
-def stacked(models: Sequence[Model]) -> Model:
+def stacked(models: Sequence[Stackable]) -> Stackable:
     """One model of several that have one structure: what differs is an array of shape (models,)."""
     return _stacked(list(models))  # type: ignore[no-any-return]
 
@@ -55,7 +55,7 @@ def _stacked(models: list[Any]) -> Any:
     return np.array(models, dtype=float) if isinstance(first, (int, float)) else first
 
 
-def chosen(model: Model, points: Index) -> Model:
+def chosen(model: Stackable, points: Index) -> Stackable:
     """A stacked model at some of its points; itself where nothing differs."""
     return _chosen(model, points)  # type: ignore[no-any-return]
 

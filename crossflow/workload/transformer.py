@@ -78,7 +78,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class AttentionGeometry:
     """Geometry of attention: heads, width of queries and keys, width of values, and what a token leaves in the cache.
 
     Attributes
@@ -206,7 +206,7 @@ class Part:
     vectors: int = 0
     inner: int = 0
     gated: bool = False
-    attention: Attention | None = None
+    attention: AttentionGeometry | None = None
     ssm: StateSpace | None = None
     routing: Routing | None = None
     wide: bool = False
@@ -422,7 +422,7 @@ def self_attention(
         width=width,
         matrices=(*first, Matrix(name="output", k=heads * d, n=width, cut="row", bias=bias)),
         vectors=norm_vectors * width,
-        attention=Attention(
+        attention=AttentionGeometry(
             heads=heads, kv_heads=kv, query=d, value=d, cached=2 * kv * d, causal=causal, cross=cross, rotary=rotary, gated=gate
         ),
     )
@@ -451,7 +451,7 @@ def latent_attention(
             Matrix(name="output", k=heads * value, n=width, cut="row"),
         ),
         vectors=norm_vectors * width + (query_rank or 0) + kv_rank,
-        attention=Attention(
+        attention=AttentionGeometry(
             heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=True
         ),
     )
