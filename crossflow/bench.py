@@ -26,8 +26,6 @@ from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GradientSettings
 from crossflow.strategy.reading import every_strategy
-from crossflow.study.reading import read_study
-from crossflow.study.run import run_study
 from crossflow.study.spaces import SHARES, read_space
 from crossflow.timeline.pipeline import walk_of
 from crossflow.timeline.record import Timeline
@@ -105,6 +103,8 @@ def _events_per_second() -> float:
 
 
 def _strategy_grid() -> None:
+    from crossflow.study.reading import read_study
+
     study = read_study(files.find("studies", "distsim-bert-exlarge"))
     for strategy in study.spec.sweep["strategy"]:
         simulate(variant(study.scenario, {"strategy": strategy}))
@@ -174,6 +174,8 @@ def _sampled_study() -> None:
         "space": dict.fromkeys(SHARES, "shares"),
         "searches": {"random": {"searcher": "random", "evaluations": SAMPLED}},
     }
+    from crossflow.study.run import run_study
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.yaml"
         path.write_text(yaml.safe_dump(data), encoding="utf-8")

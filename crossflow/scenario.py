@@ -33,11 +33,12 @@ from crossflow.strategy.mesh import ORDER, Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
 from crossflow.technology.library import TechLibrary, load_library
+from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
-from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, frozen_layers
+from crossflow.workload.spec import MODELS, OPTIMIZER_STATES, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm"}

@@ -14,17 +14,18 @@ from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
 from crossflow.step.activations import activations
-from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory, parameters
+from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory
 from crossflow.step.outcome import Machine
 from crossflow.step.remedies import remedies
-from crossflow.step.weights import weights_of
+from crossflow.step.weights import parameters, weights_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.schedules import pipeline_order
 from crossflow.strategy.transformers import plan_of
+from crossflow.workload.frozen import Frozen
 from crossflow.workload.job import Job
-from crossflow.workload.spec import Frozen, TransformerSpec
+from crossflow.workload.spec import TransformerSpec
 
 GPT = {
     "model": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "gated": False, "vocabulary": 32000, "sequence": 512,

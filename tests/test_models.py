@@ -9,7 +9,8 @@ import pytest
 from crossflow import files
 from crossflow.errors import SpecError
 from crossflow.files import Document
-from crossflow.workload.spec import MODELS, TransformerSpec, frozen_layers, trainable_parameters
+from crossflow.workload.frozen import frozen_layers, trainable_parameters
+from crossflow.workload.spec import MODELS, TransformerSpec
 from crossflow.workload.transformer import Routing
 
 PRESETS = {

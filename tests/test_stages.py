@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from crossflow.errors import StrategyError
-from crossflow.strategy.stages import assign_stages
+from crossflow.parallel.transform import assign_stages
 from crossflow.workload.graph import Graph, GraphLayer
 from crossflow.workload.lstm import lstm
 

@@ -26,8 +26,9 @@ from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.mesh import TYPES
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.stages import Division, stage_layers
+from crossflow.workload.frozen import Frozen
 from crossflow.workload.job import Job
-from crossflow.workload.spec import Frozen, TransformerSpec
+from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.transformer import Routing
 
 GPT = {

@@ -15,20 +15,16 @@ import numpy as np
 from crossflow.architecture.system import architecture
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array
-from crossflow.evaluation.common import INCONSISTENT
-from crossflow.evaluation.figures import PROMPTS, lacking, task_of, with_figures
-from crossflow.evaluation.layered import dlrm_score, machine, transformer_score
+from crossflow.evaluation.figures import PROMPTS, task_of, with_figures
+from crossflow.evaluation.layered import dlrm_score, transformer_score
 from crossflow.evaluation.members import Members, together
-from crossflow.evaluation.programs import placed, program_score
-from crossflow.evaluation.stages import stage_memory
+from crossflow.evaluation.programs import program_score
 from crossflow.paths import with_quantity
 from crossflow.points import Points, split, variant
 from crossflow.scenario import Scenario
 from crossflow.score import Score, scatter
 from crossflow.technology.library import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
-
-__all__ = ["CHUNK", "INCONSISTENT", "evaluate", "lacking", "machine", "placed", "stage_memory"]
 
 CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
 

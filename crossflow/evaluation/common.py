@@ -46,6 +46,13 @@ def within_limit(energy: Array, device: Architecture, devices: Array | int, elap
     return np.asarray(np.minimum(energy, devices * device.maximum_power * elapsed))
 
 
+def _energy(outcome: Outcome, device: Architecture, devices: Array, elapsed: Array) -> Array:
+    """Energy of all devices with their links in a step of some length. [J]"""
+    intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
+    links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
+    return within_limit(outcome.energy + devices * device.static_power * elapsed, device, devices, elapsed) + links
+
+
 def score_of(
     scenario: Scenario,
     system: SystemSpec,
@@ -62,25 +69,15 @@ def score_of(
     total = np.where(np.isnan(outcome.total), np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)
     elapsed = np.where(timed, total, 1.0)
-    intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
-    links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
-    static = devices * device.static_power * elapsed
-    drawn = within_limit(outcome.energy + static, device, devices, elapsed)
-    energy = wide(np.where(timed, drawn + links, np.inf), n)
+    energy = wide(np.where(timed, _energy(outcome, device, devices, elapsed), np.inf), n)
     peak = device.throughput[dtype] * devices
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
     needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
     capacity = wide(device.memory.capacity * device.memory.instances, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
-    feasible, reason, reasons = first_cause(
-        [
-            *unbuildable(device, n),
-            *((wide(mask, n), sentence) for mask, sentence in outcome.problems),
-            *_unrunnable(outcome, held, capacity, ~np.isfinite(total)),
-            (wrong, INCONSISTENT),
-        ]
-    )
+    unrunnable = _unrunnable(outcome, held, capacity, ~np.isfinite(total))
+    feasible, reason, reasons = first_cause([*unbuildable(device, n), *unrunnable, (wrong, INCONSISTENT)])
     rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
     rent, worth = rents(system, device, devices, dtype, n)
     return Score(
@@ -118,7 +115,13 @@ def score_of(
 def _unrunnable(outcome: Outcome, held: Mapping[str, Array], capacity: Array, endless: Mask) -> Causes:
     """What keeps a step from running on a device that can be built, each with its sentence."""
     full = sum(held.values(), np.zeros_like(capacity)) > capacity
-    return [(full, OVERFULL), (wide(outcome.host_memory > outcome.host_capacity, capacity.size), OVERFULL_HOST), (endless, NO_BANDWIDTH)]
+    told = [(wide(mask, capacity.size), sentence) for mask, sentence in outcome.problems]
+    return [
+        *told,
+        (full, OVERFULL),
+        (wide(outcome.host_memory > outcome.host_capacity, capacity.size), OVERFULL_HOST),
+        (endless, NO_BANDWIDTH),
+    ]
 
 
 def _every_collective(found: Mapping[str, Array], n: int) -> dict[str, Array]:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossflow import files
-from crossflow.parallel.transform import check_divides
+from crossflow.parallel.transform import assign_stages, check_divides
 from crossflow.strategy.mesh import Mesh
-from crossflow.strategy.stages import assign_stages
 from crossflow.workload.graph import Graph
 
 if TYPE_CHECKING:

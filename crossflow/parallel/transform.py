@@ -30,7 +30,6 @@ from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel, Number, Pass, Product
 from crossflow.program.program import Program
 from crossflow.strategy.mesh import Mesh
-from crossflow.strategy.stages import assign_stages
 from crossflow.workload import operations
 from crossflow.workload.graph import Gemm, Graph, GraphLayer, Node, Operation, Size
 
@@ -80,6 +79,39 @@ def _width(graph: Graph, layer: GraphLayer) -> Size:
 def _inputs(layer: GraphLayer) -> Size:
     """Inputs of a layer that a cut of the inner dimension must divide: a cell reads two vectors of one width."""
     return layer.columns if layer.kind == "embedding" else layer.rows // 2 if layer.kind == "cell" else layer.rows
+
+
+def assign_stages(graph: Graph, stages: int) -> tuple[int, ...]:
+    """Stage of every layer: contiguous, each stage at least one layer, the heaviest stage as light as can be.
+
+    A layer weighs its multiplications per sample; exact by dynamic programming over cuts.
+    """
+    count = len(graph.layers)
+    if stages > count:
+        names = ", ".join(layer.name for layer in graph.layers)
+        raise StrategyError(f"p = {stages} stages, but the model has {count} layers to divide ({names})")
+    if stages == 1:
+        return (0,) * count
+    # A lookup does almost no arithmetic; its weight decides only between otherwise equal cuts.
+    loads = [float(layer.rows * layer.columns) if layer.kind != "embedding" else float(layer.columns) for layer in graph.layers]
+    prefix = [sum(loads[:i]) for i in range(count + 1)]
+    best: dict[tuple[int, int], tuple[float, int]] = {(0, 0): (0.0, 0)}
+    for stage in range(1, stages + 1):
+        for end in range(stage, count + 1):
+            options = [
+                (max(best[stage - 1, start][0], prefix[end] - prefix[start]), start)
+                for start in range(stage - 1, end)
+                if (stage - 1, start) in best
+            ]
+            if options:
+                best[stage, end] = min(options)
+    result = [0] * count
+    end = count
+    for stage in range(stages, 0, -1):
+        start = best[stage, end][1]
+        result[start:end] = [stage - 1] * (end - start)
+        end = start
+    return tuple(result)
 
 
 @dataclass(kw_only=True)

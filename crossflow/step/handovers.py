@@ -11,8 +11,7 @@ import numpy as np
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.network import SWITCHED
 from crossflow.step.outcome import Machine
-from crossflow.step.passes import Steps
-from crossflow.step.stages import Shape
+from crossflow.step.stages import Between, Shape
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.schedules import NATURAL, pipeline_order
 
@@ -100,15 +99,15 @@ class Handed:
         return np.stack([often.sum() - outside, outside])
 
 
-def handed_of(layout: Layout, machine: Machine, steps: Steps, shape: Shape, *, training: bool) -> Handed:
-    """What the stages of pipelines of one shape hand over."""
+def handed_of(layout: Layout, machine: Machine, sizes: Between, times: Between, shape: Shape, *, training: bool) -> Handed:
+    """What the stages of pipelines of one shape hand over, from the sizes and the times of all points."""
     at = shape.at
     found = boundaries(shape.schedule, shape.stages, shape.chunks, shape.microbatches, training=training)
     crosses = layout.crosses(found.first, found.last, at)
-    inside, outside = steps.between.transfer[:, at]
+    inside, outside = times.transfer[:, at]
     sent = np.where(crosses, outside, inside)
     if machine.network.intra.fabric not in SWITCHED:  # the routes between stages that are no neighbours are others
         for i in np.flatnonzero(found.last - found.first > 1):
             pair = layout.jump(int(found.first[i, 0]), int(found.last[i, 0]), crosses[i], at)
-            sent[i] = machine.wires.time("send_recv", steps.task.between.transfer, pair)[at]
-    return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=steps.between.whole[at])
+            sent[i] = machine.wires.time("send_recv", sizes.transfer, pair)[at]
+    return Handed(boundaries=found, crosses=crosses, sent=sent, gathered=times.whole[at])

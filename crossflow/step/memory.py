@@ -34,6 +34,7 @@ from crossflow.step.activations import activations
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Shape, alike, chunk_layers, row_counts
+from crossflow.step.weights import parameters, weight_sizes
 from crossflow.strategy.layout import Layout, Spread
 from crossflow.strategy.mesh import Type
 from crossflow.strategy.schedules import pipeline_order
@@ -224,21 +225,6 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack) -> Holdings:
     return Holdings(**{kind: np.stack(values) for kind, values in rows.items()}, cache=kv_cache(job, layout))
 
 
-def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
-    """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
-    ranks = layout.tensor_of(type_of(part))
-    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed)
-    table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
-    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if not matrix.routed), table / ranks)
-    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
-
-
-def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
-    """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow layers narrow, embedding and head wide. [B]"""
-    wide = wide_units(job.model)
-    return np.array([[stack.weight_size(job.element if name in wide else job.weight)] for name, _ in units(job.model)])
-
-
 def _largest(part: Part, layout: Layout) -> Array:
     """Parameters of the largest matrix on one device, all its experts together, or of the table, if its gradient is there whole. [1]"""
     own = type_of(part)
@@ -291,13 +277,7 @@ def in_flight(schedule: str, stages: int, chunks: int, microbatches: int, *, eve
     return np.asarray(done(ahead + back, order) - done(back, order[::-1]))
 
 
-def _pipeline(
-    job: Job,
-    layout: Layout,
-    stack: SoftwareStack,
-    held: Holdings,
-    shape: Shape,
-) -> tuple[Array, Array, Array]:
+def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shape: Shape) -> tuple[Array, Array, Array]:
     """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host. [B]"""
     sizes = chunk_layers(job, replace(shape, at=shape.at[:1]), balanced=stack.stages == "balanced")
     every = bool((sizes != sizes[0]).any())  # chunks of other layers: which are kept matters

@@ -19,11 +19,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, divide
-from crossflow.step.outcome import Machine
+from crossflow.arrays import Array, Index
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.mesh import Offload
-from crossflow.workload.job import Job
 
 MASTER, STATE = 4.0, 4.0  # weights that an optimizer updates, and its states, are fp32 [B]
 
@@ -57,37 +55,6 @@ class Copies:
 def kept_on_host(layout: Layout, what: Offload) -> Array:
     """1 where plans keep something on the host, shape (n,) or (1,). [1]"""
     return np.asarray(layout.offload[what], dtype=float) if what in layout.offload else np.zeros(1)
-
-
-def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: Array, weights: Array) -> Copies | None:
-    """Copies of a step; None where no plan keeps anything on the host.
-
-    Parameters
-    ----------
-    kept : activations that a microbatch leaves in each unit, shape (units, n). [B]
-    owned : parameters of which a rank updates the optimizer's states, shape (units, n). [1]
-    weights : size of a weight of each unit, shape (units, 1). [B]
-    """
-    if not layout.offload:
-        return None
-    host, stack = machine.host, machine.stack
-    assert host is not None  # the caller has looked
-    share = host.bandwidth / np.minimum(machine.node, layout.devices)
-    bus = np.minimum(machine.network.host.bandwidth * machine.network.parameters.pcie_efficiency, share)
-    gradient, working = stack.gradient_size(job.element), share * host.utilisation
-    optimizer, fetched, activations = (kept_on_host(layout, what) for what in ("optimizer", "weights", "activations"))
-    summed = np.maximum(optimizer * (layout.zero >= 2), fetched) * float(job.training)  # gradients summed on the host
-    kept_weight = stack.weight_size(job.element)
-    # Gradients r1, master weights and states r1 w1 each, and the weights of the device w1 where they are not the master's.
-    updated = gradient + 2.0 * (MASTER + STATE * job.optimizer_states) + (kept_weight if kept_weight < MASTER else 0.0)
-    return Copies(
-        activations=divide(activations * kept, bus),
-        fetched=divide(fetched * owned * weights, bus),
-        stored=summed * owned * gradient * np.maximum(1.0 / bus, 3.0 / working),  # r2 w1 to add to the sum
-        gradients=divide((optimizer - summed) * owned * gradient, bus),
-        update=divide(optimizer * owned * updated, working),
-        renewed=divide((optimizer - fetched) * owned * weights, bus),
-    )
 
 
 def flow(times: Sequence[Array], pieces: Array) -> Array:

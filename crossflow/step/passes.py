@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, divide
 from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.program.program import Program
 from crossflow.step.activations import activations
-from crossflow.step.memory import weight_sizes
-from crossflow.step.offload import Copies, host_copies, kept_on_host
+from crossflow.step.offload import MASTER, STATE, Copies, kept_on_host
 from crossflow.step.outcome import Machine
-from crossflow.step.task import COLLECTIVES, OF, Between, StepTables
-from crossflow.step.weights import Weights
+from crossflow.step.stages import Between
+from crossflow.step.task import COLLECTIVES, OF, StepTables
+from crossflow.step.weights import Weights, weight_sizes
 from crossflow.strategy.layout import Layout
 from crossflow.workload.job import Job
 
@@ -191,6 +191,37 @@ def _copies(job: Job, layout: Layout, machine: Machine, owned: Array) -> Copies 
     kept, _ = activations(job, layout, machine.stack)
     return host_copies(
         job, layout, machine, np.stack([kept[name] for name, _ in units(job.model)]), owned, weight_sizes(job, machine.stack)
+    )
+
+
+def host_copies(job: Job, layout: Layout, machine: Machine, kept: Array, owned: Array, weights: Array) -> Copies | None:
+    """Copies of a step; None where no plan keeps anything on the host.
+
+    Parameters
+    ----------
+    kept : activations that a microbatch leaves in each unit, shape (units, n). [B]
+    owned : parameters of which a rank updates the optimizer's states, shape (units, n). [1]
+    weights : size of a weight of each unit, shape (units, 1). [B]
+    """
+    if not layout.offload:
+        return None
+    host, stack = machine.host, machine.stack
+    assert host is not None  # the caller has looked
+    share = host.bandwidth / np.minimum(machine.node, layout.devices)
+    bus = np.minimum(machine.network.host.bandwidth * machine.network.parameters.pcie_efficiency, share)
+    gradient, working = stack.gradient_size(job.element), share * host.utilisation
+    optimizer, fetched, activations = (kept_on_host(layout, what) for what in ("optimizer", "weights", "activations"))
+    summed = np.maximum(optimizer * (layout.zero >= 2), fetched) * float(job.training)  # gradients summed on the host
+    kept_weight = stack.weight_size(job.element)
+    # Gradients r1, master weights and states r1 w1 each, and the weights of the device w1 where they are not the master's.
+    updated = gradient + 2.0 * (MASTER + STATE * job.optimizer_states) + (kept_weight if kept_weight < MASTER else 0.0)
+    return Copies(
+        activations=divide(activations * kept, bus),
+        fetched=divide(fetched * owned * weights, bus),
+        stored=summed * owned * gradient * np.maximum(1.0 / bus, 3.0 / working),  # r2 w1 to add to the sum
+        gradients=divide((optimizer - summed) * owned * gradient, bus),
+        update=divide(optimizer * owned * updated, working),
+        renewed=divide((optimizer - fetched) * owned * weights, bus),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, once, wide
 from crossflow.parallel.blocks import units
+from crossflow.program.groups import Group
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.schedules import NATURAL, PipelineOrder, pipeline_order
 from crossflow.strategy.stages import Division, balanced_layers
@@ -232,3 +233,27 @@ def _runs(job: Job, numbers: Array) -> Mask:
     # The embedding's "input gradient" is the scatter into its own table.
     inputs = (forward & job.training & below) | (weights & np.array([kind == "embedding" for kind in types])[:, None, None])
     return np.array([forward, inputs, weights])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Between:
+    """What goes between the stages of a pipeline, each of shape (n,): sizes [B], or times [s].
+
+    `transfer` takes activations from a stage to the next, each rank of a tensor group its part; its times are of shape (2, n), between
+    neighbours inside a node and in different nodes. `whole` puts the parts together where the receivers do not keep them divided;
+    `tied` adds up the gradients of a table that first and last stage both hold.
+    """
+
+    transfer: Array
+    whole: Array
+    tied: Array
+
+    def each(self, layout: Layout) -> tuple[tuple[str, Array, Group], ...]:
+        """Collective, size and group of `transfer` inside a node and between nodes, of `whole` and of `tied`."""
+        inside, outside = layout.neighbours
+        return (
+            ("send_recv", self.transfer, inside),
+            ("send_recv", self.transfer, outside),
+            ("all_gather", self.whole, layout.tensor),
+            ("all_reduce", self.tied, layout.ends),
+        )

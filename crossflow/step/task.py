@@ -11,10 +11,9 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask, once
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
 from crossflow.program.collectives import COLLECTIVES as KINDS
-from crossflow.program.groups import Group
 from crossflow.program.kernels import repeated
 from crossflow.program.program import MessageTable, Op, Program
-from crossflow.step.stages import Shape, alike, row_counts
+from crossflow.step.stages import Between, Shape, alike, row_counts
 from crossflow.step.weights import Weights, weights_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.schedules import NATURAL
@@ -77,30 +76,6 @@ class Sends:
     def moved(self) -> Array:
         """Bytes that a rank sends in every message, all equal ones of it, inside its node and out of it, shape (2, messages, n). [B]"""
         return self.table.moved * self.counts
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Between:
-    """What goes between the stages of a pipeline, each of shape (n,): sizes [B], or times [s].
-
-    `transfer` takes activations from a stage to the next, each rank of a tensor group its part; its times are of shape (2, n), between
-    neighbours inside a node and in different nodes. `whole` puts the parts together where the receivers do not keep them divided;
-    `tied` adds up the gradients of a table that first and last stage both hold.
-    """
-
-    transfer: Array
-    whole: Array
-    tied: Array
-
-    def each(self, layout: Layout) -> tuple[tuple[str, Array, Group], ...]:
-        """Collective, size and group of `transfer` inside a node and between nodes, of `whole` and of `tied`."""
-        inside, outside = layout.neighbours
-        return (
-            ("send_recv", self.transfer, inside),
-            ("send_recv", self.transfer, outside),
-            ("all_gather", self.whole, layout.tensor),
-            ("all_reduce", self.tied, layout.ends),
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide, summed
-from crossflow.step.by_layer import BETWEEN, FIGURES, Counts, Exposures, by_type, unit_times
+from crossflow.step.by_layer import BETWEEN, FIGURES, by_type
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
-from crossflow.step.slots import Closing, SlotTimes, by_stage, closing_of, slots_of
+from crossflow.step.slots import Closing, Counts, Exposures, SlotTimes, by_stage, closing_of, slots_of, unit_times
 from crossflow.step.stages import Shape
 from crossflow.step.task import COLLECTIVES, OF, StepTables, task_of
 from crossflow.strategy.layout import Layout
@@ -87,72 +88,115 @@ def _stage_ends(slots: SlotTimes, rounds: Array, microbatches: Array, shape: Sha
     return ends(microbatches=microbatches.astype(int), schedule=shape.schedule)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Busiest:
+    """What the stage that decides the step takes in it, each of shape (n,), collectives of shape (collectives, n). [s]
+
+    Attributes
+    ----------
+    device : of kernels by what binds them, and between them, shape (kinds, n).
+    net, sent, behind : collectives that block in passes, all of passes, and those behind passes of sharded weights.
+    final : those after the last pass, copies to the host among them.
+    waits, gathering, grown, transfer, whole : as `LINES`.
+    late, update, on_host, renewed, regather : what follows the last pass, as `Closing` names it.
+    gathered, copied : gathers of updated weights, and their copies to the device, hidden or not.
+    """
+
+    device: Array
+    net: Array
+    sent: Array
+    behind: Array
+    final: Array
+    waits: Array
+    gathering: Array
+    grown: Array
+    transfer: Array
+    whole: Array
+    late: Array
+    update: Array
+    on_host: Array
+    renewed: Array
+    regather: Array
+    gathered: Array
+    copied: Array
+
+    @classmethod
+    def of(cls, layout: Layout, steps: Steps, slots: SlotTimes, closing: Closing, shape: Shape, rounds: Array, stage: Index) -> _Busiest:
+        """Of one stage at every point, which runs `rounds` slots of a kind in each of its rows."""
+        at, points, state, trained = shape.at, np.arange(len(shape.at)), steps.state, slots.on_stage[2]
+        in_slots = rounds * by_stage(_in_slots(steps, slots, shape), shape.stages)[:, stage, points]
+        kinds, lines = len(slots.device), -len(LINES)
+        net, sent, behind = in_slots[kinds:lines].reshape(3, len(COLLECTIVES), -1)
+        final, copied = closing.reductions[:, stage, points], np.zeros(len(at))
+        if state.copies is not None:
+            final[OF["host_copy"]] = closing.lowered[stage, points]
+            copied = summed(trained, state.copies.at(at).renewed)[stage, points]
+        names = ("late", "update", "on_host", "renewed", "regather", "gathered")
+        ends = (
+            closing.exposed, closing.update, closing.on_host, closing.renewed, closing.regather,
+            summed(trained, state.regather[:, at]) * layout.updates[at],
+        )  # fmt: skip
+        return cls(
+            device=in_slots[:kinds], net=net, sent=sent, behind=behind, final=final, copied=copied,
+            **dict(zip(("waits", "gathering", "grown", "transfer", "whole"), in_slots[lines:], strict=True)),
+            **dict(zip(names, np.array(ends)[:, stage, points], strict=True)),
+        )  # fmt: skip
+
+    def all_sent(self, tied: Array) -> Array:
+        """Time of all collectives, with the sum of a tied table."""
+        found = self.sent + self.behind + self.final
+        for name, more in (("send_recv", self.transfer), ("all_gather", self.whole + self.gathered), ("all_reduce", tied)):
+            found[OF[name]] += more
+        found[OF["host_copy"]] += self.copied
+        return np.asarray(found)
+
+    def exposed(self, tied: Array, *, blocks: bool) -> Array:
+        """Of them, what lengthens the step; transfers between stages where each `blocks` its stage."""
+        after = self.late + self.grown
+        found = (
+            self.net
+            + self.gathering * share_of(self.behind, self.behind.sum(axis=0))
+            + after * share_of(self.final, self.final.sum(axis=0))
+        )
+        if blocks:
+            found[OF["send_recv"]] += self.transfer
+            found[OF["all_gather"]] += self.whole
+        for name, more in (("all_gather", self.regather), ("host_copy", self.renewed), ("all_reduce", tied)):
+            found[OF[name]] += more
+        return np.asarray(found)
+
+
 def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Shape) -> dict[str, Array]:
     """Step of points whose pipelines have one shape: its time, and its parts on the busiest stage."""
-    at, stages, points = shape.at, shape.stages, np.arange(len(shape.at))
-    stack, state, tied = machine.stack, steps.state, steps.between.tied[shape.at]
+    at, stack, tied = shape.at, machine.stack, steps.between.tied[shape.at]
     slots = slots_of(job, layout, machine, steps, shape)
     microbatch = layout.microbatches[at]
     rounds = microbatch / layout.directions[at]  # slots of a kind that a row has
-    copied = None if state.copies is None else state.copies.at(at)
-    extra, step = float(stack.host.microbatch[0]), float(stack.host.step[0])
-    ends, trained = _stage_ends(slots, rounds, microbatch, shape, steady=job.task == "decode"), slots.on_stage[2]
+    ends, step = _stage_ends(slots, rounds, microbatch, shape, steady=job.task == "decode"), float(stack.host.step[0])
     closing, finish = _closing(machine, steps, slots, shape, microbatch)
     after = ends + closing.exposed
     total = after.max(axis=0) + tied + finish.max(axis=0) + step
-    s = _deciding(slots, stages, after)
-    # Of that stage: what its rows take in a slot of each kind, times the slots, and what follows them.
-    in_slots = rounds * by_stage(_in_slots(steps, slots, shape), stages)[:, s, points]
-    kinds, lines = len(slots.device), -len(LINES)
-    device, (net, sent, inner) = in_slots[:kinds], in_slots[kinds:lines].reshape(3, len(COLLECTIVES), -1)
-    waits, gathering, grown, transfer, whole = in_slots[lines:]
-    final_ = closing.reductions[:, s, points]  # behind the last pass: reductions and copies
-    if copied is not None:
-        final_[OF["host_copy"]] = closing.lowered[s, points]
-    late, update, on_host, renewed, regather, regathered = np.array(
-        [closing.exposed, closing.update, closing.on_host, closing.renewed, closing.regather, summed(trained, state.regather[:, at])]
-    )[:, s, points]
-    sending = np.zeros(len(at)) if stack.overlap.pipeline else transfer + whole
-    device[-2] += update  # which main memory binds
-    compute, memory_bound = device[0], device[1:-1].sum(axis=0)
-    host = waits + microbatch * extra + step + on_host
-    other = device[-1] + host
-    outside = net.sum(axis=0) + gathering + late + grown + sending + tied + renewed + regather
+    stage = _deciding(slots, shape.stages, after)
+    busiest = _Busiest.of(layout, steps, slots, closing, shape, rounds, stage)
+    handing = busiest.transfer + busiest.whole
+    sending = np.zeros(len(at)) if stack.overlap.pipeline else handing
+    device = busiest.device
+    device[-2] += busiest.update  # which main memory binds
+    host = busiest.waits + microbatch * float(stack.host.microbatch[0]) + step + busiest.on_host
+    compute, memory_bound, other = device[0], device[1:-1].sum(axis=0), device[-1] + host
+    behind = busiest.late + busiest.grown
+    outside = busiest.net.sum(axis=0) + busiest.gathering + behind + sending + tied + busiest.renewed + busiest.regather
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
-    sent += inner + final_
-    sent[OF["send_recv"]] += transfer
-    sent[OF["all_gather"]] += whole + regathered * layout.updates[at]
-    sent[OF["all_reduce"]] += tied
-    if copied is not None:
-        sent[OF["host_copy"]] += summed(trained, copied.renewed)[s, points]
-    of_units = unit_times(
-        steps, slots, shape, Counts.of(slots, layout, shape, rounds, s),
-        Exposures(beside=gathering, after=late + grown, renewed=renewed, regather=regather),
-    )  # fmt: skip
+    shown = Exposures(beside=busiest.gathering, after=behind, renewed=busiest.renewed, regather=busiest.regather)
+    of_units = unit_times(steps, slots, shape, Counts.of(slots, layout, shape, rounds, stage), shown)
     of_units[1:, 0] += tied  # the first unit's is the table that the ends of a pipeline share
-    shown = net + gathering * share_of(inner, inner.sum(axis=0)) + (late + grown) * share_of(final_, final_.sum(axis=0))
-    if not stack.overlap.pipeline:
-        shown[OF["send_recv"]] += transfer
-        shown[OF["all_gather"]] += whole
-    shown[OF["all_gather"]] += regather
-    shown[OF["host_copy"]] += renewed
-    shown[OF["all_reduce"]] += tied
     return {
-        "total": total,
-        "compute": compute,
-        "memory_bound_compute": memory_bound,
-        "exposed_communication": outside,
-        "bubble": bubble,
-        "other": other,
-        "sent": sent,
-        "exposed": shown,
-        "device": device,
-        "waits": host,
+        "total": total, "compute": compute, "memory_bound_compute": memory_bound, "exposed_communication": outside, "bubble": bubble,
+        "other": other, "sent": busiest.all_sent(tied), "exposed": busiest.exposed(tied, blocks=not stack.overlap.pipeline),
+        "device": device, "waits": host, "units": of_units, "between": np.stack([handing, sending]),
         "handed": np.zeros((3, len(at))) if machine.profile is None else _handed(slots, rounds),
-        "units": of_units,
-        "between": np.stack([transfer + whole, sending]),
-    }
+    }  # fmt: skip
 
 
 def _closing(machine: Machine, steps: Steps, slots: SlotTimes, shape: Shape, microbatches: Array) -> tuple[Closing, Array]:

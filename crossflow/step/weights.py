@@ -10,10 +10,9 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array
-from crossflow.parallel.blocks import type_of, units
+from crossflow.parallel.blocks import type_of, units, wide_units
 from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.groups import Group
-from crossflow.step.memory import parameters, weight_sizes
 from crossflow.strategy.layout import Layout, Spread
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part
@@ -56,6 +55,21 @@ class Weights:
     owned: Array
     messages: tuple[WeightMessage, ...]
     moved: Array
+
+
+def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
+    """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
+    ranks = layout.tensor_of(type_of(part))
+    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed)
+    table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
+    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if not matrix.routed), table / ranks)
+    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
+
+
+def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
+    """Size of a weight of every unit, shape (units, 1): a service keeps those of narrow layers narrow, embedding and head wide. [B]"""
+    wide = wide_units(job.model)
+    return np.array([[stack.weight_size(job.element if name in wide else job.weight)] for name, _ in units(job.model)])
 
 
 def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from crossflow.errors import StrategyError
-from crossflow.parallel.transform import check_divides
+from crossflow.parallel.transform import assign_stages, check_divides
+from crossflow.program.program import Program
 from crossflow.strategy.mesh import AXIS_ROLES, BLOCKS, PAPER_NAMES, Axis, Mesh, RankBlock, divisors, levels_text
 from crossflow.strategy.notation import GRAPH, Written, parse
-from crossflow.strategy.stages import assign_stages
 from crossflow.workload.graph import Graph
 
 _BLOCKS: dict[str, RankBlock] = {"cp": "tp", "tp": "tp", "inner": "tp", "dp": "dp", "pp": "pp"}  # that axes belong to
@@ -51,6 +51,11 @@ def _of_levels(mesh: Mesh, nodes: tuple[int, int]) -> Mesh:
     axes = tuple(Axis(name=name, size=sizes[name], role=role) for name, role in AXIS_ROLES.items() if name in sizes)
     order = tuple(dict.fromkeys([*(_BLOCKS[name] for name in sizes), *BLOCKS]))
     return Mesh(axes=axes, options=(("placement", order),) if len(sizes) > 1 else ())
+
+
+def mesh_of(program: Program) -> Mesh:
+    """The mesh that a program is written for."""
+    return Mesh(axes=tuple(Axis(name=name, size=size, role="given") for name, size in program.axes))
 
 
 def legal_meshes(graph: Graph, devices: int) -> tuple[Mesh, ...]:

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from crossflow.program.program import Program
-
 # What an axis does. rows, columns, inner: cuts the rows of the first factor of every product, the columns of the second, or the
 # dimension that is summed over; batch: replicas, each with samples of its own; shard: the same, but weights are shared out and gathered
 # layer by layer; experts: shares out experts, to which samples travel; tables, table_rows, table_columns: shares out embedding tables
@@ -146,11 +144,6 @@ def joined(values: tuple[Any, ...]) -> str:
     """Several values as one word, those that follow themselves told once: ``3+4x14+2``."""
     runs = [(value, len(list(same))) for value, same in itertools.groupby(values)]
     return "+".join(f"{value}x{count}" if count > 1 else str(value) for value, count in runs)
-
-
-def mesh_of(program: Program) -> Mesh:
-    """The mesh that a program is written for."""
-    return Mesh(axes=tuple(Axis(name=name, size=size, role="given") for name, size in program.axes))
 
 
 def levels_text(levels: Levels) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from crossflow.architecture.template import SystemSpec
 from crossflow.errors import StrategyError
-from crossflow.strategy.graphs import graph_mesh, legal_meshes
+from crossflow.strategy.graphs import graph_mesh, legal_meshes, mesh_of
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import RECOMPUTE, Mesh, mesh_of
+from crossflow.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.transformers import plan_of, plan_of_roles

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES, kept_bytes
-from crossflow.workload.spec import Frozen
+from crossflow.workload.frozen import Frozen
 from crossflow.workload.transformer import AttentionGeometry, Layer, LayerType, Transformer
 
 JobTask = Literal["training", "forward", "prefill", "decode"]

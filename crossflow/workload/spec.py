@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
@@ -19,6 +18,7 @@ from crossflow.program.file import read_program
 from crossflow.program.program import Program
 from crossflow.units import Information
 from crossflow.workload.dlrm import DLRM_LAYERS, Dlrm, Encoder, Linear, Tables, interaction_width, linears
+from crossflow.workload.frozen import RANGE, check_entries, frozen_layers, listed_layers
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.lstm import lstm
@@ -108,69 +108,6 @@ class GemmSpec(FileModel):
 # ---------------------------------------------------------------------------------------------- transformers
 
 LAYER_TYPES: tuple[str, ...] = get_args(LayerType)
-_RANGE = re.compile(r"layers:(\d+)(?:-(\d+))?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frozen:
-    """What fine-tuning does not train: all parts of some `types`, and all parts of some `layers` (counted from 0)."""
-
-    types: frozenset[str]
-    layers: frozenset[int]
-
-    def covers(self, kind: LayerType, layer: int | None = None) -> bool:
-        """Whether the part of a type keeps its weights; `layer` is None for embedding and head."""
-        return kind in self.types or layer in self.layers
-
-
-def listed_layers(entries: Sequence[str]) -> Frozen:
-    """What a list of layer types and ranges of layers covers."""
-    numbers = {i for first, last in _ranges(entries) for i in range(first, last + 1)}
-    return Frozen(types=frozenset(entry for entry in entries if not _RANGE.fullmatch(entry)), layers=frozenset(numbers))
-
-
-def check_entries(entries: Sequence[str], model: Transformer) -> None:
-    """Raise ValueError where a list names layers that a model has not."""
-    known = {model.embedding.type, model.head.type, *(part.type for layer in model.layers for part in layer.parts)}
-    for kind in sorted(listed_layers(entries).types - known):
-        raise ValueError(f"the model has no layers of type '{kind}'; it has {', '.join(sorted(known))}")
-    for first, last in _ranges(entries):
-        if not first <= last < model.depth:
-            raise ValueError(f"layers:{first}-{last} is not a range of the model's layers 0-{model.depth - 1}")
-
-
-def _ranges(entries: Sequence[str]) -> list[tuple[int, int]]:
-    """First and last layer of every range in a list."""
-    return [(int(found[1]), int(found[2] or found[1])) for found in map(_RANGE.fullmatch, entries) if found]
-
-
-def frozen_layers(entries: Sequence[str], model: Transformer) -> Frozen:
-    """What a list of frozen layers means for a model.
-
-    Parameters
-    ----------
-    entries : layer types, layers such as ``layers:3``, and ranges ``layers:first-last`` with both ends; an encoder's layers come
-        before the decoder's.
-    model : the model that is fine-tuned.
-
-    Raises
-    ------
-    ValueError
-        If the model has no such layers, or if nothing would be left to train.
-    """
-    check_entries(entries, model)
-    frozen = listed_layers(entries)
-    if trainable_parameters(model, frozen) == 0:
-        raise ValueError(f"{', '.join(entries)} is the whole model; nothing is left to train")
-    return frozen
-
-
-def trainable_parameters(model: Transformer, frozen: Frozen) -> int:
-    """Parameters that fine-tuning changes; the table of a tied head is the embedding's. [1]"""
-    layers = [layer for layer in model.layers for _ in range(layer.count)]
-    head = model.parameters + model.mtp_parameters - model.embedding.parameters - sum(layer.parameters for layer in layers)
-    ends = (0 if frozen.covers("embedding") else model.embedding.parameters) + (0 if frozen.covers("head") else head)
-    return ends + sum(part.parameters for i, layer in enumerate(layers) for part in layer.parts if not frozen.covers(part.type, i))
 
 
 def _listed(given: Any) -> Any:
@@ -179,7 +116,7 @@ def _listed(given: Any) -> Any:
 
 
 def _layer_entry(entry: str) -> str:
-    if entry not in LAYER_TYPES and not _RANGE.fullmatch(entry):
+    if entry not in LAYER_TYPES and not RANGE.fullmatch(entry):
         raise ValueError(f"expected one of {', '.join(LAYER_TYPES)}, or layers:first-last; got '{entry}'{did_you_mean(entry, LAYER_TYPES)}")
     return entry
 
