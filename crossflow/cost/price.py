@@ -266,12 +266,14 @@ def layer_costs(
         here = table[:, first : first + len(costs.time)]
         for i, values in enumerate((costs.time, costs.launch, costs.launches, costs.flops, costs.energy, costs.traffic[-1], known)):
             here[i] = values
-        here[len(FIGURES) :] = costs.bound_times
+        here[len(FIGURES) :] = costs.resource_times
         first += len(costs.time)
+    by_resource, kinds = table[len(FIGURES) :], np.arange(len(names))[:, None, None]
+    by_resource[:] = np.where(by_resource.argmax(axis=0) == kinds, table[0] - table[1], 0.0)  # as `KernelCosts.bound_times`
     each = table[0, program.in_tables]
-    members, counts = program.members(layers, phases)
-    for kernel, often in counts:
+    members = program.members(layers, phases)
+    for kernel, often in members.counts:
         table[:, kernel] *= often
-    totals = (members @ table).reshape(len(table), len(layers), len(phases), n)
+    totals = members.totals(table, len(layers) * len(phases)).reshape(len(table), len(layers), len(phases), n)
     parts = dict(zip(FIGURES, totals, strict=False))
     return LayerCosts(layers=layers, phases=phases, resources=names, each=each, bound=totals[len(FIGURES) :], **parts)

@@ -161,12 +161,12 @@ def _of_recommendation(scenario: Scenario) -> Listed:
     """Events of a recommendation model, whose devices all do the same."""
     given = dlrm_inputs(scenario)
     program, runs_on = dlrm_program(*given).program, given[2]
-    of_kernels, of_messages = program.occurrences
+    often = np.bincount([kernel for op in program.ops for kernel in op.kernels], minlength=len(program.kernels)).astype(np.float64)
     devices, step = float(scenario.devices), float(dlrm_step(*given).total[0])
-    found = [*_priced(program, runs_on.architecture, runs_on.stack, runs_on.profile, of_kernels.sum(axis=0) * devices)]
-    for message, often in zip(program.messages, (of_messages.sum(axis=0) * devices).tolist(), strict=True):
+    found = [*_priced(program, runs_on.architecture, runs_on.stack, runs_on.profile, often * devices)]
+    for message in program.messages:  # each is sent once
         assert message.group is not None
-        found += _message(runs_on, message.collective, float(np.broadcast_to(message.size, (1,))[0]), message.group, often)
+        found += _message(runs_on, message.collective, float(np.broadcast_to(message.size, (1,))[0]), message.group, devices)
     return found, step * devices, runs_on.node
 
 

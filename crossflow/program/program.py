@@ -149,6 +149,30 @@ def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Members:
+    """Which kernels of a program are of which layer and phase.
+
+    Attributes
+    ----------
+    order : kernels, as tables have them one after the other (`Program.in_tables`), those of a layer and phase together.
+    first, present : where in `order` those of each layer and phase begin that have any, and which these are: layer x phases + phase.
+    counts : kernels that occur other than once, with how often. [1]
+    """
+
+    order: Index
+    first: Index
+    present: Index
+    counts: tuple[tuple[int, Number], ...]
+
+    def totals(self, table: Array, rows: int) -> Array:
+        """Sums over the kernels of each layer and phase, shape (..., rows, n), of values of shape (..., kernels, n)."""
+        found = np.zeros((*table.shape[:-2], rows, table.shape[-1]))
+        if len(self.order):
+            found[..., self.present, :] = np.add.reduceat(table[..., self.order, :], self.first, axis=-2)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
     """What a step computes, sends and holds, one representative device a class of ranks.
 
@@ -207,36 +231,49 @@ class Program:
         return kernel_tables(self.kernels, kept_bytes(self.dtype), narrow=kept_bytes(self.dtype) > self.element)
 
     @functools.cached_property
-    def occurrences(self) -> tuple[Array, Array]:
-        """How often every operation runs each kernel, shape (ops, kernels), and sends each message, shape (ops, messages). [1]"""
-        kernels, messages = np.zeros((len(self.ops), len(self.kernels))), np.zeros((len(self.ops), len(self.messages)))
-        for i, op in enumerate(self.ops):
-            np.add.at(kernels[i], list(op.kernels), 1.0)
-            if op.message is not None:
-                messages[i, op.message] = 1.0
-        return kernels, messages
+    def _sending(self) -> tuple[Index, Index]:
+        """Operations that send, and the message of each."""
+        found = [(i, op.message) for i, op in enumerate(self.ops) if op.message is not None]
+        return np.array([i for i, _ in found], dtype=np.intp), np.array([message for _, message in found], dtype=np.intp)
 
     @functools.cached_property
-    def _members(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Array, tuple[tuple[int, Number], ...]]]:
-        return {}
+    def _running(self) -> tuple[Index, Index, Index]:
+        """Operations that run kernels, all of their kernels one after the other, and where those of each begin."""
+        computing = [i for i, op in enumerate(self.ops) if op.kernels]
+        counts = [len(self.ops[i].kernels) for i in computing]
+        first = np.concatenate([[0], np.cumsum(counts)[:-1]]) if computing else np.zeros(0)
+        kernels = [kernel for op in self.ops for kernel in op.kernels]
+        return np.array(computing, dtype=np.intp), np.array(kernels, dtype=np.intp), first.astype(np.intp)
+
+    def by_op(self, kernels: Array, messages: Array) -> Array:
+        """Sums for every operation of values of its kernels, shape (kernels, n), and of its message, shape (messages, n)."""
+        found, (computing, rows, first), (sending, sent) = np.zeros((len(self.ops), kernels.shape[-1])), self._running, self._sending
+        if len(computing):
+            found[computing] = np.add.reduceat(kernels[rows], first, axis=0)
+        found[sending] = messages[sent]
+        return found
 
     @functools.cached_property
     def in_tables(self) -> Index:
         """Place of every kernel among those of all tables, one table after the other."""
         return np.concatenate([table.places for table in self.kernel_tables]).argsort()
 
-    def members(self, layers: tuple[str, ...], phases: tuple[str, ...]) -> tuple[Array, tuple[tuple[int, Number], ...]]:
-        """Which kernels, in the order of `in_tables`, are of which layer and phase, shape (layers x phases, kernels), and those that occur
-        other than once, with how often. [1]
-        """
+    @functools.cached_property
+    def _members(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], Members]:
+        return {}
+
+    def members(self, layers: tuple[str, ...], phases: tuple[str, ...]) -> Members:
+        """Kernels of every layer and phase."""
         if (layers, phases) not in self._members:
             rows = {(layer, phase): i * len(phases) + j for i, layer in enumerate(layers) for j, phase in enumerate(phases)}
-            found, counts = np.zeros((len(rows), len(self.kernels))), []
+            row, counts = np.zeros(len(self.kernels), dtype=np.intp), []
             for op in self.ops:
                 mine = self.in_tables[list(op.kernels)]
-                found[rows[op.layer, op.phase], mine] = 1.0
+                row[mine] = rows[op.layer, op.phase]
                 counts += [(kernel, op.count) for kernel in mine.tolist() if op.count is not ONCE]
-            self._members[layers, phases] = found, tuple(counts)
+            order = np.argsort(row, kind="stable")
+            present, first = np.unique(row[order], return_index=True)
+            self._members[layers, phases] = Members(order=order, first=first, present=present, counts=tuple(counts))
         return self._members[layers, phases]
 
     @functools.cached_property

@@ -13,13 +13,13 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array, divide, tally, wide
+from crossflow.arrays import Array, divide, wide
 from crossflow.cost.network import Wires
 from crossflow.cost.price import kernel_prices
 from crossflow.cost.roofline import resources
@@ -38,6 +38,7 @@ from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 Sent = tuple[DlrmLayer, Collective]  # collectives are told apart by the layer type that they serve
+SENT: tuple[Sent, ...] = tuple((layer, collective) for layer in DLRM_LAYERS for collective in COLLECTIVES)
 FP32 = 4
 
 
@@ -339,30 +340,26 @@ def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcom
     program, messages = step.program, MessageTable.of(step.program.messages, n)
     costs, of_costs = kernel_prices(program, machine.architecture, stack, machine.profile, least=machine.least)
     (sent, of_sent), moved = machine.wires.times(messages), messages.moved
-    of_kernels, of_messages = program.occurrences
-    durations = tally(of_kernels, wide(costs.time, n)) + tally(of_messages, sent)
+    time, launched, none = wide(costs.time, n), wide(costs.launches, n), np.zeros_like(sent)
+    computing, durations = program.by_op(time, none), program.by_op(time, sent)
     hooks = np.array([[float(i in step.hooks)] for i in range(len(program.ops))])
-    launches = of_kernels @ wide(costs.launches, n) + of_messages.sum(axis=1, keepdims=True)
+    launches = program.by_op(launched, np.ones_like(sent))
     issue = launches * float(stack.host.kernel[0]) + hooks * float(stack.host.layer[0])
     groups = [None if op.message is None else program.messages[op.message].group for op in program.ops]
     outside = [None if group is None else np.broadcast_to(group.size > group.per_node, (n,)) for group in groups]
-    layers = {layer: np.array([float(op.layer == layer) for op in program.ops]) for layer in DLRM_LAYERS}
     names = [f"{op.layer}.{op.name}" for op in program.ops]
     streams, last = run(program.ops, durations, outside, issue, names)
     total = streams.finish((last,)) + float(stack.host.step[0])
     waits = dict(zip(streams.names, streams.waits, strict=True))
     host = waits["host"] + waits["nothing"] + float(stack.host.step[0])
-    times: dict[Sent, Array] = {
-        (layer, kind): tally(mine[None] @ of_kind, sent)[0]
-        for layer, mine in layers.items()
-        for kind, of_kind in _by_collective(program, of_messages)
-    }
+    places = {pair: [i for i, op in enumerate(program.ops) if (op.layer, op.name) == pair] for pair in SENT}
+    times: dict[Sent, Array] = {pair: durations[mine].sum(axis=0) for pair, mine in places.items()}
     exposed = _exposed(times, waits)
     network = np.asarray(sum((waits.get(".".join(pair), np.zeros(n)) for pair in times), np.zeros(n)))
     bound, launch, devices = wide(costs.bound_times.sum(axis=1), n), wide(costs.launch.sum(axis=0), n), plans.devices
     by_layer = {}
-    for layer, mine in layers.items():
-        by_layer[f"{layer}.compute"] = tally(mine[None] @ of_kernels, wide(costs.time, n))[0]
+    for layer in DLRM_LAYERS:
+        by_layer[f"{layer}.compute"] = computing[[i for i, op in enumerate(program.ops) if op.layer == layer]].sum(axis=0)
         by_layer |= {f"{layer}.{what}": _summed(some, n, layer=layer) for what, some in (("communication", times), ("exposed", exposed))}
     used = [name for name in COLLECTIVES if any(found.any() for (_, kind), found in times.items() if kind == name)]
     outcome = Outcome(
@@ -387,12 +384,6 @@ def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcom
         measured=divide(of_costs.sum(axis=0) + of_sent.sum(axis=0), wide(costs.time.sum(axis=0), n) + sent.sum(axis=0)),
     )  # fmt: skip
     return outcome, streams.log
-
-
-def _by_collective(program: Program, of_messages: Array) -> Iterator[tuple[Collective, Array]]:
-    """Which operations send which messages of each collective, shape (ops, messages)."""
-    for kind in COLLECTIVES:
-        yield kind, of_messages * np.array([float(message.collective == kind) for message in program.messages])
 
 
 def _exposed(times: Mapping[Sent, Array], waits: Mapping[str, Array]) -> dict[Sent, Array]:

@@ -147,10 +147,11 @@ def pipeline_ends(
             pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
         unknown, rest = np.isnan(pace), further % period
         result[:, here] = _last(ends, walk) + np.where((further == 0) | unknown, 0.0, pace * further)
-        longer = 2 * count - count % stages
-        following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
-        left = np.flatnonzero(following != count)
-        todo += _by_length(following[left], here[left], pace[left])
+        if unknown.any() or rest.any():
+            longer = 2 * count - count % stages
+            following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
+            left = np.flatnonzero(following != count)
+            todo += _by_length(following[left], here[left], pace[left])
     return result
 
 
@@ -182,14 +183,15 @@ def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -
     `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
     """
     slots, *before = _slices(walk, stages, chunks, kinds)
-    pace, period = np.full(ends.shape[1], np.nan), np.ones(ends.shape[1], dtype=int)
+    pace, period, last = np.full(ends.shape[1], np.nan), np.ones(ends.shape[1], dtype=int), ends[slots]
     for shorter, earlier in enumerate(before):
-        left = np.flatnonzero(np.isnan(pace))
         with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
-            added = ends[np.ix_(slots, left)] - ends[np.ix_(earlier, left)]
-        most = added.max(axis=0)
-        same = most - added.min(axis=0) <= 1e-9 * most
-        pace[left[same]], period[left[same]] = most[same] / (stages - shorter), stages - shorter
+            added = last - ends[earlier]
+            most = added.max(axis=0)
+            same = np.isnan(pace) & (most - added.min(axis=0) <= 1e-9 * most)
+        pace[same], period[same] = most[same] / (stages - shorter), stages - shorter
+        if not np.isnan(pace).any():
+            break
     return pace, period
 
 
