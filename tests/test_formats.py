@@ -10,10 +10,10 @@ import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.evaluation.events import events
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.kernels import Product
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.validation.tables import device_architecture
-from crossflow.workload.graph import Gemm
 
 SERVICE = {"model": "llama3-8b", "global_batch": 4, "prompt": 1024, "output": 128}
 LAYERS = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096)  # parameters
@@ -101,7 +101,7 @@ def test_weights_of_the_products_type_are_the_default():
 def test_narrow_weights_cross_a_generated_devices_memory_narrow(gemm):
     device = gemm().architecture
     sizes = [np.array([[float(size)]]) for size in (8, 4096, 4096)]
-    plain = gemm_costs([Gemm(m=8, n=4096, k=4096)], device, "fp16", 2)
+    plain = gemm_costs([Product(m=8, n=4096, k=4096)], device, "fp16", 2)
     half = half_costs(*sizes, device, second=np.array([[0.5]]))
     assert plain.traffic[-1] - half.traffic[-1] == pytest.approx(4096**2)
     assert (half.time <= plain.time).all()

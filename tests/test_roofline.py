@@ -9,13 +9,13 @@ from products import gemm_costs, stream_costs
 from crossflow.architecture.system import architecture
 from crossflow.cost.roofline import resources
 from crossflow.evaluation import evaluate
-from crossflow.workload.graph import Gemm, Stream
+from crossflow.program.kernels import Pass, Product
 
-GIGABYTE = Stream(kind="copy", flops=0.0, elements=0.5e9)
+GIGABYTE = Pass(flops=0.0, moved=1e9)
 
 
 def streams(device, *work):
-    return stream_costs(work, device, "fp16", 2)
+    return stream_costs(work, device, "fp16")
 
 
 def test_a_gigabyte_of_pointwise_traffic_takes_memory_time(v100):
@@ -27,19 +27,19 @@ def test_a_gigabyte_of_pointwise_traffic_takes_memory_time(v100):
 
 
 def test_pointwise_traffic_pays_every_launch_and_the_latency_of_memory(v100):
-    costs = streams(v100, Stream(kind="tiny", flops=0.0, elements=1.0, launches=5))
+    costs = streams(v100, Pass(flops=0.0, moved=2.0, launches=5))
     assert costs.launch[0, 0] == pytest.approx(5 * 9e-6)
     assert costs.time[0, 0] == pytest.approx(5 * 9e-6 + 100e-9 + 2 / 900e9, rel=1e-3)
 
 
 def test_nothing_to_move_takes_no_memory_time(v100):
-    costs = streams(v100, Stream(kind="nothing", flops=1e12, elements=0.0))
+    costs = streams(v100, Pass(flops=1e12, moved=0.0))
     assert costs.resource_times[1:, 0, 0].tolist() == [0.0] * 4
     assert costs.time[0, 0] == pytest.approx(9e-6 + 1e12 / (0.85 * v100.vector_throughput["fp16"][0]), rel=1e-12)
 
 
 def test_time_is_that_of_the_slowest_resource(v100):
-    costs = gemm_costs([Gemm(m=m, n=512, k=512) for m in (8, 64, 512, 4096)], v100, "fp16", 2)
+    costs = gemm_costs([Product(m=m, n=512, k=512) for m in (8, 64, 512, 4096)], v100, "fp16", 2)
     slowest = np.take_along_axis(costs.resource_times, costs.bound[None], axis=0)[0]
     np.testing.assert_allclose(costs.time, slowest + 9e-6, rtol=1e-12)
 
@@ -51,7 +51,7 @@ def test_a_large_product_on_p4_is_bound_by_compute(p4):
         (16384,) * 3: 1929.112094,
         (2048, 8192, 4096): 30.144797,
     }.items():
-        costs = gemm_costs([Gemm(m=m, n=n, k=k)], p4, "fp32", 2)
+        costs = gemm_costs([Product(m=m, n=n, k=k)], p4, "fp32", 2)
         assert costs.bound[0, 0] == 0
         assert costs.time[0, 0] == pytest.approx(milliseconds * 1e-3, rel=1e-3)
 
@@ -62,19 +62,19 @@ def test_a_large_product_on_p4_is_bound_by_compute(p4):
 )
 def test_square_products_on_v100_are_near_the_papers_code(v100, size, milliseconds):
     """deepflow.md 3.1; its traffic model is more lenient at L2, so ours may be up to a quarter slower, never faster by 5 %."""
-    time = gemm_costs([Gemm(m=size, n=size, k=size)], v100, "fp16", 2).time[0, 0] * 1e3
+    time = gemm_costs([Product(m=size, n=size, k=size)], v100, "fp16", 2).time[0, 0] * 1e3
     assert 0.95 * milliseconds <= time <= 1.25 * milliseconds
 
 
 def test_flops_and_launches_are_counted(v100):
-    costs = gemm_costs([Gemm(m=3, n=5, k=7)], v100, "fp16", 2)
+    costs = gemm_costs([Product(m=3, n=5, k=7)], v100, "fp16", 2)
     assert costs.flops[0, 0] == 2 * 3 * 5 * 7
     assert costs.launch[0, 0] == 9e-6
 
 
 def test_half_the_rate_is_twice_the_time(v100):
     """fp32 runs at an eighth of fp16: a compute-bound product takes eight times as long."""
-    big = [Gemm(m=8192, n=8192, k=8192)]
+    big = [Product(m=8192, n=8192, k=8192)]
     fp32 = gemm_costs(big, v100, "fp32", 4)
     assert fp32.resource_times[0, 0, 0] == pytest.approx(8 * gemm_costs(big, v100, "fp16", 2).resource_times[0, 0, 0], rel=1e-12)
     assert fp32.bound[0, 0] == 0
@@ -95,7 +95,7 @@ def test_any_single_figure_may_vary_between_points(v100, field):
             return dataclasses.replace(v100, levels=(v100.levels[0], l1, *v100.levels[2:]))
         return dataclasses.replace(v100, execution=v100.execution.model_copy(update={field: getattr(v100.execution, field) * factor}))
 
-    gemms = [Gemm(m=4096, n=4096, k=4096), Gemm(m=32, n=4096, k=4096, accumulate=True)]
+    gemms = [Product(m=4096, n=4096, k=4096), Product(m=32, n=4096, k=4096, adds=True)]
     both = np.broadcast_to(gemm_costs(gemms, device([1.0, 0.5]), "fp16", 2).time, (2, 2))
     for i, factor in enumerate((1.0, 0.5)):
         assert both[:, i].tolist() == pytest.approx(gemm_costs(gemms, device([factor]), "fp16", 2).time[:, 0].tolist(), rel=1e-12)
@@ -103,7 +103,7 @@ def test_any_single_figure_may_vary_between_points(v100, field):
 
 @pytest.mark.parametrize("stage", ["time", "traffic"])
 def test_streams_scale_with_their_size(v100, stage):
-    one, two = streams(v100, GIGABYTE), streams(v100, dataclasses.replace(GIGABYTE, elements=1e9))
+    one, two = streams(v100, GIGABYTE), streams(v100, dataclasses.replace(GIGABYTE, moved=2e9))
     moving = (getattr(costs, stage) - (9e-6 + 100e-9 if stage == "time" else 0.0) for costs in (two, one))
     assert np.divide(*(value.ravel()[-1] for value in moving)) == pytest.approx(2.0, rel=1e-9)
 
@@ -112,12 +112,12 @@ def test_a_level_without_bandwidth_is_endless_and_not_a_warning(v100):
     none = dataclasses.replace(v100.levels[3], bandwidth=np.zeros(1))
     device = dataclasses.replace(v100, levels=(*v100.levels[:3], none))
     assert np.isinf(streams(device, GIGABYTE).time[0, 0])
-    assert np.isinf(gemm_costs([Gemm(m=64, n=64, k=64)], device, "fp16", 2).time[0, 0])
+    assert np.isinf(gemm_costs([Product(m=64, n=64, k=64)], device, "fp16", 2).time[0, 0])
 
 
 def test_a_generated_gemm_scenario_is_its_kernel(gemm, v100):
     """One product on one device: the step is the kernel's time and nothing else."""
-    time = gemm_costs([Gemm(m=4096, n=4096, k=4096)], v100, "fp16", 2).time[0, 0]
+    time = gemm_costs([Product(m=4096, n=4096, k=4096)], v100, "fp16", 2).time[0, 0]
     assert evaluate(gemm("v100")).step_time[0] == pytest.approx(time, rel=1e-12)
 
 

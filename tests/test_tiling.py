@@ -9,7 +9,7 @@ from products import gemm_costs
 
 from crossflow.cost import tiling
 from crossflow.cost.tiling import TileBlock, candidates, crossing, inside, register_accesses, traffic_by_level
-from crossflow.workload.graph import Gemm
+from crossflow.program.kernels import Product
 
 SHAPES = [
     (512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (16384, 16384, 16384), (64, 8192, 16384), (16384, 64, 8192), (8192, 16384, 64),
@@ -46,7 +46,7 @@ def with_bandwidth(device, **factors):
 
 
 def seconds(shape, device):
-    return gemm_costs([Gemm(m=shape[0], n=shape[1], k=shape[2])], device, "fp16", 2).time[0, 0]
+    return gemm_costs([Product(m=shape[0], n=shape[1], k=shape[2])], device, "fp16", 2).time[0, 0]
 
 
 def every_product():
@@ -157,7 +157,7 @@ def brute_force(shape, device, rng):
 
 
 def slowest_level(shape, device):
-    costs = gemm_costs([Gemm(m=shape[0], n=shape[1], k=shape[2])], device, "fp16", 2)
+    costs = gemm_costs([Product(m=shape[0], n=shape[1], k=shape[2])], device, "fp16", 2)
     return costs.resource_times[1:, 0, 0].max()
 
 
@@ -179,7 +179,7 @@ def test_search_is_no_worse_than_the_papers_brute_force(v100, shape):
 def test_endless_bandwidth_leaves_compute_alone(v100):
     fast = with_bandwidth(v100, registers=1e9, l1=1e9, l2=1e9, memory=1e9)
     for m, n, k in SHAPES:
-        costs = gemm_costs([Gemm(m=m, n=n, k=k)], fast, "fp16", 2)
+        costs = gemm_costs([Product(m=m, n=n, k=k)], fast, "fp16", 2)
         if 2 * m * n * k > 1e8:
             assert costs.bound[0, 0] == 0
             assert costs.time[0, 0] == pytest.approx(9e-6 + 2 * m * n * k / (0.85 * v100.throughput["fp16"][0]), rel=1e-9)
@@ -193,7 +193,7 @@ def test_a_faster_level_never_slows(v100, level):
 
 
 def test_products_in_a_batch_are_those_one_by_one(v100):
-    gemms = [Gemm(m=m, n=n, k=k, accumulate=bool(i % 2)) for i, (m, n, k) in enumerate(SHAPES)]
+    gemms = [Product(m=m, n=n, k=k, adds=bool(i % 2)) for i, (m, n, k) in enumerate(SHAPES)]
     batch = gemm_costs(gemms, v100, "fp16", 2)
     for i, gemm in enumerate(gemms):
         one = gemm_costs([gemm], v100, "fp16", 2)
@@ -202,7 +202,7 @@ def test_products_in_a_batch_are_those_one_by_one(v100):
 
 def test_accumulation_reads_c_once_more_at_every_level(v100):
     for m, n, k in SHAPES[:6]:
-        plain, added = (gemm_costs([Gemm(m=m, n=n, k=k, accumulate=add)], v100, "fp16", 2).traffic[:, 0, 0] for add in (False, True))
+        plain, added = (gemm_costs([Product(m=m, n=n, k=k, adds=add)], v100, "fp16", 2).traffic[:, 0, 0] for add in (False, True))
         np.testing.assert_allclose(added - plain, ELEMENT * m * n, rtol=1e-6)
 
 

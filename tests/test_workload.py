@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.kernels import Product
 from crossflow.workload import operations
 from crossflow.workload.gemm import gemm
-from crossflow.workload.graph import Gemm
 from crossflow.workload.lstm import lstm
 
 SMALL = {"hidden": 8, "vocabulary": 40, "sequence": 3, "layers": 2, "batch": 4}
@@ -93,7 +93,7 @@ def test_only_the_first_gradient_of_a_layer_does_not_accumulate():
 
 
 def test_flops_of_a_product():
-    assert Gemm(m=2, n=3, k=5).flops == 60
+    assert Product(m=2, n=3, k=5).flops == 60
     graph = gemm(m=6, n=7, k=8, training=True)
     assert [node.phase for node in graph.nodes] == ["forward", "backward", "update"]
     assert (graph.parameters, graph.batch) == (56, 6)
@@ -103,20 +103,20 @@ def test_flops_of_a_product():
     "work", [operations.cell_forward, operations.cell_backward, operations.softmax_forward, operations.softmax_backward]
 )
 def test_pointwise_work_is_proportional_to_its_shard(work):
-    whole, half = work(64.0, 32.0), work(64.0, 16.0)
-    assert (whole.flops, whole.elements) == (2 * half.flops, 2 * half.elements)
-    assert whole.elements >= 2 * 64 * 32  # it reads and writes everything at least once
+    whole, half = work(64.0, 32.0, 1.0), work(64.0, 16.0, 1.0)
+    assert (whole.flops, whole.moved) == (2 * half.flops, 2 * half.moved)
+    assert whole.moved >= 2 * 64 * 32  # it reads and writes everything at least once
 
 
 def test_optimizer_states_add_traffic():
     plain, adam = operations.update(1e6, 0, 2), operations.update(1e6, 2, 2)
-    assert plain.elements == 6e6
-    assert adam.elements * 2 - plain.elements * 2 == 2 * 1e6 * 8  # each of two fp32 states read and written
+    assert plain.moved == 12e6
+    assert adam.moved - plain.moved == 2 * 1e6 * 8  # each of two fp32 states read and written
 
 
 def test_embedding_gradient_is_cleared_once():
-    first, later = (operations.embedding_backward(4.0, 8.0, 40.0, first) for first in (True, False))
-    assert first.elements - later.elements == 40 * 8
+    first, later = (operations.embedding_backward(4.0, 8.0, 40.0, first, 1.0) for first in (True, False))
+    assert first.moved - later.moved == 40 * 8
 
 
 def test_bytes_of_data_types():

@@ -31,7 +31,7 @@ from crossflow.program.kernels import Kernel, Number, Pass, Product
 from crossflow.program.program import Program
 from crossflow.strategy.mesh import Mesh
 from crossflow.workload import operations
-from crossflow.workload.graph import Gemm, Graph, GraphLayer, Node, Operation, Size
+from crossflow.workload.graph import Graph, GraphLayer, Node, Size
 
 
 @functools.lru_cache(maxsize=256)
@@ -125,6 +125,7 @@ class _GraphBuilder:
     gradient: dict[int, int] = field(default_factory=dict)  # backward node -> operation that gives the weight gradient
 
     def __post_init__(self) -> None:
+        self.element = self.graph.element
         self.m = self.graph.batch / self.strategy.degree("batch", "rows")
         self.columns = self.strategy.degree("columns")
         self.inner = self.strategy.degree("inner")
@@ -138,16 +139,10 @@ class _GraphBuilder:
 
     # -------------------------------------------------------------------------------------- operations
 
-    def compute(self, name: str, node: Node, after: tuple[int, ...], *operation: Operation) -> int:
+    def compute(self, name: str, node: Node, after: tuple[int, ...], *kernels: Kernel) -> int:
         """Append kernels and return their place."""
-        kernels = [self._kernel(one) for one in operation]
         layer = self.graph.layers[node.layer].name
         return self.program.compute(name, *kernels, rank=self._stage(node), layer=layer, phase=node.phase, after=after)
-
-    def _kernel(self, operation: Operation) -> Kernel:
-        if isinstance(operation, Gemm):
-            return Product(m=operation.m, n=operation.n, k=operation.k, adds=operation.accumulate)
-        return Pass(moved=operation.elements * self.graph.element, flops=operation.flops, launches=operation.launches)
 
     def send(
         self,
@@ -205,16 +200,16 @@ class _GraphBuilder:
     def _embedding(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
         width = layer.columns / self.cut
         if node.phase == "forward":
-            task = self.compute(node.name, node, after, operations.embedding_forward(self.m, width))
+            task = self.compute(node.name, node, after, operations.embedding_forward(self.m, width, self.element))
             task = self.send(node.name, node, (task,), "all_gather", self.m * layer.columns, self.strategy.names("columns"))
         else:
-            stream = operations.embedding_backward(self.m, width, layer.rows, node.first)
+            stream = operations.embedding_backward(self.m, width, layer.rows, node.first, self.element)
             task = self.compute(node.name, node, after, stream)
             self.gradient[index] = task
         self.result[index] = task
 
     def _forward(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
-        m, product = self.m, Gemm(m=self.m, n=layer.columns / self.columns, k=layer.rows / self.inner)
+        m, product = self.m, Product(m=self.m, n=layer.columns / self.columns, k=layer.rows / self.inner)
         tail = self._pointwise(layer, forward=True)
         if self.inner > 1:  # CR: partial sums of the whole width, reduced to a shard each
             task = self.compute(node.name, node, after, product)
@@ -232,7 +227,7 @@ class _GraphBuilder:
     def _backward(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
         m, n, k = self.m, layer.columns / self.columns, layer.rows / self.inner
         tail = self._pointwise(layer, forward=False)
-        to_input, to_weight = Gemm(m=m, n=k, k=n), Gemm(m=k, n=n, k=m, accumulate=not node.first)
+        to_input, to_weight = Product(m=m, n=k, k=n), Product(m=k, n=n, k=m, adds=not node.first)
         if self.inner > 1:  # CR: every device needs the whole of dY
             task = self.compute(f"{node.name}.head", node, after, *tail) if tail else after[-1]
             task = self.send(node.name, node, (task,), "all_gather", m * layer.columns, self.strategy.names("inner"))
@@ -246,16 +241,16 @@ class _GraphBuilder:
         parameters = layer.parameters / self.cut
         axes = self.strategy.names("rows", "batch")
         task = self.send(node.name, node, after, "all_reduce", parameters, axes)
-        stream = operations.update(parameters, self.graph.optimizer_states, self.graph.element)
+        stream = operations.update(parameters, self.graph.optimizer_states, self.element)
         self.compute(node.name, node, (task,), stream)
 
-    def _pointwise(self, layer: GraphLayer, forward: bool) -> tuple[Operation, ...]:
+    def _pointwise(self, layer: GraphLayer, forward: bool) -> tuple[Pass, ...]:
         if layer.kind == "cell":
             hidden = self.graph.sizes["hidden"] / self.cut
-            return (operations.cell_forward(self.m, hidden) if forward else operations.cell_backward(self.m, hidden),)
+            return ((operations.cell_forward if forward else operations.cell_backward)(self.m, hidden, self.element),)
         if layer.kind == "softmax":
             vocabulary = layer.columns / self.cut
-            return (operations.softmax_forward(self.m, vocabulary) if forward else operations.softmax_backward(self.m, vocabulary),)
+            return ((operations.softmax_forward if forward else operations.softmax_backward)(self.m, vocabulary, self.element),)
         return ()
 
     def _stage(self, node: Node) -> int:

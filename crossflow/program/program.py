@@ -149,7 +149,7 @@ def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Members:
+class LayerMembers:
     """Which kernels of a program are of which layer and phase.
 
     Attributes
@@ -259,10 +259,10 @@ class Program:
         return np.concatenate([table.places for table in self.kernel_tables]).argsort()
 
     @functools.cached_property
-    def _members(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], Members]:
+    def _members(self) -> dict[tuple[tuple[str, ...], tuple[str, ...]], LayerMembers]:
         return {}
 
-    def members(self, layers: tuple[str, ...], phases: tuple[str, ...]) -> Members:
+    def members(self, layers: tuple[str, ...], phases: tuple[str, ...]) -> LayerMembers:
         """Kernels of every layer and phase."""
         if (layers, phases) not in self._members:
             rows = {(layer, phase): i * len(phases) + j for i, layer in enumerate(layers) for j, phase in enumerate(phases)}
@@ -273,7 +273,7 @@ class Program:
                 counts += [(kernel, op.count) for kernel in mine.tolist() if op.count is not ONCE]
             order = np.argsort(row, kind="stable")
             present, first = np.unique(row[order], return_index=True)
-            self._members[layers, phases] = Members(order=order, first=first, present=present, counts=tuple(counts))
+            self._members[layers, phases] = LayerMembers(order=order, first=first, present=present, counts=tuple(counts))
         return self._members[layers, phases]
 
     @functools.cached_property

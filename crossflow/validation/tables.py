@@ -28,7 +28,6 @@ from crossflow.formats import kept_bytes
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.units import parse
 from crossflow.validation.report import Table, count_skipped
-from crossflow.workload.graph import Gemm
 
 TableRow = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
@@ -106,7 +105,7 @@ def gemm_table(folder: Path) -> Table:
     rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
     m, n, k, time = (positive(file, rows, column) for column in ("m", "n", "k", "time_us"))
     keys = [(row["source"], row["device"], row["dtype"]) for row in rows]
-    predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, [Gemm(m=m[i], n=n[i], k=k[i]) for i in mine]))
+    predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, np.stack([m, n, k, np.ones_like(m)])[:, mine]))
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
     seconds = time[known] * 1e-6
@@ -127,8 +126,11 @@ def gemm_table(folder: Path) -> Table:
     )
 
 
-def _gemm_times(key: tuple[str, str, str], gemms: Sequence[Gemm]) -> Array | str:
-    """Times of products on one device as `predict` has them, with what the source's figures include, or why there are none. [s]"""
+def _gemm_times(key: tuple[str, str, str], sizes: Array) -> Array | str:
+    """Times of products on one device as `predict` has them, with what the source's figures include, or why there are none. [s]
+
+    sizes : m, n, k and batch, shape (4, products). [1]
+    """
     source, device, dtype = key
     host, activity = conditions(source)
     found = device_architecture(device, activity)
@@ -136,9 +138,8 @@ def _gemm_times(key: tuple[str, str, str], gemms: Sequence[Gemm]) -> Array | str
         return f"no template for device '{device}'"
     if dtype not in found.throughput or found.execution.tiles is None:
         return f"template '{found.name}' has no {dtype} matrix products that were ever measured"
-    sizes = np.array([[[gemm.m, gemm.n, gemm.k, 1.0]] for gemm in gemms], dtype=float).T.swapaxes(1, 2)
-    result = np.full((len(gemms), 1), kept_bytes(dtype))
-    return np.asarray(product_costs(sizes, result, found, dtype).time[:, 0] + host)
+    result = np.full((sizes.shape[1], 1), kept_bytes(dtype))
+    return np.asarray(product_costs(sizes[..., None], result, found, dtype).time[:, 0] + host)
 
 
 @functools.cache

@@ -8,48 +8,11 @@ from typing import Literal
 
 from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES
-from crossflow.program.kernels import Number
 
 Phase = Literal["forward", "backward", "update"]
 
 
 Size = int | Array  # one value, or one for each design point, shape (n,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gemm:
-    """Matrix product C[m, n] = A[m, k] B[k, n]; with `accumulate` C is read, added to and written."""
-
-    m: Number
-    n: Number
-    k: Number
-    accumulate: bool = False
-
-    @property
-    def flops(self) -> Number:
-        """Multiplications and additions: 2 m n k. [flop]"""
-        return 2.0 * self.m * self.n * self.k
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stream:
-    """Work that passes over data once: pointwise, reduction, softmax, embedding, optimizer.
-
-    Attributes
-    ----------
-    kind : what it is, for reports.
-    flops : operations. [flop]
-    elements : elements read and written, all passes over memory counted. [1]
-    launches : kernels that it takes. [1]
-    """
-
-    kind: str
-    flops: Number
-    elements: Number
-    launches: int = 1
-
-
-Operation = Gemm | Stream
 
 
 @dataclass(frozen=True, kw_only=True)
