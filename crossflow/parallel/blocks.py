@@ -576,7 +576,9 @@ class _BlockBuilder:
         return self.program.last_kernel
 
     def _send(self, unit: str, phase: BlockPhase, collective: Collective, size: Array, group: Group, **hidden: Any) -> None:
-        """Add a collective of a part."""
+        """Add a collective of a part, where any point sends it."""
+        if not np.any(size):
+            return
         self.program.send(collective, size, group, layer=unit, phase=phase, **hidden)
 
     def _scan(self, unit: str, forward: Scan) -> None:

@@ -225,7 +225,7 @@ def _size(kernel: Kernel, name: str) -> Number:
 
 def filled(table: Sequence[Sequence[Number]]) -> Array:
     """A table of values that broadcast to (n,), shape (rows, values of a row, n)."""
-    n = max(np.size(value) for row in table for value in row)
+    n = max(value.size if isinstance(value, np.ndarray) else 1 for row in table for value in row)
     found = np.empty((len(table), len(table[0]), n))
     for i, row in enumerate(table):
         for j, value in enumerate(row):
@@ -235,7 +235,10 @@ def filled(table: Sequence[Sequence[Number]]) -> Array:
 
 def repeated(values: Sequence[Number], n: int) -> Array:
     """Values that broadcast to (n,) as rows of a table, shape (values, n)."""
-    return np.array([np.broadcast_to(value, (n,)) for value in values], dtype=float).reshape(len(values), n)
+    found = np.empty((len(values), n))
+    for row, value in zip(found, values, strict=True):
+        row[:] = value
+    return found
 
 
 def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) -> Array:

@@ -234,7 +234,7 @@ def _largest(part: Part, layout: Layout) -> Array:
         kind: Type = "experts" if matrix.routed else own
         held = matrix.parameters * matrix.share(layout.tensor_of(kind)) / (layout.ep if kind == "experts" else 1.0)
         sizes.append(np.asarray(held * (layout.spread(kind).zero < 2)))
-    return np.asarray(np.max(np.broadcast_arrays(*sizes), axis=0))
+    return np.asarray(functools.reduce(np.maximum, sizes))
 
 
 def _shared(amount: Array, spread: Spread, level: int) -> Array:

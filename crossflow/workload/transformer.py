@@ -55,7 +55,7 @@ class Matrix:
     kv_head: int = 0
     depthwise: bool = False
 
-    @property
+    @functools.cached_property
     def routed(self) -> bool:
         """Whether it is one of an expert, which a token may not pass."""
         return bool(np.any(self.experts > 1))
