@@ -18,8 +18,7 @@ from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
-from crossflow.program.blocks import Block
-from crossflow.program.blocks import CopyPlaces
+from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer
 from crossflow.program.order import in_order
