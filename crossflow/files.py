@@ -243,7 +243,7 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         location = location[:-1]
     elif kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
-        options = re.findall(r"'([^']*)'", expected)
+        options = re.findall(r"'([^']*)'", expected) or [expected]
         message = f"expected one of {', '.join(options)}, got {given!r}{did_you_mean(str(given), options)}"
     elif kind in ("model_type", "dict_type", "mapping_type"):
         message = f"expected a mapping, got {given!r}"
@@ -373,6 +373,26 @@ def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all: into a temporary neighbour first, then renamed over `path`."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def from_json(text: str | bytes) -> Any:
+    """Data of a JSON text; ValueError where it is not JSON, which knows no NaN, or where an object has a key twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"duplicate key '{next(key for i, key in enumerate(keys) if key in keys[:i])}'")
+    return result
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def json_text(data: Any) -> str:

@@ -41,6 +41,13 @@ GENERATED = {
     "strategy": "dp64",
 }
 LATENT = {**MIXTRAL, "workload": {"model": "deepseek-v3", "global_batch": 64}}
+HYBRID = {
+    "system": {"template": "h100-ib-cluster", "nodes": 8},
+    "workload": {"model": "nemotron-h-8b", "global_batch": 64},
+    "strategy": "tp4-dp16-z1-sp",
+}
+ANSWERED = {"system": "dgx-h100", "workload": {**HYBRID["workload"], "task": "decode", "prompt": 64, "output": 8}, "strategy": "tp8"}
+TRANSLATED = {**GPT, "workload": {"model": "t5-11b", "global_batch": 64}, "strategy": "tp8-dp8"}
 TABLES = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": "ddp", "embedding": "mp"}}
 CELLS = {
     "system": {"template": "pathfinder", "devices": 64},
@@ -82,6 +89,18 @@ MIXES = [
     (LATENT, {
         "workload.layers": [8, 61], "workload.latent.kv_rank": [256, 512], "workload.latent.query_rank": [1536, 7168],
         "strategy": ["tp4-dp16-ep8-z1-sp", "tp8-pp2-dp4-ep4"],
+    }),
+    (HYBRID, {
+        "workload.ssm.state": [64, 128], "workload.ssm.chunk": [128, 256], "workload.ssm.heads": [64, 128], "workload.ssm.groups": [1, 8],
+        "workload.ssm.norm": [True, False], "workload.layers": [8, 52], "strategy": ["tp4-dp16-z1-sp", "tp2-pp2-dp16", "tp4-cp2-dp8-sp"],
+    }),
+    (ANSWERED, {
+        "workload.ssm.state": [64, 128], "workload.prompt": [128, 5000], "workload.output": [1, 64], "workload.task": ["prefill", "decode"],
+        "workload.ssm.state_dtype": ["fp32", "bf16"], "strategy": ["tp8", "tp4-dp2"],
+    }),
+    (TRANSLATED, {
+        "workload.encoder.layers": [12, 24], "workload.encoder.sequence": [512, 1000], "workload.sequence": [512, 1024],
+        "strategy": ["tp8-dp8", "tp4-pp2-dp8", "tp8-dp8-z3"],
     }),
     (TABLES, {"workload.global_batch": [1024, 65536], "workload.table_dtype": ["fp32", "fp16"], "system.nodes": [2, 16]}),
     (CELLS, {

@@ -178,7 +178,7 @@ def broken(change):
 
 
 BROKEN = [
-    (lambda data: data.update(version=2), "version: expected"),
+    (lambda data: data.update(version=2), "version: expected one of 1, got 2"),
     (lambda data: data.update(dtype="bf61"), "dtype: expected one of"),
     (lambda data: data.update(meshes={}), "unknown key 'meshes'"),
     (lambda data: data["kernels"][0].pop("m"), "kernels[0]"),
@@ -219,6 +219,35 @@ def test_files_that_are_no_programs(tmp_path):
         read_program(cut)
     with pytest.raises(SpecError, match=r"none\.json: cannot be read: No such file"):
         read_program(tmp_path / "none.json")
+
+
+JSON_TEXTS = [
+    ('{"kind": "program", "kind": "program"}', "duplicate key 'kind'"),
+    ('{"kind": "program", "parameters": NaN}', "NaN is no number of JSON"),
+    ("[" * 100_000, "it is nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), JSON_TEXTS)
+def test_texts_that_are_not_json(tmp_path, text, said):
+    path = tmp_path / "step.program.json"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=re.escape(f"step.program.json: expected a program in JSON, {said}")):
+        read_program(path)
+
+
+LOOKUP = {"kind": "lookup", "samples": 1, "tables": 1, "rows": 1, "width": 1, "pooling": 1}
+IMPOSSIBLE = [
+    ({"kind": "product", "m": 1e308, "n": 1, "k": 1}, "m: input should be less than or equal to 1"),
+    ({**LOOKUP, "element": 0}, "element: input should be greater than 0"),
+    ({**LOOKUP, "load": 0.5}, "load: input should be greater than or equal to 1"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "said"), IMPOSSIBLE)
+def test_sizes_that_no_kernel_has(kernel, said):
+    with pytest.raises(SpecError, match=re.escape(f"kernels[0].{said}")):
+        program_of({**document_of(mlp()), "kernels": [kernel]})
 
 
 def test_what_a_program_says_itself_is_refused_elsewhere(tmp_path):

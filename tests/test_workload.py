@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import crossflow
+from crossflow.errors import SpecError
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.kernels import Product
 from crossflow.workload import operations
@@ -122,3 +124,11 @@ def test_embedding_gradient_is_cleared_once():
 def test_bytes_of_data_types():
     sizes = {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "int32": np.int32, "int8": np.int8}
     assert all(DTYPE_BYTES[name] == np.dtype(dtype).itemsize for name, dtype in sizes.items())
+
+
+@pytest.mark.parametrize("key", ["heads", "ffn"])
+def test_no_heads_or_width_is_refused_where_it_is_written(key):
+    """And not as a key that the preset lacks."""
+    workload = {"model": "llama2-7b", "global_batch": 8, key: 0}
+    with pytest.raises(SpecError, match=f"scenario: workload.{key}: expected at least 1, got 0; only a model without"):
+        crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "dp8"})

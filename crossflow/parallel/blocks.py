@@ -280,7 +280,7 @@ class _BlockBuilder:
             self._pass(unit, "forward", 2.0 * e * rows * mixed, flops=taps + 4.0 * rows * mixed)
             self._pass(unit, "input", 5.0 * e * rows * mixed, flops=3.0 * taps + 8.0 * rows * mixed, launches=2)
             self._recurrence(unit, ssm, samples, rows, heads, ssm.groups_on(ranks))
-            if self.job.cached:  # states that a prompt leaves, r1 in fp32 w1, and the last inputs of the convolution
+            if np.any(self.job.cached):  # states that a prompt leaves, r1 in fp32 w1, and the last inputs of the convolution
                 self._pass(unit, "forward", samples * (SINGLE * inner * ssm.state + ssm.held(ranks, e)))
         if ssm.kind != "mamba1":  # gate and norm in one r2 w1, backward r3 w2 and its output once more w1
             self._pass(unit, "forward", 3.0 * e * rows * inner, flops=12.0 * rows * inner)
@@ -301,8 +301,8 @@ class _BlockBuilder:
             self._pass(unit, "forward", 2.0 * each + gates, launches=3)
             self._pass(unit, "input", 3.0 * each + 2.0 * gates, launches=3)
         scan = Scan(
-            samples=samples, heads=heads, groups=groups, length=rows / samples, width=float(ssm.width), state=float(ssm.state),
-            chunk=float(ssm.chunk), delta=delta,
+            samples=samples, heads=heads, groups=groups, length=rows / samples, width=1.0 * ssm.width, state=1.0 * ssm.state,
+            chunk=1.0 * ssm.chunk, delta=delta,
         )  # fmt: skip
         self._scan(unit, scan)
 
@@ -320,7 +320,7 @@ class _BlockBuilder:
         size = np.zeros(1)
         if ssm.kind == "mamba1":  # B, C and the latent of the time steps come from channels of all ranks, and go to all
             size = tokens * (ssm.step_rank + 2.0 * ssm.state) * self.element
-        elif ssm.normed:  # a norm over several ranks' elements sums their squares
+        elif np.any(ssm.normed):  # a norm over several ranks' elements sums their squares
             size = np.where(ssm.heads * ssm.width / tensor < ssm.normed, SINGLE * tokens, 0.0)
         for phase in both if size.any() else ():
             self._send(unit, phase, "all_reduce", size, group)

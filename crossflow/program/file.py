@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
@@ -32,7 +32,10 @@ def _bytes(given: Any) -> Any:
     return parse(given, "B") if isinstance(given, str) else given
 
 
-Bytes = Annotated[NonNegativeFloat, BeforeValidator(_bytes)]
+LARGEST = 1e24  # of any number, so that products of them can be computed
+Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
+Bytes = Annotated[NonNegative, BeforeValidator(_bytes)]
 OpPlaces = tuple[NonNegativeInt, ...]
 
 
@@ -40,10 +43,10 @@ class ProductRow(FileModel):
     """A matrix product C[m, n] = A[m, k] B[k, n]."""
 
     kind: Literal["product"] = Field(description="what the row is")
-    m: PositiveFloat = Field(description="rows of A and C")
-    n: PositiveFloat = Field(description="columns of B and C")
-    k: PositiveFloat = Field(description="columns of A, rows of B")
-    batch: PositiveFloat = Field(1.0, description="equal products in one launch")
+    m: Positive = Field(description="rows of A and C")
+    n: Positive = Field(description="columns of B and C")
+    k: Positive = Field(description="columns of A, rows of B")
+    batch: Positive = Field(1.0, description="equal products in one launch")
     adds: bool = Field(False, description="whether C is read, added to and written")
     wide: bool = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
     result: Bytes | None = Field(
@@ -57,20 +60,20 @@ class PassRow(FileModel):
 
     kind: Literal["pass"] = Field(description="what the row is")
     moved: Bytes = Field(description="bytes read and written, all passes over memory counted")
-    flops: NonNegativeFloat = Field(0.0, description="operations")
-    launches: NonNegativeFloat = Field(1.0, description="kernels that it takes")
+    flops: NonNegative = Field(0.0, description="operations")
+    launches: NonNegative = Field(1.0, description="kernels that it takes")
 
 
 class AttentionRow(FileModel):
     """Fused attention, forward or backward."""
 
     kind: Literal["attention"] = Field(description="what the row is")
-    samples: PositiveFloat = Field(description="samples of the batch")
-    heads: PositiveFloat = Field(description="heads of queries")
-    length: PositiveFloat = Field(description="queries of a head and sample")
-    seen: PositiveFloat = Field(description="keys that a query sees at most")
-    width: PositiveFloat = Field(description="elements of a head")
-    kv_heads: PositiveFloat | None = Field(None, description="heads of keys and values; as many as of queries where absent")
+    samples: Positive = Field(description="samples of the batch")
+    heads: Positive = Field(description="heads of queries")
+    length: Positive = Field(description="queries of a head and sample")
+    seen: Positive = Field(description="keys that a query sees at most")
+    width: Positive = Field(description="elements of a head")
+    kv_heads: Positive | None = Field(None, description="heads of keys and values; as many as of queries where absent")
     causal: bool = Field(True, description="whether a query sees only the keys before it")
     backward: bool = Field(False, description="whether it computes gradients, with five products instead of two")
     stored: str = Field("", description="data type of keys and values in memory, where it is not that of the queries")
@@ -80,16 +83,16 @@ class LookupRow(FileModel):
     """Lookups of embedding tables, or a part of their backward pass."""
 
     kind: Literal["lookup"] = Field(description="what the row is")
-    samples: PositiveFloat = Field(description="samples whose rows are looked up")
-    tables: PositiveFloat = Field(description="tables on the device")
-    rows: PositiveFloat = Field(description="rows of one table")
-    width: PositiveFloat = Field(description="elements of a row")
-    pooling: PositiveFloat = Field(description="rows of one table that a sample looks up and adds up")
+    samples: Positive = Field(description="samples whose rows are looked up")
+    tables: Positive = Field(description="tables on the device")
+    rows: Positive = Field(description="rows of one table")
+    width: Positive = Field(description="elements of a row")
+    pooling: Positive = Field(description="rows of one table that a sample looks up and adds up")
     part: LookupPart = Field("forward", description="the lookups; of the backward pass the sort of the rows, and their update")
-    distinct: PositiveFloat = Field(1.0, le=1.0, description="distinct rows over looked-up rows")
-    load: PositiveFloat = Field(1.0, description="lookups of the fullest device over the mean")
-    replicas: PositiveFloat = Field(1.0, description="ranks that hold the same tables and apply each other's updates")
-    element: Bytes = Field(4.0, description="an element of a table")
+    distinct: Positive = Field(1.0, le=1.0, description="distinct rows over looked-up rows")
+    load: Positive = Field(1.0, ge=1.0, description="lookups of the fullest device over the mean")
+    replicas: Positive = Field(1.0, description="ranks that hold the same tables and apply each other's updates")
+    element: Bytes = Field(4.0, gt=0.0, description="an element of a table")
     output: Bytes = Field(4.0, description="a pooled element")
     gradient: Bytes = Field(4.0, description="the gradient of a pooled element")
     index: Bytes = Field(8.0, description="an index")
@@ -100,13 +103,13 @@ class ScanRow(FileModel):
     """Chunked scan of a state-space layer, forward or backward."""
 
     kind: Literal["scan"] = Field(description="what the row is")
-    samples: PositiveFloat = Field(description="samples of the batch")
-    heads: PositiveFloat = Field(description="heads; of the delta rule those of values")
-    length: PositiveFloat = Field(description="tokens of a sample")
-    width: PositiveFloat = Field(description="elements of a head")
-    state: PositiveFloat = Field(description="elements of B and C; of the delta rule those of a key")
-    groups: PositiveFloat = Field(1.0, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
-    chunk: PositiveFloat = Field(256.0, description="tokens of a chunk")
+    samples: Positive = Field(description="samples of the batch")
+    heads: Positive = Field(description="heads; of the delta rule those of values")
+    length: Positive = Field(description="tokens of a sample")
+    width: Positive = Field(description="elements of a head")
+    state: Positive = Field(description="elements of B and C; of the delta rule those of a key")
+    groups: Positive = Field(1.0, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
+    chunk: Positive = Field(256.0, description="tokens of a chunk")
     delta: bool = Field(False, description="whether the state follows the gated delta rule rather than state-space duality")
     backward: bool = Field(False, description="whether it computes gradients")
 
@@ -172,7 +175,7 @@ class ProgramFile(FileModel):
     stages: str = Field("", description="axis along which ranks run different programs; none where all run the same")
     samples: PositiveInt = Field(1, description="samples of a step over all devices")
     tokens: NonNegativeInt = Field(0, description="tokens of a sample; 0 where the word has no meaning")
-    parameters: NonNegativeFloat = Field(0.0, description="parameters of the whole model")
+    parameters: NonNegative = Field(0.0, description="parameters of the whole model")
     kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow, Field(discriminator="kind")], ...] = Field(
         (), description="distinct kernels, which operations name by their place"
     )
@@ -250,10 +253,8 @@ def is_program(path: str | Path) -> bool:
 
 
 def _data(source: Path) -> Any:
-    import orjson
-
     raw = source.read_bytes()
-    return orjson.loads(gzip.decompress(raw) if source.suffix == ".gz" else raw)
+    return files.from_json(gzip.decompress(raw) if source.suffix == ".gz" else raw)
 
 
 def program_of(data: Any, file: str = "program") -> Program:

@@ -637,26 +637,16 @@ def _text(file: str) -> str:
 def _parsed(text: str, file: str) -> dict[str, Any]:
     """The object that a file holds."""
     try:
-        config = json.loads(text, object_pairs_hook=_unique)
+        config = files.from_json(text)
     except json.JSONDecodeError as error:
         early = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         reason = "it ends before it is complete; was it copied whole?" if early else f"{error.msg[0].lower()}{error.msg[1:]}"
         raise SpecError([Problem(file=file, line=error.lineno, message=f"not valid JSON: {reason}")]) from None
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise SpecError([Problem(file=file, message=f"not valid JSON: {reason}")]) from None
+    except ValueError as error:
+        raise SpecError([Problem(file=file, message=f"not valid JSON: {error}")]) from None
     if not isinstance(config, dict):
         raise SpecError([Problem(file=file, message=f"expected the fields of a model, got {with_article(type(config).__name__)}")])
     return config
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"duplicate key '{key}'")
-        result[key] = value
-    return result
 
 
 def _lines(text: str) -> dict[str, int]:

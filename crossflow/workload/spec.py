@@ -451,12 +451,16 @@ def _contradictions(spec: TransformerSpec) -> Iterator[str]:
     yield from _contradictions_of_length(spec)
 
 
+def _lacking(spec: TransformerSpec, key: str) -> str:
+    return f"{key}: expected at least 1, got 0" if key in spec.model_fields_set else f"the key '{key}' is missing"
+
+
 def _contradictions_of_parts(spec: TransformerSpec) -> Iterator[str]:
     """Parts without dimensions, dimensions without parts, and state spaces where they are not modelled."""
     if spec.has("attention") and not spec.heads:
-        yield "the key 'heads' is missing; only a model without attention has none"
+        yield f"{_lacking(spec, 'heads')}; only a model without attention has none"
     if not spec.ffn and (spec.has("mlp") or (spec.experts and not spec.experts.ffn)):
-        yield "the key 'ffn' is missing; only a model without MLPs has none"
+        yield f"{_lacking(spec, 'ffn')}; only a model without MLPs has none"
     ssm = spec.ssm
     if ssm is None:
         return

@@ -343,7 +343,7 @@ class Transformer:
 
     def encodes(self, layer: Layer) -> bool:
         """Whether a layer belongs to the encoder of a model that has a decoder too."""
-        return bool(self.memory_tokens) and not any(part.attention is not None and part.attention.cross for part in layer.parts)
+        return bool(np.any(self.memory_tokens)) and not any(part.attention is not None and part.attention.cross for part in layer.parts)
 
     @property
     def even(self) -> Transformer:
