@@ -18,12 +18,14 @@ from crossflow.evaluation.programs import placed
 from crossflow.explanation.sensitivity import explain
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of, read_program, write_program
+from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Attention, Pass, Product
 from crossflow.search.exhaustive import every
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.space import Options, Space
 from crossflow.strategy.reading import every_strategy
+from crossflow.step.uneven import Uneven
 
 MLP = {"tp": 2, "dp": 4}
 
@@ -178,6 +180,10 @@ def broken(change):
 
 
 BROKEN = [
+    (lambda data: data.update(groups={"tp": {"ranks": 2}}), "groups.tp: expected a name that no axis of the mesh has"),
+    (lambda data: data.update(groups={"third": {"ranks": 3}}), "groups.third: expected ranks x stride to divide the 8 devices"),
+    (lambda data: data.update(groups={"far": {"ranks": 4, "stride": 4}}), "to divide the 8 devices of the mesh, got 4 x 4"),
+    (lambda data: data.update(groups={"far": {"ranks": 4, "strid": 2}}), "strid"),
     (lambda data: data.update(version=2), "version: expected one of 1, got 2"),
     (lambda data: data.update(dtype="bf61"), "dtype: expected one of"),
     (lambda data: data.update(meshes={}), "unknown key 'meshes'"),
@@ -266,6 +272,42 @@ def test_what_a_program_says_itself_is_refused_elsewhere(tmp_path):
     aside = replace(aside, ops=(*aside.ops[:-1], replace(aside.ops[-1], stream="second")))
     with pytest.raises(CrossflowError, match="kernels on several streams share a device and have no timeline"):
         simulate(scenario_of(aside, tmp_path))
+
+
+def grouped(system, folder, axes, among, groups=None):
+    """A collective among the axes of a mesh or in groups of devices, with its scenario."""
+    built = ProgramBuilder(name="sum", dtype="bf16", axes=axes, groups=groups or {})
+    made = built.compute("make", Product(m=4096, n=4096, k=4096))
+    built.send("all_reduce", 1e9, [among], after=[made])
+    return scenario_of(built.build(), folder, system, placement=[name for name, size in axes.items() if size > 1])
+
+
+@pytest.mark.parametrize(
+    "system", [{"template": "dgx-h100", "nodes": 2}, {"template": "pathfinder", "devices": 16}], ids=["switched", "torus"]
+)
+def test_a_group_of_devices_is_an_axis_of_a_finer_mesh(tmp_path, system):
+    devices, seen = 16, set()
+    for ranks, stride in ((2, 1), (4, 2), (2, devices // 2)):
+        finer = {"near": stride, "group": ranks, "far": devices // (ranks * stride)}
+        expected = predict(grouped(system, tmp_path, finer, "group")).score
+        group = {"some": DeviceGroup(ranks=ranks, stride=stride)}
+        scenario = grouped(system, tmp_path, {"all": devices}, "some", group)
+        found = predict(scenario).score
+        assert found.step_time == pytest.approx(expected.step_time, rel=1e-12)
+        assert found.energy == pytest.approx(expected.energy, rel=1e-12)
+        assert simulate(scenario).total == pytest.approx(float(expected.step_time[0]), rel=1e-12)
+        assert events(scenario).to_dict() == events(grouped(system, tmp_path, finer, "group")).to_dict()
+        seen.add(float(found.step_time[0]))
+    assert len(seen) > 1
+
+
+def test_groups_of_devices_stay_where_axes_alone_will_do(tmp_path):
+    both = lambda data: data.update(groups={"half": {"ranks": 4}}) or data["messages"][0].update(axes=["tp", "half"])  # noqa: E731
+    with pytest.raises(SpecError, match="expected axes of the mesh, or one group alone, got tp, half"):
+        program_of(broken(both))
+    scenario = grouped({"template": "dgx-h100", "nodes": 1}, tmp_path, {"all": 8}, "half", {"half": DeviceGroup(ranks=4)})
+    with pytest.raises(CrossflowError, match="need a program whose messages go along axes of its mesh"):
+        simulate(scenario, Uneven(jitter=0.1))
 
 
 def test_placement_is_searched_or_given(tmp_path):

@@ -76,7 +76,7 @@ def kinds_of(program: Program, speed: Array, *, apart: bool = False) -> Kinds:
     if not apart:
         classes = np.broadcast_to(np.arange(len(speed)).reshape(-1, *[1] * (speed.ndim - 1)), speed.shape)
         found = _numbered([classes, np.unique(speed, return_inverse=True)[1].reshape(speed.shape)])
-        groups = {tuple(1 + axes.index(name) for name in message.axes if name != program.stages) for message in program.messages}
+        groups = {tuple(1 + axes.index(name) for name in message.axes if name in axes) for message in program.messages}
         while found.max() >= len(speed):  # one kind a class is stable
             signs = [found, *(np.broadcast_to(one, found.shape) for one in found)]
             finer = _numbered([*signs, *(_sets(found, group) for group in sorted(groups) if group)])

@@ -125,7 +125,7 @@ class _TaskWriter:
     def __post_init__(self) -> None:
         self.numbers = PriceRows(kernels=len(self.program.kernels), messages=len(self.program.messages))
         self.several = [isinstance(one, Pass) and bool(np.any(np.asarray(one.launches) != 1)) for one in self.program.kernels]
-        sizes = dict(self.program.axes)
+        sizes = self.program.ranks
         self.sends = [np.any(np.asarray(one.size) > 0) and any(sizes[axis] > 1 for axis in one.axes) for one in self.program.messages]
 
     def add(self, copy: int, part: int, stream: TaskStream, rows: tuple[int, ...], after: set[int], *, calls: int = 0) -> int:

@@ -120,6 +120,8 @@ def _between(program: Program) -> dict[int, set[int]]:
 def _laid(scenario: Scenario, prices: Prices, mesh: Index, uneven: Uneven) -> _Laid:
     """A program as it runs on devices that are alike or not."""
     program, launched = scenario.program(), launches(prices)
+    if program.groups and not uneven.even:
+        raise CrossflowError(f"{scenario.name}: uneven devices and links need a program whose messages go along axes of its mesh")
     speeds, runs = _speeds(scenario, mesh, uneven), copies(program)
     kinds = kinds_of(program, speeds, apart=uneven.jitter > 0)
     own = split(program, runs, kinds)

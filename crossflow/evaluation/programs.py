@@ -51,6 +51,18 @@ def placed(scenario: Scenario, program: Program, device: Architecture) -> Placem
 
 def placed_apart(scenario: Scenario, program: Program, device: Architecture) -> list[tuple[Placement, Index]]:
     """Placements of the mesh of a program whose sizes may differ between points, each with the points that have it."""
+    return [(_with_groups(program, placement), points) for placement, points in _laid_out(scenario, program, device)]
+
+
+def _with_groups(program: Program, placement: Placement) -> Placement:
+    """A placement with the groups of a program beside its axes."""
+    for name, group in program.groups:
+        placement = placement.with_group(name, group.ranks, group.stride)
+    return placement
+
+
+def _laid_out(scenario: Scenario, program: Program, device: Architecture) -> list[tuple[Placement, Index]]:
+    """The same without groups."""
     network, every = scenario.network(), np.zeros(1, dtype=np.intp)
     if scenario.order is not None:
         return [(place(program.axes, network, scenario.order), every)]

@@ -81,6 +81,7 @@ class Placement:
     chains : axes without a wrap-around edge.
     routes : one for each axis, in the order of `axes`.
     total_sharing : largest number of edges of all axes together on one directed physical link. [1]
+    groups : routes of groups of devices that are no axes, each with the distance between two of its devices. [1]
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -89,15 +90,23 @@ class Placement:
     chains: frozenset[str]
     routes: tuple[AxisRoute, ...]
     total_sharing: float
+    groups: tuple[tuple[AxisRoute, int], ...] = ()
 
     @property
     def strides(self) -> dict[str, int]:
-        """Distance in logical rank between consecutive shards of each axis longer than 1."""
-        return {span.name: span.stride for span in _spans(self.axes, self.order, self.chains)}
+        """Distance in logical rank between consecutive shards of each axis longer than 1, and of each group."""
+        spans = {span.name: span.stride for span in _spans(self.axes, self.order, self.chains)}
+        return {**spans, **{route.name: stride for route, stride in self.groups}}
+
+    def with_group(self, name: str, ranks: int, stride: int) -> "Placement":
+        """The same with groups of devices `stride` apart, wherever the axes lie: the middle axis of a mesh of their own."""
+        rest = self.network.devices // (ranks * stride)
+        own = place(((f"inside {name}", stride), (name, ranks), (f"outside {name}", rest)), self.network, chains=())
+        return replace(self, groups=(*self.groups, (own.route(name), stride)))
 
     def route(self, name: str) -> AxisRoute:
         """The route of one axis."""
-        for route in self.routes:
+        for route in (*self.routes, *(group for group, _ in self.groups)):
             if route.name == name:
                 return route
         raise ValueError(f"no axis {name!r}, the axes are {_names(self.axes)}")

@@ -10,7 +10,7 @@ from typing import Any
 from crossflow.arrays import Array
 from crossflow.program.blocks import Block
 from crossflow.program.collectives import Collective
-from crossflow.program.groups import Group
+from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.kernels import ONCE, Kernel, Number
 from crossflow.program.program import COMPUTE, NETWORK, Message, Op, Program, Tensor
 
@@ -23,6 +23,7 @@ class ProgramBuilder:
     ----------
     name, dtype : as in `Program`.
     axes : mesh of the devices: sizes of its axes by name.
+    groups : groups of devices beside the mesh by name, as in `Program`.
     stages : the axis along which ranks run different programs, "" where all run the same.
     shared : whether kernels and messages that are equal are one row; without it each has a row of its own, and none is compared.
 
@@ -40,6 +41,7 @@ class ProgramBuilder:
     name: str = "program"
     dtype: str = "fp16"
     axes: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, DeviceGroup] = field(default_factory=dict)
     stages: str = ""
     shared: bool = True
 
@@ -81,7 +83,9 @@ class ProgramBuilder:
         stream: str = NETWORK,
         **fields: Any,
     ) -> int:
-        """A collective of `size` bytes among the devices along some axes, or of a group; `fields` are further ones of `Op`. [B]
+        """A collective of `size` bytes, with further `fields` of `Op`. [B]
+
+        It goes along some axes, in a named group, or among ranks that differ by design point.
 
         Classes of ranks that take part in one collective send it each, with one name of their meeting, `meets`.
         """
@@ -129,6 +133,7 @@ class ProgramBuilder:
             name=self.name,
             dtype=self.dtype,
             axes=tuple(self.axes.items()),
+            groups=tuple(self.groups.items()),
             stages=self.stages,
             kernels=tuple(self._distinct[0]),
             messages=tuple(self._distinct[1]),

@@ -6,6 +6,7 @@ Sizes are bytes, as numbers or as text with a unit (``8.4 MB``); all else is cou
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -20,6 +21,7 @@ from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective
+from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer
 from crossflow.program.order import in_order
 from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
@@ -119,7 +121,14 @@ class MessageRow(FileModel):
 
     collective: Collective = Field(description="what is sent")
     size: Bytes = Field(description="whole buffer per rank: the full result of an all_gather, the full input otherwise")
-    axes: tuple[str, ...] = Field(min_length=1, description="axes of the mesh whose devices take part")
+    axes: tuple[str, ...] = Field(min_length=1, description="axes of the mesh whose devices take part, or one of `groups`")
+
+
+class GroupRow(FileModel):
+    """Devices that communicate although they are no axis of the mesh."""
+
+    ranks: PositiveInt = Field(description="devices of each group")
+    stride: PositiveInt = Field(1, description="distance between two of them, in devices as they stand in the system, node by node")
 
 
 class OpRow(FileModel):
@@ -172,6 +181,9 @@ class ProgramFile(FileModel):
     name: str = Field("program", description="for reports")
     dtype: str = Field(description="data type of the products")
     mesh: Mapping[str, PositiveInt] = Field({}, description="sizes of the axes of the device mesh by name, nearest neighbours first")
+    groups: Mapping[str, GroupRow] = Field(
+        {}, description="groups of devices beside the mesh by name, which messages name as they name axes; not together with `stages`"
+    )
     stages: str = Field("", description="axis along which ranks run different programs; none where all run the same")
     samples: PositiveInt = Field(1, description="samples of a step over all devices")
     tokens: NonNegativeInt = Field(0, description="tokens of a sample; 0 where the word has no meaning")
@@ -204,6 +216,7 @@ def document_of(program: Program) -> dict[str, Any]:
     """A program as plain data."""
     names = {kind: name for name, kind in KERNELS.items()}
     own = {"kind": "program", "version": VERSION, "mesh": dict(program.axes)}
+    own |= {"groups": {name: _plain(group) for name, group in program.groups}} if program.groups else {}
     own |= {name: getattr(program, name) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
     blocks = {"blocks": [_plain(block) for block in program.blocks]} if program.blocks else {}
     return {
@@ -267,6 +280,7 @@ def program_of(data: Any, file: str = "program") -> Program:
     return Program(
         **found.model_dump(include={"name", "dtype", "stages", "samples", "tokens", "parameters"}),
         axes=tuple(found.mesh.items()),
+        groups=tuple((name, DeviceGroup(**vars(row))) for name, row in found.groups.items()),
         kernels=tuple(KERNELS[row.kind](**row.model_dump(exclude={"kind"})) for row in found.kernels),
         messages=tuple(Message(**vars(row)) for row in found.messages),
         ops=tuple(Op(**{**vars(row), "stream": row.stream or _stream(row)}) for row in found.ops),
@@ -288,13 +302,7 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
         stored = getattr(kernel, "stored", "")
         if stored and stored not in DTYPE_BYTES:
             yield ("kernels", i, "stored"), f"expected one of {', '.join(DTYPE_BYTES)}, got {stored!r}{did_you_mean(stored, DTYPE_BYTES)}"
-    stages = [(("stages",), (found.stages,))] if found.stages else []
-    for path, axes in [*stages, *((("messages", i, "axes"), row.axes) for i, row in enumerate(found.messages))]:
-        for axis in axes:
-            if axis not in found.mesh:
-                yield path, f"'{axis}' is not an axis of the mesh{did_you_mean(axis, found.mesh)}; axes: {', '.join(found.mesh) or 'none'}"
-        if len(set(axes)) < len(axes):
-            yield path, f"expected each axis once, got {', '.join(axes)}"
+    yield from _wrong_axes(found)
     ranks, ops = found.mesh.get(found.stages, 1), len(found.ops)
     idle = sorted(set(range(ranks)) - {op.rank for op in found.ops})
     if idle:
@@ -318,6 +326,29 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
 
 
 Wrong = Iterator[tuple[tuple[str | int, ...], str]]
+
+
+def _wrong_axes(found: ProgramFile) -> Wrong:
+    """Axes that are not there, and groups that do not divide the devices."""
+    devices = math.prod(found.mesh.values())
+    for name, group in found.groups.items():
+        if name in found.mesh:
+            yield ("groups", name), "expected a name that no axis of the mesh has"
+        elif devices % (group.ranks * group.stride):
+            given = f"{group.ranks} x {group.stride}" if group.stride > 1 else f"{group.ranks}"
+            yield ("groups", name), f"expected ranks x stride to divide the {devices} devices of the mesh, got {given}"
+    if found.groups and found.stages:
+        yield ("groups",), f"expected none in a program whose ranks along '{found.stages}' differ"
+    stages = [(("stages",), (found.stages,), found.mesh)] if found.stages else []
+    named = {**found.mesh, **found.groups}
+    for path, axes, known in [*stages, *((("messages", i, "axes"), row.axes, named) for i, row in enumerate(found.messages))]:
+        for axis in axes:
+            if axis not in known:
+                yield path, f"'{axis}' is not an axis of the mesh{did_you_mean(axis, known)}; axes: {', '.join(known) or 'none'}"
+        if len(axes) > 1 and any(axis in found.groups for axis in axes):
+            yield path, f"expected axes of the mesh, or one group alone, got {', '.join(axes)}"
+        if len(set(axes)) < len(axes):
+            yield path, f"expected each axis once, got {', '.join(axes)}"
 
 
 def _wrong_blocks(blocks: Sequence[BlockRow], ops: int) -> Wrong:

@@ -10,6 +10,14 @@ import numpy as np
 from crossflow.arrays import Array, Index
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceGroup:
+    """Devices of a system that communicate although they are no axis of its mesh: `ranks` of them in each group, `stride` apart. [1]"""
+
+    ranks: int
+    stride: int = 1
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
     """Ranks that communicate, shape (n,).

@@ -19,7 +19,7 @@ from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective, ring_volume, sent_bytes
-from crossflow.program.groups import Group
+from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, filled, kernel_tables, repeated
 
 NOTHING = np.zeros((0, 1))
@@ -34,7 +34,7 @@ class Message:
     ----------
     collective : what it is.
     size : bytes of the whole buffer per rank: of the full result for all_gather, of the full input otherwise. [B]
-    axes : mesh axes whose devices take part.
+    axes : mesh axes, or groups of the program, whose devices take part.
     group : the ranks that take part, where they are no axes of the mesh.
     """
 
@@ -181,6 +181,7 @@ class Program:
     name : for reports.
     dtype : data type of its products.
     axes : mesh of the devices: names and sizes of its axes.
+    groups : groups of devices beside the mesh by name. They count devices as they stand in the system, wherever the axes lie.
     stages : the axis along which ranks run different programs, "" where all run the same.
     kernels, messages : distinct kernels and messages, each priced once.
     ops : all operations in an order that respects both dependencies and the order of each stream.
@@ -198,6 +199,7 @@ class Program:
     messages: tuple[Message, ...]
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
+    groups: tuple[tuple[str, DeviceGroup], ...] = ()
     stages: str = ""
     blocks: tuple[Block, ...] = ()
     samples: int | Array = 1
@@ -219,6 +221,11 @@ class Program:
     def devices(self) -> int:
         """Devices in use. [1]"""
         return math.prod(size for _, size in self.axes)
+
+    @functools.cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """Ranks along every axis and in every group, by name. [1]"""
+        return {**dict(self.axes), **{name: group.ranks for name, group in self.groups}}
 
     @functools.cached_property
     def trains(self) -> bool:
@@ -331,14 +338,15 @@ class Program:
     @functools.cached_property
     def volumes(self) -> Mapping[str, Number]:
         """Bytes that one device sends along each axis in a step, for placement; along each further axis only a shard moves. [B]"""
-        sizes = dict(self.axes)
-        volumes: dict[str, Number] = {axis: 0.0 for message in self.messages for axis in message.axes}
+        sizes = self.ranks
+        volumes: dict[str, Number] = dict.fromkeys(dict(self.axes), 0.0)
         for op, often in zip(self.ops, self.places.count.tolist(), strict=True):
             if op.message is None:
                 continue
             message = self.messages[op.message]
             size = message.size
             for axis in message.axes:
-                volumes[axis] = volumes[axis] + often * ring_volume(message.collective, sizes[axis]) * size
+                if axis in volumes:
+                    volumes[axis] = volumes[axis] + often * ring_volume(message.collective, sizes[axis]) * size
                 size = size / sizes[axis]
         return volumes
