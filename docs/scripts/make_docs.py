@@ -216,6 +216,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Passes over memory: `kernels[i]` of `kind: pass`", programs.PassRow, None),
         ("Fused attention: `kernels[i]` of `kind: attention`", programs.AttentionRow, None),
         ("Scans of state-space layers: `kernels[i]` of `kind: scan`", programs.ScanRow, None),
+        ("Lookups of embedding tables: `kernels[i]` of `kind: lookup`", programs.LookupRow, None),
         ("Collectives and transfers: `messages[i]`", programs.MessageRow, None),
         ("Operations: `ops[i]`", programs.OpRow, None),
         ("Operations that repeat: `blocks[i]`", programs.BlockRow, None),
