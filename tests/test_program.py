@@ -24,8 +24,8 @@ from crossflow.search.exhaustive import every
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.space import Options, Space
-from crossflow.strategy.reading import every_strategy
 from crossflow.step.uneven import Uneven
+from crossflow.strategy.reading import every_strategy
 
 MLP = {"tp": 2, "dp": 4}
 
