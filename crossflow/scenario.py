@@ -245,6 +245,8 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
         A strategy that does not fit the system or the workload is one of them.
     """
     read = files.read_yaml(path)
+    if isinstance(read.data, Mapping) and "scenario" in read.data:
+        raise SpecError([read.problem(("scenario",), f"this is a study; run it with: crossflow study {path}")])
     if isinstance(read.data, Mapping) and read.data.get("kind") == "program":
         message = f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {Path(path).name}}}"
         raise SpecError([read.problem(("kind",), message)])

@@ -193,7 +193,7 @@ def test_a_ring_of_unfused_attention_is_refused(exactly):
 
 def test_a_causal_sample_divides_into_two_chunks_a_rank(exactly):
     sentence = (
-        "strategy cp4-dp2: the 4100 tokens of a sample do not divide by 2 x cp = 8: under a causal mask a context rank has two chunks"
+        "strategy cp4-dp2: the 4100 tokens of a sample are not divisible by 2 x cp = 8: a context rank of a causal mask has two chunks"
     )
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         crossflow.predict(scenario("cp4-dp2", sequence=4100))

@@ -131,14 +131,14 @@ def test_experts_are_shared_out_only_where_they_divide():
 
 
 PROBLEMS = [
-    ("dlrm-a", {}, 1000, "global_batch = 1000 does not divide by 128 devices"),
+    ("dlrm-a", {}, 1000, "global_batch = 1000 is not divisible by 128 devices"),
     (
         "dlrm-a-transformer",
         {"transformer": ["tp", "ddp"]},
         65536,
-        "4 attention heads do not divide by the 8 ranks of transformer (tp, ddp)",
+        "4 attention heads are not divisible by the 8 ranks of transformer (tp, ddp)",
     ),
-    ("dlrm-a-moe", {"experts": ["ep"]}, 65536, "16 experts do not divide by the 128 ranks of experts ep"),
+    ("dlrm-a-moe", {"experts": ["ep"]}, 65536, "16 experts are not divisible by the 128 ranks of experts ep"),
     ("dlrm-a", {"embedding": ["mp-columns"]}, 65536, "rows of 92 elements cannot be cut into 128 columns"),
     ("dlrm-a", {"dense": ["tp", "ddp"]}, 65536, None),
 ]

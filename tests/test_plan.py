@@ -184,7 +184,7 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
 @pytest.mark.parametrize(
     ("plan", "sentence"),
     [
-        (Plan(tp=3), "16 attention heads do not divide by tp = 3"),
+        (Plan(tp=3), "16 attention heads are not divisible by tp = 3"),
         (
             Plan(pp=11),
             "pp x virtual_stages = 11 x 1 chunks, but the model has 8 layers; stage_layers can list chunks without a layer, such as 0+1x8+0x2",
@@ -218,17 +218,17 @@ def test_the_mesh_has_as_many_devices_as_the_plan(plan):
         ),
         (Plan(pp=2, first_stage=3, last_stage=4), "first_stage = 3 and last_stage = 4 do not add up to 8 layers in 2 stages"),
         (Plan(first_stage=5), "first_stage = 5 and last_stage = 0 do not add up to 8 layers in 1 stages"),
-        (Plan(cp=3, dp=3), "the 512 tokens of a sample do not divide by cp = 3"),
-        (Plan(cp=512), "the 512 tokens of a sample do not divide by 2 x cp = 1024: under a causal mask a context rank has two chunks"),
-        (Plan(cp=128, tp=8, sequence_parallel=True), "the 512 tokens of a sample do not divide by cp x tp = 1024"),
-        (Plan(dp=3), "global_batch = 64 does not divide by dp x micro_batch = 3 x 1"),
-        (Plan(dp=32, micro_batch=4), "global_batch = 64 does not divide by dp x micro_batch = 32 x 4"),
-        (Plan(pp=4, virtual_stages=2, dp=32), "2 microbatches do not divide by pp = 4, which the interleaved schedule needs"),
+        (Plan(cp=3, dp=3), "the 512 tokens of a sample are not divisible by cp = 3"),
+        (Plan(cp=512), "the 512 tokens of a sample are not divisible by 2 x cp = 1024: a context rank of a causal mask has two chunks"),
+        (Plan(cp=128, tp=8, sequence_parallel=True), "the 512 tokens of a sample are not divisible by cp x tp = 1024"),
+        (Plan(dp=3), "global_batch = 64 is not divisible by dp x micro_batch = 3 x 1"),
+        (Plan(dp=32, micro_batch=4), "global_batch = 64 is not divisible by dp x micro_batch = 32 x 4"),
+        (Plan(pp=4, virtual_stages=2, dp=32), "2 microbatches are not divisible by pp = 4, which the interleaved schedule needs"),
         (Plan(ep=2, dp=2), "ep = 2, but the model has no experts"),
         (Plan(zero=3, dp=8, shard_group=3), "shard_group = 3 needs zero: 3 and must divide dp = 8"),
         (Plan(zero=1, dp=8, shard_group=4), "shard_group = 4 needs zero: 3 and must divide dp = 8"),
-        (Plan(tp=8, attention_tp=3), "16 attention heads do not divide by attention_tp = 3"),
-        (Plan(tp=8, mlp_tp=4, attention_tp=16), "tp = 8 does not divide by attention_tp = 16"),
+        (Plan(tp=8, attention_tp=3), "16 attention heads are not divisible by attention_tp = 3"),
+        (Plan(tp=8, mlp_tp=4, attention_tp=16), "tp = 8 is not divisible by attention_tp = 16"),
         (
             Plan(tp=8, embedding_tp=1),
             "embedding_tp = 1 below tp = 8 needs sequence_parallel: true, which gives every tensor rank tokens of its own",
@@ -276,20 +276,20 @@ def test_why_a_plan_is_impossible(plan, sentence):
 @pytest.mark.parametrize(
     ("plan", "sentence"),
     [
-        (Plan(ep=3, dp=3, micro_batch=1), "8 experts do not divide by ep = 3"),
-        (Plan(ep=4, dp=2), "dp x cp = 2 x 1 ranks do not divide by ep = 4"),
-        (Plan(tp=4, etp=3), "tp = 4 does not divide by etp = 3"),
+        (Plan(ep=3, dp=3, micro_batch=1), "8 experts are not divisible by ep = 3"),
+        (Plan(ep=4, dp=2), "dp x cp = 2 x 1 ranks are not divisible by ep = 4"),
+        (Plan(tp=4, etp=3), "tp = 4 is not divisible by etp = 3"),
         (
             Plan(tp=4, ep=8, etp=2, dp=2, sequence_parallel=True),
-            "tp x dp x cp / etp = 4 x 2 x 1 / 2 ranks do not divide by ep = 8; they do with etp: 1",
+            "tp x dp x cp / etp = 4 x 2 x 1 / 2 ranks are not divisible by ep = 8; they do with etp: 1",
         ),
         (
             Plan(tp=8, ep=8),
-            "dp x cp = 1 x 1 ranks do not divide by ep = 8; they do with etp: 1 and sequence_parallel: true",
+            "dp x cp = 1 x 1 ranks are not divisible by ep = 8; they do with etp: 1 and sequence_parallel: true",
         ),
-        (Plan(tp=2, etp=3, dp=3, sequence_parallel=True), "etp = 3 does not divide by tp = 2"),
+        (Plan(tp=2, etp=3, dp=3, sequence_parallel=True), "etp = 3 is not divisible by tp = 2"),
         (Plan(tp=2, etp=4, dp=4), "etp = 4 above tp = 2 needs sequence_parallel: true, which gives every tensor rank tokens of its own"),
-        (Plan(etp=2, ep=8, dp=8), "tp x dp x cp / etp = 1 x 8 x 1 / 2 ranks do not divide by ep = 8; they do with etp: 1"),
+        (Plan(etp=2, ep=8, dp=8), "tp x dp x cp / etp = 1 x 8 x 1 / 2 ranks are not divisible by ep = 8; they do with etp: 1"),
         (Plan(etp=2, ep=4, dp=8), None),
         (Plan(tp=2, etp=4, ep=8, dp=4, cp=4, sequence_parallel=True), None),
         (Plan(tp=8, etp=1, ep=8, dp=2, pp=4, sequence_parallel=True, placement=("tp", "pp", "dp")), None),
@@ -310,10 +310,10 @@ def test_why_experts_cannot_be_shared_out(plan, sentence):
 
 def test_an_expert_divides_by_its_own_degree_and_a_shared_one_by_that_of_the_layers():
     narrow = model_of(experts={"count": 8, "active": 2, "ffn": 4104})
-    assert plan_problem(Plan(tp=16), narrow, 64) == "4104 inner elements of an expert do not divide by tp = 16"
+    assert plan_problem(Plan(tp=16), narrow, 64) == "4104 inner elements of an expert are not divisible by tp = 16"
     assert plan_problem(Plan(tp=16, etp=8, sequence_parallel=True), narrow, 64) is None
     shared = model_of(experts={"count": 8, "active": 2, "shared": 1001})
-    assert plan_problem(Plan(tp=2), shared, 64) == "1001 inner elements of the MLP do not divide by tp = 2"
+    assert plan_problem(Plan(tp=2), shared, 64) == "1001 inner elements of the MLP are not divisible by tp = 2"
 
 
 def test_only_a_models_experts_have_a_degree_of_their_own():
@@ -321,7 +321,7 @@ def test_only_a_models_experts_have_a_degree_of_their_own():
 
 
 def test_an_mlp_that_does_not_divide():
-    assert plan_problem(Plan(tp=16), model_of(ffn=4104), 64) == "4104 inner elements of the MLP do not divide by tp = 16"
+    assert plan_problem(Plan(tp=16), model_of(ffn=4104), 64) == "4104 inner elements of the MLP are not divisible by tp = 16"
 
 
 @pytest.mark.parametrize(

@@ -447,6 +447,13 @@ def test_the_page_of_stages_with_tensors_of_their_own(tmp_path, capsys):
     assert "cache 1.863 GiB" in capsys.readouterr().out
 
 
+def test_a_study_is_no_scenario(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text("name: grid\nscenario: {system: dgx-h100, workload: llama2-7b}\nsweep: {workload.global_batch: [8, 16]}\n")
+    with pytest.raises(SpecError, match=re.escape(f"grid.yaml:2: scenario: this is a study; run it with: crossflow study {path}")):
+        load(path)
+
+
 def test_a_program_is_no_scenario(tmp_path):
     path = write_program(mlp(), tmp_path / "mlp.program.json")
     with pytest.raises(SpecError, match=r"kind: this is a program; name it as the workload of a scenario") as caught:

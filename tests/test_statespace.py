@@ -162,8 +162,8 @@ def test_tensor_ranks_divide_memory():
 
 
 REFUSED = [
-    (PURE, {"tp": 8, "dp": 1, "cp": 1, "micro_batch": 1}, {"heads": 4, "head_dim": 512}, "4 state-space heads do not divide by tp = 8"),
-    (PURE, {"cp": 8}, {"heads": 4, "head_dim": 512}, "4 state-space heads do not divide by tp = 1 x cp = 8"),
+    (PURE, {"tp": 8, "dp": 1, "cp": 1, "micro_batch": 1}, {"heads": 4, "head_dim": 512}, "4 state-space heads are not divisible by tp = 8"),
+    (PURE, {"cp": 8}, {"heads": 4, "head_dim": 512}, "4 state-space heads are not divisible by tp = 1 x cp = 8"),
     (PURE, {"cp": 2, "dp": 4}, SELECTIVE, "cp = 2: context parallelism of mamba1 layers is not modelled; use dp or tp in its place"),
 ]
 

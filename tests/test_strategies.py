@@ -133,14 +133,14 @@ def test_nothing_is_written_across_ranks_that_share_a_sample():
     writing = {**LLAMA, "task": "decode", "prompt": 1024, "output": 32}
     with pytest.raises(CrossflowError, match="cp = 2 divides the tokens of a sample, of which one is written at a time"):
         check_strategy(scenario_of(workload=writing, strategy="tp8-cp2"))
-    with pytest.raises(CrossflowError, match="the 4 tokens that a microbatch writes do not divide by tp = 8"):
+    with pytest.raises(CrossflowError, match="the 4 tokens that a microbatch writes are not divisible by tp = 8"):
         check_strategy(scenario_of(workload=writing, strategy="tp8-dp2-mb4-sp"))
 
 
 @pytest.mark.parametrize("task", ["prefill", "decode"])
 def test_prompts_that_ranks_do_not_divide_are_told_with_their_place(task):
     workload = {**LLAMA, "task": task, "prompt": 1023, "output": 8}
-    with pytest.raises(CrossflowError, match="the 1023 tokens of a sample do not divide by cp x tp = 8"):
+    with pytest.raises(CrossflowError, match="the 1023 tokens of a sample are not divisible by cp x tp = 8"):
         check_strategy(scenario_of(workload=workload, strategy="tp8-dp2-sp"))
     assert predict(scenario_of(workload={**workload, "prompt": 1024, "sequence": 1023}, strategy="tp8-dp2-sp")).serving["ttft_s"] > 0
 

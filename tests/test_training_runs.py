@@ -120,13 +120,13 @@ UNKNOWN = [
     ({"source": "t"}, "source 't' is not in sources.csv"),
     ({"device": "z900"}, "no template for device 'z900'"),
     ({"recompute": "some"}, "recompute must be one of none, selective, full, got 'some'"),
-    ({"tp": "3", "gpus": "12"}, "cannot be divided: 16 attention heads do not divide by tp = 3"),
+    ({"tp": "3", "gpus": "12"}, "cannot be divided: 16 attention heads are not divisible by tp = 3"),
     (
         {"pp": "16", "gpus": "64"},
         "cannot be divided: pp x virtual_stages = 16 x 1 chunks, but the model has 8 layers; "
         "stage_layers can list chunks without a layer, such as 0+1x8+0x7",
     ),
-    ({"global_batch": "63"}, "cannot be divided: global_batch = 63 does not divide by dp x micro_batch = 2 x 2"),
+    ({"global_batch": "63"}, "cannot be divided: global_batch = 63 is not divisible by dp x micro_batch = 2 x 2"),
     ({"dp": "4"}, "cannot be divided: tp x cp x dp x pp = 16, but gpus = 8"),
     ({"iter_time_s": ""}, "no time was measured and the run did not end for lack of memory"),
 ]

@@ -196,16 +196,16 @@ def test_devices_beyond_count_make_no_larger_graph():
 @pytest.mark.parametrize(
     ("graph", "strategy", "sentence"),
     [
-        (MODEL, "d7", "global_batch = 480 does not divide by dp = 7 of strategy d7"),
-        (MODEL, "RC-7-1", "global_batch = 480 does not divide by kp1 = 7 of strategy RC-7-1"),
-        (MODEL, "RC-5-1-d9", "global_batch = 480 does not divide by kp1 x dp = 45 of strategy RC-5-1-d9"),
-        (PRODUCT, "d7", "m = 480 does not divide by dp = 7 of strategy d7"),
-        (MODEL, "RC-1-7", "embedding: its 240 columns do not divide by kp2 = 7 of strategy RC-1-7"),
-        (MODEL, "RC-1-480", "embedding: its 240 columns do not divide by kp2 = 480 of strategy RC-1-480"),
-        (MODEL, "CR-7", "embedding: its 240 inputs do not divide by kp1 = 7 of strategy CR-7"),
-        (PRODUCT, "RC-1-7", "gemm: its 240 columns do not divide by kp2 = 7 of strategy RC-1-7"),
-        (PRODUCT, "CR-7", "gemm: its 960 inputs do not divide by kp1 = 7 of strategy CR-7"),
-        (PRODUCT, "CR-320", "gemm: its 240 columns do not divide by kp1 = 320 of strategy CR-320"),
+        (MODEL, "d7", "global_batch = 480 is not divisible by dp = 7 of strategy d7"),
+        (MODEL, "RC-7-1", "global_batch = 480 is not divisible by kp1 = 7 of strategy RC-7-1"),
+        (MODEL, "RC-5-1-d9", "global_batch = 480 is not divisible by kp1 x dp = 45 of strategy RC-5-1-d9"),
+        (PRODUCT, "d7", "m = 480 is not divisible by dp = 7 of strategy d7"),
+        (MODEL, "RC-1-7", "embedding: its 240 columns are not divisible by kp2 = 7 of strategy RC-1-7"),
+        (MODEL, "RC-1-480", "embedding: its 240 columns are not divisible by kp2 = 480 of strategy RC-1-480"),
+        (MODEL, "CR-7", "embedding: its 240 inputs are not divisible by kp1 = 7 of strategy CR-7"),
+        (PRODUCT, "RC-1-7", "gemm: its 240 columns are not divisible by kp2 = 7 of strategy RC-1-7"),
+        (PRODUCT, "CR-7", "gemm: its 960 inputs are not divisible by kp1 = 7 of strategy CR-7"),
+        (PRODUCT, "CR-320", "gemm: its 240 columns are not divisible by kp1 = 320 of strategy CR-320"),
         (MODEL, "p5", "p = 5 stages, but the model has 4 layers to divide (embedding, cell1, cell2, softmax)"),
     ],
 )
@@ -216,7 +216,7 @@ def test_what_does_not_divide_is_told_with_its_numbers(graph, strategy, sentence
 
 def test_vocabulary_that_does_not_divide_is_told(exactly):
     graph = lstm(**{**SIZES, "vocabulary": 4801})
-    with pytest.raises(StrategyError, match=exactly("softmax: its 4801 columns do not divide by kp2 = 4 of strategy RC-1-4")):
+    with pytest.raises(StrategyError, match=exactly("softmax: its 4801 columns are not divisible by kp2 = 4 of strategy RC-1-4")):
         program(graph, "RC-1-4")
 
 

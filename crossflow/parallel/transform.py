@@ -56,19 +56,21 @@ def divided(graph: Graph, strategy: Mesh) -> Program:
 
 
 def check_divides(graph: Graph, strategy: Mesh) -> None:
-    """Raise StrategyError when a dimension of the model does not divide by the axes that cut it."""
+    """Raise StrategyError when a dimension of the model is not divisible by the axes that cut it."""
     shards = strategy.degree("batch", "rows")
     if np.any(graph.batch % shards):
         names = " x ".join(strategy.names("rows", "batch"))
         what = "m" if graph.model == "gemm" else "global_batch"
-        raise StrategyError(f"{what} = {graph.batch} does not divide by {names} = {shards} of strategy {strategy}")
+        raise StrategyError(f"{what} = {graph.batch} is not divisible by {names} = {shards} of strategy {strategy}")
     columns, inner = strategy.degree("columns"), strategy.degree("inner")
     for layer in graph.layers:
         if np.any(_width(graph, layer) % columns):
-            raise StrategyError(f"{layer.name}: its {_width(graph, layer)} columns do not divide by kp2 = {columns} of strategy {strategy}")
+            raise StrategyError(
+                f"{layer.name}: its {_width(graph, layer)} columns are not divisible by kp2 = {columns} of strategy {strategy}"
+            )
         for what, size in (("inputs", _inputs(layer)), ("columns", _width(graph, layer))):
             if np.any(size % inner):
-                raise StrategyError(f"{layer.name}: its {size} {what} do not divide by kp1 = {inner} of strategy {strategy}")
+                raise StrategyError(f"{layer.name}: its {size} {what} are not divisible by kp1 = {inner} of strategy {strategy}")
 
 
 def _width(graph: Graph, layer: GraphLayer) -> Size:

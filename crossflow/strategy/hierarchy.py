@@ -139,7 +139,7 @@ def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, 
     """Why a strategy cannot divide a model with a global batch over nodes of devices, in a sentence; None where it can."""
     sizes, devices = (node, nodes), node * nodes
     if batch % devices:
-        return f"global_batch = {batch} does not divide by {devices} devices"
+        return f"global_batch = {batch} is not divisible by {devices} devices"
     absent = [kind for kind in KINDS if kind not in kinds_of(model) and getattr(hierarchy, kind) != hierarchy.dense]
     if absent:
         return f"{absent[0]} {levels_text(getattr(hierarchy, absent[0]))}, but the model has no layers of type {absent[0]}; leave it out"
@@ -147,11 +147,11 @@ def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, 
         heads = model.encoder.attention.attention
         cut = _degree(hierarchy.transformer, "columns", sizes)
         if heads is not None and heads.heads % cut:
-            return f"{heads.heads} attention heads do not divide by the {cut} ranks of transformer {levels_text(hierarchy.transformer)}"
+            return f"{heads.heads} attention heads are not divisible by the {cut} ranks of transformer {levels_text(hierarchy.transformer)}"
     if model.routing is not None:
         groups = _degree(hierarchy.experts, "experts", sizes)
         if model.routing.experts % groups:
-            return f"{model.routing.experts} experts do not divide by the {groups} ranks of experts {levels_text(hierarchy.experts)}"
+            return f"{model.routing.experts} experts are not divisible by the {groups} ranks of experts {levels_text(hierarchy.experts)}"
     columns = _degree(hierarchy.embedding, "table_columns", sizes)
     narrow = min(group.width for group in model.tables)
     if columns > narrow:

@@ -40,17 +40,17 @@ def _not_cut(plan: Plan, model: Transformer) -> str | None:
     """Why layers cannot be cut over the ranks that share each."""
     for heads in model.heads:
         if heads % plan.tensor_of("attention"):
-            return f"{heads} attention heads do not divide by {_named(plan, 'attention')}"
+            return f"{heads} attention heads are not divisible by {_named(plan, 'attention')}"
     for heads in model.ssm_heads:
         if heads % (plan.tensor_of("attention") * plan.cp):
             shared = f"{_named(plan, 'attention')}{f' x cp = {plan.cp}' if plan.cp > 1 else ''}"
-            return f"{heads} state-space heads do not divide by {shared}"
+            return f"{heads} state-space heads are not divisible by {shared}"
     selective = any(part.ssm is not None and part.ssm.kind == "mamba1" for layer in model.layers for part in layer.parts)
     if selective and plan.cp > 1:
         return f"cp = {plan.cp}: context parallelism of mamba1 layers is not modelled; use dp or tp in its place"
     for width in model.mlp_widths:
         if width % plan.tensor_of("mlp"):
-            return f"{width} inner elements of the MLP do not divide by {_named(plan, 'mlp')}"
+            return f"{width} inner elements of the MLP are not divisible by {_named(plan, 'mlp')}"
     return None
 
 
@@ -102,25 +102,27 @@ def _no_tokens(plan: Plan, model: Transformer, task: JobTask) -> str | None:
         if plan.cp > 1:
             return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
         if plan.sequence_parallel and plan.micro_batch % plan.tp:
-            return f"the {plan.micro_batch} tokens that a microbatch writes do not divide by tp = {plan.tp}, as sequence_parallel needs"
+            return f"the {plan.micro_batch} tokens that a microbatch writes are not divisible by tp = {plan.tp}, as sequence_parallel needs"
     uneven = [layer.tokens for layer in model.layers if model.vocabulary and layer.tokens % cuts]
     if uneven:
         degree = "tp" if shared == plan.tp else "ranks of a layer"
-        return f"the {uneven[0]} tokens of a sample do not divide by cp{f' x {degree}' if plan.sequence_parallel else ''} = {cuts}"
+        return f"the {uneven[0]} tokens of a sample are not divisible by cp{f' x {degree}' if plan.sequence_parallel else ''} = {cuts}"
     masked = {layer.tokens for layer in model.layers for part in layer.parts if part.attention is not None and part.attention.causal}
     odd = [tokens for tokens in masked if plan.cp > 1 and tokens % (2 * plan.cp)]
     if odd:
-        return f"the {odd[0]} tokens of a sample do not divide by 2 x cp = {2 * plan.cp}: under a causal mask a context rank has two chunks"
+        return (
+            f"the {odd[0]} tokens of a sample are not divisible by 2 x cp = {2 * plan.cp}: a context rank of a causal mask has two chunks"
+        )
     return None
 
 
 def _no_microbatches(plan: Plan, batch: int) -> str | None:
     """Why samples cannot be divided over replicas and microbatches."""
     if batch % (plan.dp * plan.micro_batch):
-        return f"global_batch = {batch} does not divide by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
+        return f"global_batch = {batch} is not divisible by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
     microbatches = batch // (plan.dp * plan.micro_batch)
     if plan.virtual_stages > 1 and plan.schedule in SCHEDULES and microbatches % plan.pp:
-        return f"{microbatches} microbatches do not divide by pp = {plan.pp}, which the interleaved schedule needs"
+        return f"{microbatches} microbatches are not divisible by pp = {plan.pp}, which the interleaved schedule needs"
     return None
 
 
@@ -130,7 +132,7 @@ def _no_experts(plan: Plan, model: Transformer) -> str | None:
         return f"ep = {plan.ep}, but the model has no experts"
     for experts in model.experts:
         if experts % plan.ep:
-            return f"{experts} experts do not divide by ep = {plan.ep}"
+            return f"{experts} experts are not divisible by ep = {plan.ep}"
     if model.experts:
         return None
     for key in ("etp", "experts_shard_group"):
@@ -147,7 +149,7 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     ranks = plan.tensor_of("experts")
     for width in model.expert_widths:
         if width % ranks:
-            return f"{width} inner elements of an expert do not divide by {_named(plan, 'experts')}"
+            return f"{width} inner elements of an expert are not divisible by {_named(plan, 'experts')}"
     sharing = plan.tp * plan.dp * plan.cp
     if sharing % (ranks * plan.ep) == 0:
         return None
@@ -158,7 +160,7 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
     cure = f"; they do with etp: {fewer[-1]}" if fewer else ""
     if fewer and fewer[-1] < plan.tp and not plan.sequence_parallel:
         cure += " and sequence_parallel: true"
-    return f"{beside} ranks do not divide by ep = {plan.ep}{cure}"
+    return f"{beside} ranks are not divisible by ep = {plan.ep}{cure}"
 
 
 def _not_on_host(plan: Plan, task: JobTask) -> str | None:
@@ -205,9 +207,9 @@ def _no_own_tensor(plan: Plan) -> str | None:
             continue
         wider = kind == "experts" and ranks > plan.tp
         if wider and ranks % plan.tp:
-            return f"etp = {ranks} does not divide by tp = {plan.tp}"
+            return f"etp = {ranks} is not divisible by tp = {plan.tp}"
         if not wider and plan.tp % ranks:
-            return f"tp = {plan.tp} does not divide by {key} = {ranks}"
+            return f"tp = {plan.tp} is not divisible by {key} = {ranks}"
         needs = f"{key} = {ranks} {'above' if wider else 'below'} tp = {plan.tp} needs"
         if plan.tp > 1 and not plan.sequence_parallel:
             return f"{needs} sequence_parallel: true, which gives every tensor rank tokens of its own"
@@ -248,7 +250,7 @@ def _not_sharded(plan: Plan) -> str | None:
     for kind, key in OWN_SHARDS.items():
         same = plan.tp * plan.dp * plan.cp // (plan.tensor_of(kind) * (plan.ep if kind == "experts" else 1))
         if groups[key] and same % groups[key]:
-            return f"{same} ranks hold the same of {kind}, which do not divide by {key} = {groups[key]}"
+            return f"{same} ranks hold the same of {kind}, which are not divisible by {key} = {groups[key]}"
     return None
 
 
