@@ -589,6 +589,13 @@ def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model)
         assert names <= {"tp", "cp", "dp", "pp"} or len(names) <= 1
 
 
+def test_neighbours_lie_in_every_order():
+    found = {plan.placement for plan in neighbouring_plans(plan_of("tp2-pp2-dp2"), MODEL, 64, node=8)}
+    assert found == set(itertools.permutations(("tp", "dp", "pp")))
+    alone = [plan for plan in neighbouring_plans(plan_of("tp2-dp4"), MODEL, 64, node=8) if plan.placement[0] != "tp"]
+    assert [str(plan) for plan in alone] == ["tp2-dp4-placed:dp+tp+pp"]
+
+
 def test_a_list_of_layers_stays_with_as_many_stages():
     found = neighbouring_plans(plan_of("pp4-dp2-layers:1+3x2+1"), MODEL, 64, node=8)
     assert {plan.stage_layers for plan in found if plan.pp == 4} == {(1, 3, 3, 1), ()}

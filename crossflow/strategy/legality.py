@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from crossflow.strategy.mesh import RECOMPUTE, SCHEDULES, TYPES, Recompute, Type, divisors
+from crossflow.strategy.mesh import RECOMPUTE, SCHEDULES, TYPES, RankBlock, Recompute, Type, divisors
 from crossflow.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.strategy.schedules import pipeline_order, schedule_problem
 from crossflow.workload.job import JobTask
@@ -254,10 +254,15 @@ def _not_sharded(plan: Plan) -> str | None:
     return None
 
 
+def _several(plan: Plan) -> list[RankBlock]:
+    """Blocks of more than one rank in the order in which they lie."""
+    sizes = {"tp": plan.tp, "dp": plan.dp * plan.cp, "pp": plan.pp}
+    return [block for block in plan.placement if sizes[block] > 1]
+
+
 def _blocks_beyond_tp(plan: Plan) -> int:
     """Where the block of data ranks lies behind that of tensor ranks, of those of more than one rank; 1 where either is alone."""
-    sizes = {"tp": plan.tp, "dp": plan.dp * plan.cp, "pp": plan.pp}
-    order = [block for block in plan.placement if sizes[block] > 1]
+    order = _several(plan)
     return order.index("dp") - order.index("tp") if "tp" in order and "dp" in order else 1
 
 
@@ -342,7 +347,8 @@ def neighbouring_plans(
     """Plans on as many devices that divide model and batch too and are one change away.
 
     The change is a degree that grows by the smallest factor by which another can shrink, another number of ranks for the experts, of
-    samples in a microbatch or of chunks in a stage, or another option. A service that takes all requests of a replica at once goes on to.
+    samples in a microbatch or of chunks in a stage, another order of the ranks on the devices, or another option. A service that takes
+    all requests of a replica at once goes on to.
     """
     training = task == "training"
     whole = not training and plan == plan.serving(batch)
@@ -374,6 +380,7 @@ def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
         yield plan.but(**{name: 2 * number})
         if number % 2 == 0:
             yield plan.but(**{name: number // 2})
+    yield from (replace(plan, placement=order) for order in _orders(plan))
     if plan.tp > 1:
         yield replace(plan, sequence_parallel=not plan.sequence_parallel)
     if plan.dp > 1:
@@ -382,6 +389,13 @@ def _moved(plan: Plan, experts: bool, *, training: bool) -> Iterator[Plan]:
         yield from (replace(plan, recompute=recompute) for recompute in RECOMPUTE)
     if training and plan.pp > 1 and plan.schedule in SCHEDULES:
         yield from (replace(plan, schedule=rule) for rule in SCHEDULES if rule != "pipedream")  # whose steps are of other weights
+
+
+def _orders(plan: Plan) -> Iterator[tuple[RankBlock, ...]]:
+    """Orders of the blocks of ranks on the devices that differ where blocks have several ranks."""
+    several = _several(plan)
+    single = [block for block in plan.placement if block not in several]
+    yield from ((*order, *single) for order in itertools.permutations(several) if list(order) != several)
 
 
 def _degrees(model: Transformer, devices: int, node: int) -> Iterator[tuple[int, int, int, int]]:
