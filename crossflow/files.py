@@ -91,7 +91,7 @@ def merge(base: Document, own: Document) -> Document:
 
 
 def _merge(base: Any, own: Any, path: Path_, lines: dict[Path_, Place], over: Document) -> Any:
-    quantity = isinstance(base, Mapping) and "value" in base
+    quantity = isinstance(base, Mapping) and "value" in base and "source" in base  # those of `latent` are widths
     if isinstance(base, Mapping) and isinstance(own, Mapping) and not quantity:
         merged = dict(base)
         if path in over.lines:

@@ -96,6 +96,9 @@ def test_what_has_no_meaning_is_refused(problems):
     assert problems(spec, "a10", levels=cache) == [("levels", sentence)]
     sentence = "chip_power: the clock of a generated device follows from its budgets; leave it out"
     assert problems(spec, "pathfinder", execution={"chip_power": 3}) == [("execution", sentence)]
+    sentence = "that of a generated device follows from technology.inter_link and its budgets; leave it out, or change techlib.link"
+    assert problems(spec, "pathfinder", network={"inter": {"bandwidth": "10 GB/s"}}) == [("network.inter.bandwidth", sentence)]
+    assert problems(spec, "pathfinder", network={"inter": {"latency": "1 us"}}) == [("network.inter.latency", sentence)]
 
 
 def test_a_limit_below_what_the_device_draws_at_rest_cannot_be_built():

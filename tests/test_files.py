@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+import crossflow
 from crossflow import files
 from crossflow.errors import CrossflowError, SpecError, with_article
 from crossflow.files import Document, FileModel, merge, override, parse_yaml, read_yaml, validate, write_text
@@ -248,3 +249,12 @@ def test_plain_data_below_a_known_line_is_told_there():
 @pytest.mark.parametrize("word", ["an lstm", "a dlrm", "a gemm", "a transformer", "an int", "a list"])
 def test_words_have_their_article(word):
     assert with_article(word.split()[1]) == word
+
+
+def test_a_part_with_a_field_called_value_merges_key_by_key():
+    """Latent attention has one, and is no quantity with a source."""
+    workload = {"model": "deepseek-v3", "global_batch": 64, "latent": {"kv_rank": 256}}
+    system = {"template": "h100-ib-cluster", "nodes": 8}
+    job = crossflow.from_dict({"system": system, "workload": workload, "strategy": "tp4-dp16-ep8"}).job()
+    latent = next(part.attention for layer in job.model.layers for part in layer.parts if part.attention)
+    assert (latent.latent, latent.cached) == (256, 256 + 64)

@@ -168,6 +168,17 @@ class GeneratedSystem(SystemFields):
                     raise ValueError(f"budgets.{field}.on_chip: no level '{level}'; levels: {', '.join(self.levels)}")
         return self
 
+    @model_validator(mode="after")
+    def _links_follow_from_technology(self) -> GeneratedSystem:
+        for name, level in (("intra", self.network.intra), ("inter", self.network.inter)):
+            for field in ("bandwidth", "latency"):
+                if getattr(level, field) is not None:
+                    raise ValueError(
+                        f"network.{name}.{field}: that of a generated device follows from technology.{name}_link and its budgets;"
+                        " leave it out, or change techlib.link"
+                    )
+        return self
+
 
 def share_values(shares: BudgetShares) -> list[Any]:
     """All shares of one budget that are given."""
