@@ -16,6 +16,7 @@ from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.programs import placed
 from crossflow.explanation.sensitivity import explain
+from crossflow.parallel.blocks import block_program
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of, read_program, write_program
 from crossflow.program.groups import DeviceGroup
@@ -25,6 +26,7 @@ from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.space import Options, Space
 from crossflow.step.uneven import Uneven
+from crossflow.strategy.layout import Layout
 from crossflow.strategy.reading import every_strategy
 
 MLP = {"tp": 2, "dp": 4}
@@ -389,6 +391,29 @@ def test_events_of_a_transformer_cost_the_same_in_a_program(tmp_path, dtype, sys
         score = predict(scenario_of(built.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
         assert score.step_time - score.breakdown["other"] == pytest.approx(event.time, rel=1e-9), (event.op, event.shape)
     assert {"gemm", "gemm_accumulate"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [("gemma3-27b", "tp4-dp2"), ("deepseek-v3", "tp4-dp2"), ("llama2-7b", "cp4-dp2")],
+    ids=["windows", "latents", "ring"],
+)
+def test_attention_of_a_transformer_costs_the_same_in_a_file(tmp_path, model, strategy):
+    node = {"template": "dgx-h100", "nodes": 1}
+    scenario = from_dict({"system": node, "workload": model, "strategy": strategy, "software": "megatron-core"})
+    times = [event.time for event in events(scenario).events if event.op.startswith("attention")]
+    blocks = block_program(
+        scenario.job(), Layout.of([scenario.strategy], np.array([float(scenario.workload.global_batch)]), 8), scenario.stack
+    )
+    kernels = {id(kernel): kernel for kernel in blocks.kernels if isinstance(kernel, Attention)}.values()
+    found = []
+    for kernel in kernels:
+        built = ProgramBuilder(dtype=scenario.workload.dtype)
+        built.compute("one", kernel, phase="backward")
+        score = predict(scenario_of(built.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
+        found.append(float(score.step_time[0] - score.breakdown["other"][0]))
+    assert len(set(times)) >= 2
+    assert sorted(set(np.round(np.log(found), 9))) == sorted(set(np.round(np.log(times), 9)))
 
 
 def kernel_of(event, dtype):

@@ -160,11 +160,16 @@ class ProgramBuilder:
 
 def _place(places: dict[Hashable, int], rows: list[Any], one: Any) -> int:
     """Place of a kernel or message among the distinct ones, to which it is added."""
-    key = (type(one), *((value.tobytes() if hasattr(value, "tobytes") else value) for value in vars(one).values()))
+    key = (type(one), *map(_hashed, vars(one).values()))
     if key not in places:
         places[key] = len(rows)
         rows.append(one)
     return places[key]
+
+
+def _hashed(value: Any) -> Hashable:
+    """What makes two values of a field equal, arrays and tuples of them included."""
+    return tuple(map(_hashed, value)) if isinstance(value, tuple) else value.tobytes() if hasattr(value, "tobytes") else value
 
 
 def _sorted(after: Iterable[int]) -> tuple[int, ...]:

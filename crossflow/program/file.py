@@ -78,7 +78,13 @@ class AttentionRow(FileModel):
     kv_heads: Positive | None = Field(None, description="heads of keys and values; as many as of queries where absent")
     causal: bool = Field(True, description="whether a query sees only the keys before it")
     backward: bool = Field(False, description="whether it computes gradients, with five products instead of two")
+    work: tuple[NonNegative, Bytes, Positive] | None = Field(
+        None,
+        description="operations, bytes of main memory and blocks of the kernel, where these do not follow from the sizes: of a window, "
+        "of latents, of a step of a ring",
+    )
     stored: str = Field("", description="data type of keys and values in memory, where it is not that of the queries")
+    window: str = Field("", description="which window limits the keys that a query sees, as profiles name it")
 
 
 class LookupRow(FileModel):
@@ -231,8 +237,15 @@ def document_of(program: Program) -> dict[str, Any]:
 
 def _plain(one: Any) -> dict[str, Any]:
     """Fields of an object that differ from their defaults."""
-    found = {field.name: (getattr(one, field.name), field.default) for field in fields(one)}
-    return {name: float(value) if hasattr(value, "dtype") else value for name, (value, default) in found.items() if value != default}
+    found = {field.name: (_number(getattr(one, field.name)), field.default) for field in fields(one)}
+    return {name: value for name, (value, default) in found.items() if value != default}
+
+
+def _number(value: Any) -> Any:
+    """A value whose numbers are plain ones, also those in a tuple."""
+    if isinstance(value, tuple):
+        return tuple(_number(part) for part in value)
+    return float(value.item()) if hasattr(value, "dtype") else value
 
 
 def read_program(path: str | Path) -> Program:
