@@ -472,6 +472,16 @@ def test_the_page_of_stages_with_tensors_of_their_own(tmp_path, capsys):
     assert "cache 1.863 GiB" in capsys.readouterr().out
 
 
+def test_a_timeline_of_too_many_copies_is_refused(tmp_path):
+    built = ProgramBuilder(name="long", dtype="bf16")
+    with built.repeat(10**9):
+        built.compute("layer", Product(m=4096, n=4096, k=4096))
+    scenario = scenario_of(built.build(), tmp_path, {"template": "dgx-h100", "nodes": 1, "devices_per_node": 1})
+    assert predict(scenario).score.step_time[0] > 1e4
+    with pytest.raises(CrossflowError, match="here 1,000,000,000 operations, and 100,000 at most; give blocks fewer copies"):
+        simulate(scenario)
+
+
 def test_a_study_is_no_scenario(tmp_path):
     path = tmp_path / "grid.yaml"
     path.write_text("name: grid\nscenario: {system: dgx-h100, workload: llama2-7b}\nsweep: {workload.global_batch: [8, 16]}\n")

@@ -22,6 +22,7 @@ from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, HOST, PIPELINE, TENSOR, Device, Timeline
 
 WAITING = "waiting for the last rank"
+MOST = 100_000  # operations of all copies of blocks that a timeline lays out, some 20 s
 REPLICAS = ("dp", "cp")  # axes of a given program along which ranks hold the same weights
 
 
@@ -31,7 +32,7 @@ def program_timeline(scenario: Scenario, title: str, uneven: Uneven) -> Timeline
     Raises
     ------
     CrossflowError
-        Where kernels share a device, and where `uneven` means a device or a link that is not there.
+        Where kernels share a device, where blocks have too many copies, and where `uneven` means a device or a link that is not there.
     """
     if scenario.kernels_per_device > 1:
         raise CrossflowError(
@@ -40,6 +41,10 @@ def program_timeline(scenario: Scenario, title: str, uneven: Uneven) -> Timeline
     if scenario.shares_devices:
         raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
     device, program = scenario.architecture, scenario.program()
+    laid_out = int(program.places.count.sum())
+    if laid_out > MOST:
+        message = f"a timeline shows every copy of a block, here {laid_out:,} operations, and {MOST:,} at most; give blocks fewer copies"
+        raise CrossflowError(f"{scenario.name}: {message}")
     placement = placed(scenario, program, device)
     prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
     mesh = _mesh(program, placement)
