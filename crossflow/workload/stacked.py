@@ -16,11 +16,11 @@ import numpy as np
 
 from crossflow.arrays import Index
 from crossflow.workload.dlrm import Dlrm, Encoder
-from crossflow.workload.transformer import AttentionGeometry, Layer, Transformer
+from crossflow.workload.transformer import Layer, Transformer
 
 Stackable = TypeVar("Stackable")
 NAMED: tuple[Any, ...] = (Layer, Transformer, Dlrm)  # whose names are for people, and may differ
-EXACT = ((AttentionGeometry, "window"), (Encoder, "layers"))  # numbers that name a kernel, or count units: points share them
+EXACT = ((Encoder, "layers"),)  # numbers that count units: points share them
 
 
 def structures(models: Sequence[Any]) -> list[list[int]]:

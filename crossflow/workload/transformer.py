@@ -132,16 +132,21 @@ class AttentionGeometry:
         return bool(np.any(self.latent))
 
     @property
-    def mask(self) -> str:
-        """The window as shapes of kernels name it, empty where there is none."""
-        return f"{'chunks of' if self.chunked else 'window'} {self.window}" if self.window else ""
+    def reach(self) -> float:
+        """Tokens that a token sees at most, infinite without a window. [1]"""
+        return self.window if self.windowed else np.inf
+
+    @property
+    def windowed(self) -> bool:
+        """Whether there is a window."""
+        return bool(np.any(self.window))
 
     def _pairs(self, tokens: Array | float) -> Array:
         """Pairs of query and key that the mask leaves among the first `tokens` of a sample. [1]"""
-        if self.window and self.chunked:
+        if self.windowed and self.chunked:
             chunks, rest = np.divmod(tokens, self.window)
             return np.asarray((chunks * self.window**2 + rest**2) / 2.0)
-        width = np.minimum(self.window or np.inf, tokens)
+        width = np.minimum(self.reach, tokens)
         return np.asarray(width * (tokens - width / 2.0))
 
 
