@@ -191,6 +191,15 @@ def test_windows_are_on_the_batch_axis(given_):
     assert structures(jobs) == [[0, 1, 2, 3], [4]]
 
 
+def test_layers_alike_share_their_parts():
+    """A hybrid model of 52 layers has three different parts, and so has what is stacked of several."""
+    jobs = [crossflow.from_dict({**HYBRID, "workload": {**HYBRID["workload"], "sequence": tokens}}).job() for tokens in (512, 1024)]
+    whole = chosen(stacked(jobs), np.array([0, 1, 1])).model
+    assert len(jobs[0].model.layers) > 40
+    assert len(jobs[0].model.parts) == len(whole.parts) == 3
+    assert all(one is other for one, other in zip(jobs[0].model.parts, jobs[1].model.parts, strict=True))
+
+
 def test_models_of_one_structure_are_stacked():
     """A number that becomes 0 or 1 makes another structure, and so does a flag."""
 
