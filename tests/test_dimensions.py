@@ -47,6 +47,10 @@ HYBRID = {
     "strategy": "tp4-dp16-z1-sp",
 }
 ANSWERED = {"system": "dgx-h100", "workload": {**HYBRID["workload"], "task": "decode", "prompt": 64, "output": 8}, "strategy": "tp8"}
+LOCAL = {**HYBRID, "workload": {"model": "gemma3-27b", "global_batch": 64, "sequence": 4096}}
+SLIDING = {**HYBRID, "workload": {"model": "mistral-7b", "global_batch": 64, "sequence": 4096}}
+WRITTEN = {"system": "dgx-h100", "workload": {**LOCAL["workload"], "task": "decode", "prompt": 2048, "output": 64}, "strategy": "tp8"}
+SLID = {**WRITTEN, "workload": {**WRITTEN["workload"], "model": "mistral-7b"}}
 TRANSLATED = {**GPT, "workload": {"model": "t5-11b", "global_batch": 64}, "strategy": "tp8-dp8"}
 TABLES = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": "ddp", "embedding": "mp"}}
 CELLS = {
@@ -98,6 +102,14 @@ MIXES = [
         "workload.ssm.state": [64, 128], "workload.prompt": [128, 5000], "workload.output": [1, 64], "workload.task": ["prefill", "decode"],
         "workload.ssm.state_dtype": ["fp32", "bf16"], "strategy": ["tp8", "tp4-dp2"],
     }),
+    *((given, {
+        "workload.window.size": [1, 64, 1024, 4096, 6000], "workload.sequence": [1024, 4096], "workload.window.chunked": [True, False],
+        "strategy": ["tp4-dp16-z1-sp", "tp4-cp2-dp8-sp", "tp2-pp2-dp16"],
+    }) for given in (LOCAL, SLIDING)),
+    *((given, {
+        "workload.window.size": [1, 64, 2048, 2112, 9000], "workload.prompt": [512, 2048], "workload.output": [1, 64],
+        "workload.window.chunked": [True, False], "workload.task": ["prefill", "decode"], "strategy": ["tp8", "tp4-dp2"],
+    }) for given in (WRITTEN, SLID)),
     (TRANSLATED, {
         "workload.encoder.layers": [12, 24], "workload.encoder.sequence": [512, 1000], "workload.sequence": [512, 1024],
         "strategy": ["tp8-dp8", "tp4-pp2-dp8", "tp8-dp8-z3"],
@@ -164,6 +176,28 @@ def test_many_points_cost_little_more_than_one():
 
     alone = took([[length] for length in lengths[2:34]]) / 32
     assert took([lengths[34:98]]) < 64 * 0.3 * alone
+
+
+@pytest.mark.parametrize("given_", [LOCAL, SLIDING, WRITTEN, SLID], ids=["gemma3", "mistral", "gemma3 decode", "mistral decode"])
+def test_windows_are_on_the_batch_axis(given_):
+    """Windows below, equal to and above the sequence have one structure, and are as one by one; a window of one token has another."""
+    sizes = [64, 2048, 4096, 9999]
+    scenario = crossflow.from_dict(given_)
+    together = evaluate(scenario, {"workload.window.size": sizes}).to_dict()
+    for place, size in enumerate(sizes):
+        for name, values in evaluate(scenario, {"workload.window.size": [size]}).to_dict().items():
+            assert alike(together[name][place], values[0]), (name, size)
+    jobs = [crossflow.from_dict({**given_, "workload": {**given_["workload"], "window": {"size": size}}}).job() for size in (*sizes, 1)]
+    assert structures(jobs) == [[0, 1, 2, 3], [4]]
+
+
+def test_layers_alike_share_their_parts():
+    """A hybrid model of 52 layers has three different parts, and so has what is stacked of several."""
+    jobs = [crossflow.from_dict({**HYBRID, "workload": {**HYBRID["workload"], "sequence": tokens}}).job() for tokens in (512, 1024)]
+    whole = chosen(stacked(jobs), np.array([0, 1, 1])).model
+    assert len(jobs[0].model.layers) > 40
+    assert len(jobs[0].model.parts) == len(whole.parts) == 3
+    assert all(one is other for one, other in zip(jobs[0].model.parts, jobs[1].model.parts, strict=True))
 
 
 def test_models_of_one_structure_are_stacked():

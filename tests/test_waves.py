@@ -172,6 +172,16 @@ def test_chunks_do_not_change_results(a100, monkeypatch):
         np.testing.assert_array_equal(part, parts)
 
 
+def test_products_alike_take_the_same_time(a100):
+    """Of many points those that are alike at every point are timed once."""
+    m, n, k = (np.broadcast_to(size, (len(SHAPES), 2)) * [1, 2] for size in (M, N, K))
+    rows = np.arange(2 * len(SHAPES)) % len(SHAPES)
+    for once, twice in zip(
+        waves.wave_times(m, n, k, a100, "fp16", 2.0), waves.wave_times(m[rows], n[rows], k[rows], a100, "fp16", 2.0), strict=True
+    ):
+        np.testing.assert_array_equal(once[rows], twice)
+
+
 def test_design_points_are_their_devices_one_by_one(a100):
     factors = np.array([1.0, 2.0, 0.5])
     together = time(changed(a100, units=factors, rate=factors, memory=factors[::-1]))

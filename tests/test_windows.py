@@ -13,6 +13,7 @@ from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.stacked import stacked
 from crossflow.workload.transformer import AttentionGeometry
 
 LLAMA = {
@@ -115,6 +116,15 @@ def test_a_measured_kernel_without_a_window_is_not_taken_for_one_with_it():
         tables = kernels_of(job_of(**changes)).program.kernel_tables
         shapes += [kernel_names(table, "bf16", device)[0][2] for table in tables if table.kind is Attention]
     assert shapes == [["32 x 512x512x64"], ["32 x 512x512x64 window 128"]]
+
+
+@pytest.mark.parametrize(("chunked", "word"), [(False, "window"), (True, "chunks of")])
+def test_a_measured_kernel_is_named_by_the_window_of_its_point(chunked, word):
+    device = crossflow.from_dict({"system": "dgx-h100", "workload": "gpt2-xl", "strategy": "dp8"}).architecture
+    job = stacked([job_of(window={"size": size, "chunked": chunked}) for size in (64, 100)])
+    kernels = block_kernels(job, Layout.of([Plan(micro_batch=2)] * 2, np.full(2, 8.0), 8), load_stack(FLASH)[0])
+    (table,) = (table for table in kernels.program.kernel_tables if table.kind is Attention)
+    assert kernel_names(table, "bf16", device)[0][2] == [f"32 x 512x512x64 {word} {size}" for size in (64, 100)]
 
 
 # ------------------------------------------------------------------------------------------ services

@@ -191,7 +191,7 @@ def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> 
             found.append((op, _mixed(wide if row.wide else dtype, row.stored), [gemm_shape(*point) for point in points]))
         elif isinstance(row, Attention):
             op = "attention_backward" if row.backward else "attention_forward"
-            shapes = [attention_shape(point[0] * point[1], point[3], point[4], point[5], row.window) for point in points]
+            shapes = [attention_shape(point[0] * point[1], *point[3:], chunked=row.chunked) for point in points]
             found.append((op, _mixed(wide, row.stored), shapes))
         elif isinstance(row, Scan):
             op = "scan_backward" if row.backward else "scan_forward"

@@ -113,13 +113,14 @@ def gemm_shape(m: float, n: float, k: float, batch: float) -> str:
     return each if batch == 1 else f"{batch:.10g} x {each}"
 
 
-def attention_shape(heads: float, length: float, keys: float, width: float, mask: str = "") -> str:
+def attention_shape(heads: float, length: float, keys: float, width: float, window: float = 0.0, *, chunked: bool = False) -> str:
     """Shape of fused attention: heads of all samples, queries, keys, elements of a head, and the window of the keys if there is one.
 
-    >>> attention_shape(32, 2048, 2048, 128), attention_shape(32, 2048, 2048, 128, "window 512")
+    >>> attention_shape(32, 2048, 2048, 128), attention_shape(32, 2048, 2048, 128, 512)
     ('32 x 2048x2048x128', '32 x 2048x2048x128 window 512')
     """
-    return f"{heads:.10g} x {length:.10g}x{keys:.10g}x{width:.10g} {mask}".rstrip()
+    mask = f" {'chunks of' if chunked else 'window'} {window:.10g}" if window else ""
+    return f"{heads:.10g} x {length:.10g}x{keys:.10g}x{width:.10g}{mask}"
 
 
 def scan_shape(samples: float, heads: float, groups: float, length: float, width: float, state: float, chunk: float, *, delta: bool) -> str:

@@ -25,7 +25,7 @@ import functools
 import numpy as np
 
 from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, divide
+from crossflow.arrays import Array, Index, divide
 
 ACCUMULATOR = 4  # size of a partial sum [B]
 # Instructions that widen eight 4-bit integers, over eight: a shift, 4 lop3 and 4 half2 operations make fp16 of them (Kim et al., "Who
@@ -65,15 +65,32 @@ def wave_times(
     """
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
-    chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     ratio, slots = np.asarray(second), np.asarray(widening)
+    if m.shape[-1] > 1 and len(m) > 1:  # of many points, products alike are timed once
+        first, which = _distinct(m, n, k, many, ratio, slots)
+        if len(first) < len(m):
+            compute, cache, together = wave_times(
+                m[first], n[first], k[first], architecture, dtype, element,
+                batch=many[first], second=_some(ratio, first), widening=_some(slots, first),
+            )  # fmt: skip
+            return compute[which], cache[which], together[which]
+    chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     parts = [_wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element) for i in chunks]
     if len(parts) == 1:
         return parts[0]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
-def _some(values: Array, rows: slice) -> Array:
+def _distinct(*tables: Array) -> tuple[Index, Index]:
+    """Of rows that are alike in all tables the first, and of every row which of these it is like."""
+    whole = [table for table in tables if table.ndim > 1]
+    known: dict[tuple[bytes, ...], int] = {}
+    rows = [known.setdefault(tuple(table[i].tobytes() for table in whole), i) for i in range(len(whole[0]))]
+    first, which = np.unique(rows, return_inverse=True)
+    return first, which
+
+
+def _some(values: Array, rows: slice | Index) -> Array:
     """Some rows of a table; what holds for all products is given without an axis of them."""
     return values[rows] if values.ndim > 1 else values
 

@@ -156,7 +156,7 @@ class _BlockBuilder:
 
     def _rings(self, attention: AttentionGeometry) -> bool:
         """Whether context ranks attend in a ring, a step for the keys and values of each rank."""
-        return self.stack.attention.kernel == "flash" and not attention.window
+        return self.stack.attention.kernel == "flash" and not attention.windowed
 
     def _cast_to_cache(self, attention: AttentionGeometry, tokens: Array, kept: Array) -> Array:
         """Bytes that casting keys and values of new tokens to the type of the cache moves, r1 w1; of a latent each rank has all. [B]
@@ -184,10 +184,10 @@ class _BlockBuilder:
         # A single query is divided along the keys, so that every unit has work.
         groups = kept / (attention.cached if attention.shares_latent else attention.query + attention.value)
         blocks = samples * heads * np.ceil(length / QUERIES) if not self.cached else samples * groups * np.ceil(keys / KEYS)
-        window = attention.mask if not self.cached else ""  # what a written token sees is the number of keys
+        window = 0 if self.cached else attention.window  # what a written token sees is the number of keys
         own = Attention(
             samples=samples, heads=heads, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
-            stored=self.seen_type, window=window,
+            stored=self.seen_type, window=window, chunked=attention.chunked,
         )  # fmt: skip
         first = self._fused_attention(unit, own)
         if self.layout.cp.max() > 1 and self._rings(attention):

@@ -84,7 +84,8 @@ class AttentionRow(FileModel):
         "of latents, of a step of a ring",
     )
     stored: str = Field("", description="data type of keys and values in memory, where it is not that of the queries")
-    window: str = Field("", description="which window limits the keys that a query sees, as profiles name it")
+    window: NonNegative = Field(0.0, description="tokens of the window that limits the keys that a query sees, 0 for none")
+    chunked: bool = Field(False, description="whether the window is a fixed block of the sample rather than the last tokens")
 
 
 class LookupRow(FileModel):

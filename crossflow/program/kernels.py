@@ -74,7 +74,8 @@ class Attention:
     work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, windows
         and rings. [flop], [B], [1]
     stored : type in which keys and values lie in memory, where it is not that of the queries.
-    window : which window limits the keys that a query sees, as profiles name it.
+    window, chunked : the window that limits the keys that a query sees, 0 for none, and whether it is a fixed block (see
+        `crossflow.workload.transformer.AttentionGeometry`). [1]
     """
 
     samples: Number
@@ -87,7 +88,8 @@ class Attention:
     backward: bool = False
     work: tuple[Number, Number, Number] | None = None
     stored: str = ""
-    window: str = ""
+    window: Number = 0.0
+    chunked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +189,7 @@ class KernelTable:
         each, shape (4, kernels, n); which are backward, shape (kernels, 1). [flop], [B], [1]
         """
         rows = [row for row in self.rows if isinstance(row, Attention)]
-        samples, heads, _, length, seen, width = self.sizes
+        samples, heads, _, length, seen, width, _ = self.sizes
         shapes = np.stack([samples * heads, length, seen, width])
         return attention_sizes(self.sizes, self.element, rows), shapes, np.array([[row.backward] for row in rows])
 
@@ -195,7 +197,7 @@ class KernelTable:
 SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Product: ("m", "n", "k", "batch"),
     Pass: ("moved", "flops", "launches"),
-    Attention: ("samples", "heads", "kv_heads", "length", "seen", "width"),
+    Attention: ("samples", "heads", "kv_heads", "length", "seen", "width", "window"),
     Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
     Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas"),
 }
@@ -249,13 +251,13 @@ def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) ->
 
     Parameters
     ----------
-    shapes : samples, heads, heads of keys and values, queries, keys, elements of a head, shape (6, kernels, n). [1]
+    shapes : samples, heads, heads of keys and values, queries, keys, elements of a head, window, shape (7, kernels, n). [1]
     """
     stated = [i for i, row in enumerate(rows) if row.work is not None]
     work = filled([row.work for row in rows if row.work is not None]).swapaxes(0, 1) if stated else None
     if work is not None and len(stated) == len(rows):
         return work
-    samples, heads, kv_heads, length, seen, width = shapes
+    samples, heads, kv_heads, length, seen, width, _ = shapes
     causal, backward = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward"))
     held = np.array([[DTYPE_BYTES[row.stored] if row.stored else element] for row in rows])
     share = np.where(causal & (length > 1), 1.0 - 0.5 * np.minimum(length, seen) / np.maximum(length, seen), 1.0)

@@ -397,7 +397,7 @@ def kv_cache(job: Job, layout: Layout) -> Array:
         latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
         share = np.where(latent, 1.0, attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads)
         share = share * layout.tensor_share("attention")
-        kept = np.minimum(job.cached, attention.window or job.cached)
+        kept = np.minimum(job.cached, attention.reach)
         kept = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else kept
         rows.append(requests * kept / layout.cp * attention.cached * job.cache * share)
     return np.stack(rows)

@@ -45,7 +45,7 @@ def _not_cut(plan: Plan, model: Transformer) -> str | None:
         if heads % (plan.tensor_of("attention") * plan.cp):
             shared = f"{_named(plan, 'attention')}{f' x cp = {plan.cp}' if plan.cp > 1 else ''}"
             return f"{heads} state-space heads are not divisible by {shared}"
-    selective = any(part.ssm is not None and part.ssm.kind == "mamba1" for layer in model.layers for part in layer.parts)
+    selective = any(part.ssm is not None and part.ssm.kind == "mamba1" for part in model.parts)
     if selective and plan.cp > 1:
         return f"cp = {plan.cp}: context parallelism of mamba1 layers is not modelled; use dp or tp in its place"
     for width in model.mlp_widths:

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -156,10 +156,6 @@ class ExpertsSpec(FileModel):
             raise ValueError("a capacity fills all experts up alike; leave out `uneven` or `capacity`")
         return self
 
-    def at(self, layer: int) -> bool:
-        """Whether a layer (from 0) has experts."""
-        return layer >= self.dense_layers and (layer + 1) % self.every == 0
-
 
 class WindowSpec(FileModel):
     """Window of attention: each token sees the last ones (sliding window), or those of its chunk; the size alone will do."""
@@ -175,10 +171,6 @@ class WindowSpec(FileModel):
     @classmethod
     def _number(cls, data: Any) -> Any:
         return {"size": data} if isinstance(data, int) else data
-
-    def at(self, layer: int) -> bool:
-        """Whether a layer (from 0) sees the window only."""
-        return self.pattern[layer % len(self.pattern)] == "local"
 
 
 class StateSpaceSpec(FileModel):
@@ -233,10 +225,6 @@ class StateSpaceSpec(FileModel):
         alone = [kind for kind in self.pattern if kind in ("mlp", "experts")]
         if alone and self.mlp:
             yield f"pattern: a layer of kind {alone[0]} has no mixer, which needs mlp: false"
-
-    def kind_at(self, layer: int) -> str:
-        """Kind of a layer (from 0)."""
-        return self.pattern[layer % len(self.pattern)]
 
     def mixer(self) -> StateSpace:
         """Its geometry."""
@@ -402,25 +390,62 @@ class TransformerSpec(_Sourced):
         service = self.task in ("prefill", "decode") and self.image is None
         return self.prompt if service and self.prompt else self.sequence
 
-    def mixers(self, layer: int) -> tuple[LayerType, ...]:
-        """What mixes the tokens of a layer (from 0)."""
-        kinds: dict[str, tuple[LayerType, ...]] = {"ssm": ("ssm",), "attention": ("attention",), "both": ("ssm", "attention")}
-        return ("attention",) if self.ssm is None else kinds.get(self.ssm.kind_at(layer), ())
-
-    def feed_forward(self, layer: int) -> LayerType | None:
-        """What a layer (from 0) has beside: an MLP, experts, or nothing."""
-        if self.ssm is not None and not self.ssm.mlp:
-            alone: dict[str, LayerType] = {"mlp": "mlp", "experts": "experts"}
-            return alone.get(self.ssm.kind_at(layer))
-        return "experts" if self.experts is not None and self.experts.at(layer) else "mlp"
+    def kinds(self, layers: int) -> tuple[Kind, ...]:
+        """What each of so many layers is made of."""
+        return _kinds(layers, *self._patterns)
 
     def has(self, part: LayerType) -> bool:
         """Whether any layer has a part of a type."""
-        return any(part in (*self.mixers(i), self.feed_forward(i)) for i in range(self.layers))
+        return part in _types(self.layers, *self._patterns)
+
+    @property
+    def _patterns(self) -> Patterns:
+        """What decides of each layer what it is made of."""
+        ssm, mixture, window = self.ssm, self.experts, self.window
+        return (
+            ssm.pattern if ssm else ("attention",),
+            ssm is None or ssm.mlp,
+            (mixture.dense_layers, mixture.every) if mixture else None,
+            window.pattern if window else ("global",),
+        )
 
     def transformer(self) -> Transformer:
         """The model as layers of weight matrices."""
         return _transformer(self)
+
+
+class Kind(NamedTuple):
+    """What a layer is made of: what mixes its tokens, what it has beside, and whether its attention sees the window only."""
+
+    mixers: tuple[LayerType, ...]
+    beside: LayerType | None
+    local: bool
+
+
+# Kinds of layers by their mixers, whether each has an MLP or experts beside, dense layers and `every` of experts, kinds of windows.
+Patterns = tuple[tuple[str, ...], bool, tuple[int, int] | None, tuple[str, ...]]
+_MIXERS: Mapping[str, tuple[LayerType, ...]] = {"ssm": ("ssm",), "attention": ("attention",), "both": ("ssm", "attention")}
+_ALONE: Mapping[str, LayerType] = {"mlp": "mlp", "experts": "experts"}
+
+
+@functools.lru_cache(maxsize=256)
+def _kinds(layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, int] | None, seen: tuple[str, ...]) -> tuple[Kind, ...]:
+    """What each of so many layers is made of; patterns are repeated to the last."""
+    dense, every = routed or (layers, 1)
+
+    def kind(i: int) -> Kind:
+        own, local = mixed[i % len(mixed)], seen[i % len(seen)] == "local"
+        mixers = _MIXERS.get(own, ())
+        beside: LayerType = "experts" if i >= dense and (i + 1) % every == 0 else "mlp"
+        return Kind(mixers=mixers, beside=beside if fed else _ALONE.get(own), local=local and "attention" in mixers)
+
+    return tuple(map(kind, range(layers)))
+
+
+@functools.lru_cache(maxsize=256)
+def _types(layers: int, *patterns: Any) -> frozenset[LayerType | None]:
+    """Types of the parts that layers have."""
+    return frozenset(part for kind in _kinds(layers, *patterns) for part in (*kind.mixers, kind.beside))
 
 
 def _contradictions(spec: TransformerSpec) -> Iterator[str]:
@@ -523,7 +548,7 @@ def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
         return
     if spec.encoder or not spec.causal:
         yield "window: windows are supported for causal decoders without an encoder only; leave it out"
-    if not any(window.at(i) and "attention" in spec.mixers(i) for i in range(spec.layers)):
+    if not any(kind.local for kind in spec.kinds(spec.layers)):
         yield f"window: the pattern makes none of {spec.layers} layers local; leave it out"
     if not window.global_rotary and spec.positions != "rotary":
         yield f"window: global_rotary = false needs positions: rotary, got {spec.positions}"
@@ -607,32 +632,23 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
     """Layers of an encoder or decoder, at their `places` in the model; those alike that follow each other are one group."""
     cross = (_attention(spec, causal=False, cross=True),) if name == "decoder" else ()
     listed = listed_layers(spec.wide_layers)
-    alike = not (spec.experts or spec.window or spec.ssm or listed.layers)
-    kinds = [
-        (
-            spec.mixers(i),
-            spec.feed_forward(i),
-            place in listed.layers,
-            spec.window is not None and "attention" in spec.mixers(i) and spec.window.at(i),
-        )
-        for i, place in enumerate(places[:1] if alike else places)
-    ]
-    kinds = kinds * len(places) if alike else kinds
-    groups = [list(same) for _, same in itertools.groupby(range(len(places)), key=kinds.__getitem__)]
+    groups = _groups(name, places, listed.layers, spec.kinds(len(places)))
 
-    def parts(mixers: tuple[LayerType, ...], fed: LayerType | None, wide: bool, local: bool) -> tuple[Part, ...]:
-        found = (*_mixers(spec, mixers, local, causal=causal), *cross, *((_feed_forward(spec, fed == "experts"),) if fed else ()))
+    def parts(kind: Kind, wide: bool) -> tuple[Part, ...]:
+        beside = (_feed_forward(spec, kind.beside == "experts"),) if kind.beside else ()
+        found = (*_mixers(spec, kind.mixers, kind.local, causal=causal), *cross, *beside)
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
 
-    return tuple(
-        Layer(
-            name=name if len(groups) == 1 else _numbered(name, group),
-            count=len(group),
-            tokens=tokens,
-            parts=parts(*kinds[group[0]]),
-        )
-        for group in groups
-    )
+    made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
+    return tuple(Layer(name=own, count=count, tokens=tokens, parts=made[kind]) for own, count, kind in groups)
+
+
+@functools.lru_cache(maxsize=256)
+def _groups(name: str, places: range, wide: frozenset[int], kinds: tuple[Kind, ...]) -> tuple[tuple[str, int, tuple[Kind, bool]], ...]:
+    """Layers alike that follow each other: a name and a number, of which kind they are, and whether they stay wide."""
+    each = [(kind, place in wide) for kind, place in zip(kinds, places, strict=True)]
+    groups = [list(same) for _, same in itertools.groupby(range(len(each)), key=each.__getitem__)]
+    return tuple((name if len(groups) == 1 else _numbered(name, group), len(group), each[group[0]]) for group in groups)
 
 
 def _numbered(name: str, group: Sequence[int]) -> str:

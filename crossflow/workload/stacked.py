@@ -16,19 +16,20 @@ import numpy as np
 
 from crossflow.arrays import Index
 from crossflow.workload.dlrm import Dlrm, Encoder
-from crossflow.workload.transformer import AttentionGeometry, Layer, Transformer
+from crossflow.workload.transformer import Layer, Transformer
 
 Stackable = TypeVar("Stackable")
+Ids = tuple[int, ...]  # of objects that live as long as what is known of them
 NAMED: tuple[Any, ...] = (Layer, Transformer, Dlrm)  # whose names are for people, and may differ
-EXACT = ((AttentionGeometry, "window"), (Encoder, "layers"))  # numbers that name a kernel, or count units: points share them
+EXACT = ((Encoder, "layers"),)  # numbers that count units: points share them
 
 
 def structures(models: Sequence[Any]) -> list[list[int]]:
     """Places of the models that have one structure, in the order of their first."""
-    todo, found = [list(range(len(models)))] if models else [], []
+    todo, found, alike = [list(range(len(models)))] if models else [], [], set[Ids]()
     while todo:
         group = todo.pop()
-        told = _told([models[i] for i in group])
+        told = _told([models[i] for i in group], alike)
         if told is None:
             found.append(group)
             continue
@@ -41,31 +42,40 @@ def structures(models: Sequence[Any]) -> list[list[int]]:
 
 def stacked(models: Sequence[Stackable]) -> Stackable:
     """One model of several that have one structure: what differs is an array of shape (models,)."""
-    return _stacked(list(models))  # type: ignore[no-any-return]
+    return _stacked(list(models), {})  # type: ignore[no-any-return]
 
 
-def _stacked(models: list[Any]) -> Any:
+def _stacked(models: list[Any], made: dict[Ids, Any]) -> Any:
+    """The same, with the tuples that are `made`: layers alike share their parts."""
     first = models[0]
     if models.count(first) == len(models) if isinstance(first, (int, float)) else all(model is first for model in models):
         return first
     if is_dataclass(first):
-        return _changed(first, {name: _stacked(list(map(attrgetter(name), models))) for name in _names(first)})
+        return _changed(first, {name: _stacked(list(map(attrgetter(name), models)), made) for name in _names(first)})
     if isinstance(first, tuple):
-        return _kept(first, tuple(map(_stacked, map(list, zip(*models, strict=True)))))
+        ids = tuple(map(id, models))
+        if ids not in made:
+            made[ids] = _kept(first, tuple(_stacked(list(column), made) for column in zip(*models, strict=True)))
+        return made[ids]
     return np.array(models, dtype=float) if isinstance(first, (int, float)) else first
 
 
 def chosen(model: Stackable, points: Index) -> Stackable:
     """A stacked model at some of its points; itself where nothing differs."""
-    return _chosen(model, points)  # type: ignore[no-any-return]
+    return _chosen(model, points, {})  # type: ignore[no-any-return]
 
 
-def _chosen(model: Any, points: Index) -> Any:
+def _chosen(model: Any, points: Index, made: dict[Ids, Any]) -> Any:
+    """The same, with the tuples that are `made`."""
     if isinstance(model, np.ndarray):
         return model[points]
     if is_dataclass(model):
-        return _changed(model, {name: _chosen(getattr(model, name), points) for name in _names(model)})
-    return _kept(model, tuple(_chosen(part, points) for part in model)) if isinstance(model, tuple) else model
+        return _changed(model, {name: _chosen(getattr(model, name), points, made) for name in _names(model)})
+    if not isinstance(model, tuple):
+        return model
+    if (id(model),) not in made:
+        made[(id(model),)] = _kept(model, tuple(_chosen(part, points, made) for part in model))
+    return made[(id(model),)]
 
 
 def _changed(model: Any, values: dict[str, Any]) -> Any:
@@ -79,17 +89,21 @@ def _kept(whole: tuple[Any, ...], parts: tuple[Any, ...]) -> tuple[Any, ...]:
     return whole if all(one is other for one, other in zip(whole, parts, strict=True)) else parts
 
 
-def _told(values: list[Any]) -> list[Hashable] | None:
-    """What tells some values from others beside their numbers, a word each; None where nothing does."""
+def _told(values: list[Any], alike: set[Ids]) -> list[Hashable] | None:
+    """What tells some values from others beside their numbers, a word each; None where nothing does, as of tuples known to be `alike`."""
     first = values[0]
     if all(value is first for value in values):
         return None
     if len(set(map(type, values))) == 1 and is_dataclass(first):
         columns = ((list(map(attrgetter(name), values)), (type(first), name) in EXACT) for name in _names(first))
-        return next((told for told in (_exactly(column) if exact else _told(column) for column, exact in columns) if told), None)
+        return next((told for told in (_exactly(column) if exact else _told(column, alike) for column, exact in columns) if told), None)
     lengths = [len(value) if isinstance(value, tuple) else -1 for value in values] if isinstance(first, tuple) else []
     if lengths and lengths.count(lengths[0]) == len(lengths):
-        return next((told for told in map(_told, map(list, zip(*values, strict=True))) if told), None)
+        ids = tuple(map(id, values))
+        told = None if ids in alike else next((told for column in zip(*values, strict=True) if (told := _told(list(column), alike))), None)
+        if told is None:
+            alike.add(ids)
+        return told
     return _exactly(lengths or list(map(_word, values)))
 
 

@@ -132,16 +132,21 @@ class AttentionGeometry:
         return bool(np.any(self.latent))
 
     @property
-    def mask(self) -> str:
-        """The window as shapes of kernels name it, empty where there is none."""
-        return f"{'chunks of' if self.chunked else 'window'} {self.window}" if self.window else ""
+    def reach(self) -> float:
+        """Tokens that a token sees at most, infinite without a window. [1]"""
+        return self.window if self.windowed else np.inf
+
+    @property
+    def windowed(self) -> bool:
+        """Whether there is a window."""
+        return bool(np.any(self.window))
 
     def _pairs(self, tokens: Array | float) -> Array:
         """Pairs of query and key that the mask leaves among the first `tokens` of a sample. [1]"""
-        if self.window and self.chunked:
+        if self.windowed and self.chunked:
             chunks, rest = np.divmod(tokens, self.window)
             return np.asarray((chunks * self.window**2 + rest**2) / 2.0)
-        width = np.minimum(self.window or np.inf, tokens)
+        width = np.minimum(self.reach, tokens)
         return np.asarray(width * (tokens - width / 2.0))
 
 
@@ -294,30 +299,34 @@ class Transformer:
         return sum(layer.count for layer in self.main)
 
     @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Parts of the layers; one that several layers share is there once."""
+        return tuple({id(part): part for layer in self.layers for part in layer.parts}.values())
+
+    @functools.cached_property
     def heads(self) -> frozenset[int]:
         """Numbers of attention heads that layers have."""
-        return frozenset(part.attention.heads for layer in self.layers for part in layer.parts if part.attention)
+        return frozenset(part.attention.heads for part in self.parts if part.attention)
 
     @functools.cached_property
     def ssm_heads(self) -> frozenset[int]:
         """Numbers of state-space heads that layers have; none without any."""
-        return frozenset(part.ssm.heads for layer in self.layers for part in layer.parts if part.ssm)
+        return frozenset(part.ssm.heads for part in self.parts if part.ssm)
 
     @functools.cached_property
     def mlp_widths(self) -> frozenset[int]:
         """Inner elements of MLPs that all tokens pass, shared experts among them."""
-        parts = [part for layer in self.layers for part in layer.parts]
-        return frozenset(part.inner for part in parts if part.inner and not part.routing) | {part.shared for part in parts}
+        return frozenset(part.inner for part in self.parts if part.inner and not part.routing) | {part.shared for part in self.parts}
 
     @functools.cached_property
     def expert_widths(self) -> frozenset[int]:
         """Inner elements of routed experts; none without any."""
-        return frozenset(part.inner for layer in self.layers for part in layer.parts if part.routing)
+        return frozenset(part.inner for part in self.parts if part.routing)
 
     @functools.cached_property
     def experts(self) -> frozenset[int]:
         """Numbers of routed experts that layers have; none without any."""
-        return frozenset(part.routing.experts for layer in self.layers for part in layer.parts if part.routing)
+        return frozenset(part.routing.experts for part in self.parts if part.routing)
 
     @property
     def tokens(self) -> int:
@@ -348,8 +357,7 @@ class Transformer:
     @property
     def even(self) -> Transformer:
         """The model with experts that all ranks use alike, itself where they do."""
-        routings = (part.routing for layer in self.layers for part in layer.parts)
-        if all(routing is None or np.all(routing.uneven == 1) for routing in routings):
+        if all(part.routing is None or np.all(part.routing.uneven == 1) for part in self.parts):
             return self
         return replace(self, layers=tuple(replace(layer, parts=tuple(part.even for part in layer.parts)) for layer in self.layers))
 
@@ -457,6 +465,7 @@ def latent_attention(
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: bool = True, norm_vectors: int = 1) -> Part:
     """A state-space mixer: projection in, short convolution, recurrence, norm, projection out (Dao and Gu 2024, Fig. 6).
 
