@@ -162,7 +162,7 @@ def test_memory_is_what_lives_at_once():
 def test_host_calls_fill_a_stream_of_their_own(tmp_path):
     """A host that is slower than its kernels sets the pace, and is drawn beside them."""
     built = ProgramBuilder(dtype="bf16")
-    data = document_of(mlp(axes={}, messages=()))
+    data = {**document_of(mlp()), "mesh": {}}
     data["ops"] = [{"name": "launch", "calls": 2000}, {"name": "kernel", "kernels": [0], "after": [0]}]
     data["tensors"], data["messages"] = [], []
     built = program_of(data)
@@ -225,6 +225,33 @@ def test_files_that_are_no_programs(tmp_path):
         read_program(cut)
     with pytest.raises(SpecError, match=r"none\.json: cannot be read: No such file"):
         read_program(tmp_path / "none.json")
+
+
+BUILT = ProgramBuilder(axes={"tp": 8})
+SMALL = Product(m=8, n=8, k=8)
+PLACE = "expected the place of an operation, as compute and send return it"
+MISUSED = [
+    (lambda: ProgramBuilder(axes=["tp"]), TypeError, "axes: expected sizes of axes by name, such as {'tp': 8}, got ['tp']"),
+    (lambda: ProgramBuilder(axes={"tp": "8"}), TypeError, "axes 'tp': expected a whole number of 1 or more, got '8'"),
+    (lambda: ProgramBuilder(groups={"far": 8}), TypeError, "groups 'far': expected a DeviceGroup, got 8"),
+    (lambda: BUILT.compute("x", "y"), TypeError, "x: expected kernels (Product, Pass, Attention, Lookup, Scan), got 'y'"),
+    (lambda: BUILT.compute("x", SMALL, after=3), TypeError, "after: expected a list of places of operations, such as [0], got 3"),
+    (lambda: BUILT.compute("x", SMALL, after=["a"]), TypeError, f"after: {PLACE}, got 'a'"),
+    (lambda: BUILT.compute("x", SMALL, after=[7]), ValueError, "after: there is no operation 7; 0 were added so far, counted from 0"),
+    (lambda: BUILT.repeat("3").__enter__(), TypeError, "count: expected a whole number of copies, got '3'"),
+    (lambda: BUILT.send("all_reduce", "8 MB", ["tp"]), TypeError, "size: expected bytes as a number, got '8 MB'"),
+    (lambda: BUILT.send("all_reduce", 8.0, "tp"), TypeError, "among: expected a list of axes, such as ['tp'], got 'tp'"),
+    (lambda: BUILT.send("all_reduce", 8.0, ["tq"]), ValueError, "'tq' is not an axis of the mesh; axes: tp"),
+    (lambda: BUILT.hold("weights", "8 MB"), TypeError, "size: expected bytes as a number, got '8 MB'"),
+    (lambda: BUILT.hold("weights", 8.0, made="x"), TypeError, f"made: {PLACE}, got 'x'"),
+    (lambda: BUILT.carry(1, 0), ValueError, "last: there is no operation 1; 0 were added so far, counted from 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "said"), MISUSED)
+def test_a_wrong_call_says_what_it_expects(call, kind, said, exactly):
+    with pytest.raises(kind, match=exactly(said)):
+        call()
 
 
 JSON_TEXTS = [
