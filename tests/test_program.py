@@ -179,6 +179,7 @@ def broken(change):
     return data
 
 
+ATTENTION = {"kind": "attention", "samples": 1, "heads": 8, "length": 8, "seen": 8, "width": 8}
 BROKEN = [
     (lambda data: data.update(groups={"tp": {"ranks": 2}}), "groups.tp: expected a name that no axis of the mesh has"),
     (lambda data: data.update(groups={"third": {"ranks": 3}}), "groups.third: expected ranks x stride to divide the 8 devices"),
@@ -204,6 +205,20 @@ BROKEN = [
     (lambda data: data["tensors"][1].update(made=3, last=1), "tensors[1].last: operation 1 stands before 3, which makes it"),
     (lambda data: data.update(stages="tp"), "ops: expected operations of every class of ranks along 'tp', got none of rank 1"),
     (lambda data: data["kernels"][0].update(n=0), "kernels[0]"),
+    (lambda data: data["kernels"][0].update(m="1024"), "kernels[0].m: expected a number, got '1024'; write it without quotes"),
+    (lambda data: data["kernels"][0].update(m=True), "kernels[0].m: expected a number, got True"),
+    (lambda data: data["kernels"][0].update(adds="yes"), "kernels[0].adds: expected true or false, got 'yes'"),
+    (lambda data: data.update(version=True), "version: expected a number, got True"),
+    (lambda data: data["mesh"].update(tp=True), "mesh.tp: expected a whole number, got True"),
+    (lambda data: data.update(samples=16.5), "samples: expected a whole number, got 16.5"),
+    (
+        lambda data: data["kernels"].append({**ATTENTION, "kv_heads": 16}),
+        "kernels[3].kv_heads: expected at most the 8 heads of queries, got 16",
+    ),
+    (
+        lambda data: data["ops"].append({"name": "nothing"}),
+        "ops[6]: it does nothing: give it kernels, a message or calls; one that only joins others names them in 'after'",
+    ),
     (lambda data: data.update(kind="progam"), "kind: expected"),
 ]
 
@@ -225,6 +240,14 @@ def test_files_that_are_no_programs(tmp_path):
         read_program(cut)
     with pytest.raises(SpecError, match=r"none\.json: cannot be read: No such file"):
         read_program(tmp_path / "none.json")
+
+
+def test_numbers_that_say_the_same_are_read():
+    """A size as text with its unit, a whole number with a point, and an operation that joins two others."""
+    data = broken(lambda data: data["ops"].append({"name": "join", "after": [4, 5]}))
+    data["tensors"][0]["size"], data["samples"] = "130 MB", 16.0
+    assert program_of(data).tensors[0].size == 1.3e8
+    assert type(program_of(data).samples) is int
 
 
 BUILT = ProgramBuilder(axes={"tp": 8})

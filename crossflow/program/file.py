@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, Strict
 
 from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
@@ -33,10 +33,26 @@ VERSION = 1
 def _bytes(given: Any) -> Any:
     return parse(given, "B") if isinstance(given, str) else given
 
+def _no_flag(given: Any) -> Any:
+    """All but true and false, which Python takes for 1 and 0."""
+    if type(given) is bool:
+        raise ValueError(f"expected a number, got {given}")
+    return given
+
+
+def _whole(given: Any) -> Any:
+    """A whole number that JSON writes with a point, as an int; all else as it is."""
+    return int(given) if type(given) is float and given.is_integer() else given
+
+
 
 LARGEST = 1e24  # of any number, so that products of them can be computed
-Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
-NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
+# Numbers are numbers: neither text nor true and false.
+Positive = Annotated[float, Strict(), Field(gt=0.0, le=LARGEST)]
+NonNegative = Annotated[float, Strict(), Field(ge=0.0, le=LARGEST)]
+PositiveInt = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_whole)]
+NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_whole)]
+Flag = Annotated[bool, Strict()]
 Bytes = Annotated[NonNegative, BeforeValidator(_bytes)]
 OpPlaces = tuple[NonNegativeInt, ...]
 
@@ -49,8 +65,8 @@ class ProductRow(FileModel):
     n: Positive = Field(description="columns of B and C")
     k: Positive = Field(description="columns of A, rows of B")
     batch: Positive = Field(1.0, description="equal products in one launch")
-    adds: bool = Field(False, description="whether C is read, added to and written")
-    wide: bool = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
+    adds: Flag = Field(False, description="whether C is read, added to and written")
+    wide: Flag = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
     result: Bytes | None = Field(
         None, description="what an element of C moves, read and written; an element of at least 16 bits, twice with `adds`, where absent"
     )
@@ -112,8 +128,8 @@ class ScanRow(FileModel):
     state: Positive = Field(description="elements of B and C; of the delta rule those of a key")
     groups: Positive = Field(1.0, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
     chunk: Positive = Field(256.0, description="tokens of a chunk")
-    delta: bool = Field(False, description="whether the state follows the gated delta rule rather than state-space duality")
-    backward: bool = Field(False, description="whether it computes gradients")
+    delta: Flag = Field(False, description="whether the state follows the gated delta rule rather than state-space duality")
+    backward: Flag = Field(False, description="whether it computes gradients")
 
 
 class MessageRow(FileModel):
@@ -177,7 +193,7 @@ class ProgramFile(FileModel):
     """A program of version 1."""
 
     kind: Literal["program"] = Field(description="what the file is")
-    version: Literal[1] = Field(description="of the format")
+    version: Annotated[Literal[1], BeforeValidator(_no_flag)] = Field(description="of the format")
     name: str = Field("program", description="for reports")
     dtype: str = Field(description="data type of the products")
     mesh: Mapping[str, PositiveInt] = Field({}, description="sizes of the axes of the device mesh by name, nearest neighbours first")
@@ -317,8 +333,12 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
             yield ("ops", i), "an operation runs kernels or sends a message, not both"
         if op.calls and (op.kernels or op.message is not None):
             yield ("ops", i, "calls"), "work of the host runs no kernels and sends nothing"
-        yield from _beyond(("ops", i), op, {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops})
-        yield from ((("ops", i, "after"), f"operation {place} does not stand before it") for place in op.after if place >= i)
+        if not (op.kernels or op.calls or op.after or op.carried) and op.message is None:
+            yield ("ops", i), "it does nothing: give it kernels, a message or calls; one that only joins others names them in 'after'"
+        yield from _beyond(("ops", i), op, counts)
+        for place in op.after:
+            if place >= i:
+                yield ("ops", i, "after"), f"operation {place} does not stand before it"
     for i, tensor in enumerate(found.tensors):
         yield from _beyond(("tensors", i), tensor, {"rank": ranks, "made": ops, "last": ops})
         if tensor.made is not None and tensor.last is not None and tensor.made > tensor.last:
@@ -330,6 +350,8 @@ Wrong = Iterator[tuple[tuple[str | int, ...], str]]
 
 def _wrong_axes(found: ProgramFile) -> Wrong:
     """Axes that are not there, and groups that do not divide the devices."""
+        if isinstance(kernel, AttentionRow) and kernel.kv_heads is not None and kernel.kv_heads > kernel.heads:
+            yield ("kernels", i, "kv_heads"), f"expected at most the {kernel.heads:g} heads of queries, got {kernel.kv_heads:g}"
     devices = math.prod(found.mesh.values())
     for name, group in found.groups.items():
         if name in found.mesh:
@@ -340,6 +362,7 @@ def _wrong_axes(found: ProgramFile) -> Wrong:
     if found.groups and found.stages:
         yield ("groups",), f"expected none in a program whose ranks along '{found.stages}' differ"
     stages = [(("stages",), (found.stages,), found.mesh)] if found.stages else []
+    counts = {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops}
     named = {**found.mesh, **found.groups}
     for path, axes, known in [*stages, *((("messages", i, "axes"), row.axes, named) for i, row in enumerate(found.messages))]:
         for axis in axes:
