@@ -16,6 +16,7 @@ from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.programs import placed
 from crossflow.explanation.sensitivity import explain
+from crossflow.formats import DTYPE_BYTES
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of, read_program, write_program
 from crossflow.program.groups import DeviceGroup
@@ -248,6 +249,36 @@ def test_numbers_that_say_the_same_are_read():
     data["tensors"][0]["size"], data["samples"] = "130 MB", 16.0
     assert program_of(data).tensors[0].size == 1.3e8
     assert type(program_of(data).samples) is int
+
+
+@pytest.mark.parametrize("name", ["step.yaml", "step.gz", "step"])
+def test_a_program_has_the_name_of_a_json_file(tmp_path, name):
+    path = tmp_path / name
+    for call in (lambda: write_program(mlp(), path), lambda: read_program(path)):
+        with pytest.raises(SpecError) as caught:
+            call()
+        assert str(caught.value) == f"{path}: a program is JSON; give its file a name that ends in .json or .json.gz"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"axes": (("tp", 8),)}, "messages[1].axes: 'dp' is not an axis of the mesh; axes: tp"),
+        ({"dtype": "bf61"}, f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got 'bf61'; did you mean 'bf16'?"),
+        ({"kernels": (Product(m=np.array([8.0]), n=8, k=8),) * 4}, "kernels[0].m: expected a number, got an array of shape (1,)"),
+    ],
+)
+def test_nothing_is_written_that_is_not_read(tmp_path, change, said):
+    path = tmp_path / "step.json"
+    with pytest.raises(SpecError) as caught:
+        write_program(replace(mlp(), **change), path)
+    assert str(caught.value).splitlines()[0] == f"{path}: {said}"
+    assert not path.exists()
+
+
+def test_numbers_of_numpy_are_written(tmp_path):
+    program = mlp(samples=np.int64(16), parameters=np.float32(8.0), axes={"tp": np.int64(2), "dp": 4})
+    assert read_program(write_program(program, tmp_path / "step.json")).axes == (("tp", 2), ("dp", 4))
 
 
 BUILT = ProgramBuilder(axes={"tp": 8})

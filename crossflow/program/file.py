@@ -9,7 +9,6 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +32,7 @@ VERSION = 1
 def _bytes(given: Any) -> Any:
     return parse(given, "B") if isinstance(given, str) else given
 
+
 def _no_flag(given: Any) -> Any:
     """All but true and false, which Python takes for 1 and 0."""
     if type(given) is bool:
@@ -43,7 +43,6 @@ def _no_flag(given: Any) -> Any:
 def _whole(given: Any) -> Any:
     """A whole number that JSON writes with a point, as an int; all else as it is."""
     return int(given) if type(given) is float and given.is_integer() else given
-
 
 
 LARGEST = 1e24  # of any number, so that products of them can be computed
@@ -219,11 +218,19 @@ KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attent
 
 
 def write_program(program: Program, path: str | Path) -> Path:
-    """Write a program to a file, compressed where its name ends in ``.gz``."""
+    """Write a program to a file whose name ends in ``.json``, or in ``.json.gz`` to be compressed.
+
+    Raises
+    ------
+    SpecError
+        With every problem that `read_program` would find in the file. Nothing is written then.
+    """
     import orjson
 
-    target = Path(path)
-    data = orjson.dumps(document_of(program), option=orjson.OPT_INDENT_2)
+    target = _named(Path(path))
+    plain = document_of(program)
+    _checked(Document(file=str(target), data=plain))
+    data = orjson.dumps(plain, option=orjson.OPT_INDENT_2)
     files.write_bytes(target, gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
     return target
 
@@ -231,9 +238,9 @@ def write_program(program: Program, path: str | Path) -> Path:
 def document_of(program: Program) -> dict[str, Any]:
     """A program as plain data."""
     names = {kind: name for name, kind in KERNELS.items()}
-    own = {"kind": "program", "version": VERSION, "mesh": dict(program.axes)}
+    own = {"kind": "program", "version": VERSION, "mesh": {name: _one(size) for name, size in program.axes}}
     own |= {"groups": {name: _plain(group) for name, group in program.groups}} if program.groups else {}
-    own |= {name: getattr(program, name) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
+    own |= {name: _one(getattr(program, name)) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
     blocks = {"blocks": [_plain(block) for block in program.blocks]} if program.blocks else {}
     return {
         **own,
@@ -246,9 +253,18 @@ def document_of(program: Program) -> dict[str, Any]:
 
 
 def _plain(one: Any) -> dict[str, Any]:
-    """Fields of an object that differ from their defaults."""
-    found = {field.name: (getattr(one, field.name), field.default) for field in fields(one)}
-    return {name: float(value) if hasattr(value, "dtype") else value for name, (value, default) in found.items() if value != default}
+    """Fields of an object that differ from their defaults; an array stays one, which no file takes."""
+    known = one.__dataclass_fields__
+    return {
+        name: value
+        for name, given in vars(one).items()
+        if given is not (default := known[name].default) and (hasattr(value := _one(given), "dtype") or value != default)
+    }
+
+
+def _one(value: Any) -> Any:
+    """A number of NumPy as Python's own; all else, and an array of several numbers, as it is."""
+    return value.item() if hasattr(value, "dtype") and not value.shape else value
 
 
 def read_program(path: str | Path) -> Program:
@@ -259,7 +275,7 @@ def read_program(path: str | Path) -> Program:
     SpecError
         With every problem of the file, each with its place.
     """
-    source = Path(path)
+    source = _named(Path(path))
     try:
         data = _data(source)
     except OSError as error:
@@ -286,13 +302,25 @@ def _data(source: Path) -> Any:
     return files.from_json(gzip.decompress(raw) if source.suffix == ".gz" else raw)
 
 
-def program_of(data: Any, file: str = "program") -> Program:
-    """A program from plain data; SpecError with every problem of it."""
-    document = Document(file=file, data=data)
+def _named(path: Path) -> Path:
+    """The path of a program's file, if that is what its name says."""
+    if not path.name.endswith((".json", ".json.gz")):
+        raise SpecError([Problem(file=str(path), message="a program is JSON; give its file a name that ends in .json or .json.gz")])
+    return path
+
+
+def _checked(document: Document) -> ProgramFile:
+    """A document as a program's file; SpecError with every problem of it."""
     found = files.validate(ProgramFile, document)
     problems = [document.problem(path, message) for path, message in _misplaced(found)]
     if problems:
         raise SpecError(problems)
+    return found
+
+
+def program_of(data: Any, file: str = "program") -> Program:
+    """A program from plain data; SpecError with every problem of it."""
+    found = _checked(Document(file=file, data=data))
     return Program(
         **found.model_dump(include={"name", "dtype", "stages", "samples", "tokens", "parameters"}),
         axes=tuple(found.mesh.items()),
@@ -318,6 +346,8 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
         stored = getattr(kernel, "stored", "")
         if stored and stored not in DTYPE_BYTES:
             yield ("kernels", i, "stored"), f"expected one of {', '.join(DTYPE_BYTES)}, got {stored!r}{did_you_mean(stored, DTYPE_BYTES)}"
+        if isinstance(kernel, AttentionRow) and kernel.kv_heads is not None and kernel.kv_heads > kernel.heads:
+            yield ("kernels", i, "kv_heads"), f"expected at most the {kernel.heads:g} heads of queries, got {kernel.kv_heads:g}"
     yield from _wrong_axes(found)
     ranks, ops = found.mesh.get(found.stages, 1), len(found.ops)
     idle = sorted(set(range(ranks)) - {op.rank for op in found.ops})
@@ -328,6 +358,7 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
     if not blocks:
         yield from _wrong_in_blocks(found, CopyPlaces.of(ops, tuple(Block(**vars(row)) for row in found.blocks)))
     yield from _wrong_meetings(found)
+    counts = {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops}
     for i, op in enumerate(found.ops):
         if op.kernels and op.message is not None:
             yield ("ops", i), "an operation runs kernels or sends a message, not both"
@@ -350,8 +381,6 @@ Wrong = Iterator[tuple[tuple[str | int, ...], str]]
 
 def _wrong_axes(found: ProgramFile) -> Wrong:
     """Axes that are not there, and groups that do not divide the devices."""
-        if isinstance(kernel, AttentionRow) and kernel.kv_heads is not None and kernel.kv_heads > kernel.heads:
-            yield ("kernels", i, "kv_heads"), f"expected at most the {kernel.heads:g} heads of queries, got {kernel.kv_heads:g}"
     devices = math.prod(found.mesh.values())
     for name, group in found.groups.items():
         if name in found.mesh:
@@ -362,7 +391,6 @@ def _wrong_axes(found: ProgramFile) -> Wrong:
     if found.groups and found.stages:
         yield ("groups",), f"expected none in a program whose ranks along '{found.stages}' differ"
     stages = [(("stages",), (found.stages,), found.mesh)] if found.stages else []
-    counts = {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops}
     named = {**found.mesh, **found.groups}
     for path, axes, known in [*stages, *((("messages", i, "axes"), row.axes, named) for i, row in enumerate(found.messages))]:
         for axis in axes:
@@ -389,7 +417,7 @@ def _wrong_in_blocks(found: ProgramFile, places: CopyPlaces) -> Wrong:
     """What reaches out of a block where it cannot."""
     ops = len(found.ops)
     for i, op in enumerate(found.ops):
-        if any(j < ops and not places.together(i, j) for j in op.carried):
+        if op.carried and any(j < ops and not places.together(i, j) for j in op.carried):
             yield ("ops", i, "carried"), "expected operations of the block that it belongs to"
     for i, one in enumerate(found.tensors):
         if one.made is None or one.last is None or max(one.made, one.last) >= ops:
