@@ -277,7 +277,7 @@ def _known_keys(model: Any, path: tuple[str | int, ...]) -> set[str]:
     models = [model]
     for part in path:
         models = [inner for outer in models for inner in _inner(outer, part)]
-    return {key for found in models if hasattr(found, "model_fields") for key in found.model_fields}
+    return {one.alias or key for found in models if hasattr(found, "model_fields") for key, one in found.model_fields.items()}
 
 
 def _inner(annotation: Any, part: str | int) -> list[Any]:
