@@ -32,6 +32,9 @@ HELD = {"software": "software stack", "models": "model"}  # what a file of some 
 _FLOAT = re.compile(r"^[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _INT = re.compile(r"^[+-]?\d[\d_]*$")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
+EXPECTED = {  # by what pydantic calls a value of another type
+    "tuple_type": "a list", "list_type": "a list", "float_type": "a number", "int_type": "a whole number", "bool_type": "true or false",
+}  # fmt: skip
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Path_ = tuple[str | int, ...]
@@ -234,6 +237,7 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     if separator and re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", about) and about.split(".")[0] in (document.data if not location else ()):
         location, message = tuple(about.split(".")), rest
     kind, given = detail["type"], detail.get("input")
+    shown = f"an array of shape {given.shape}" if hasattr(given, "shape") else repr(given)
     if kind == "extra_forbidden":
         message = f"unknown key '{location[-1]}'{did_you_mean(str(location[-1]), _known_keys(model, location[:-1]))}"
         known = sorted(_known_keys(model, location[:-1]))
@@ -247,10 +251,11 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         message = f"expected one of {', '.join(options)}, got {given!r}{did_you_mean(str(given), options)}"
     elif kind in ("model_type", "dict_type", "mapping_type"):
         message = f"expected a mapping, got {given!r}"
-    elif kind in ("tuple_type", "list_type"):
-        message = f"expected a list, got {given!r}"
+    elif kind in EXPECTED:
+        quoted = isinstance(given, str) and not isinstance(scalar(given), str)
+        message = f"expected {EXPECTED[kind]}, got {shown}{'; write it without quotes' if quoted else ''}"
     elif kind not in ("value_error", "assertion_error"):
-        message = f"{message[0].lower()}{message[1:]}, got {given!r}"
+        message = f"{message[0].lower()}{message[1:]}, got {shown}"
     return document.problem(location, message)
 
 
@@ -272,7 +277,7 @@ def _known_keys(model: Any, path: tuple[str | int, ...]) -> set[str]:
     models = [model]
     for part in path:
         models = [inner for outer in models for inner in _inner(outer, part)]
-    return {key for found in models if hasattr(found, "model_fields") for key in found.model_fields}
+    return {one.alias or key for found in models if hasattr(found, "model_fields") for key, one in found.model_fields.items()}
 
 
 def _inner(annotation: Any, part: str | int) -> list[Any]:

@@ -434,6 +434,8 @@ def test_missing_fields_are_told_all_at_once(tmp_path, name, missing, message):
         ("deepseek-v3", {"first_k_dense_replace": -1}, "expected a whole number of at least 0, got -1"),
         ("opt-1.3b", {"word_embed_proj_dim": 512}, "512 is not modelled where hidden_size = 2048"),
         ("opt-1.3b", {"do_layer_norm_before": False}, "false is not modelled; known: true"),
+        ("codestral-mamba-7b", {"hidden_act": "gelu"}, '"gelu" is not modelled; known: "silu", "swish"'),
+        ("nemotron-h-8b", {"mamba_hidden_act": "gelu"}, '"gelu" is not modelled; known: "silu", "swish"'),
         (
             "t5-large",
             {"feed_forward_proj": "gated-tanh"},

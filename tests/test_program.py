@@ -16,6 +16,7 @@ from crossflow.errors import CrossflowError, SpecError, StrategyError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.programs import placed
 from crossflow.explanation.sensitivity import explain
+from crossflow.formats import DTYPE_BYTES
 from crossflow.parallel.blocks import block_program
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of, read_program, write_program
@@ -30,6 +31,7 @@ from crossflow.strategy.layout import Layout
 from crossflow.strategy.reading import every_strategy
 
 MLP = {"tp": 2, "dp": 4}
+SCORES = {"kind": "attention", "samples": 1, "heads": 8, "length": 512, "seen": 512, "width": 64}
 
 
 def mlp(**changes):
@@ -164,7 +166,7 @@ def test_memory_is_what_lives_at_once():
 def test_host_calls_fill_a_stream_of_their_own(tmp_path):
     """A host that is slower than its kernels sets the pace, and is drawn beside them."""
     built = ProgramBuilder(dtype="bf16")
-    data = document_of(mlp(axes={}, messages=()))
+    data = {**document_of(mlp()), "mesh": {}}
     data["ops"] = [{"name": "launch", "calls": 2000}, {"name": "kernel", "kernels": [0], "after": [0]}]
     data["tensors"], data["messages"] = [], []
     built = program_of(data)
@@ -181,6 +183,7 @@ def broken(change):
     return data
 
 
+ATTENTION = {"kind": "attention", "samples": 1, "heads": 8, "length": 8, "seen": 8, "width": 8}
 BROKEN = [
     (lambda data: data.update(groups={"tp": {"ranks": 2}}), "groups.tp: expected a name that no axis of the mesh has"),
     (lambda data: data.update(groups={"third": {"ranks": 3}}), "groups.third: expected ranks x stride to divide the 8 devices"),
@@ -200,12 +203,30 @@ BROKEN = [
     (lambda data: data["messages"][0].update(collective="allreduce"), "messages[0].collective"),
     (lambda data: data["messages"][0].update(size="8 parsec"), "messages[0].size"),
     (lambda data: data["tensors"][1].update(last=99), "tensors[1].last: expected a number from 0 to 5"),
+    (lambda data: data["kernels"].append(SCORES | {"window": 64, "causal": False}), "window: a window is supported under a causal"),
+    (lambda data: data["kernels"].append(SCORES | {"window": 64, "length": 1}), "window: a single query sees what 'seen' says"),
+    (lambda data: data["kernels"].append(SCORES | {"window": 64, "seen": 64}), "seen: expected all keys that are read, 512 or more"),
+    (lambda data: data["kernels"].append(SCORES | {"chunked": True}), "chunked: chunks need a window, the tokens of a chunk"),
     (lambda data: data.update(ops=[]), "ops"),
     (lambda data: data["messages"][0].update(axes=[""]), "'' is not an axis of the mesh"),
     (lambda data: data["messages"][0].update(axes=["tp", "tp"]), "messages[0].axes: expected each axis once, got tp, tp"),
     (lambda data: data["tensors"][1].update(made=3, last=1), "tensors[1].last: operation 1 stands before 3, which makes it"),
     (lambda data: data.update(stages="tp"), "ops: expected operations of every class of ranks along 'tp', got none of rank 1"),
     (lambda data: data["kernels"][0].update(n=0), "kernels[0]"),
+    (lambda data: data["kernels"][0].update(m="1024"), "kernels[0].m: expected a number, got '1024'; write it without quotes"),
+    (lambda data: data["kernels"][0].update(m=True), "kernels[0].m: expected a number, got True"),
+    (lambda data: data["kernels"][0].update(adds="yes"), "kernels[0].adds: expected true or false, got 'yes'"),
+    (lambda data: data.update(version=True), "version: expected a number, got True"),
+    (lambda data: data["mesh"].update(tp=True), "mesh.tp: expected a whole number, got True"),
+    (lambda data: data.update(samples=16.5), "samples: expected a whole number, got 16.5"),
+    (
+        lambda data: data["kernels"].append({**ATTENTION, "kv_heads": 16}),
+        "kernels[3].kv_heads: expected at most the 8 heads of queries, got 16",
+    ),
+    (
+        lambda data: data["ops"].append({"name": "nothing"}),
+        "ops[6]: it does nothing: give it kernels, a message or calls; one that only joins others names them in 'after'",
+    ),
     (lambda data: data.update(kind="progam"), "kind: expected"),
 ]
 
@@ -227,6 +248,71 @@ def test_files_that_are_no_programs(tmp_path):
         read_program(cut)
     with pytest.raises(SpecError, match=r"none\.json: cannot be read: No such file"):
         read_program(tmp_path / "none.json")
+
+
+def test_numbers_that_say_the_same_are_read():
+    """A size as text with its unit, a whole number with a point, and an operation that joins two others."""
+    data = broken(lambda data: data["ops"].append({"name": "join", "after": [4, 5]}))
+    data["tensors"][0]["size"], data["samples"] = "130 MB", 16.0
+    assert program_of(data).tensors[0].size == 1.3e8
+    assert type(program_of(data).samples) is int
+
+
+@pytest.mark.parametrize("name", ["step.yaml", "step.gz", "step"])
+def test_a_program_has_the_name_of_a_json_file(tmp_path, name):
+    path = tmp_path / name
+    for call in (lambda: write_program(mlp(), path), lambda: read_program(path)):
+        with pytest.raises(SpecError) as caught:
+            call()
+        assert str(caught.value) == f"{path}: a program is JSON; give its file a name that ends in .json or .json.gz"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"axes": (("tp", 8),)}, "messages[1].axes: 'dp' is not an axis of the mesh; axes: tp"),
+        ({"dtype": "bf61"}, f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got 'bf61'; did you mean 'bf16'?"),
+        ({"kernels": (Product(m=np.array([8.0, 9.0]), n=8, k=8),) * 4}, "kernels[0].m: expected a number, got an array of shape (2,)"),
+    ],
+)
+def test_nothing_is_written_that_is_not_read(tmp_path, change, said):
+    path = tmp_path / "step.json"
+    with pytest.raises(SpecError) as caught:
+        write_program(replace(mlp(), **change), path)
+    assert str(caught.value).splitlines()[0] == f"{path}: {said}"
+    assert not path.exists()
+
+
+def test_numbers_of_numpy_are_written(tmp_path):
+    program = mlp(samples=np.int64(16), parameters=np.float32(8.0), axes={"tp": np.int64(2), "dp": 4})
+    assert read_program(write_program(program, tmp_path / "step.json")).axes == (("tp", 2), ("dp", 4))
+
+
+BUILT = ProgramBuilder(axes={"tp": 8})
+SMALL = Product(m=8, n=8, k=8)
+PLACE = "expected the place of an operation, as compute and send return it"
+MISUSED = [
+    (lambda: ProgramBuilder(axes=["tp"]), TypeError, "axes: expected sizes of axes by name, such as {'tp': 8}, got ['tp']"),
+    (lambda: ProgramBuilder(axes={"tp": "8"}), TypeError, "axes 'tp': expected a whole number of 1 or more, got '8'"),
+    (lambda: ProgramBuilder(groups={"far": 8}), TypeError, "groups 'far': expected a DeviceGroup, got 8"),
+    (lambda: BUILT.compute("x", "y"), TypeError, "x: expected kernels (Product, Pass, Attention, Lookup, Scan), got 'y'"),
+    (lambda: BUILT.compute("x", SMALL, after=3), TypeError, "after: expected a list of places of operations, such as [0], got 3"),
+    (lambda: BUILT.compute("x", SMALL, after=["a"]), TypeError, f"after: {PLACE}, got 'a'"),
+    (lambda: BUILT.compute("x", SMALL, after=[7]), ValueError, "after: there is no operation 7; 0 were added so far, counted from 0"),
+    (lambda: BUILT.repeat("3").__enter__(), TypeError, "count: expected a whole number of copies, got '3'"),
+    (lambda: BUILT.send("all_reduce", "8 MB", ["tp"]), TypeError, "size: expected bytes as a number, got '8 MB'"),
+    (lambda: BUILT.send("all_reduce", 8.0, "tp"), TypeError, "among: expected a list of axes, such as ['tp'], got 'tp'"),
+    (lambda: BUILT.send("all_reduce", 8.0, ["tq"]), ValueError, "'tq' is not an axis of the mesh; axes: tp"),
+    (lambda: BUILT.hold("weights", "8 MB"), TypeError, "size: expected bytes as a number, got '8 MB'"),
+    (lambda: BUILT.hold("weights", 8.0, made="x"), TypeError, f"made: {PLACE}, got 'x'"),
+    (lambda: BUILT.carry(1, 0), ValueError, "last: there is no operation 1; 0 were added so far, counted from 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "said"), MISUSED)
+def test_a_wrong_call_says_what_it_expects(call, kind, said, exactly):
+    with pytest.raises(kind, match=exactly(said)):
+        call()
 
 
 JSON_TEXTS = [
@@ -406,12 +492,21 @@ def test_attention_of_a_transformer_costs_the_same_in_a_file(tmp_path, model, st
         scenario.job(), Layout.of([scenario.strategy], np.array([float(scenario.workload.global_batch)]), 8), scenario.stack
     )
     kernels = {id(kernel): kernel for kernel in blocks.kernels if isinstance(kernel, Attention)}.values()
-    found = []
+    found, windows = [], 0
     for kernel in kernels:
         built = ProgramBuilder(dtype=scenario.workload.dtype)
         built.compute("one", kernel, phase="backward")
         score = predict(scenario_of(built.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
         found.append(float(score.step_time[0] - score.breakdown["other"][0]))
+        if np.any(kernel.window):  # whose work follows from the sizes too
+            own = scenario.job().model.layers[0].parts[0].attention
+            heads = kernel.heads * own.kv_heads / own.heads
+            plain = ProgramBuilder(dtype=scenario.workload.dtype)
+            plain.compute("one", replace(kernel, work=None, kv_heads=heads), phase="backward")
+            score = predict(scenario_of(plain.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
+            assert score.step_time[0] - score.breakdown["other"][0] == pytest.approx(found[-1], rel=1e-12)
+            windows += 1
+    assert bool(windows) == (model in ("gemma3-27b", "llama4-scout"))
     assert len(set(times)) >= 2
     assert sorted(set(np.round(np.log(found), 9))) == sorted(set(np.round(np.log(times), 9)))
 

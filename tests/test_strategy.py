@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from crossflow.errors import StrategyError
+from crossflow import from_dict
+from crossflow.errors import CrossflowError, StrategyError
 from crossflow.strategy.graphs import graph_mesh
 
 NOTATIONS = [
@@ -98,3 +99,18 @@ def test_other_notation_is_refused(text, part, exactly):
 def test_wrong_degrees_are_told_exactly(given, sentence, exactly):
     with pytest.raises(StrategyError, match=exactly(sentence)):
         graph_mesh(given)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentence"),
+    [
+        ({}, "strategy d1 needs one device, but the system has 8"),
+        ("legal", "'legal' stands for all that fit; it belongs in the space of a study, a scenario has one strategy"),
+        ({"denze": "ddp"}, "unknown key 'denze'; did you mean 'dense'?; known: dp, ep, kernel, kp1, kp2, placement, tp, zero"),
+    ],
+)
+def test_a_strategy_of_a_scenario_that_says_nothing_it_can_use(strategy, sentence):
+    for model in ("lstm-16k", "dlrm-a") if "denze" not in strategy else ("dlrm-a",):
+        with pytest.raises(CrossflowError) as caught:
+            from_dict({"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": model}, "strategy": strategy})
+        assert str(caught.value).removeprefix("scenario: ").removeprefix("strategy: ") == sentence

@@ -5,19 +5,28 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
 
 from crossflow.arrays import Array
+from crossflow.errors import did_you_mean
 from crossflow.program.blocks import Block
-from crossflow.program.collectives import Collective
+from crossflow.program.collectives import COLLECTIVES, Collective
 from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.kernels import ONCE, Kernel, Number
 from crossflow.program.program import COMPUTE, NETWORK, Message, Op, Program, Tensor
+
+KERNELS: tuple[type, ...] = get_args(Kernel)
+KERNEL_NAMES = f"kernels ({', '.join(kernel.__name__ for kernel in KERNELS)})"
+WHOLE, NUMBERS = (int, np.integer), (int, float, np.number, np.ndarray)
 
 
 @dataclass(kw_only=True)
 class ProgramBuilder:
     """Collects kernels, messages and operations; every method returns the place of what it added, for others to wait for.
+
+    A call that is wrong raises a TypeError or a ValueError that says what it expects.
 
     Attributes
     ----------
@@ -46,6 +55,12 @@ class ProgramBuilder:
     shared: bool = True
 
     def __post_init__(self) -> None:
+        _expect(isinstance(self.axes, Mapping), "axes", "sizes of axes by name, such as {'tp': 8}", self.axes)
+        _expect(isinstance(self.groups, Mapping), "groups", "groups by name, such as {'pairs': DeviceGroup(ranks=2)}", self.groups)
+        for name, size in self.axes.items():
+            _expect(_is_whole(size) and size > 0, f"axes '{name}'", "a whole number of 1 or more", size)
+        for name, group in self.groups.items():
+            _expect(isinstance(group, DeviceGroup), f"groups '{name}'", "a DeviceGroup", group)
         self._kernels: dict[Hashable, int] = {}
         self._messages: dict[Hashable, int] = {}
         self._distinct: tuple[list[Kernel], list[Message]] = ([], [])
@@ -66,8 +81,11 @@ class ProgramBuilder:
         count: Number = ONCE,
     ) -> int:
         """Kernels that a class of ranks runs one after the other, all of them `count` times."""
+        for kernel in kernels:
+            _expect(isinstance(kernel, KERNELS), name, KERNEL_NAMES, kernel)
+        earlier = self._earlier("after", after)
         rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
-        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=_sorted(after), count=count))
+        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, count=count))
 
     def send(
         self,
@@ -89,9 +107,13 @@ class ProgramBuilder:
 
         Classes of ranks that take part in one collective send it each, with one name of their meeting, `meets`.
         """
-        ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": tuple(among)}
+        if collective not in COLLECTIVES:
+            raise ValueError(f"expected one of {', '.join(COLLECTIVES)}, got {collective!r}{did_you_mean(str(collective), COLLECTIVES)}")
+        _expect(_is_number(size), "size", "bytes as a number", size)
+        ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": self._axes(among)}
+        earlier = self._earlier("after", after)
         row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, **ranks))
-        op = Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=_sorted(after), **fields)
+        op = Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=earlier, **fields)
         return self._add(op)
 
     @contextlib.contextmanager
@@ -105,6 +127,7 @@ class ProgramBuilder:
         """
         if self._repeats:
             raise ValueError("a block does not hold another block; write the inner one out")
+        _expect(_is_whole(count), "count", "a whole number of copies", count)
         if count < 1:
             raise ValueError(f"a block repeats once or more, got {count}")
         first, self._repeats = len(self._ops), True
@@ -115,11 +138,15 @@ class ProgramBuilder:
 
     def carry(self, last: int, first: int) -> None:
         """In all but the first copy of a block, the operation `first` waits for the operation `last` of the copy before."""
+        last, first = self._place("last", last), self._place("first", first)
         op = self._ops[first]
-        self._ops[first] = replace(op, carried=_sorted((*op.carried, last)))
+        self._ops[first] = replace(op, carried=tuple(sorted({*op.carried, last})))
 
     def hold(self, kind: str, size: Number, *, rank: int = 0, made: int | None = None, last: int | None = None) -> None:
         """A tensor of `size` bytes that devices hold from an operation to another one, or all the time. [B]"""
+        _expect(_is_number(size), "size", "bytes as a number", size)
+        made = made if made is None else self._place("made", made)
+        last = last if last is None else self._place("last", last)
         self._tensors.append(Tensor(kind=kind, size=size, rank=rank, made=made, last=last))
 
     @property
@@ -153,6 +180,29 @@ class ProgramBuilder:
         rows.append(one)
         return len(rows) - 1
 
+    def _place(self, name: str, given: int) -> int:
+        """The place of an operation that is there."""
+        _expect(_is_whole(given), name, "the place of an operation, as compute and send return it", given)
+        if not 0 <= given < len(self._ops):
+            raise ValueError(f"{name}: there is no operation {given}; {len(self._ops)} were added so far, counted from 0")
+        return int(given)
+
+    def _earlier(self, name: str, places: Iterable[int]) -> tuple[int, ...]:
+        """Places of operations that are there, in their order."""
+        _expect(isinstance(places, Iterable), name, "a list of places of operations, such as [0]", places)
+        return tuple(sorted({self._place(name, place) for place in places}))
+
+    def _axes(self, among: Sequence[str]) -> tuple[str, ...]:
+        """Names of axes or groups that are there."""
+        text = isinstance(among, str)
+        _expect(not text and isinstance(among, Iterable), "among", "a list of axes, such as ['tp']", among)
+        known = (*self.axes, *self.groups)
+        for axis in among:
+            if axis not in known:
+                there = f"axes: {', '.join(known) or 'none'}"
+                raise ValueError(f"{axis!r} is not an axis of the mesh{did_you_mean(str(axis), known)}; {there}")
+        return tuple(among)
+
     def _add(self, op: Op) -> int:
         self._ops.append(op)
         return len(self._ops) - 1
@@ -172,5 +222,15 @@ def _hashed(value: Any) -> Hashable:
     return tuple(map(_hashed, value)) if isinstance(value, tuple) else value.tobytes() if hasattr(value, "tobytes") else value
 
 
-def _sorted(after: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(after)))
+def _expect(right: bool, name: str, what: str, given: object) -> None:
+    """Raise a TypeError where an argument is not what it has to be."""
+    if not right:
+        raise TypeError(f"{name}: expected {what}, got {given!r}")
+
+
+def _is_whole(given: object) -> bool:
+    return isinstance(given, WHOLE) and not isinstance(given, bool)
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, NUMBERS) and not isinstance(given, bool)

@@ -9,11 +9,10 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, Strict
 
 from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
@@ -34,9 +33,25 @@ def _bytes(given: Any) -> Any:
     return parse(given, "B") if isinstance(given, str) else given
 
 
+def _no_flag(given: Any) -> Any:
+    """All but true and false, which Python takes for 1 and 0."""
+    if type(given) is bool:
+        raise ValueError(f"expected a number, got {given}")
+    return given
+
+
+def _whole(given: Any) -> Any:
+    """A whole number that JSON writes with a point, as an int; all else as it is."""
+    return int(given) if type(given) is float and given.is_integer() else given
+
+
 LARGEST = 1e24  # of any number, so that products of them can be computed
-Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
-NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
+# Numbers are numbers: neither text nor true and false.
+Positive = Annotated[float, Strict(), Field(gt=0.0, le=LARGEST)]
+NonNegative = Annotated[float, Strict(), Field(ge=0.0, le=LARGEST)]
+PositiveInt = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_whole)]
+NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_whole)]
+Flag = Annotated[bool, Strict()]
 Bytes = Annotated[NonNegative, BeforeValidator(_bytes)]
 OpPlaces = tuple[NonNegativeInt, ...]
 
@@ -49,8 +64,8 @@ class ProductRow(FileModel):
     n: Positive = Field(description="columns of B and C")
     k: Positive = Field(description="columns of A, rows of B")
     batch: Positive = Field(1.0, description="equal products in one launch")
-    adds: bool = Field(False, description="whether C is read, added to and written")
-    wide: bool = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
+    adds: Flag = Field(False, description="whether C is read, added to and written")
+    wide: Flag = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
     result: Bytes | None = Field(
         None, description="what an element of C moves, read and written; an element of at least 16 bits, twice with `adds`, where absent"
     )
@@ -76,16 +91,16 @@ class AttentionRow(FileModel):
     seen: Positive = Field(description="keys that a query sees at most")
     width: Positive = Field(description="elements of a head")
     kv_heads: Positive | None = Field(None, description="heads of keys and values; as many as of queries where absent")
-    causal: bool = Field(True, description="whether a query sees only the keys before it")
-    backward: bool = Field(False, description="whether it computes gradients, with five products instead of two")
+    causal: Flag = Field(True, description="whether a query sees only the keys before it")
+    backward: Flag = Field(False, description="whether it computes gradients, with five products instead of two")
     work: tuple[NonNegative, Bytes, Positive] | None = Field(
         None,
-        description="operations, bytes of main memory and blocks of the kernel, where these do not follow from the sizes: of a window, "
-        "of latents, of a step of a ring",
+        description="operations, bytes of main memory and blocks of the kernel, where these do not follow from the sizes: of latents, "
+        "of a step of a ring, of a cache",
     )
     stored: str = Field("", description="data type of keys and values in memory, where it is not that of the queries")
-    window: NonNegative = Field(0.0, description="tokens of the window that limits the keys that a query sees, 0 for none")
-    chunked: bool = Field(False, description="whether the window is a fixed block of the sample rather than the last tokens")
+    window: NonNegative = Field(0.0, description="tokens before a query, with itself, that it sees under a causal mask; 0 for no window")
+    chunked: Flag = Field(False, description="whether the window is a fixed block of the sample rather than the last tokens")
 
 
 class LookupRow(FileModel):
@@ -119,8 +134,8 @@ class ScanRow(FileModel):
     state: Positive = Field(description="elements of B and C; of the delta rule those of a key")
     groups: Positive = Field(1.0, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
     chunk: Positive = Field(256.0, description="tokens of a chunk")
-    delta: bool = Field(False, description="whether the state follows the gated delta rule rather than state-space duality")
-    backward: bool = Field(False, description="whether it computes gradients")
+    delta: Flag = Field(False, description="whether the state follows the gated delta rule rather than state-space duality")
+    backward: Flag = Field(False, description="whether it computes gradients")
 
 
 class MessageRow(FileModel):
@@ -184,7 +199,7 @@ class ProgramFile(FileModel):
     """A program of version 1."""
 
     kind: Literal["program"] = Field(description="what the file is")
-    version: Literal[1] = Field(description="of the format")
+    version: Annotated[Literal[1], BeforeValidator(_no_flag)] = Field(description="of the format")
     name: str = Field("program", description="for reports")
     dtype: str = Field(description="data type of the products")
     mesh: Mapping[str, PositiveInt] = Field({}, description="sizes of the axes of the device mesh by name, nearest neighbours first")
@@ -210,11 +225,19 @@ KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attent
 
 
 def write_program(program: Program, path: str | Path) -> Path:
-    """Write a program to a file, compressed where its name ends in ``.gz``."""
+    """Write a program to a file whose name ends in ``.json``, or in ``.json.gz`` to be compressed.
+
+    Raises
+    ------
+    SpecError
+        With every problem that `read_program` would find in the file. Nothing is written then.
+    """
     import orjson
 
-    target = Path(path)
-    data = orjson.dumps(document_of(program), option=orjson.OPT_INDENT_2)
+    target = _named(Path(path))
+    plain = document_of(program)
+    _checked(Document(file=str(target), data=plain))
+    data = orjson.dumps(plain, option=orjson.OPT_INDENT_2)
     files.write_bytes(target, gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
     return target
 
@@ -222,9 +245,9 @@ def write_program(program: Program, path: str | Path) -> Path:
 def document_of(program: Program) -> dict[str, Any]:
     """A program as plain data."""
     names = {kind: name for name, kind in KERNELS.items()}
-    own = {"kind": "program", "version": VERSION, "mesh": dict(program.axes)}
+    own = {"kind": "program", "version": VERSION, "mesh": {name: _one(size) for name, size in program.axes}}
     own |= {"groups": {name: _plain(group) for name, group in program.groups}} if program.groups else {}
-    own |= {name: getattr(program, name) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
+    own |= {name: _one(getattr(program, name)) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
     blocks = {"blocks": [_plain(block) for block in program.blocks]} if program.blocks else {}
     return {
         **own,
@@ -237,16 +260,20 @@ def document_of(program: Program) -> dict[str, Any]:
 
 
 def _plain(one: Any) -> dict[str, Any]:
-    """Fields of an object that differ from their defaults."""
-    found = {field.name: (_number(getattr(one, field.name)), field.default) for field in fields(one)}
-    return {name: value for name, (value, default) in found.items() if value != default}
+    """Fields of an object that differ from their defaults; an array stays one, which no file takes."""
+    known = one.__dataclass_fields__
+    return {
+        name: value
+        for name, given in vars(one).items()
+        if given is not (default := known[name].default) and (hasattr(value := _one(given), "dtype") or value != default)
+    }
 
 
-def _number(value: Any) -> Any:
-    """A value whose numbers are plain ones, also those in a tuple."""
+def _one(value: Any) -> Any:
+    """A number of NumPy as Python's own, also in a tuple; all else, and an array of several numbers, as it is."""
     if isinstance(value, tuple):
-        return tuple(_number(part) for part in value)
-    return float(value.item()) if hasattr(value, "dtype") else value
+        return tuple(map(_one, value))
+    return value.item() if hasattr(value, "dtype") and value.size == 1 else value
 
 
 def read_program(path: str | Path) -> Program:
@@ -257,7 +284,7 @@ def read_program(path: str | Path) -> Program:
     SpecError
         With every problem of the file, each with its place.
     """
-    source = Path(path)
+    source = _named(Path(path))
     try:
         data = _data(source)
     except OSError as error:
@@ -284,13 +311,25 @@ def _data(source: Path) -> Any:
     return files.from_json(gzip.decompress(raw) if source.suffix == ".gz" else raw)
 
 
-def program_of(data: Any, file: str = "program") -> Program:
-    """A program from plain data; SpecError with every problem of it."""
-    document = Document(file=file, data=data)
+def _named(path: Path) -> Path:
+    """The path of a program's file, if that is what its name says."""
+    if not path.name.endswith((".json", ".json.gz")):
+        raise SpecError([Problem(file=str(path), message="a program is JSON; give its file a name that ends in .json or .json.gz")])
+    return path
+
+
+def _checked(document: Document) -> ProgramFile:
+    """A document as a program's file; SpecError with every problem of it."""
     found = files.validate(ProgramFile, document)
     problems = [document.problem(path, message) for path, message in _misplaced(found)]
     if problems:
         raise SpecError(problems)
+    return found
+
+
+def program_of(data: Any, file: str = "program") -> Program:
+    """A program from plain data; SpecError with every problem of it."""
+    found = _checked(Document(file=file, data=data))
     return Program(
         **found.model_dump(include={"name", "dtype", "stages", "samples", "tokens", "parameters"}),
         axes=tuple(found.mesh.items()),
@@ -316,6 +355,10 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
         stored = getattr(kernel, "stored", "")
         if stored and stored not in DTYPE_BYTES:
             yield ("kernels", i, "stored"), f"expected one of {', '.join(DTYPE_BYTES)}, got {stored!r}{did_you_mean(stored, DTYPE_BYTES)}"
+        if isinstance(kernel, AttentionRow) and kernel.kv_heads is not None and kernel.kv_heads > kernel.heads:
+            yield ("kernels", i, "kv_heads"), f"expected at most the {kernel.heads:g} heads of queries, got {kernel.kv_heads:g}"
+        if isinstance(kernel, AttentionRow) and kernel.work is None:
+            yield from ((("kernels", i, field), message) for field, message in _wrong_window(kernel))
     yield from _wrong_axes(found)
     ranks, ops = found.mesh.get(found.stages, 1), len(found.ops)
     idle = sorted(set(range(ranks)) - {op.rank for op in found.ops})
@@ -326,17 +369,34 @@ def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]
     if not blocks:
         yield from _wrong_in_blocks(found, CopyPlaces.of(ops, tuple(Block(**vars(row)) for row in found.blocks)))
     yield from _wrong_meetings(found)
+    counts = {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops}
     for i, op in enumerate(found.ops):
         if op.kernels and op.message is not None:
             yield ("ops", i), "an operation runs kernels or sends a message, not both"
         if op.calls and (op.kernels or op.message is not None):
             yield ("ops", i, "calls"), "work of the host runs no kernels and sends nothing"
-        yield from _beyond(("ops", i), op, {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops})
-        yield from ((("ops", i, "after"), f"operation {place} does not stand before it") for place in op.after if place >= i)
+        if not (op.kernels or op.calls or op.after or op.carried) and op.message is None:
+            yield ("ops", i), "it does nothing: give it kernels, a message or calls; one that only joins others names them in 'after'"
+        yield from _beyond(("ops", i), op, counts)
+        for place in op.after:
+            if place >= i:
+                yield ("ops", i, "after"), f"operation {place} does not stand before it"
     for i, tensor in enumerate(found.tensors):
         yield from _beyond(("tensors", i), tensor, {"rank": ranks, "made": ops, "last": ops})
         if tensor.made is not None and tensor.last is not None and tensor.made > tensor.last:
             yield ("tensors", i, "last"), f"operation {tensor.last} stands before {tensor.made}, which makes it"
+
+
+def _wrong_window(kernel: AttentionRow) -> Iterator[tuple[str, str]]:
+    """Windows of attention that leave nothing out."""
+    if kernel.window and not kernel.causal:
+        yield "window", "a window is supported under a causal mask only; leave it out, or give work"
+    elif kernel.window and kernel.length <= 1:
+        yield "window", "a single query sees what 'seen' says; leave the window out"
+    elif kernel.window and kernel.seen < kernel.length:
+        yield "seen", f"expected all keys that are read, {kernel.length:g} or more, for the window says how many a query sees"
+    elif kernel.chunked and not kernel.window:
+        yield "chunked", "chunks need a window, the tokens of a chunk"
 
 
 Wrong = Iterator[tuple[tuple[str | int, ...], str]]
@@ -380,7 +440,7 @@ def _wrong_in_blocks(found: ProgramFile, places: CopyPlaces) -> Wrong:
     """What reaches out of a block where it cannot."""
     ops = len(found.ops)
     for i, op in enumerate(found.ops):
-        if any(j < ops and not places.together(i, j) for j in op.carried):
+        if op.carried and any(j < ops and not places.together(i, j) for j in op.carried):
             yield ("ops", i, "carried"), "expected operations of the block that it belongs to"
     for i, one in enumerate(found.tensors):
         if one.made is None or one.last is None or max(one.made, one.last) >= ops:

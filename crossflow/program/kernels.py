@@ -71,8 +71,8 @@ class Attention:
     width : elements of a head. [1]
     causal : whether a query sees only the keys before it, half of them in the mean.
     backward : whether gradients are computed, with five products instead of two.
-    work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, windows
-        and rings. [flop], [B], [1]
+    work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, rings
+        and caches. [flop], [B], [1]
     stored : type in which keys and values lie in memory, where it is not that of the queries.
     window, chunked : the window that limits the keys that a query sees, 0 for none, and whether it is a fixed block (see
         `crossflow.workload.transformer.AttentionGeometry`). [1]
@@ -243,6 +243,16 @@ def repeated(values: Sequence[Number], n: int) -> Array:
     return found
 
 
+def masked_pairs(tokens: Number, window: Number, chunked: Mask | bool) -> Array:
+    """Pairs of query and key that a causal mask leaves among the first tokens of a sample. [1]
+
+    A token sees at most `window` tokens, itself among them, or where `chunked` those of its fixed block of as many; 0 is no window.
+    """
+    width = np.where(np.asarray(window) > 0, np.minimum(window, tokens), tokens)
+    blocks, rest = np.divmod(tokens, np.maximum(width, 1.0))
+    return np.where(chunked, (blocks * width**2 + rest**2) / 2.0, width * (tokens - width / 2.0))
+
+
 def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) -> Array:
     """Operations, bytes of main memory and blocks of fused attention, shape (3, kernels, n). [flop], [B], [1]
 
@@ -257,10 +267,13 @@ def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) ->
     work = filled([row.work for row in rows if row.work is not None]).swapaxes(0, 1) if stated else None
     if work is not None and len(stated) == len(rows):
         return work
-    samples, heads, kv_heads, length, seen, width, _ = shapes
-    causal, backward = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward"))
+    samples, heads, kv_heads, length, seen, width, window = shapes
+    causal, backward, chunked = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward", "chunked"))
     held = np.array([[DTYPE_BYTES[row.stored] if row.stored else element] for row in rows])
     share = np.where(causal & (length > 1), 1.0 - 0.5 * np.minimum(length, seen) / np.maximum(length, seen), 1.0)
+    if window.any():
+        pairs = masked_pairs(seen, window, chunked) - masked_pairs(np.maximum(seen - length, 0.0), window, chunked)
+        share = np.where(causal & (length > 1) & (window > 0), pairs / (length * seen), share)
     flops = 4.0 * samples * heads * length * seen * width * share * np.where(backward, BACKWARD, 1.0)
     moved = 2.0 * samples * width * (heads * length * element + kv_heads * seen * held) * np.where(backward, 2.0, 1.0)
     blocks = np.where(length > 1, samples * heads * np.ceil(length / QUERIES), samples * kv_heads * np.ceil(seen / KEYS))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from crossflow.errors import StrategyError
-from crossflow.strategy.mesh import BLOCKS, WORD_ROLES, Levels, Mesh, Role, levels_text
+from crossflow.strategy.mesh import BLOCKS, WORD_ROLES, Levels, Mesh, Role, levels_text, needs
 from crossflow.strategy.notation import RECOMMENDATION, Written, parse
 from crossflow.workload.dlrm import Dlrm
 
@@ -89,8 +89,7 @@ def _of_degrees(mesh: Mesh, nodes: tuple[int, int]) -> Hierarchy:
             f"strategy: zero: {options['zero']} is supported for transformers only; write 0, or 3, which shards the weights too"
         )
     if tp * dp != node * count:
-        product = " x ".join(f"{axis.name} {axis.size}" for axis in mesh.axes) or "one device"
-        raise StrategyError(f"strategy {mesh} needs {tp * dp} devices ({product}), but the system has {node * count}")
+        raise StrategyError(needs(mesh, mesh.axes, tp * dp, node * count))
     data: Role = "shard" if options.get("zero") == 3 else "batch"
     order = [block for block in options.get("placement", BLOCKS) if block != "pp"]
     dense = _filled(("tp", "columns", tp), data, nodes, far=order[0] == "dp")

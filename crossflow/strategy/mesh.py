@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -138,6 +138,13 @@ def said(values: Mapping[str, Any]) -> list[str]:
     lists = [prefix + joined(values[key]) for prefix, key in LISTS.items() if key in values and (key, values[key]) != WORDS["apart"]]
     schedule = values.get("schedule", SCHEDULES[0])
     return [*numbers, *words, *lists, *([] if schedule in SCHEDULES else [ORDER + schedule])]
+
+
+def needs(strategy: object, axes: Iterable[Axis], devices: int, given: int) -> str:
+    """That a strategy takes other devices than there are, in a sentence."""
+    product = " x ".join(f"{axis.name} {axis.size}" for axis in axes)
+    needed = f"{devices} devices ({product})" if devices > 1 else "one device"
+    return f"strategy {strategy} needs {needed}, but the system has {given}"
 
 
 def joined(values: tuple[Any, ...]) -> str:

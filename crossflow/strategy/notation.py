@@ -164,6 +164,7 @@ def _strange(key: Any, form: Form, *, typed: bool) -> str:
         return f"unknown layer type '{key}'{did_you_mean(str(key), form.types)}; known: {', '.join(form.types)}"
     tail = f"layer types: {', '.join(form.types)}; options beside them: {', '.join(sorted(known))}"
     meant = did_you_mean(str(key).lower(), [*form.types, *known]) if typed else did_you_mean(str(key), sorted(known))
+    meant = meant or did_you_mean(str(key).lower(), form.types)
     return f"unknown key '{key}'{meant}; {tail if typed else 'known: ' + ', '.join(sorted(known))}"
 
 

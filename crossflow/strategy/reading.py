@@ -10,7 +10,7 @@ from crossflow.errors import StrategyError
 from crossflow.strategy.graphs import graph_mesh, legal_meshes, mesh_of
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import RECOMPUTE, Mesh
+from crossflow.strategy.mesh import RECOMPUTE, Mesh, needs
 from crossflow.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.transformers import plan_of, plan_of_roles
@@ -36,6 +36,8 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
         return None
     if not isinstance(written, (str, Mapping)):
         raise StrategyError(f"strategy: expected text or a mapping, got {written!r}")
+    if written == "legal":
+        raise StrategyError("strategy: 'legal' stands for all that fit; it belongs in the space of a study, a scenario has one strategy")
     if workload is None:
         if written not in (ANY, DATA_PARALLEL):
             parse_any(written)  # the workload has its own problems by then; a strategy is wrong that none could have
@@ -108,8 +110,7 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     if isinstance(strategy, Hierarchy):
         return strategy
     if counted and strategy.devices != devices:
-        product = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes)
-        raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices ({product}), but the system has {devices}")
+        raise StrategyError(needs(strategy, strategy.axes, strategy.devices, devices))
     if strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
         raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
     return strategy

@@ -165,8 +165,11 @@ _STATES = {
     "ssm.chunk": ("mamba_chunk_size",), "ssm.conv": ("mamba_d_conv",), "ssm.conv_bias": ("mamba_conv_bias",),
     "ssm.bias": ("mamba_proj_bias",),
 }  # fmt: skip
-_HYBRID = _LLAMA.but(names=_STATES, fixed={"ssm.kind": "mamba2"})
+# The fused convolution of a mixer (causal_conv1d, https://github.com/Dao-AILab/causal-conv1d) takes no other activation.
+_SILU = {"hidden_act": ("silu", "swish")}
+_HYBRID = _LLAMA.but(names=_STATES, fixed={"ssm.kind": "mamba2"}, demanded=_SILU)
 _MAMBA = _BASE.but(
+    demanded=_SILU,
     fixed={"positions": "none", "ssm.kind": "mamba1", "ssm.mlp": False, "ssm.norm": False, "sequence": 2048},
     names={
         **_UNATTENDED,
@@ -365,6 +368,7 @@ FAMILIES: Mapping[str, Family] = {
     "mamba": _MAMBA.but(fixed={"tied_embeddings": True}),
     "falcon_mamba": _MAMBA,
     "mamba2": _BASE.but(
+        demanded=_SILU,
         fixed={"positions": "none", "ssm.kind": "mamba2", "ssm.mlp": False, "sequence": 2048},
         names={
             **_UNATTENDED,
@@ -408,7 +412,12 @@ FAMILIES: Mapping[str, Family] = {
             "ssm.bias": ("use_bias",),
         },
         rules=(({"mamba_ssm_cache_dtype": "float32"}, {"ssm.state_dtype": "fp32"}),),
-        demanded={"sliding_window": (None,), "moe_latent_size": (None,), "mamba_proj_bias": (False,)},
+        demanded={
+            "sliding_window": (None,),
+            "moe_latent_size": (None,),
+            "mamba_proj_bias": (False,),
+            "mamba_hidden_act": _SILU["hidden_act"],
+        },
     ),
     "jamba": _BASE.but(
         mixers=("attn_layer_period",),
@@ -425,7 +434,7 @@ FAMILIES: Mapping[str, Family] = {
         },
         products={"ssm.heads": ("mamba_expand", "hidden")},
         assumed={"mamba_expand": 2, "attn_layer_period": 8, "attn_layer_offset": 4},
-        demanded={"sliding_window": (None,)},
+        demanded={**_SILU, "sliding_window": (None,)},
         last={"expert_layer_offset": "experts.every"},
     ),
     "qwen3_next": _LLAMA.but(
@@ -445,7 +454,7 @@ FAMILIES: Mapping[str, Family] = {
             "ssm.conv": ("linear_conv_kernel_dim",),
         },
         assumed={"full_attention_interval": 4},
-        demanded={"mlp_only_layers": ([],)},
+        demanded={**_SILU, "mlp_only_layers": ([],)},
     ),
 }  # fmt: skip
 

@@ -390,7 +390,7 @@ class TransformerSpec(_Sourced):
         service = self.task in ("prefill", "decode") and self.image is None
         return self.prompt if service and self.prompt else self.sequence
 
-    def kinds(self, layers: int) -> tuple[Kind, ...]:
+    def kinds(self, layers: int) -> tuple[LayerKind, ...]:
         """What each of so many layers is made of."""
         return _kinds(layers, *self._patterns)
 
@@ -414,7 +414,7 @@ class TransformerSpec(_Sourced):
         return _transformer(self)
 
 
-class Kind(NamedTuple):
+class LayerKind(NamedTuple):
     """What a layer is made of: what mixes its tokens, what it has beside, and whether its attention sees the window only."""
 
     mixers: tuple[LayerType, ...]
@@ -429,15 +429,15 @@ _ALONE: Mapping[str, LayerType] = {"mlp": "mlp", "experts": "experts"}
 
 
 @functools.lru_cache(maxsize=256)
-def _kinds(layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, int] | None, seen: tuple[str, ...]) -> tuple[Kind, ...]:
+def _kinds(layers: int, mixed: tuple[str, ...], fed: bool, routed: tuple[int, int] | None, seen: tuple[str, ...]) -> tuple[LayerKind, ...]:
     """What each of so many layers is made of; patterns are repeated to the last."""
     dense, every = routed or (layers, 1)
 
-    def kind(i: int) -> Kind:
+    def kind(i: int) -> LayerKind:
         own, local = mixed[i % len(mixed)], seen[i % len(seen)] == "local"
         mixers = _MIXERS.get(own, ())
         beside: LayerType = "experts" if i >= dense and (i + 1) % every == 0 else "mlp"
-        return Kind(mixers=mixers, beside=beside if fed else _ALONE.get(own), local=local and "attention" in mixers)
+        return LayerKind(mixers=mixers, beside=beside if fed else _ALONE.get(own), local=local and "attention" in mixers)
 
     return tuple(map(kind, range(layers)))
 
@@ -634,7 +634,7 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
     listed = listed_layers(spec.wide_layers)
     groups = _groups(name, places, listed.layers, spec.kinds(len(places)))
 
-    def parts(kind: Kind, wide: bool) -> tuple[Part, ...]:
+    def parts(kind: LayerKind, wide: bool) -> tuple[Part, ...]:
         beside = (_feed_forward(spec, kind.beside == "experts"),) if kind.beside else ()
         found = (*_mixers(spec, kind.mixers, kind.local, causal=causal), *cross, *beside)
         return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
@@ -644,7 +644,9 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
 
 
 @functools.lru_cache(maxsize=256)
-def _groups(name: str, places: range, wide: frozenset[int], kinds: tuple[Kind, ...]) -> tuple[tuple[str, int, tuple[Kind, bool]], ...]:
+def _groups(
+    name: str, places: range, wide: frozenset[int], kinds: tuple[LayerKind, ...]
+) -> tuple[tuple[str, int, tuple[LayerKind, bool]], ...]:
     """Layers alike that follow each other: a name and a number, of which kind they are, and whether they stay wide."""
     each = [(kind, place in wide) for kind, place in zip(kinds, places, strict=True)]
     groups = [list(same) for _, same in itertools.groupby(range(len(each)), key=each.__getitem__)]

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from crossflow.arrays import Array
+from crossflow.program.kernels import masked_pairs
 from crossflow.workload.statespace import StateSpace
 
 # column: the outputs are divided among the ranks of a tensor group; row: the inputs, the sums are then reduced;
@@ -124,7 +125,8 @@ class AttentionGeometry:
         """
         if not self.causal:
             return np.asarray(last, dtype=float)
-        return (self._pairs(last) - self._pairs(first)) / (np.asarray(last) - first)
+        beyond, before = (masked_pairs(at, self.window, self.chunked) for at in (last, first))
+        return (beyond - before) / (np.asarray(last) - first)
 
     @property
     def shares_latent(self) -> bool:
@@ -140,14 +142,6 @@ class AttentionGeometry:
     def windowed(self) -> bool:
         """Whether there is a window."""
         return bool(np.any(self.window))
-
-    def _pairs(self, tokens: Array | float) -> Array:
-        """Pairs of query and key that the mask leaves among the first `tokens` of a sample. [1]"""
-        if self.windowed and self.chunked:
-            chunks, rest = np.divmod(tokens, self.window)
-            return np.asarray((chunks * self.window**2 + rest**2) / 2.0)
-        width = np.minimum(self.reach, tokens)
-        return np.asarray(width * (tokens - width / 2.0))
 
 
 @dataclass(frozen=True, kw_only=True)
