@@ -472,39 +472,37 @@ def test_events_of_a_transformer_cost_the_same_in_a_program(tmp_path, dtype, sys
         if kernel is None:
             continue
         seen.add(event.op)
-        built = ProgramBuilder(dtype=dtype)
-        built.compute("one", kernel, phase="backward")  # which makes it a program that trains
-        score = predict(scenario_of(built.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
-        assert score.step_time - score.breakdown["other"] == pytest.approx(event.time, rel=1e-9), (event.op, event.shape)
+        assert time_alone(kernel, dtype, node, tmp_path) == pytest.approx(event.time, rel=1e-9), (event.op, event.shape)
     assert {"gemm", "gemm_accumulate"} <= seen
+
+
+def time_alone(kernel, dtype, node, folder):
+    """Time of a kernel of a training step without its launch, as the only one of a program on one device of a node. [s]"""
+    built = ProgramBuilder(dtype=dtype)
+    built.compute("one", kernel, phase="backward")  # which makes it a program that trains
+    score = predict(scenario_of(built.build(), folder, node | {"devices_per_node": 1}, software="megatron-core")).score
+    return float(score.step_time[0] - score.breakdown["other"][0])
 
 
 @pytest.mark.parametrize(
     ("model", "strategy"),
-    [("gemma3-27b", "tp4-dp2"), ("deepseek-v3", "tp4-dp2"), ("llama2-7b", "cp4-dp2")],
-    ids=["windows", "latents", "ring"],
+    [("gemma3-27b", "tp4-dp2"), ("llama4-scout", "tp4-dp2"), ("deepseek-v3", "tp4-dp2"), ("llama2-7b", "cp4-dp2")],
+    ids=["windows", "chunks", "latents", "ring"],
 )
 def test_attention_of_a_transformer_costs_the_same_in_a_file(tmp_path, model, strategy):
     node = {"template": "dgx-h100", "nodes": 1}
-    scenario = from_dict({"system": node, "workload": model, "strategy": strategy, "software": "megatron-core"})
+    workload = {"model": model, "global_batch": 8, "sequence": 20480}
+    scenario = from_dict({"system": node, "workload": workload, "strategy": strategy, "software": "megatron-core"})
     times = [event.time for event in events(scenario).events if event.op.startswith("attention")]
-    blocks = block_program(
-        scenario.job(), Layout.of([scenario.strategy], np.array([float(scenario.workload.global_batch)]), 8), scenario.stack
-    )
+    blocks = block_program(scenario.job(), Layout.of([scenario.strategy], np.array([8.0]), 8), scenario.stack)
     kernels = {id(kernel): kernel for kernel in blocks.kernels if isinstance(kernel, Attention)}.values()
     found, windows = [], 0
     for kernel in kernels:
-        built = ProgramBuilder(dtype=scenario.workload.dtype)
-        built.compute("one", kernel, phase="backward")
-        score = predict(scenario_of(built.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
-        found.append(float(score.step_time[0] - score.breakdown["other"][0]))
+        found.append(time_alone(kernel, scenario.workload.dtype, node, tmp_path))
         if np.any(kernel.window):  # whose work follows from the sizes too
             own = scenario.job().model.layers[0].parts[0].attention
-            heads = kernel.heads * own.kv_heads / own.heads
-            plain = ProgramBuilder(dtype=scenario.workload.dtype)
-            plain.compute("one", replace(kernel, work=None, kv_heads=heads), phase="backward")
-            score = predict(scenario_of(plain.build(), tmp_path, node | {"devices_per_node": 1}, software="megatron-core")).score
-            assert score.step_time[0] - score.breakdown["other"][0] == pytest.approx(found[-1], rel=1e-12)
+            plain = replace(kernel, work=None, kv_heads=kernel.heads * own.kv_heads / own.heads)
+            assert time_alone(plain, scenario.workload.dtype, node, tmp_path) == pytest.approx(found[-1], rel=1e-12)
             windows += 1
     assert bool(windows) == (model in ("gemma3-27b", "llama4-scout"))
     assert len(set(times)) >= 2

@@ -270,11 +270,10 @@ def attention_sizes(shapes: Array, element: float, rows: Sequence[Attention]) ->
     samples, heads, kv_heads, length, seen, width, window = shapes
     causal, backward, chunked = (np.array([[getattr(row, flag)] for row in rows]) for flag in ("causal", "backward", "chunked"))
     held = np.array([[DTYPE_BYTES[row.stored] if row.stored else element] for row in rows])
-    share = np.where(causal & (length > 1), 1.0 - 0.5 * np.minimum(length, seen) / np.maximum(length, seen), 1.0)
-    if window.any():
-        pairs = masked_pairs(seen, window, chunked) - masked_pairs(np.maximum(seen - length, 0.0), window, chunked)
-        share = np.where(causal & (length > 1) & (window > 0), pairs / (length * seen), share)
-    flops = 4.0 * samples * heads * length * seen * width * share * np.where(backward, BACKWARD, 1.0)
+    tokens, reach = np.maximum(length, seen), np.where(window > 0, window, seen)
+    left = masked_pairs(tokens, reach, chunked) - masked_pairs(tokens - length, reach, chunked)
+    pairs = np.where(causal & (length > 1), left, length * seen)
+    flops = 4.0 * samples * heads * pairs * width * np.where(backward, BACKWARD, 1.0)
     moved = 2.0 * samples * width * (heads * length * element + kv_heads * seen * held) * np.where(backward, 2.0, 1.0)
     blocks = np.where(length > 1, samples * heads * np.ceil(length / QUERIES), samples * kv_heads * np.ceil(seen / KEYS))
     found = np.stack([flops, moved, blocks])
