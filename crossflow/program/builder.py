@@ -174,9 +174,12 @@ class ProgramBuilder:
         )
 
     def _row(self, places: dict[Hashable, int], rows: list[Any], one: Any) -> int:
-        """Row of a kernel or message."""
+        """Row of a kernel or message, that of an equal one where such rows are shared."""
         if self.shared:
-            return _place(places, rows, one)
+            key = (type(one), *map(_hashed, vars(one).values()))
+            if key in places:
+                return places[key]
+            places[key] = len(rows)
         rows.append(one)
         return len(rows) - 1
 
@@ -206,15 +209,6 @@ class ProgramBuilder:
     def _add(self, op: Op) -> int:
         self._ops.append(op)
         return len(self._ops) - 1
-
-
-def _place(places: dict[Hashable, int], rows: list[Any], one: Any) -> int:
-    """Place of a kernel or message among the distinct ones, to which it is added."""
-    key = (type(one), *map(_hashed, vars(one).values()))
-    if key not in places:
-        places[key] = len(rows)
-        rows.append(one)
-    return places[key]
 
 
 def _hashed(value: Any) -> Hashable:
