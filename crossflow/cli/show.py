@@ -22,6 +22,7 @@ from crossflow.files import Document
 from crossflow.paths import quantity_at
 from crossflow.program.file import is_program, read_program
 from crossflow.scenario import presets
+from crossflow.strategy.mesh import sizes_text
 from crossflow.technology.library import library_document, load_library
 from crossflow.units import parse
 from crossflow.workload.huggingface import MTP_NOTE, file_notes, huggingface_document
@@ -224,7 +225,7 @@ def program(path: Path) -> Sheet:
     read = read_program(path)
     rows = {name: len(getattr(read, name)) for name in ("kernels", "messages", "ops", "blocks", "tensors")}
     settings: dict[str, Any] = {name: getattr(read, name) for name in ("dtype", "samples", "tokens")}
-    settings |= {"parameters": f"{read.parameters:.4g}", "mesh": " x ".join(f"{name} {size}" for name, size in read.axes) or "one device"}
+    settings |= {"parameters": f"{read.parameters:.4g}", "mesh": sizes_text(read.axes)}
     settings |= {"devices": read.devices, "stages": read.stages or "none", **rows}
     settings |= {word: ", ".join(sorted({getattr(op, word[:-1]) for op in read.ops} - {""})) or "none" for word in ("phases", "streams")}
     return Sheet(name=path.name, kind="program", title=read.name, file=str(path), settings=settings)

@@ -140,10 +140,14 @@ def said(values: Mapping[str, Any]) -> list[str]:
     return [*numbers, *words, *lists, *([] if schedule in SCHEDULES else [ORDER + schedule])]
 
 
+def sizes_text(axes: Iterable[tuple[str, int]]) -> str:
+    """Names and sizes of the axes of a mesh: ``tp 8 x dp 4``."""
+    return " x ".join(f"{name} {size}" for name, size in axes) or "one device"
+
+
 def needs(strategy: object, axes: Iterable[Axis], devices: int, given: int) -> str:
     """That a strategy takes other devices than there are, in a sentence."""
-    product = " x ".join(f"{axis.name} {axis.size}" for axis in axes)
-    needed = f"{devices} devices ({product})" if devices > 1 else "one device"
+    needed = f"{devices} devices ({sizes_text((axis.name, axis.size) for axis in axes)})" if devices > 1 else "one device"
     return f"strategy {strategy} needs {needed}, but the system has {given}"
 
 

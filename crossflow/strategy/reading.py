@@ -10,7 +10,7 @@ from crossflow.errors import StrategyError
 from crossflow.strategy.graphs import graph_mesh, legal_meshes, mesh_of
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, hierarchy_problem, legal_hierarchies
 from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.strategy.mesh import RECOMPUTE, Mesh, needs
+from crossflow.strategy.mesh import RECOMPUTE, Mesh, needs, sizes_text
 from crossflow.strategy.notation import TRANSFORMER, Written, is_by_types, parse, parse_any
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.transformers import plan_of, plan_of_roles
@@ -98,7 +98,7 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     if isinstance(workload, ProgramSpec):
         strategy = mesh_of(workload.program)
         if counted and strategy.devices != devices:
-            mesh = " x ".join(f"{axis.name} {axis.size}" for axis in strategy.axes) or "one device"
+            mesh = sizes_text(workload.program.axes)
             raise StrategyError(f"the program is written for a mesh of {strategy.devices} devices ({mesh}), but the system has {devices}")
     if strategy is None:
         if counted and devices > 1:
