@@ -23,7 +23,7 @@ from crossflow.arrays import Array, Index
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile, where_measured
-from crossflow.mapping.placement import AxisRoute, Placement, level_bandwidths, pair_route, place
+from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import wired
 from crossflow.program.collectives import sent_bytes
@@ -244,17 +244,16 @@ class Wires:
         for (stride, extent, devices, *pair), members in group.places:
             if extent < 2:
                 continue
-            axes = (("inner", stride), ("group", extent), ("outer", devices // (stride * extent)))
             node = min(self.node, devices)
             network = wired(self.network, node, devices // node)
             if pair:
                 per_node, first, last = pair
-                route = pair_route(place(axes, network, chains=("group",)), "group", (first, last), inside=per_node > 1)
+                route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=per_node > 1)
                 adjacent = stride * (last - first) == 1
             else:
                 # Transfers of a ring go round; those of two ranks go there and back.
-                placement = place(axes, network, chains=("group",) if collective == "send_recv" and extent == 2 else ())
-                route, adjacent = placement.route("group"), placement.strides["group"] == 1
+                placement = place_group(extent, stride, network, chain=collective == "send_recv" and extent == 2)
+                route, adjacent = placement.route(GROUP), stride == 1
             time = route_time(collective, sizes, route, network, self.network, self.architecture, node, adjacent=adjacent)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result

@@ -30,6 +30,7 @@ Axes: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
 
 # Axes whose shards pass data on and never back to the first: a chain, not a ring.
 PIPELINE_AXES = frozenset({"lp", "pp"})
+GROUP = "group"  # the axis of `place_group`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +101,8 @@ class Placement:
 
     def with_group(self, name: str, ranks: int, stride: int) -> "Placement":
         """The same with groups of devices `stride` apart, wherever the axes lie: the middle axis of a mesh of their own."""
-        rest = self.network.devices // (ranks * stride)
-        own = place(((f"inside {name}", stride), (name, ranks), (f"outside {name}", rest)), self.network, chains=())
-        return replace(self, groups=(*self.groups, (own.route(name), stride)))
+        own = place_group(ranks, stride, self.network)
+        return replace(self, groups=(*self.groups, (replace(own.route(GROUP), name=name), stride)))
 
     def route(self, name: str) -> AxisRoute:
         """The route of one axis."""
@@ -169,6 +169,12 @@ def place(
     """
     listed = _listed(axes)
     return _place(listed, network, _ordered(listed, order), frozenset(chains))
+
+
+def place_group(ranks: int, stride: int, network: Network, *, chain: bool = False) -> Placement:
+    """Groups of `ranks` devices, `stride` apart, all over a network: the axis `GROUP` of a mesh of their own."""
+    axes = (("inner", stride), (GROUP, ranks), ("outer", network.devices // (ranks * stride)))
+    return place(axes, network, chains=(GROUP,) if chain else ())
 
 
 def orders(axes: Axes) -> tuple[tuple[str, ...], ...]:
