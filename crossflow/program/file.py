@@ -347,7 +347,10 @@ def _stream(row: OpRow) -> str:
     return NETWORK if row.message is not None else HOST if row.calls else COMPUTE
 
 
-def _misplaced(found: ProgramFile) -> Iterator[tuple[tuple[str | int, ...], str]]:
+Wrong = Iterator[tuple[tuple[str | int, ...], str]]  # where it stands, and a sentence
+
+
+def _misplaced(found: ProgramFile) -> Wrong:
     """Names and numbers that lead nowhere, with where they stand."""
     if found.dtype not in DTYPE_BYTES:
         yield ("dtype",), f"expected one of {', '.join(DTYPE_BYTES)}, got {found.dtype!r}{did_you_mean(found.dtype, DTYPE_BYTES)}"
@@ -397,9 +400,6 @@ def _wrong_window(kernel: AttentionRow) -> Iterator[tuple[str, str]]:
         yield "seen", f"expected all keys that are read, {kernel.length:g} or more, for the window says how many a query sees"
     elif kernel.chunked and not kernel.window:
         yield "chunked", "chunks need a window, the tokens of a chunk"
-
-
-Wrong = Iterator[tuple[tuple[str | int, ...], str]]
 
 
 def _wrong_axes(found: ProgramFile) -> Wrong:
@@ -488,7 +488,7 @@ def _through(found: ProgramFile) -> set[int]:
     return set(in_order(edges))
 
 
-def _beyond(path: tuple[str | int, ...], row: FileModel, counts: Mapping[str, int]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _beyond(path: tuple[str | int, ...], row: FileModel, counts: Mapping[str, int]) -> Wrong:
     """Places in lists that are shorter."""
     for key, count in counts.items():
         given = getattr(row, key)
