@@ -12,7 +12,7 @@ from routing import devices, effective_bandwidth, hops, route, routed_edges, to_
 
 from crossflow.mapping import placement
 from crossflow.mapping.placement import (
-    best_placement,
+    best_placements,
     level_bandwidths,
     orders,
     place,
@@ -306,6 +306,12 @@ def test_axes_of_equal_size_keep_both_layouts():
     first, second = (place(axes, network, order) for order in orders(axes))
     assert [route.crosses for route in first.routes] == [False, True]
     assert [route.crosses for route in second.routes] == [True, False]
+
+
+def best_placement(axes, network, volumes, **options):
+    """The best placement for the volumes of one point."""
+    tried, best = best_placements(axes, network, volumes, **options)
+    return tried[int(best[0])]
 
 
 @pytest.mark.parametrize(("heavy", "light"), [("tp", "dp"), ("dp", "tp")])

@@ -68,8 +68,7 @@ def _laid_out(scenario: Scenario, program: Program, device: Architecture) -> lis
         return [(place(program.axes, network, scenario.order), every)]
     if len([size for _, size in program.axes if size > 1]) < 2:
         return [(place(program.axes, network), every)]
-    volumes = {axis: np.atleast_1d(program.volumes.get(axis, 0.0)) for axis, _ in program.axes}
-    tried, best = best_placements(program.axes, network, volumes, link_ratio=_link_ratio(network, device))
+    tried, best = best_placements(program.axes, network, program.volumes, link_ratio=_link_ratio(network, device))
     return [(tried[which], np.flatnonzero(best == which)) for which in np.unique(best)]
 
 
@@ -142,7 +141,7 @@ def launches(prices: Prices) -> bool:
 
 
 def table(prices: Prices, times: Array, *, launched: bool, hosted: bool = True) -> Array:
-    """Time of every row of a program's tasks (`crossflow.engine.Rows`), shape (rows, n). [s]
+    """Time of every row of a program's tasks (`crossflow.engine.tasks.PriceRows`), shape (rows, n). [s]
 
     Parameters
     ----------

@@ -185,15 +185,15 @@ def orders(axes: Axes) -> tuple[tuple[str, ...], ...]:
     return tuple(itertools.permutations(name for name, size in _listed(axes) if size > 1))
 
 
-def best_placement(
+def best_placements(
     axes: Axes,
     network: Network,
-    volumes: Mapping[str, float],
+    volumes: Mapping[str, ArrayLike],
     *,
     link_ratio: float = 1.0,
     chains: Iterable[str] = PIPELINE_AXES,
-) -> Placement:
-    """The placement that moves the given volumes fastest, over all `orders`; the earliest among equals.
+) -> tuple[tuple[Placement, ...], NDArray[np.intp]]:
+    """The placements of all `orders`, and which of them moves the volumes of each point fastest, shape (n,); the earliest among equals.
 
     Minimises the sum over axes of volume times max(package_sharing / link_ratio, cluster_sharing): the slowest edge of
     a ring sets its pace.
@@ -202,15 +202,20 @@ def best_placement(
     ----------
     axes, network, chains
         As for `place`.
-    volumes : data a device moves along each axis in a step; left out, 0. [B]
+    volumes : data a device moves along each axis in a step, shape (n,) or (1,); left out, 0. [B]
     link_ratio : bandwidth of a physical link inside a package over that of one between packages. [1]
     """
     listed = _listed(axes)
     unknown = sorted(set(volumes) - {name for name, _ in listed})
     if unknown:
         raise ValueError(f"volumes name {', '.join(unknown)}, the axes are {_names(listed)}")
-    moved = tuple((name, float(volumes.get(name, 0.0))) for name, _ in listed)
-    return _best_placement(listed, network, moved, float(link_ratio), frozenset(chains))
+    moved = {name: np.atleast_1d(np.asarray(volumes.get(name, 0.0), dtype=float)) for name, _ in listed}
+    tried = tuple(_place(listed, network, order, frozenset(chains)) for order in orders(listed))
+    times = [
+        sum(moved[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing) for route in placement.routes)
+        for placement in tried
+    ]
+    return tried, np.array(np.broadcast_arrays(*times)).argmin(axis=0)
 
 
 def level_bandwidths(
@@ -348,37 +353,6 @@ def _route(span: _Span, network: Network, package: tuple[int, float] = (0, 0.0),
         package_degree=network.package.degree,
         cluster_degree=network.cluster.degree,
     )
-
-
-@lru_cache(maxsize=1024)
-def _best_placement(
-    axes: tuple[tuple[str, int], ...],
-    network: Network,
-    volumes: tuple[tuple[str, float], ...],
-    link_ratio: float,
-    chains: frozenset[str],
-) -> Placement:
-    tried, best = best_placements(
-        axes, network, {name: np.array([volume]) for name, volume in volumes}, link_ratio=link_ratio, chains=chains
-    )
-    return tried[int(best[0])]
-
-
-def best_placements(
-    axes: tuple[tuple[str, int], ...],
-    network: Network,
-    volumes: Mapping[str, NDArray[np.float64]],
-    *,
-    link_ratio: float,
-    chains: Iterable[str] = PIPELINE_AXES,
-) -> tuple[tuple[Placement, ...], NDArray[np.intp]]:
-    """All placements, and which of them is the best for volumes of shape (n,) or (1,); see `best_placement`."""
-    tried = tuple(_place(axes, network, order, frozenset(chains)) for order in orders(axes))
-    times = [
-        sum(volumes[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing) for route in placement.routes)
-        for placement in tried
-    ]
-    return tried, np.array(np.broadcast_arrays(*times)).argmin(axis=0)
 
 
 # --- counting edges on links -----------------------------------------------------------------------------------------
