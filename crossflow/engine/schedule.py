@@ -201,7 +201,7 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
 
     Parameters
     ----------
-    launched : whether a host launches every kernel and message; times then have further rows (`crossflow.engine.tasks.Rows`).
+    launched : whether a host launches every kernel and message; times then have further rows (`crossflow.engine.tasks.PriceRows`).
 
     Raises
     ------

@@ -126,7 +126,7 @@ class Layout:
         return replace(self, **arrays, **chosen)
 
     def group(self, stride: Array, size: Array) -> Group:
-        """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (`crossflow.mapping.place`)."""
+        """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (see `mapping.placement`)."""
         fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
         per_node = np.where(self.node % stride == 0, fitting, 1.0)
         return Group(size=size, per_node=per_node, stride=stride, devices=self.devices, extent=size)
