@@ -33,6 +33,7 @@ LAYERS = (
     ("search",),
     ("explanation",),
     ("study", "validation", "trace"),
+    ("torch", "emulation"),
     ("bench",),
     ("cli",),
     ("__main__",),
@@ -41,6 +42,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Heavy, and needed by few commands: imported inside the functions that use them.
 HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch"}
 EDGE = ("__main__", "cli")
+EXTRAS = {"torch": ("torch", "transformers"), "emulation": ("torch",)}  # packages that exist for an extra, and what they may import
+EXTRAS_PACKAGES = tuple(f"crossflow.{name}" for name in EXTRAS)
 LONGEST_FUNCTION = 60  # lines, docstring included
 
 LONGEST_CHAIN = 20
@@ -174,7 +177,9 @@ def test_no_error_is_swallowed_whole(path):
 def test_heavy_packages_are_imported_where_they_are_used(path):
     for node in module_level(tree_of(path)):
         for name in imported(node):
-            assert name.split(".")[0] not in HEAVY, f"{path.name}:{node.lineno} imports {name}"
+            own = name_of(path)
+            assert name.split(".")[0] not in HEAVY - set(EXTRAS.get(own, ())), f"{path.name}:{node.lineno} imports {name}"
+            assert own in EXTRAS or not name.startswith(EXTRAS_PACKAGES), f"{path.name}:{node.lineno} imports {name}"
 
 
 @each([path for path in MODULES if name_of(path) not in EDGE])
