@@ -15,6 +15,7 @@ from crossflow.architecture.system import architecture, resolve
 from crossflow.engine.events import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
+from crossflow.parallel.blocks import unit_places, units
 from crossflow.step.by_layer import FIGURES
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import hidden_in_pieces
@@ -708,3 +709,32 @@ def test_llama_405b_with_a_chunk_a_layer(devices, dp, measured):
     model, step = scenario.job().model, float(crossflow.predict(scenario).score.step_time[0])
     operations = 6.0 * model.parameters + 12.0 * model.depth * model.embedding.width * model.tokens
     assert operations * 2048 * model.tokens / (step * devices) == pytest.approx(measured, rel=0.05)
+
+
+# ------------------------------------------------------------------------------------------ kinds of layers
+
+ALTERNATING = {"window": {"size": 128, "pattern": ["local", "local", "global"]}, "layers": 12}
+
+
+def told_apart(job):
+    """The job with layers of which no two are one kind."""
+    layers = tuple(replace(layer, parts=tuple(map(replace, layer.parts))) for layer in job.model.layers)
+    return replace(job, model=replace(job.model, layers=layers))
+
+
+def test_layers_of_one_kind_are_one_set_of_units():
+    job = job_of(**ALTERNATING)
+    inner = [f"{i}.{j}" for i in "01" for j in ("0.attention", "1.mlp")]
+    assert [name for name, _ in units(job.model)] == ["embedding", *inner, "head"]
+    assert unit_places(job.model).tolist() == [0, *[1, 2, 3, 4] * 4, 5]
+    assert len(units(told_apart(job).model)) == 18
+
+
+@pytest.mark.parametrize("plan", [Plan(dp=8), Plan(dp=8, zero=3, recompute="full"), Plan(pp=4, dp=2), Plan(pp=3, dp=2, first_stage=2)])
+@pytest.mark.parametrize("frozen", [None, Frozen(layers=frozenset({0, 1, 4}), types=frozenset({"mlp"}))])
+def test_a_step_is_the_same_whether_layers_of_one_kind_are_told_apart(plan, frozen):
+    job = job_of(frozen=frozen, **ALTERNATING)
+    one, other = (step(plan, job=each, machine=machine_of("pytorch-fsdp")) for each in (job, told_apart(job)))
+    for name in ("total", "flops", "energy", "traffic"):
+        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-12), name
+    assert one.memory["activations"] == pytest.approx(other.memory["activations"], rel=1e-12)

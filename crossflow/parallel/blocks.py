@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from crossflow.architecture.software import Fusion, SoftwareStack
-from crossflow.arrays import Array, Mask, once
+from crossflow.arrays import Array, Index, Mask, once
 from crossflow.formats import FORMATS, HALF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
@@ -58,7 +58,7 @@ def block_program(job: Job, layout: Layout, stack: SoftwareStack) -> Program:
     The layer of an operation is the name of its part (`units`), its phase one of `PHASES`.
     """
     builder = _BlockBuilder(job=job, layout=layout, stack=stack)
-    for i, layer in enumerate(job.model.layers):
+    for i, layer in enumerate(job.model.kinds):
         tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
         last = [part for part in layer.parts if part.type not in ENDS][-1]
         for j, part in enumerate(layer.parts):
@@ -604,6 +604,14 @@ def wide_units(model: Transformer) -> frozenset[str]:
 
 
 def units(model: Transformer) -> Sequence[tuple[str, Part]]:
-    """All parts of a model with the names under which their kernels are counted, embedding first, head last."""
-    inner = [(f"{i}.{j}.{part.type}", part) for i, layer in enumerate(model.layers) for j, part in enumerate(layer.parts)]
+    """Parts of all kinds of layers with the names under which their kernels are counted, embedding first, head last."""
+    inner = [(f"{i}.{j}.{part.type}", part) for i, layer in enumerate(model.kinds) for j, part in enumerate(layer.parts)]
     return [("embedding", model.embedding), *inner, ("head", model.head)]
+
+
+@once
+def unit_places(model: Transformer) -> Index:
+    """Place among `units` of every part of every group of layers, in the order of the model, embedding first, head last."""
+    begins = 1 + np.cumsum([0, *(len(layer.parts) for layer in model.kinds)])
+    inner = [begins[kind] + j for kind in model.kind_of for j in range(len(model.kinds[kind].parts))]
+    return np.array([0, *inner, begins[-1]], dtype=np.intp)

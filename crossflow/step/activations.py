@@ -35,7 +35,7 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
     layer's input (Sec. 5); what is left out is there again while its layer's backward pass runs.
     """
     kept, working, ends = {}, {}, {"embedding": job.model.embedding, "head": job.model.head}
-    for i, layer in enumerate(job.model.layers):
+    for i, layer in enumerate(job.model.kinds):
         parts = {f"{i}.{j}.{part.type}": part for j, part in enumerate(layer.parts)}
         tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
         ends |= {name: part for name, part in parts.items() if part.type in ENDS}

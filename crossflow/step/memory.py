@@ -383,7 +383,7 @@ def kv_cache(job: Job, layout: Layout) -> Array:
     an encoder's attention saw.
     """
     requests = layout.micro_batch * layout.microbatches
-    encoding = {f"{i}" for i, layer in enumerate(job.model.layers) if job.model.encodes(layer)}
+    encoding = {f"{i}" for i, layer in enumerate(job.model.kinds) if job.model.encodes(layer)}
     rows = []
     for name, part in units(job.model):
         attention = part.attention
@@ -442,7 +442,7 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
         low = low + 2.0 * job.operand / weight * (gathers + summed(present, narrow * whole))
     if weight > job.element:  # autocast keeps its casts to the end of a pass; those of gathered weights go with them
         low = low + (largest + summed(present, whole)) * (job.element / weight)
-    width = functools.reduce(np.maximum, (layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.layers))
+    width = functools.reduce(np.maximum, (layer.parts[0].width * job.tokens(layer.tokens) for layer in job.model.kinds))
     space = habits.workspaces * job.element * (layout.micro_batch / layout.cp * width)[at]
     return np.asarray(buckets + gathered + low + np.where(layout.gathers(_kinds(job))[at], space, 0.0) + habits.library)
 
@@ -470,7 +470,7 @@ def _narrow(job: Job) -> Array:
 def _layers(job: Job) -> Array:
     """Which units make up a layer of each kind, embeddings and heads left out, shape (layers, units)."""
     names = [name for name, _ in units(job.model)]
-    return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.layers))], dtype=float) * ~_ends(job)
+    return np.array([[name.startswith(f"{i}.") for name in names] for i in range(len(job.model.kinds))], dtype=float) * ~_ends(job)
 
 
 @once

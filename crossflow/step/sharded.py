@@ -46,6 +46,10 @@ class UnitTimes:
             leave=often * self.leave,
         )
 
+    def at(self, units: Index) -> UnitTimes:
+        """Times of units that may be named more than once."""
+        return UnitTimes(**{field.name: getattr(self, field.name)[units] for field in fields(self)})
+
     def row(self, row: int, at: Index | slice) -> UnitTimes:
         """Times of one row at some of the points."""
         return UnitTimes(**{field.name: getattr(self, field.name)[row][:, at] for field in fields(self)})
@@ -53,7 +57,7 @@ class UnitTimes:
 
 @once
 def unit_groups(model: Transformer) -> Groups:
-    """Units of a model that repeat together, in the order of the model: embedding, the parts of each kind of layer, head."""
+    """Parts of a model that repeat together, in its order: embedding, the parts of each group of layers, head."""
     found: list[tuple[int, ...]] = [(0,)]
     start = 1
     for layer in model.layers:

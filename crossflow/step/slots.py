@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, by_point, summed
+from crossflow.parallel.blocks import unit_places
 from crossflow.step.handovers import Handed, handed_of
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Machine
@@ -99,7 +100,8 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
     forward, backward = plain_f, plain_b
     if state.gather.any() or state.scatter.any() or state.copies is not None:
         stretch = share_of(plain_f, gpu_f), share_of(plain_b, gpu_i)
-        often, blocks = np.array([forward_of, input_of, weight_of]), (block_f, block_b, block_frozen)
+        often = np.array(row_counts(job, shape, balanced=stack.stages == "balanced", apart=True))
+        blocks = block_f, block_b, block_frozen
         forward, backward = _beside_weights(job, machine, steps, at, often, blocks, stretch, split=split)
     if state.copies is not None:  # each direction of the bus is a stream: activations and gradients down, weights and activations up
         copied = state.copies.at(at)
@@ -139,7 +141,8 @@ def _beside_weights(
     Parameters
     ----------
     at : the points.
-    often : how often units occur in rows: forward, and with a gradient of their inputs and weights, shape (3, rows, units). [1]
+    often : how often parts of groups of layers occur in rows: forward, and with a gradient of their inputs and weights, shape
+        (3, rows, parts). [1]
     blocks : collectives that block forward, backward, and where weights are frozen, shape (collectives, units, n). [s]
     stretch : time of each row over that of its device, forward and backward, where the host is slower, shape (rows, n). [1]
     split : whether weight gradients are slots of their own.
@@ -155,7 +158,9 @@ def _beside_weights(
     backward = UnitTimes(before=before[1], compute=device[1] + block[1] - before[1], arrive=arrive, leave=leave)
     weight = nothing if split else passes.weight[..., at].sum(axis=0)
     first = gather + (nothing if copied is None else copied.fetched) - arrive
-    return sharded_passes(unit_groups(job.model), often, (forward, backward, weight, block[2]), stretch, first, ahead=ahead)
+    places = unit_places(job.model)  # layers run in the order of the model
+    units = forward.at(places), backward.at(places), weight[places], block[2][places]
+    return sharded_passes(unit_groups(job.model), often, units, stretch, first[places], ahead=ahead)
 
 
 def by_stage(values: Array, stages: int) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask, once, wide
-from crossflow.parallel.blocks import units
+from crossflow.parallel.blocks import unit_places
 from crossflow.program.groups import Group
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.schedules import NATURAL, PipelineOrder, pipeline_order
@@ -109,19 +109,19 @@ def _distinct(table: Array) -> tuple[Array, Index]:
     return distinct, which.ravel()
 
 
-def row_counts(job: Job, shape: Shape, *, balanced: bool) -> tuple[Array, Array, Array]:
+def row_counts(job: Job, shape: Shape, *, balanced: bool, apart: bool = False) -> tuple[Array, Array, Array]:
     """As `counts`, of the rows of a schedule, in which a chunk may lie anywhere, and once for each direction.
 
     Where points differ in their numbers of layers, arrays are of shape (rows, units, n).
     """
     in_number, in_weight = _differing(job)
     if not (in_number or (balanced and in_weight)):
-        found: Array | tuple[Array, ...] = counts(job, shape.stages, shape.chunks, shape.division, balanced)
+        found: Array | tuple[Array, ...] = counts(job, shape.stages, shape.chunks, shape.division, balanced, apart)
     else:
         numbers = [layer.count for layer in job.model.layers]
         parts = _at(numbers, shape.at), chunk_layers(job, shape, balanced=balanced)
         distinct, which = _distinct(np.concatenate([wide(part, len(shape.at)) for part in parts]))
-        found = _counted(job, distinct[: len(numbers)], distinct[len(numbers) :])[..., which]
+        found = _counted(job, distinct[: len(numbers)], distinct[len(numbers) :], apart=apart)[..., which]
     rows = slice(None) if shape.schedule in NATURAL else shape.order.chunk
     return found[0][rows], found[1][rows], found[2][rows]
 
@@ -133,15 +133,16 @@ def _differing(job: Job) -> tuple[bool, bool]:
     return any(map(np.ndim, numbers)), any(map(np.ndim, weights))
 
 
-def counts(job: Job, stages: int, chunks: int, division: Division, balanced: bool) -> tuple[Array, Array, Array]:
+def counts(job: Job, stages: int, chunks: int, division: Division, balanced: bool, apart: bool) -> tuple[Array, Array, Array]:
     """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights.
 
-    Returns three arrays of shape (chunks of all stages, units), which are kept with the job.
+    Returns three arrays of shape (chunks of all stages, units), which are kept with the job. Parts of groups of layers that are of one
+    kind are one unit, or `apart` as in `crossflow.parallel.blocks.unit_places`.
     """
     known: dict[Any, tuple[Array, Array, Array]] = vars(job).setdefault("_counts", {})
-    key = stages, chunks, division, balanced
+    key = stages, chunks, division, balanced, apart
     if key not in known:
-        forward, inputs, weights = _counted(job, *_division_of(job, stages, chunks, division, balanced))[..., 0]
+        forward, inputs, weights = _counted(job, *_division_of(job, stages, chunks, division, balanced), apart=apart)[..., 0]
         known[key] = forward, inputs, weights
     return known[key]
 
@@ -162,9 +163,10 @@ def sequence(job: Job, stages: int, chunks: int, division: Division, balanced: b
     runs, head = _runs(job, numbers)[..., 0], 1 + job.model.depth
     ends = 1 + np.cumsum(sizes[:-1, 0])
     found: list[list[Occurrence]] = [[] for _ in range(stages * chunks)]
-    for place, unit in np.argwhere(runs[0].T).tolist():
+    units = unit_places(job.model).tolist()
+    for place, part in np.argwhere(runs[0].T).tolist():
         layer = None if place in (0, head) else place - 1 - (place > head)
-        one = Occurrence(unit, layer, bool(runs[1, unit, place]), bool(runs[2, unit, place]))
+        one = Occurrence(units[part], layer, bool(runs[1, part, place]), bool(runs[2, part, place]))
         found[int(np.searchsorted(ends, place, side="right"))].append(one)
     return tuple(tuple(chunk) for chunk in found)
 
@@ -175,8 +177,8 @@ def _division_of(job: Job, stages: int, chunks: int, division: Division, balance
     return np.array([[float(layer.count)] for layer in job.model.layers]), chunk_layers(job, shape, balanced=balanced)
 
 
-def _counted(job: Job, numbers: Array, sizes: Array) -> Array:
-    """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights.
+def _counted(job: Job, numbers: Array, sizes: Array, *, apart: bool) -> Array:
+    """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights; `apart` as `counts`.
 
     Parameters
     ----------
@@ -193,13 +195,21 @@ def _counted(job: Job, numbers: Array, sizes: Array) -> Array:
     before, points = np.zeros((*runs.shape[:2], runs.shape[2] + 1, runs.shape[3]), dtype=np.int32), np.arange(runs.shape[3])
     before[:, :, 1:] = runs
     np.add.accumulate(before, axis=2, out=before)
-    return (before[:, :, ends, points] - before[:, :, begins, points]).swapaxes(1, 2).astype(float)
+    found = (before[:, :, ends, points] - before[:, :, begins, points]).swapaxes(1, 2).astype(float)
+    places = unit_places(job.model)
+    return found if apart or len(places) == places[-1] + 1 else _together(found, places)
+
+
+def _together(often: Array, units: Index) -> Array:
+    """Sums of counts over the parts of each unit, shape (3, chunks, units, n), from those of the parts, shape (3, chunks, parts, n)."""
+    order = np.argsort(units, kind="stable")
+    return np.asarray(np.add.reduceat(often[:, :, order], np.searchsorted(units[order], np.arange(units[-1] + 1)), axis=2))
 
 
 def _runs(job: Job, numbers: Array) -> Mask:
-    """Which units run in every place of the model: forward, for a gradient of their inputs, and of their weights.
+    """Which parts of groups of layers run in every place of the model: forward, for a gradient of their inputs, and of their weights.
 
-    A frozen unit has no weight gradient; one with nothing that trains below it needs no gradient of its input either.
+    A frozen part has no weight gradient; one with nothing that trains below it needs no gradient of its input either.
 
     Parameters
     ----------
@@ -207,9 +217,10 @@ def _runs(job: Job, numbers: Array) -> Mask:
 
     Returns
     -------
-    ndarray, shape (3, units, places, n); places are the embedding, the layers, the head, and layers that predict further tokens.
+    ndarray, shape (3, parts, places, n), parts as in `crossflow.parallel.blocks.unit_places`; places are the embedding, the layers, the head, and layers that predict further tokens.
     """
-    model, types = job.model, [part.type for _, part in units(job.model)]
+    model = job.model
+    types = [model.embedding.type, *(part.type for layer in model.layers for part in layer.parts), model.head.type]
     ahead = np.array([layer.predicts for layer in model.layers])
     depth, further = (int(numbers[which].sum(axis=0).max()) if which.any() else 0 for which in (~ahead, ahead))
     place = np.arange(depth + further + 2)[:, None]

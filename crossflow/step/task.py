@@ -193,7 +193,7 @@ def _unit_flops(job: Job) -> tuple[Array, Array, Array]:
     """Operations of one sample in each unit's products, forward and for their inputs' gradients, and in its scores or states; shape
     (units, 1), or (units, n) where the numbers of the model differ between points. [flop]
     """
-    layers = [layer for layer in job.model.layers for _ in layer.parts]
+    layers = [layer for layer in job.model.kinds for _ in layer.parts]
     rows = list[tuple[Array | float, ...]]()
     for unit, (_, part) in enumerate(units(job.model)):
         layer = layers[unit - 1] if 0 < unit <= len(layers) else None

@@ -288,6 +288,23 @@ class Transformer:
         return tuple(layer for layer in self.layers if not layer.predicts)
 
     @functools.cached_property
+    def _told_apart(self) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+        """Distinct layers, and which of them each group of layers consists of."""
+        keys = [(id(layer.parts), np.asarray(layer.tokens).tobytes(), layer.predicts) for layer in self.layers]
+        order = list(dict.fromkeys(keys))
+        return tuple(self.layers[keys.index(key)] for key in order), tuple(map(order.index, keys))
+
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """One group of each kind of layers: those that share their parts and their number of tokens are one kind."""
+        return self._told_apart[0]
+
+    @property
+    def kind_of(self) -> tuple[int, ...]:
+        """Place among `kinds` of every group of layers."""
+        return self._told_apart[1]
+
+    @functools.cached_property
     def depth(self) -> int:
         """Layers of the main model."""
         return sum(layer.count for layer in self.main)
