@@ -217,7 +217,8 @@ def _runs(job: Job, numbers: Array) -> Mask:
 
     Returns
     -------
-    ndarray, shape (3, parts, places, n), parts as in `crossflow.parallel.blocks.unit_places`; places are the embedding, the layers, the head, and layers that predict further tokens.
+    ndarray, shape (3, parts, places, n), parts as in `crossflow.parallel.blocks.unit_places`; places are the embedding, the layers,
+    the head, and layers that predict further tokens.
     """
     model = job.model
     types = [model.embedding.type, *(part.type for layer in model.layers for part in layer.parts), model.head.type]
