@@ -427,7 +427,9 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         problems.append(document.problem(("strategy",), str(error).removeprefix("strategy: ")))
     try:
         with _told(problems, "software"):
-            stack = _stack(given.get("software"), workload, document, base)
+            named, kept = given.get("software"), None if like is None else like.document.data.get("software")
+            same = like is not None and kept is not None and kept == named and type(workload) is type(like.workload)
+            stack = like.stack if like is not None and same else _stack(named, workload, document, base)
     except CrossflowError as error:
         problems.append(document.problem(("software",), str(error)))
     if problems or top is None or system is None or workload is None:

@@ -153,9 +153,11 @@ class Score:
     def __post_init__(self) -> None:
         """A score is published: its arrays, of which some are kept for later evaluations too, cannot be written to."""
         for value in vars(self).values():
-            for array in value.values() if isinstance(value, Mapping) else (value,):
-                if isinstance(array, np.ndarray):
-                    array.flags.writeable = False
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            elif isinstance(value, Mapping):
+                for array in value.values():
+                    array.setflags(write=False)
 
     def __len__(self) -> int:
         return int(self.step_time.size)

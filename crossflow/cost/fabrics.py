@@ -97,6 +97,11 @@ class Path:
         """Whether messages below a size take another time per byte."""
         return bool(np.any(self.threshold > 0))
 
+    @functools.cached_property
+    def has_small(self) -> bool:
+        """Whether there is a protocol of small messages."""
+        return bool(np.isfinite(self.small_base).any())
+
 
 def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int) -> Fabric:
     """Fabric of a system; rates come from its ports."""
@@ -151,7 +156,9 @@ def path_time(size: Array, path: Path) -> Array:
         above = np.where(path.threshold > 0, 1.0 / (1.0 + (path.threshold / np.maximum(size, 1.0)) ** 4), 1.0)
         per_byte = above * per_byte + (1.0 - above) * path.below_per_byte
     full = pipelined(size, per_byte, path.base, path.fill)
-    return np.asarray(np.maximum(np.minimum(full, path.small_base + size * path.small_per_byte), path.floor))
+    if path.has_small:
+        full = np.minimum(full, path.small_base + size * path.small_per_byte)
+    return np.maximum(full, path.floor)
 
 
 def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, whole_nodes: bool | None = None, racks: bool = False) -> Path:

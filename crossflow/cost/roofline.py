@@ -278,7 +278,7 @@ def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Archite
     memory = divide(traffic, bandwidth)
     if architecture.execution.tiles is None:
         memory = memory + latency * (traffic > 0)
-    times = np.empty((len(memory) + 1, *np.broadcast_shapes(compute.shape, memory.shape[1:])))
+    times = np.empty((len(memory) + 1, *np.broadcast(compute, memory[0]).shape))
     times[0], times[1:] = compute, memory
     return _launched(times, times.max(axis=0), traffic, flops, architecture, flops * energy + (traffic * per_byte).sum(axis=0), launches)
 

@@ -142,7 +142,7 @@ def _search(whole: TileBlock, room: Sequence[Array], costs: Sequence[Array]) -> 
 
 def _repeated(array: Array, times: int) -> Array:
     """The rows of an array so often over, one set for each choice of outer tile; one row for all stays."""
-    return array if times == 1 or array.ndim < 2 or array.shape[0] == 1 else np.tile(array, (times, 1))
+    return array if times == 1 or array.ndim < 2 or array.shape[0] == 1 else np.concatenate([array] * times)
 
 
 def _taken(array: Numbers, best: Index, shape: tuple[int, ...]) -> Array:
@@ -167,7 +167,7 @@ def _pick_tiles(
     there = np.zeros(1, np.float32) if nearer is None else _inner_estimate(rough, sides, nearer.astype(np.float32))
     best = np.stack([_least(*np.broadcast_arrays(here, np.float32(max(weight, 1e-3)) * there)) for weight in weights])
     chosen = [_taken(cut, best, (*here.shape[:-1], best.shape[-1])).astype(np.float64) for cut in cuts]
-    repeated = TileBlock(**{name: np.tile(part, (len(weights), 1)) for name, part in vars(outer).items()})
+    repeated = TileBlock(**{name: np.concatenate([np.atleast_2d(part)] * len(weights)) for name, part in vars(outer).items()})
     crossed = np.minimum(crossing(repeated, chosen, "c"), np.minimum(crossing(repeated, chosen, "b"), crossing(repeated, chosen, "a")))
     return inside(repeated, *chosen), np.asarray(crossed)
 

@@ -105,9 +105,7 @@ def _wave_times(
     power = divide(2.0 * batch * m * n * k, architecture.throughput[dtype] * architecture.power_clock)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
     per_flop, per_element = units / rate, widening * units
-    shape = np.broadcast_shapes(
-        power.shape, partial.shape, per_flop.shape, cache_rate.shape, tiles.fill.shape, tiles.split.shape, per_element.shape
-    )
+    shape = np.broadcast(power, partial, per_flop, cache_rate, tiles.fill, tiles.split, per_element).shape
     best = np.full(shape, np.inf)
     compute, cache, both, drawn = np.zeros((4, *shape))
     widens = bool(widening.any())

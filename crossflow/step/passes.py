@@ -104,7 +104,7 @@ def steps_of(job: Job, layout: Layout, machine: Machine, task: StepTables) -> St
     inside, outside, whole, tied = (machine.wires.time(*one) for one in task.between.each(layout))
     return Steps(
         task=task, times=times, passes=_passes(task, times, machine), state=_state(job, layout, machine, task.weights),
-        between=Between(transfer=np.stack([inside, outside]), whole=whole, tied=tied),
+        between=Between(transfer=np.array([inside, outside]), whole=whole, tied=tied),
     )  # fmt: skip
 
 
@@ -272,4 +272,4 @@ def weights_measured(layout: Layout, machine: Machine, steps: Steps, profile: Pr
 
 def share_of(some: Array, whole: Array) -> Array:
     """Share of a whole, zero of nothing."""
-    return np.asarray(np.divide(some, whole, out=np.zeros(np.broadcast_shapes(some.shape, whole.shape)), where=whole > 0))
+    return np.asarray(np.divide(some, whole, out=np.zeros(np.broadcast(some, whole).shape), where=whole > 0))

@@ -96,7 +96,7 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
         gpu_i, host_i = gpu_i + gpu_w, host_i + host_w
     plain_f, plain_b = np.maximum(gpu_f, host_f), np.maximum(gpu_i, host_i) if training else np.zeros_like(gpu_i)
     plain_w = np.maximum(gpu_w, host_w)
-    waits = np.stack([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
+    waits = np.array([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
     forward, backward = plain_f, plain_b
     if state.gather.any() or state.scatter.any() or state.copies is not None:
         stretch = share_of(plain_f, gpu_f), share_of(plain_b, gpu_i)
@@ -124,10 +124,10 @@ def slots_of(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: Sh
         forward_of=forward_of, input_of=input_of, weight_of=weight_of,
         on_stage=counts_by_stage(np.array([forward_of, input_of, weight_of]), shape.stages),
         device=np.stack([device_f, device_i + device_w], axis=1), net=np.stack([net_f, net_b], axis=1), waits=waits,
-        blocks=np.stack([block.sum(axis=0) for block in (block_f, block_b, block_frozen)]),
+        blocks=np.array([block.sum(axis=0) for block in (block_f, block_b, block_frozen)]),
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
         host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
-        behind=np.stack([forward - plain_f, backward - plain_b]), grown=grown, renewing=renewing, busy=np.concatenate(busy),
+        behind=np.array([forward - plain_f, backward - plain_b]), grown=grown, renewing=renewing, busy=np.concatenate(busy),
         final=plain_w if split else backward,
         handed=handed, held=held, late=late,
     )  # fmt: skip
@@ -303,4 +303,4 @@ def unit_times(steps: Steps, slots: SlotTimes, shape: Shape, counts: Counts, exp
             exposed = exposed + shown * share_of(amount, amount.sum(axis=0))
     device = passes.device.sum(axis=0)[..., at]
     kernels = counts.forward * device[0] + counts.backward * device[1] + counts.weight * passes.weight.sum(axis=0)[:, at]
-    return np.stack([kernels + counts.update * state.update[:, at], communication, exposed])
+    return np.array([kernels + counts.update * state.update[:, at], communication, exposed])

@@ -133,7 +133,7 @@ def _differing(job: Job) -> tuple[bool, bool]:
     return any(map(np.ndim, numbers)), any(map(np.ndim, weights))
 
 
-def counts(job: Job, stages: int, chunks: int, division: Division, balanced: bool, apart: bool) -> tuple[Array, Array, Array]:
+def counts(job: Job, stages: int, chunks: int, division: Division, balanced: bool, apart: bool = False) -> tuple[Array, Array, Array]:
     """How often every unit occurs in every chunk: forward, with a gradient of its input, with one of its weights.
 
     Returns three arrays of shape (chunks of all stages, units), which are kept with the job. Parts of groups of layers that are of one

@@ -194,7 +194,7 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     return {
         "total": total, "compute": compute, "memory_bound_compute": memory_bound, "exposed_communication": outside, "bubble": bubble,
         "other": other, "sent": busiest.all_sent(tied), "exposed": busiest.exposed(tied, blocks=not stack.overlap.pipeline),
-        "device": device, "waits": host, "units": of_units, "between": np.stack([handing, sending]),
+        "device": device, "waits": host, "units": of_units, "between": np.array([handing, sending]),
         "handed": np.zeros((3, len(at))) if machine.profile is None else _handed(slots, rounds),
     }  # fmt: skip
 

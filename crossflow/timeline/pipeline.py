@@ -242,6 +242,11 @@ def _walked(walk: Walk, durations: list[float], lags: list[float]) -> Array:
     """The same for one point, slot by slot in plain numbers."""
     ends = [0.0]
     add = ends.append
+    if not any(lags):
+        for before, source, row in walk.plain:
+            free, arrived = ends[before], ends[source]
+            add((free if free > arrived else arrived) + durations[row])
+        return np.array([*ends[1:], 0.0])
     for before, source, row in walk.plain:
         free, arrived = ends[before], ends[source] + lags[row]
         add((free if free > arrived else arrived) + durations[row])
