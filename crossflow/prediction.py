@@ -94,7 +94,7 @@ class Prediction:
             "throughput": throughput(self.scenario, score),
             **({"serving": self.serving} if self.serving else {}),
             **({"reading_problem": self.reading_problem} if self.reading_problem else {}),
-            **({} if self.scenario.profile is None else {"measured_share": _number(score.measured_share)}),
+            **({} if np.isnan(score.measured_share[0]) else {"measured_share": _number(score.measured_share)}),
             "mfu": _number(score.mfu),
             "hfu": _number(score.hfu),
             "cost_per_million": {name: _number(value) for name, value in score.per_million().items()},

@@ -111,7 +111,8 @@ class Score:
     mfu, hfu : operations that the model needs, and those that kernels execute, over what all devices could do at peak; both count
         the attention scores that mask and window leave. [1]
     samples_per_second, tokens_per_second : throughput; tokens are zero where the word has no meaning. [1/s]
-    measured_share : share of the time of kernels and collectives that a profile of measured events gives, NaN without one. [1]
+    measured_share : share of the time of kernels and collectives that was measured: that a profile gives, or a program states; NaN
+        without either. [1]
     architecture : derived figures of one device, in SI units.
     serving : figures of a service by column, such as ``ttft_s``; none of other tasks. [s], [1/s]
     operation : figures of a step that the system's `operation` gives, by column; none where it does not give them.

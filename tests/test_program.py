@@ -21,7 +21,7 @@ from crossflow.parallel.blocks import block_program
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of, read_program, write_program
 from crossflow.program.groups import DeviceGroup
-from crossflow.program.kernels import Attention, Pass, Product
+from crossflow.program.kernels import Attention, Pass, Product, Timed
 from crossflow.search.exhaustive import every
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
@@ -295,7 +295,7 @@ MISUSED = [
     (lambda: ProgramBuilder(axes=["tp"]), TypeError, "axes: expected sizes of axes by name, such as {'tp': 8}, got ['tp']"),
     (lambda: ProgramBuilder(axes={"tp": "8"}), TypeError, "axes 'tp': expected a whole number of 1 or more, got '8'"),
     (lambda: ProgramBuilder(groups={"far": 8}), TypeError, "groups 'far': expected a DeviceGroup, got 8"),
-    (lambda: BUILT.compute("x", "y"), TypeError, "x: expected kernels (Product, Pass, Attention, Lookup, Scan), got 'y'"),
+    (lambda: BUILT.compute("x", "y"), TypeError, "x: expected kernels (Product, Pass, Attention, Lookup, Scan, Timed), got 'y'"),
     (lambda: BUILT.compute("x", SMALL, after=3), TypeError, "after: expected a list of places of operations, such as [0], got 3"),
     (lambda: BUILT.compute("x", SMALL, after=["a"]), TypeError, f"after: {PLACE}, got 'a'"),
     (lambda: BUILT.compute("x", SMALL, after=[7]), ValueError, "after: there is no operation 7; 0 were added so far, counted from 0"),
@@ -600,3 +600,48 @@ def test_searches_prune_no_program_whose_kernels_share_a_device(tmp_path):
         problem = SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),))
         bounds = problem.bound(every(space))
         assert (bounds is None) == scenario.shares_devices
+
+
+# ------------------------------------------------------------------------------------------ kernels whose time was measured
+
+
+ONE = {"template": "dgx-h100", "devices": 1}
+
+
+def timed(*kernels):
+    program = ProgramBuilder(name="traced", dtype="bf16")
+    for kernel in kernels:
+        program.compute(kernel.name, kernel)
+    return program.build()
+
+
+@pytest.mark.parametrize("template", ["dgx-h100", "dgx-a100", "v100"])
+def test_a_timed_kernel_takes_its_time_on_every_device(tmp_path, template):
+    program = timed(Timed(name="softmax", time=1.2e-5), Timed(name="gather", time=3e-6, moved=1e6))
+    found = predict(scenario_of(replace(program, dtype="fp16"), tmp_path, {"template": template, "devices": 1}))
+    assert found.step_time == pytest.approx(1.5e-5, rel=1e-12)
+    assert found.score.measured_share[0] == 1.0
+    assert found.score.bound["compute"][0] == pytest.approx(0.8, rel=1e-9)  # what nothing is known of computes
+
+
+def test_what_a_timed_kernel_moves_and_computes_counts(tmp_path):
+    given = {"m": 4096, "n": 4096, "k": 4096}
+    product, moved = Product(**given), 3 * 2 * 4096.0**2
+    own = timed(Timed(name="gemm", time=1e-3, flops=product.flops, moved=moved))
+    built = ProgramBuilder(dtype="bf16")
+    built.compute("gemm", product)
+    one, other = (predict(scenario_of(each, tmp_path, ONE)).score for each in (own, built.build()))
+    assert (one.flops, one.memory_traffic) == (other.flops, other.memory_traffic)
+    assert one.step_time[0] == 1e-3
+    impossible = predict(scenario_of(timed(Timed(name="gemm", time=1e-9, flops=product.flops)), tmp_path, ONE))
+    assert impossible.reason == "the stated times of these kernels are shorter than the device allows: gemm"
+
+
+def test_timed_kernels_of_files_have_units_and_are_not_measured_again(tmp_path):
+    data = document_of(timed(Timed(name="softmax", time=1.2e-5)))
+    data["kernels"][0]["time"] = "12 us"
+    assert program_of(data).kernels[0].time == 1.2e-5
+    assert events(scenario_of(program_of(data), tmp_path, ONE)).events == ()
+    data["kernels"][0]["time"] = "12 GB"
+    with pytest.raises(SpecError, match=r"kernels\[0\].time"):
+        program_of(data)

@@ -15,10 +15,20 @@ from crossflow.arrays import Array, Mask
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
-from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, scan_costs, wide_type
+from crossflow.cost.roofline import (
+    KernelCosts,
+    attention_costs,
+    joined,
+    pass_costs,
+    product_costs,
+    resources,
+    scan_costs,
+    timed_costs,
+    wide_type,
+)
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
-from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan
+from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.program import Program
 from crossflow.program.scans import scan_sizes
 
@@ -112,8 +122,8 @@ def kernel_parts(
     """Costs of the kernels of each kind and type, and what of their time was measured, shape (kernels, n). [s]"""
     for table in program.kernel_tables:
         costs = _priced(table, program, architecture, stack, least=least)
-        if profile is None:
-            yield table, costs, np.zeros((len(table.rows), 1))
+        if profile is None or table.kind is Timed:
+            yield table, costs, costs.time if table.kind is Timed else np.zeros((len(table.rows), 1))
             continue
         names = kernel_names(table, program.dtype, architecture)
         found = np.concatenate([profile.kernels(op, type_, [shapes]) for op, type_, shapes in names])
@@ -133,6 +143,9 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
         return _attention(table, program.dtype, architecture, stack, least=least)
     if table.kind is Scan:
         return _scans(table, program.dtype, architecture, stack, least=least)
+    if table.kind is Timed:
+        time, flops, moved = table.sizes
+        return timed_costs(time, flops, moved, architecture, dtype, least=least)
     if table.kind is Lookup:
         rows = zip(table.rows, table.sizes.swapaxes(0, 1), strict=True)
         return joined([lookup_costs(row, sizes, architecture) for row, sizes in rows if isinstance(row, Lookup)])
@@ -181,7 +194,7 @@ Name = tuple[str, str, Sequence[str]]  # what a kernel does, data type, and shap
 
 
 def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> list[Name]:
-    """What identifies every kernel of a table, as profiles name it."""
+    """What identifies every kernel of a table, as profiles name it; a table of kernels whose time is not stated."""
     wide, sizes = wide_type(architecture, dtype), table.sizes.swapaxes(0, 1)
     found: list[Name] = []
     for row, own in zip(table.rows, sizes, strict=True):

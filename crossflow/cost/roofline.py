@@ -203,6 +203,19 @@ def moving_costs(traffic: Array, launches: Array, architecture: Architecture) ->
     return _slowest(nothing, traffic, nothing, architecture, np.zeros(1), launches)
 
 
+def timed_costs(time: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, *, least: bool = False) -> KernelCosts:
+    """Cost of kernels whose time was measured: what binds them is what would take them longest by their operations and bytes.
+
+    Parameters
+    ----------
+    time, flops, moved : shape (kernels, n). [s], [flop], [B]
+    """
+    bound = _least(flops, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
+    times = bound.resource_times
+    busy = times.max(axis=0) if least else time
+    return _launched(times, busy, bound.traffic, flops, architecture, bound.energy, np.zeros((len(time), 1)))
+
+
 def attention_costs(
     sizes: Array, shapes: Array, utilisation: Array, architecture: Architecture, dtype: str, element: float, *, least: bool = False
 ) -> KernelCosts:

@@ -92,7 +92,7 @@ def score_of(
         bound=dict(zip(outcome.bound, np.where(timed, np.where(timed, bound, 0.0) / elapsed, np.isinf(bound)), strict=True)),
         memory=held,
         memory_capacity=capacity,
-        measured_share=wide(np.nan if scenario.profile is None else outcome.measured, n),
+        measured_share=wide(outcome.measured if scenario.profile or outcome.measured.any() else np.nan, n),
         host_memory=wide(outcome.host_memory, n),
         host_capacity=wide(outcome.host_capacity, n),
         energy=energy,

@@ -28,6 +28,7 @@ from crossflow.evaluation.layered import dlrm_inputs, machine
 from crossflow.evaluation.programs import placed, program_score
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.program.groups import Group
+from crossflow.program.kernels import Timed
 from crossflow.program.program import Program
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.step.dlrm import dlrm_program, dlrm_step
@@ -189,8 +190,10 @@ def _of_program(scenario: Scenario) -> Listed:
 def _priced(
     program: Program, device: Architecture, stack: SoftwareStack | None, profile: Profile | None, often: Array
 ) -> Iterator[FoundEvent]:
-    """Kernels of a program with their times, each as often as it runs on all devices, shape (kernels,). [1]"""
+    """Kernels of a program with their times, each as often as it runs on all devices, shape (kernels,); those to measure. [1]"""
     for table, costs, _ in kernel_parts(program, device, stack, profile):
+        if table.kind is Timed:
+            continue
         times, names = (costs.time - costs.launch)[:, 0].tolist(), kernel_names(table, program.dtype, device)
         for place, (kind, type_, shape), time in zip(table.places.tolist(), names, times, strict=True):
             yield (kind, shape[0], type_, 1, ""), time, float(often[place])

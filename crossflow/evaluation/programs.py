@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
-from crossflow.arrays import Array, Index, divide, tally, wide
+from crossflow.arrays import Array, Index, Mask, divide, tally, wide
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
@@ -21,6 +21,7 @@ from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members
 from crossflow.mapping.placement import Placement, best_placements, place
 from crossflow.mapping.topology import Network
+from crossflow.program.kernels import Timed
 from crossflow.program.program import HOST, Program, fullest
 from crossflow.scenario import Scenario
 from crossflow.score import Score
@@ -126,7 +127,19 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
         bound=bound,
         least=wide(tally(plan.busy, prices.lower_bound).max(axis=0), n),
         measured=_measured(plan, prices),
+        problems=_too_fast(program, prices, n),
     )
+
+
+def _too_fast(program: Program, prices: Prices, n: int) -> tuple[tuple[Mask, str], ...]:
+    """Points at which a kernel's stated time is below what its stated operations and bytes take."""
+    stated = {i: kernel.name for i, kernel in enumerate(program.kernels) if isinstance(kernel, Timed)}
+    if not stated:
+        return ()
+    short = (prices.kernels.time < prices.lower_bound * (1.0 - 1e-6))[list(stated)]
+    names = dict.fromkeys(name for name, one in zip(stated.values(), short, strict=True) if one.any())
+    told = f"the stated times of these kernels are shorter than the device allows: {', '.join(names)}"
+    return ((wide(short.any(axis=0), n), told),) if names else ()
 
 
 def _measured(plan: Schedule, prices: Prices) -> Array:

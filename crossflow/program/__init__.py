@@ -4,7 +4,7 @@ from crossflow.program.blocks import Block
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import is_program, read_program, write_program
 from crossflow.program.groups import DeviceGroup
-from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, Scan
+from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.program import Message, Op, Program, Tensor
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ProgramBuilder",
     "Scan",
     "Tensor",
+    "Timed",
     "is_program",
     "read_program",
     "write_program",

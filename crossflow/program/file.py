@@ -1,6 +1,7 @@
 """Program files: JSON, plain or compressed, of version 1; the form that importers write, and that people may write by hand.
 
-Sizes are bytes, as numbers or as text with a unit (``8.4 MB``); all else is counts. docs/files.md lists the fields.
+Sizes are bytes and times seconds, as numbers or as text with a unit (``8.4 MB``, ``12 us``); all else is counts. docs/files.md lists
+the fields.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from crossflow.formats import DTYPE_BYTES
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective
 from crossflow.program.groups import DeviceGroup
-from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer
+from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer, Timed
 from crossflow.program.order import in_order
 from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 from crossflow.units import parse
@@ -31,6 +32,10 @@ VERSION = 1
 
 def _bytes(given: Any) -> Any:
     return parse(given, "B") if isinstance(given, str) else given
+
+
+def _seconds(given: Any) -> Any:
+    return parse(given, "s") if isinstance(given, str) else given
 
 
 def _no_flag(given: Any) -> Any:
@@ -53,6 +58,7 @@ PositiveInt = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_whole)]
 NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_whole)]
 Flag = Annotated[bool, Strict()]
 Bytes = Annotated[NonNegative, BeforeValidator(_bytes)]
+Seconds = Annotated[NonNegative, BeforeValidator(_seconds)]
 OpPlaces = tuple[NonNegativeInt, ...]
 
 
@@ -138,6 +144,19 @@ class ScanRow(FileModel):
     backward: Flag = Field(False, description="whether it computes gradients")
 
 
+class TimedRow(FileModel):
+    """A kernel that takes the time that was measured, on every device."""
+
+    kind: Literal["timed"] = Field(description="what the row is")
+    name: str = Field(description="which kernel it is, as profilers name it")
+    time: Seconds = Field(description="how long it takes")
+    flops: NonNegative = Field(0.0, description="operations, as far as they are known: they say what binds it and what energy it takes")
+    moved: Bytes = Field(0.0, description="bytes of main memory, as far as they are known")
+
+
+KernelRow = Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow | TimedRow, Field(discriminator="kind")]
+
+
 class MessageRow(FileModel):
     """A collective or a transfer."""
 
@@ -210,9 +229,7 @@ class ProgramFile(FileModel):
     samples: PositiveInt = Field(1, description="samples of a step over all devices")
     tokens: NonNegativeInt = Field(0, description="tokens of a sample; 0 where the word has no meaning")
     parameters: NonNegative = Field(0.0, description="parameters of the whole model")
-    kernels: tuple[Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow, Field(discriminator="kind")], ...] = Field(
-        (), description="distinct kernels, which operations name by their place"
-    )
+    kernels: tuple[KernelRow, ...] = Field((), description="distinct kernels, which operations name by their place")
     messages: tuple[MessageRow, ...] = Field((), description="distinct collectives and transfers, which operations name by their place")
     ops: tuple[OpRow, ...] = Field(
         min_length=1, description="operations in an order that respects what each waits for and the order of each stream"
@@ -221,7 +238,14 @@ class ProgramFile(FileModel):
     tensors: tuple[TensorRow, ...] = Field((), description="what devices hold, between the operations that need it")
 
 
-KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup, "scan": Scan}
+KERNELS: Mapping[str, type[Kernel]] = {
+    "product": Product,
+    "pass": Pass,
+    "attention": Attention,
+    "lookup": Lookup,
+    "scan": Scan,
+    "timed": Timed,
+}
 
 
 def write_program(program: Program, path: str | Path) -> Path:

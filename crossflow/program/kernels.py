@@ -1,4 +1,4 @@
-"""Kernels: matrix products, passes over memory, fused attention, scans and look-ups, with their sizes at every design point."""
+"""Kernels with their sizes at every design point: products, passes over memory, fused attention, scans, look-ups, measured ones."""
 
 from __future__ import annotations
 
@@ -149,7 +149,25 @@ class Scan:
     backward: bool = False
 
 
-Kernel = Product | Pass | Attention | Lookup | Scan
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A kernel that takes the time that was measured, on every device.
+
+    Attributes
+    ----------
+    name : which kernel it is, as profilers name it.
+    time : [s]
+    flops, moved : operations, and bytes of main memory, as far as they are known: they say what binds it and what energy it takes.
+        [flop], [B]
+    """
+
+    name: str
+    time: Number
+    flops: Number = 0.0
+    moved: Number = 0.0
+
+
+Kernel = Product | Pass | Attention | Lookup | Scan | Timed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,6 +218,7 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width", "window"),
     Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
     Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas"),
+    Timed: ("time", "flops", "moved"),
 }
 
 

@@ -217,6 +217,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Fused attention: `kernels[i]` of `kind: attention`", programs.AttentionRow, None),
         ("Scans of state-space layers: `kernels[i]` of `kind: scan`", programs.ScanRow, None),
         ("Lookups of embedding tables: `kernels[i]` of `kind: lookup`", programs.LookupRow, None),
+        ("Kernels whose time was measured: `kernels[i]` of `kind: timed`", programs.TimedRow, None),
         ("Groups of devices: `groups.NAME`", programs.GroupRow, None),
         ("Collectives and transfers: `messages[i]`", programs.MessageRow, None),
         ("Operations: `ops[i]`", programs.OpRow, None),
