@@ -37,7 +37,7 @@ class Uneven(FileModel):
         ge=0,
         le=1,
         description="standard deviation of a pass's computing over its mean, log-normal; replicas in step share the slowest; "
-        "of lstm, gemm and programs, that of each operation on each device",
+        "of all workloads but transformers, that of each operation on each device",
     )
     seed: int = Field(default=0, ge=0, description="of the jitter's random numbers")
 
