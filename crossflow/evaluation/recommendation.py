@@ -94,7 +94,7 @@ def _sharing(scenario: Scenario, step: DlrmStep, prices: Prices, alone: Outcome)
         found.append(program_outcome(scenario, program, prices.at(point, messages), 1))
     layers = {name: values for name, values in alone.by_layer.items() if not name.endswith(".exposed")}
     breakdown, exposed, bound = (_joined([getattr(one, what) for one in found]) for what in ("breakdown", "exposed", "bound"))
-    total = np.concatenate([one.total for one in found])
+    total = np.where(np.isfinite(alone.total), np.concatenate([one.total for one in found]), alone.total)
     return replace(alone, total=total, breakdown=breakdown, exposed=exposed, bound=bound, by_layer=layers)
 
 

@@ -77,15 +77,15 @@ class ProgramBuilder:
         rank: int = 0,
         layer: str = "",
         phase: str = "",
-        stream: str = COMPUTE,
+        stream: str = "",
         **fields: Any,
     ) -> int:
-        """Kernels that a class of ranks runs one after the other, or with none of them work of its host; with further `fields` of `Op`."""
+        """Kernels that a class of ranks runs one after the other, or without them `calls` of its host; with further `fields` of `Op`."""
         for kernel in kernels:
             _expect(isinstance(kernel, KERNELS), name, KERNEL_NAMES, kernel)
         earlier = self._earlier("after", after)
         rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
-        stream = HOST if fields.get("calls") and not kernels else stream
+        stream = stream or (HOST if fields.get("calls") and not kernels else COMPUTE)
         return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, **fields))
 
     def send(

@@ -84,7 +84,7 @@ def timeline_of(
     used = np.bincount(slots.device, slots.end - slots.start, len(devices))
     return Timeline(
         title=title, names=tuple(names), passes=tuple(passes), slots=slots, devices=tuple(devices), total=total, node=node,
-        memory=tuple(memory), capacity=capacity, even_idle=np.full(len(devices), total - used.max() if bubble is None else bubble),
+        memory=tuple(memory), capacity=capacity, even_idle=np.full(len(devices), max(total - used.max(), 0.0) if bubble is None else bubble),
     )  # fmt: skip
 
 
