@@ -42,7 +42,7 @@ def test_the_file_of_a_step_is_predicted_as_the_step(tmp_path, strategy, softwar
     assert simulate(given).total == pytest.approx(one.step_time[0], rel=1e-14)
 
 
-@pytest.mark.parametrize("uneven", [{"ranks": {5: 0.5}}, {"ranks": {1: 0.6, 14: 2.0}}, {"ranks": {0: 1.0}}], ids=str)
+@pytest.mark.parametrize("uneven", [{"ranks": {5: 0.5}}, {"ranks": {1: 0.6, 14: 2.0}}, {"ports": {9: 0.1}, "ranks": {9: 0.9}}], ids=str)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_an_uneven_world_is_that_of_every_device_by_itself(strategy, uneven):
     given = recommendation(strategy, software="ideal")
@@ -60,6 +60,13 @@ def test_a_slow_device_delays_all_that_meet_it():
     assert len(set(times)) == 4
     waiting = simulate(given, Uneven(ranks={3: 0.2})).activity()["waiting"]
     assert (waiting > 0).sum() == len(waiting) - 1
+
+
+def test_a_slow_port_slows_what_its_device_takes_part_in():
+    given = recommendation()
+    even, slow, slower = (simulate(given, Uneven(ports=ports)).total for ports in ({}, {3: 0.5}, {3: 0.25}))
+    assert even == simulate(given).total < slow < slower
+    assert simulate(given, Uneven(ports=dict.fromkeys(range(16), 0.5))).total == pytest.approx(slow, rel=1e-12)
 
 
 def test_replicas_are_those_of_the_dense_layers(exactly):

@@ -478,7 +478,9 @@ def brute(scenario, uneven, program=None):
             if op.message is None:
                 span /= uneven.ranks.get(rank, 1.0) * uneven.stages.get(op.rank, 1.0) * uneven.replicas.get(at.get("dp", 0), 1.0)
             elif op.stream == "pipeline":
-                span /= uneven.links.get(op.rank, 1.0)
+                span /= min(uneven.links.get(op.rank, 1.0), *(uneven.ports.get(rank + stages * strides["pp"], 1.0) for stages in (0, 1)))
+            else:
+                span /= uneven.ports.get(rank, 1.0)
             axes = () if op.message is None else program.messages[op.message].axes
             group = (op.meets or i, tuple(at[name] for name in names if name not in axes or (name == program.stages and not op.meets)))
             if axes and axes[0] in groups:
@@ -486,6 +488,7 @@ def brute(scenario, uneven, program=None):
                 group = i, (rank // (one.ranks * one.stride), rank % one.stride)
             if axes and group in met:
                 own[i, place] = met[group]
+                spans[met[group]] = max(spans[met[group]], span)
                 after[met[group]] |= waits
                 also.setdefault(met[group], []).append((place, op.stream))
                 continue
@@ -498,6 +501,7 @@ def brute(scenario, uneven, program=None):
 
 WORLDS = [
     {"ranks": {5: 0.5}}, {"ranks": {0: 0.7, 3: 1.3, 11: 0.6}}, {"stages": {1: 0.4}}, {"replicas": {1: 0.5}}, {"links": {0: 0.01, 1: 0.02}},
+    {"ports": {5: 0.3}}, {"ports": {0: 0.5, 6: 0.2}, "links": {0: 0.4}},
     {"ranks": {2: 0.9}, "stages": {2: 0.8}, "replicas": {0: 0.7}, "links": {1: 0.1}},
 ]  # fmt: skip
 
@@ -538,9 +542,9 @@ def test_a_world_of_few_kinds_is_small():
     built = ProgramBuilder(axes={"dp": 64, "tp": 8})
     built.send("all_reduce", 1.0, ["tp"], after=[built.send("all_reduce", 1.0, ["dp"])])
     ranks = np.arange(512).reshape(1, 8, 64).swapaxes(1, 2)
-    found = kinds_of(built.build(), speed, ranks)
+    found = kinds_of(built.build(), [speed], ranks)
     assert len(found.classes) == 4  # itself, its row, its column, all others
-    assert np.unique(kinds_of(built.build(), speed, ranks, apart=True).of).size == 512
+    assert np.unique(kinds_of(built.build(), [speed], ranks, apart=True).of).size == 512
 
 
 def test_one_slow_rank_slows_data_parallel_steps_by_what_it_takes_longer(tmp_path):
@@ -606,7 +610,7 @@ def test_what_a_mesh_has_not_is_told(tmp_path, exactly):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kind: uneven\n", "kind: nothing differs; give ranks, stages, replicas, links or jitter"),
+        ("kind: uneven\n", "kind: nothing differs; give ranks, stages, replicas, links, ports or jitter"),
         ("kind: uneven\nranks: {1: 0.5}\nseed: 3\n", "seed: it is of jitter, and there is none; give jitter, or leave it out"),
     ],
 )

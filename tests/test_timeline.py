@@ -402,6 +402,10 @@ def test_twice_as_fast_devices_compute_in_half_the_time():
         ({"ranks": {16: 0.5}}, "uneven: ranks: 16 is not there, the plan has 16 (0 to 15)"),
         ({"stages": {4: 0.5}}, "uneven: stages: 4 is not there, the plan has 4 (0 to 3)"),
         ({"links": {3: 0.5}}, "uneven: links: 3 is not there, the plan has 3 (0 to 2)"),
+        (
+            {"ports": {3: 0.5}},
+            "uneven: ports: ports of single devices are supported for lstm, gemm, dlrm and programs only; give links, those between stages",
+        ),
     ],
 )
 def test_places_that_are_not_there_are_told(uneven, sentence, exactly):

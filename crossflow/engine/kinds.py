@@ -71,21 +71,21 @@ class Kinds:
         return self._met[key]
 
 
-def kinds_of(program: Program, speed: Array, ranks: Index, *, apart: bool = False) -> Kinds:
+def kinds_of(program: Program, rates: Sequence[Array], ranks: Index, *, apart: bool = False) -> Kinds:
     """Kinds of ranks.
 
     Parameters
     ----------
-    speed : of every device over that of the others, shape (classes, sizes of the other axes in the order of the program). [1]
+    rates : speed and other rates of every device, each of shape (classes, sizes of the other axes in the order of the program). [1]
     ranks : rank of every device in the system, in the same shape.
     apart : whether no two devices are alike.
     """
     groups = {axes: _groups(program, ranks, axes) for axes in sorted({message.axes for message in program.messages})}
-    found = np.arange(speed.size).reshape(speed.shape)
+    found = np.arange(ranks.size).reshape(ranks.shape)
     if not apart:
-        classes = np.broadcast_to(np.arange(len(speed)).reshape(-1, *[1] * (speed.ndim - 1)), speed.shape)
-        found = _numbered([classes, np.unique(speed, return_inverse=True)[1].reshape(speed.shape)])
-        while found.max() >= len(speed):  # one kind a class is stable
+        classes = np.broadcast_to(np.arange(len(ranks)).reshape(-1, *[1] * (ranks.ndim - 1)), ranks.shape)
+        found = _numbered([classes, *(np.unique(rate, return_inverse=True)[1].reshape(ranks.shape) for rate in rates)])
+        while found.max() >= len(ranks):  # one kind a class is stable
             signs = [found, *(np.broadcast_to(one, found.shape) for one in found)]
             finer = _numbered([*signs, *(_sets(found, group) for group in groups.values())])
             if finer.max() == found.max():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,11 +55,11 @@ def program_timeline(scenario: Scenario, program: Program, replicas: Collection[
     placement = placed(scenario, program, device)
     prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack, profile=scenario.profile)
     ranks = _mesh(program, placement)
-    even = _laid(program, prices, ranks, np.ones(ranks.shape), EVEN).timeline(scenario, title)
+    even = _laid(program, prices, ranks, [np.ones(ranks.shape)] * 2, EVEN).timeline(scenario, title)
     if uneven.even or not np.isfinite(even.total):
         return even
-    speeds = _speeds(program, ranks, replicas, uneven)
-    return _laid(program, prices, ranks, speeds, uneven).timeline(scenario, title, bubble=float(even.even_idle[0]))
+    rates = [_speeds(program, ranks, replicas, uneven), _scaled(np.ones(ranks.shape), ranks, uneven.ports)]
+    return _laid(program, prices, ranks, rates, uneven).timeline(scenario, title, bubble=float(even.even_idle[0]))
 
 
 def _mesh(program: Program, placement: Placement) -> Index:
@@ -82,14 +82,18 @@ def _speeds(program: Program, ranks: Index, own: Collection[str], uneven: Uneven
         replicas *= ranks.shape[i]
     if uneven.replicas and replicas == 1:
         raise CrossflowError(f"uneven: replicas: this mesh has no axis of replicas ({' or '.join(REPLICAS)}); name ranks instead")
-    check_places(uneven, {"ranks": ranks.size, "stages": len(ranks), "replicas": replicas})
+    check_places(uneven, {"ranks": ranks.size, "stages": len(ranks), "replicas": replicas, "ports": ranks.size})
     speed = np.ones(ranks.shape)
     for stage, factor in uneven.stages.items():
         speed[stage] *= factor
-    for where, factors in ((replica, uneven.replicas), (ranks, uneven.ranks)):
-        for place, factor in factors.items():
-            speed[where == place] *= factor
-    return speed
+    return _scaled(_scaled(speed, replica, uneven.replicas), ranks, uneven.ranks)
+
+
+def _scaled(rates: Array, places: Index, factors: Mapping[int, float]) -> Array:
+    """Rates of devices, those at some places times a factor. [1]"""
+    for place, factor in factors.items():
+        rates = np.where(places == place, rates * factor, rates)
+    return rates
 
 
 def _rates(program: Program, uneven: Uneven) -> dict[int, float]:
@@ -128,10 +132,10 @@ def _between(program: Program) -> dict[int, set[int]]:
     return sends
 
 
-def _laid(program: Program, prices: Prices, mesh: Index, speeds: Array, uneven: Uneven) -> _Laid:
-    """A program as it runs on devices that are alike or not."""
+def _laid(program: Program, prices: Prices, mesh: Index, rates: Sequence[Array], uneven: Uneven) -> _Laid:
+    """A program as it runs on devices that are alike or not, with the speed and the rate of the links of each."""
     launched, runs = launches(prices), copies(program)
-    kinds = kinds_of(program, speeds, mesh, apart=uneven.jitter > 0)
+    kinds = kinds_of(program, rates, mesh, apart=uneven.jitter > 0)
     of_class = Counter(kinds.classes)
     events = sum(of_class[run.rank] for run in runs)
     if events > MOST:
@@ -142,7 +146,7 @@ def _laid(program: Program, prices: Prices, mesh: Index, speeds: Array, uneven: 
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     times = durations(tasks, table(prices, prices.times, launched=launched)[:, :1])[:, 0]
     if not uneven.even:
-        times = times * _slower(program, own, tasks, rows, uneven, kinds.value(speeds))
+        times = times * _slower(program, own, tasks, rows, uneven, kinds, rates)
     end = longest_path(times[:, None], [task.edges for task in tasks])[:, 0]
     start = np.array([max((end[j] for j in task.edges), default=0.0) for task in tasks])
     return _Laid(
@@ -150,16 +154,21 @@ def _laid(program: Program, prices: Prices, mesh: Index, speeds: Array, uneven: 
     )  # fmt: skip
 
 
-def _slower(program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: PriceRows, uneven: Uneven, speed: Array) -> Array:
+def _slower(
+    program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: PriceRows, uneven: Uneven, kinds: Kinds, rates: Sequence[Array]
+) -> Array:
     """Time of every task over that in an even world, shape (tasks,). [1]"""
-    jitter, rates = uneven.drawn(len(own)), _rates(program, uneven)
+    jitter, links, between = uneven.drawn(len(own)), _rates(program, uneven), _between(program)
+    speed, port = map(kinds.value, rates)
     found = np.ones(len(tasks))
     for i, task in enumerate(tasks):
         copy = task.copies[0]
         if rows.computes(task.rows):
             found[i] = jitter[copy] / speed[own[copy].rank]
-        elif task.rows and own[copy].place in rates:
-            found[i] = 1.0 / rates[own[copy].place]
+        elif task.rows:
+            mine, place = [kind for kind, _ in task.streams], own[copy].place
+            others = [kinds.beside(kind, rank) for kind in mine for rank in between.get(place, ()) if rank != kinds.classes[kind]]
+            found[i] = 1.0 / min(links.get(place, 1.0), *port[mine + others])
     return found
 
 
