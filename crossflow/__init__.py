@@ -27,6 +27,7 @@ _PUBLIC = {
     "predict": "prediction",
     "Timeline": "timeline.record",
     "simulate": "evaluation.timelines",
+    "recommendation_program": "evaluation.recommendation",
     "Uneven": "step.uneven",
     "load_uneven": "step.uneven",
     "Explanation": "explanation.answers",

@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, str] = {
     "workload.experts.uneven": "no experts are shared out over ranks",
     "workload.exchange": "nothing of the kind travels between ranks",
     **dict.fromkeys(("placement", "strategy.placement"), "another order of the axes takes as long"),
-    "kernels_per_device": "no two kernels of a device can run at once",
+    "kernels_per_device": "every kernel of a device waits for the one before it",
 }
 # Options of a plan in the same way; degrees and counts are left out, which always matter.
 OPTIONS: Mapping[str, str] = {

@@ -136,7 +136,8 @@ class Scenario:
     def shares_devices(self) -> bool:
         """Whether kernels may run at the same time on a device and share it: several at once, or those of several streams."""
         own = isinstance(self.workload, ProgramSpec) and self.workload.program.kernel_streams > 1
-        return own or self.kernels_per_device > 1
+        several = self.kernels_per_device > 1 and not isinstance(self.workload, TransformerSpec)  # whose kernels wait for each other
+        return own or several
 
     def job(self) -> Job:
         """What a step of a transformer computes."""
@@ -502,9 +503,6 @@ def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) ->
         for key, sentence in without_meaning(workload)
         if files.held(own, key.split(".")) is not None
     ]
-    if top.kernels_per_device > 1 and isinstance(workload, TransformerSpec | DlrmSpec):
-        message = f"several kernels at once on a device are supported for lstm, gemm and programs only, this is {kind}; leave it out"
-        problems.append(document.problem(("kernels_per_device",), message))
     if top.run is not None and top.run.tokens is not None and not _has_tokens(workload):
         what = "a model of images" if isinstance(workload, TransformerSpec) else kind
         problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))

@@ -166,9 +166,7 @@ def test_streams_are_a_longest_path():
         waits = tuple(sorted({int(j) for j in rng.integers(0, i, 2)})) if i else ()
         duration = rng.uniform(0.1, 1.0, 1)
         given = [events[j] for j in waits]
-        events.append(
-            streams.compute("kernel", duration, given) if stream == 0 else streams.send("x", duration, np.array([stream == 1]), given)
-        )
+        events.append(streams.compute(duration, given) if stream == 0 else streams.send("x", duration, np.array([stream == 1]), given))
         after.append(tuple(sorted({*waits, *([last[stream]] if stream in last else [])})))
         durations.append(duration)
         last[stream] = i
@@ -177,7 +175,7 @@ def test_streams_are_a_longest_path():
 
 def test_an_event_that_is_not_there_holds_nothing_up():
     streams, late = Streams(2, ["x"]), np.array([5.0, 5.0])
-    slow = streams.compute("kernel", late, ())
+    slow = streams.compute(late, ())
     gone = streams.send("x", np.array([0.0, 1.0]), np.ones(2, dtype=bool), [slow])
     after = streams.send("x", np.array([1.0, 1.0]), np.ones(2, dtype=bool), ())
     assert gone.end.tolist() == [5.0, 6.0]
@@ -186,8 +184,8 @@ def test_an_event_that_is_not_there_holds_nothing_up():
 
 def test_waits_are_kept_by_what_ends_them():
     streams = Streams(1, ["x"])
-    sent = streams.send("x", np.array([3.0]), np.ones(1, dtype=bool), [streams.compute("kernel", np.array([1.0]), ())])
-    streams.compute("kernel", np.array([1.0]), [sent])
+    sent = streams.send("x", np.array([3.0]), np.ones(1, dtype=bool), [streams.compute(np.array([1.0]), ())])
+    streams.compute(np.array([1.0]), [sent])
     assert dict(zip(streams.names, streams.waits[:, 0], strict=True)) == {"nothing": 0.0, "host": 0.0, "x": 3.0}
 
 

@@ -15,14 +15,14 @@ from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.kinds import kinds_of
 from crossflow.engine.schedule import durations, longest_path, schedule
-from crossflow.engine.tasks import PriceRows, copies, tasks_of
+from crossflow.engine.tasks import copies, tasks_of
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.programs import placed
 from crossflow.program.blocks import Block
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of
 from crossflow.program.kernels import Pass, Product
-from crossflow.program.program import Message, Op, Program, Tensor
+from crossflow.program.program import HOST_TIMES, Message, Op, Program, Tensor
 from crossflow.step.uneven import Uneven, load_uneven
 
 H100 = {"template": "dgx-h100", "nodes": 1}
@@ -58,14 +58,15 @@ def blocks_of_programs(draw):
         name="drawn", dtype="fp16", axes=(("lp", 2),), stages="lp", kernels=rows, messages=sent, ops=tuple(ops), tensors=(),
         blocks=tuple(blocks),
     )  # fmt: skip
-    times = 10.0 ** rng.uniform(-6, 1, (2 * count + 1, 2)) * (rng.random((2 * count + 1, 1)) > 0.1)
+    rows = 2 * count + len(HOST_TIMES)
+    times = 10.0 ** rng.uniform(-6, 1, (rows, 2)) * (rng.random((rows, 1)) > 0.1)
     return program, times
 
 
 def unrolled(program, times, *, launched=False):
     """Tasks of all copies, and the time of each."""
     tasks, _ = tasks_of(program, copies(program), launched=launched)
-    return tasks, durations(tasks, PriceRows(kernels=len(program.kernels), messages=len(program.messages)), times)
+    return tasks, durations(tasks, times)
 
 
 def heap(tasks, spans):
@@ -109,7 +110,7 @@ def test_sums_count_every_copy(drawn):
 
 def test_an_endless_message_in_a_block_makes_the_step_endless():
     program = layers(8)
-    times = np.ones((len(program.kernels) + len(program.messages) + 1, 2))
+    times = np.ones((len(program.kernels) + len(program.messages) + len(HOST_TIMES), 2))
     times[len(program.kernels)] = np.inf, 1.0
     made = schedule(program).makespan(times)
     assert np.isinf(made[0])
@@ -385,7 +386,7 @@ def test_launches_of_one_kernel_are_those_of_many(tmp_path):
 
 def test_the_host_is_another_stream_to_the_event_engine(tmp_path):
     program = layers(6)
-    rows = 5 * len(program.kernels) + len(program.messages) + 1
+    rows = 5 * len(program.kernels) + len(program.messages) + len(HOST_TIMES)
     times = np.random.default_rng(3).uniform(size=(rows, 2))
     tasks, spans = unrolled(program, times, launched=True)
     ends = longest_path(spans, [task.edges for task in tasks])
@@ -458,11 +459,11 @@ def pipeline(stages=3):
 TWELVE = {"template": "dgx-h100", "nodes": 1, "devices_per_node": 12, "devices": None}
 
 
-def brute(scenario, uneven):
+def brute(scenario, uneven, program=None):
     """Step of every device by itself in the event engine: each a class of its own, collectives among those that they name."""
-    program, device = scenario.program(), scenario.architecture
-    placement = placed(scenario, program, device)
-    times = price(program, placement, scenario.system.network, device, scenario.nodes[0]).times[:, 0]
+    program, device = program or scenario.program(), scenario.architecture
+    placement, groups = placed(scenario, program, device), dict(program.groups)
+    times = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack).times[:, 0]
     names, sizes, strides = [name for name, _ in program.axes], dict(program.axes), placement.strides
     places = list(itertools.product(*(range(sizes[name]) for name in names)))
     spans, resources, after, also, own, met = [], [], [], {}, {}, {}
@@ -473,15 +474,21 @@ def brute(scenario, uneven):
                 continue
             waits = {own[j, tuple((at | {program.stages: program.ops[j].rank})[name] for name in names)] for j in op.after}
             span = sum(times[row] for row in rows)
+            rank = sum(strides.get(name, 0) * at[name] for name in names)
             if op.message is None:
-                rank = sum(strides.get(name, 0) * at[name] for name in names)
                 span /= uneven.ranks.get(rank, 1.0) * uneven.stages.get(op.rank, 1.0) * uneven.replicas.get(at.get("dp", 0), 1.0)
             elif op.stream == "pipeline":
-                span /= uneven.links.get(op.rank, 1.0)
+                span /= min(uneven.links.get(op.rank, 1.0), *(uneven.ports.get(rank + stages * strides["pp"], 1.0) for stages in (0, 1)))
+            else:
+                span /= uneven.ports.get(rank, 1.0)
             axes = () if op.message is None else program.messages[op.message].axes
             group = (op.meets or i, tuple(at[name] for name in names if name not in axes or (name == program.stages and not op.meets)))
+            if axes and axes[0] in groups:
+                one = groups[axes[0]]
+                group = i, (rank // (one.ranks * one.stride), rank % one.stride)
             if axes and group in met:
                 own[i, place] = met[group]
+                spans[met[group]] = max(spans[met[group]], span)
                 after[met[group]] |= waits
                 also.setdefault(met[group], []).append((place, op.stream))
                 continue
@@ -494,6 +501,7 @@ def brute(scenario, uneven):
 
 WORLDS = [
     {"ranks": {5: 0.5}}, {"ranks": {0: 0.7, 3: 1.3, 11: 0.6}}, {"stages": {1: 0.4}}, {"replicas": {1: 0.5}}, {"links": {0: 0.01, 1: 0.02}},
+    {"ports": {5: 0.3}}, {"ports": {0: 0.5, 6: 0.2}, "links": {0: 0.4}},
     {"ranks": {2: 0.9}, "stages": {2: 0.8}, "replicas": {0: 0.7}, "links": {1: 0.1}},
 ]  # fmt: skip
 
@@ -533,9 +541,10 @@ def test_a_world_of_few_kinds_is_small():
     speed[0, 3, 2] = 0.5
     built = ProgramBuilder(axes={"dp": 64, "tp": 8})
     built.send("all_reduce", 1.0, ["tp"], after=[built.send("all_reduce", 1.0, ["dp"])])
-    found = kinds_of(built.build(), speed)
+    ranks = np.arange(512).reshape(1, 8, 64).swapaxes(1, 2)
+    found = kinds_of(built.build(), [speed], ranks)
     assert len(found.classes) == 4  # itself, its row, its column, all others
-    assert np.unique(kinds_of(built.build(), speed, apart=True).of).size == 512
+    assert np.unique(kinds_of(built.build(), [speed], ranks, apart=True).of).size == 512
 
 
 def test_one_slow_rank_slows_data_parallel_steps_by_what_it_takes_longer(tmp_path):
@@ -601,7 +610,7 @@ def test_what_a_mesh_has_not_is_told(tmp_path, exactly):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kind: uneven\n", "kind: nothing differs; give ranks, stages, replicas, links or jitter"),
+        ("kind: uneven\n", "kind: nothing differs; give ranks, stages, replicas, links, ports or jitter"),
         ("kind: uneven\nranks: {1: 0.5}\nseed: 3\n", "seed: it is of jitter, and there is none; give jitter, or leave it out"),
     ],
 )

@@ -26,7 +26,6 @@ from crossflow.search.exhaustive import every
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.space import Options, Space
-from crossflow.step.uneven import Uneven
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.reading import every_strategy
 
@@ -389,13 +388,10 @@ def test_a_group_of_devices_is_an_axis_of_a_finer_mesh(tmp_path, system):
     assert len(seen) > 1
 
 
-def test_groups_of_devices_stay_where_axes_alone_will_do(tmp_path):
+def test_a_group_stands_alone():
     both = lambda data: data.update(groups={"half": {"ranks": 4}}) or data["messages"][0].update(axes=["tp", "half"])  # noqa: E731
     with pytest.raises(SpecError, match="expected axes of the mesh, or one group alone, got tp, half"):
         program_of(broken(both))
-    scenario = grouped({"template": "dgx-h100", "nodes": 1}, tmp_path, {"all": 8}, "half", {"half": DeviceGroup(ranks=4)})
-    with pytest.raises(CrossflowError, match="need a program whose messages go along axes of its mesh"):
-        simulate(scenario, Uneven(jitter=0.1))
 
 
 def test_placement_is_searched_or_given(tmp_path):

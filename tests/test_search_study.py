@@ -4,6 +4,7 @@
 import csv
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import yaml
 import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.explanation.uncertainty import importance
+from crossflow.strategy.mesh import BLOCKS
+from crossflow.strategy.transformers import plan_of
 from crossflow.study import records, sweeps
 from crossflow.study.run import run_study
 
@@ -174,6 +177,23 @@ def test_strategies_are_legal_for_every_device_count_wherever_they_stand(write):
     assert {row["strategy"] for row in rows if row["feasible"] and row["system.devices"] == 2} == {"d2", "RC-1-2", "RC-2-1", "CR-2"}
 
 
+TRANSFORMER = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "gpt2-345m", "global_batch": 16}, "strategy": "dp16"}
+
+
+def test_legal_plans_are_searched_in_every_order_of_their_ranks(write):
+    """With placement: all a plan of k blocks of several ranks is there k! times, and another order than the default may be faster."""
+    found = {}
+    for placement in ({}, {"placement": "all"}):
+        space = {"strategy": "legal", "workload.layers": [24], **placement}
+        path = write(scenario=TRANSFORMER, space=space, searches={"all": {"searcher": "exhaustive", "prune": False}})
+        found[bool(placement)] = {row["strategy"]: row["step_time_s"] for row in run_study(path, out=path.parent / "o").rows}
+    plans = [plan_of(text) for text in found[False]]
+    assert len(found[True]) == sum(math.factorial(sum(size > 1 for size in (plan.tp, plan.dp, plan.pp))) for plan in plans)
+    assert {text: found[True][text] for text in found[False]} == pytest.approx(found[False], rel=1e-12)
+    orders = [time for text, time in found[True].items() if plan_of(text).but(placement=BLOCKS) == plan_of("tp2-dp4-pp2-mb1")]
+    assert min(orders) < 0.99 * found[True]["tp2-dp4-pp2"]
+
+
 def test_conditions_on_what_has_no_meaning_do_not_hold(write):
     space = {
         "strategy": ["d8", "CR-8"],
@@ -303,6 +323,8 @@ def test_draws_do_not_depend_on_the_workers(drawn, tmp_path):
 # ------------------------------------------------------------------------------------------ wrong files
 
 WRONG = [
+    ({"scenario": TRANSFORMER, "space": {"placement": "all", "strategy": ["dp16"]}},
+     "space.placement: the order of a transformer's ranks is part of its strategy; give strategy: legal, or list strategies with their orders"),
     ({"space": {"sytem.budgets.power": ["300 W"]}}, "s.yaml:14: space.sytem.budgets.power: 'sytem.budgets.power' is not a path of a scenario"),
     ({"space": {"system.budgets.power": {"from": "300 W", "to": "200 W"}}}, "space.system.budgets.power: from must be less than to, got 300 W and 200 W"),
     ({"space": {"system.budgets.power": {"from": 300, "to": "400 W"}}}, "expected a quantity in W, got the bare number 300; write the unit"),

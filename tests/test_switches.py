@@ -301,6 +301,7 @@ NOTED = [
     ("forward", "workload.dropout", True, "only training drops activations, and task is forward"),
     ("training", "workload.prompt", 512, "only a service has requests, and task is training"),
     ("training", "software.dispatch", "nodes", "what it describes does not take place, or hides behind longer work"),
+    ("training", "kernels_per_device", 4, "every kernel of a device waits for the one before it"),
     ("training", "system.operation.pue", 1.4, "powers enter the energy of a whole run only; give a run: section"),
     ("decode", "techlib.memory.HBM4.access_latency", "50 ns", "the devices are not made of it, or have a published figure in its place"),
 ]
@@ -315,8 +316,6 @@ REFUSED = [
     ("transformer", {**PARTS}, "workload.positions", "alibi", "no layer has attention; leave it out"),
     ("transformer", {**PARTS, "workload.ssm": {"heads": 32, "state": 64, "mlp": False}, "workload.ffn": None}, "workload.gated", False,
      "no layer has an MLP; leave it out"),
-    ("transformer", {}, "kernels_per_device", 4, "several kernels at once on a device are supported for lstm, gemm and programs only, this is a transformer; leave it out"),
-    ("dlrm", {}, "kernels_per_device", 4, "several kernels at once on a device are supported for lstm, gemm and programs only, this is a dlrm; leave it out"),
     ("dlrm", {}, "run.tokens", 1e9, "a dlrm has no tokens; give samples or steps"),
     ("dlrm", {}, "strategy.experts", "ep", "experts ep, but the model has no layers of type experts; leave it out"),
     ("dlrm", {"workload.dense_features": None, "workload.bottom": {"layers": 2, "width": 64}}, "workload.dense_features", 26,
@@ -376,11 +375,11 @@ def test_strategies_that_equal_another_are_not_listed():
 
 def test_a_search_has_a_row_for_what_is_refused(tmp_path):
     searched = {
-        "space": {"kernels_per_device": [1, 4]},
+        "space": {"workload.relative_buckets": [32, 64]},
         "searches": {"all": {"searcher": "exhaustive", "prune": False}},
         "objectives": "step_time_s",
     }
     (tmp_path / "s.yaml").write_text(json.dumps({"name": "s", "scenario": scenario("transformer"), **searched}))
     one, other = crossflow.run_study(tmp_path / "s.yaml", out=tmp_path).rows
     assert (one["feasible"], other["feasible"]) == (True, False)
-    assert other["reason"].endswith("supported for lstm, gemm and programs only, this is a transformer; leave it out")
+    assert other["reason"].endswith("only relative positions have buckets, positions is rotary; leave it out")

@@ -402,6 +402,10 @@ def test_twice_as_fast_devices_compute_in_half_the_time():
         ({"ranks": {16: 0.5}}, "uneven: ranks: 16 is not there, the plan has 16 (0 to 15)"),
         ({"stages": {4: 0.5}}, "uneven: stages: 4 is not there, the plan has 4 (0 to 3)"),
         ({"links": {3: 0.5}}, "uneven: links: 3 is not there, the plan has 3 (0 to 2)"),
+        (
+            {"ports": {3: 0.5}},
+            "uneven: ports: ports of single devices are supported for lstm, gemm, dlrm and programs only; give links, those between stages",
+        ),
     ],
 )
 def test_places_that_are_not_there_are_told(uneven, sentence, exactly):
@@ -463,8 +467,12 @@ def test_a_step_that_never_ends_has_no_timeline():
 def test_what_has_no_timeline_is_told(exactly):
     with pytest.raises(CrossflowError, match="kernels that share a device have no timeline"):
         timeline(crossflow.from_dict({**OTHERS[0], "kernels_per_device": 2}))
-    with pytest.raises(CrossflowError, match="uneven worlds are supported for transformers, lstm, gemm and programs only; this is a dlrm"):
-        timeline(crossflow.from_dict(OTHERS[2]), Uneven(jitter=0.1))
+    with pytest.raises(CrossflowError, match="kernels that share a device have no timeline"):
+        timeline(crossflow.from_dict({**OTHERS[2], "kernels_per_device": 2}))
+    many = {**OTHERS[2], "system": {"template": "madmax-h100", "nodes": 128}}
+    sentence = "155,648 operations of 1,024 kinds of devices, and 100,000 at most; take fewer devices or no jitter"
+    with pytest.raises(CrossflowError, match=sentence):
+        timeline(crossflow.from_dict(many), Uneven(jitter=0.1))
 
 
 # ------------------------------------------------------------------------------------------ what events are

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
@@ -29,7 +29,7 @@ from crossflow.cost.roofline import (
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
 from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan, Timed
-from crossflow.program.program import Program
+from crossflow.program.program import HOST_TIMES, Program
 from crossflow.program.scans import scan_sizes
 
 
@@ -44,7 +44,7 @@ class Prices:
     lower_bound : time below which no kernel can be: its operations at peak, or its least traffic at memory bandwidth,
         shape (kernels, n). [s]
     messages : costs of the distinct messages.
-    call : time of the host for one call, shape (1,). [s]
+    call : time of the host for one call of each kind (`HOST_TIMES`), shape (calls, 1). [s]
     measured : of the time of every kernel and message, what was measured, shape (rows, n). [s]
     """
 
@@ -57,8 +57,17 @@ class Prices:
 
     @functools.cached_property
     def times(self) -> Array:
-        """Time of every row: kernels, messages, a call of the host, shape (rows, n). [s]"""
-        return stacked(self.kernels.time, self.messages.time, self.call[None])
+        """Time of every row: kernels, messages, calls of the host, shape (rows, n). [s]"""
+        return stacked(self.kernels.time, self.messages.time, self.call)
+
+    def at(self, point: int, messages: Index) -> Prices:
+        """Prices at one design point, with some of the messages."""
+        kernels = KernelCosts(**{field.name: _point(getattr(self.kernels, field.name), point) for field in fields(KernelCosts)})
+        sent = MessageCosts(**{field.name: _point(getattr(self.messages, field.name), point)[messages] for field in fields(MessageCosts)})
+        return replace(
+            self, kernels=kernels, lower_bound=_point(self.lower_bound, point), messages=sent,
+            measured=_point(self.measured, point)[[*range(len(kernels.time)), *(len(kernels.time) + messages)]],
+        )  # fmt: skip
 
     def without(self, silent: Array) -> Array:
         """The same where some messages take no time, a mask of shape (messages,)."""
@@ -66,6 +75,16 @@ class Prices:
         first = len(self.kernels.time)
         found[first : first + len(silent)][silent] = 0.0
         return found
+
+
+def _point(table: Array, point: int) -> Array:
+    """Values of one design point, of a table that may have the same for all."""
+    return table[..., [point if table.shape[-1] > 1 else 0]]
+
+
+def host_calls(stack: SoftwareStack | None) -> Array:
+    """Time of the host for one call of each kind (`HOST_TIMES`), shape (calls, 1). [s]"""
+    return np.array([np.zeros(1) if stack is None else getattr(stack.host, time) for time in HOST_TIMES])
 
 
 def stacked(*parts: Array) -> Array:
@@ -101,7 +120,7 @@ def price(
         kernels=kernels,
         lower_bound=floor.resource_times.max(axis=0),
         messages=messages,
-        call=np.zeros(1) if stack is None else stack.host.kernel,
+        call=host_calls(stack),
         measured=stacked(np.broadcast_to(known, (len(program.kernels), known.shape[-1])), messages.measured),
     )
 

@@ -12,7 +12,7 @@ References
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,12 +28,12 @@ class Kinds:
 
     Attributes
     ----------
-    axes : names of the axes of the mesh but for that of the classes, in the order of those of `of`.
-    of : kind of every device, shape (classes, devices along each of `axes`).
+    of : kind of every device, shape (classes, devices along each axis of the mesh but for that of the classes).
+    groups : by the axes of a message, or its group, the number of the group that every device communicates in, alike in all classes.
     """
 
-    axes: tuple[str, ...]
     of: Index
+    groups: Mapping[tuple[str, ...], Index]
 
     @functools.cached_property
     def classes(self) -> tuple[int, ...]:
@@ -57,33 +57,52 @@ class Kinds:
         """Kind of the devices of another class that stand beside those of a kind."""
         return int(self.of[(rank, *self._first[kind])])
 
-    def group(self, kind: int, ranks: Iterable[int], axes: Iterable[str]) -> frozenset[int]:
-        """Kinds that meet those of a kind in some classes along some axes."""
-        place = [slice(None) if name in axes else at for name, at in zip(self.axes, self._first[kind], strict=True)]
-        return frozenset(int(one) for rank in ranks for one in np.unique(self.of[(rank, *place)]))
+    @functools.cached_property
+    def _met(self) -> dict[tuple[int, frozenset[int], tuple[str, ...]], frozenset[int]]:
+        return {}
+
+    def group(self, kind: int, ranks: frozenset[int], axes: tuple[str, ...]) -> frozenset[int]:
+        """Kinds that meet those of a kind in some classes along some axes, or in a group."""
+        key = kind, ranks, axes
+        if key not in self._met:
+            groups, here = self.groups[axes], (self.classes[kind], *self._first[kind])
+            mine = groups[here[0]] == groups[here]
+            self._met[key] = frozenset(int(one) for rank in ranks for one in np.unique(self.of[rank][mine]))
+        return self._met[key]
 
 
-def kinds_of(program: Program, speed: Array, *, apart: bool = False) -> Kinds:
+def kinds_of(program: Program, rates: Sequence[Array], ranks: Index, *, apart: bool = False) -> Kinds:
     """Kinds of ranks.
 
     Parameters
     ----------
-    speed : of every device over that of the others, shape (classes, sizes of the other axes in the order of the program). [1]
+    rates : speed and other rates of every device, each of shape (classes, sizes of the other axes in the order of the program). [1]
+    ranks : rank of every device in the system, in the same shape.
     apart : whether no two devices are alike.
     """
-    axes = tuple(name for name, _ in program.axes if name != program.stages)
-    found = np.arange(speed.size).reshape(speed.shape)
+    groups = {axes: _groups(program, ranks, axes) for axes in sorted({message.axes for message in program.messages})}
+    found = np.arange(ranks.size).reshape(ranks.shape)
     if not apart:
-        classes = np.broadcast_to(np.arange(len(speed)).reshape(-1, *[1] * (speed.ndim - 1)), speed.shape)
-        found = _numbered([classes, np.unique(speed, return_inverse=True)[1].reshape(speed.shape)])
-        groups = {tuple(1 + axes.index(name) for name in message.axes if name in axes) for message in program.messages}
-        while found.max() >= len(speed):  # one kind a class is stable
+        classes = np.broadcast_to(np.arange(len(ranks)).reshape(-1, *[1] * (ranks.ndim - 1)), ranks.shape)
+        found = _numbered([classes, *(np.unique(rate, return_inverse=True)[1].reshape(ranks.shape) for rate in rates)])
+        while found.max() >= len(ranks):  # one kind a class is stable
             signs = [found, *(np.broadcast_to(one, found.shape) for one in found)]
-            finer = _numbered([*signs, *(_sets(found, group) for group in sorted(groups) if group)])
+            finer = _numbered([*signs, *(_sets(found, group) for group in groups.values())])
             if finer.max() == found.max():
                 break
             found = finer
-    return Kinds(axes=axes, of=found)
+    return Kinds(of=found, groups=groups)
+
+
+def _groups(program: Program, ranks: Index, axes: tuple[str, ...]) -> Index:
+    """Number of the group that every device communicates in along some axes, or in a group beside the mesh; in the shape of `ranks`."""
+    beside = dict(program.groups)
+    if axes and axes[0] in beside:
+        group = beside[axes[0]]
+        return np.asarray(ranks // (group.ranks * group.stride) * group.stride + ranks % group.stride)
+    names = (program.stages, *(name for name, _ in program.axes if name != program.stages))
+    shape = [1 if i == 0 or name in axes else size for i, (name, size) in enumerate(zip(names, ranks.shape, strict=True))]
+    return np.broadcast_to(np.arange(np.prod(shape)).reshape(shape), ranks.shape)
 
 
 def _numbered(signs: Sequence[Index]) -> Index:
@@ -92,14 +111,15 @@ def _numbered(signs: Sequence[Index]) -> Index:
     return np.asarray(np.argsort(np.argsort(first))[which.ravel()].reshape(signs[0].shape))
 
 
-def _sets(found: Index, group: Sequence[int]) -> Index:
-    """A number for the set of kinds in the group of every device, which lies along some axes."""
-    behind = tuple(range(-len(group), 0))
-    moved = np.moveaxis(found, group, behind)
-    rows = np.sort(moved.reshape(-1, int(np.prod(moved.shape[found.ndim - len(group) :]))), axis=1)
+def _sets(found: Index, groups: Index) -> Index:
+    """A number for the set of kinds in the group of every device; groups of different classes are apart."""
+    own = groups + np.arange(len(groups)).reshape(-1, *[1] * (groups.ndim - 1)) * (groups.max() + 1)
+    order = np.argsort(own.ravel(), kind="stable")
+    rows = np.sort(found.ravel()[order].reshape(len(np.unique(own)), -1), axis=1)
     rows[:, 1:][rows[:, 1:] == rows[:, :-1]] = -1
-    which = np.unique(np.sort(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
-    return np.moveaxis(np.broadcast_to(which[:, None], rows.shape).reshape(moved.shape), behind, group)
+    which = np.empty(found.size, dtype=np.intp)
+    which[order] = np.repeat(np.unique(np.sort(rows, axis=1), axis=0, return_inverse=True)[1].ravel(), rows.shape[1])
+    return which.reshape(found.shape)
 
 
 def split(program: Program, runs: Sequence[Copy], kinds: Kinds) -> list[Copy]:
@@ -120,7 +140,7 @@ def split(program: Program, runs: Sequence[Copy], kinds: Kinds) -> list[Copy]:
             after = tuple(sorted(number[j, kind if runs[j].rank == run.rank else kinds.beside(kind, runs[j].rank)] for j in run.after))
             meets = run.meets
             if op.message is not None:
-                group = kinds.group(kind, meetings.get(op.meets, {run.rank}), program.messages[op.message].axes)
+                group = kinds.group(kind, frozenset(meetings.get(op.meets, {run.rank})), program.messages[op.message].axes)
                 meets = None if len(group) == 1 else (op.meets or run.place, run.copy, group)
             found.append(replace(run, rank=kind, after=after, meets=meets))
     return found

@@ -16,8 +16,8 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, once
 from crossflow.engine.maxplus import NO_PATH, repeated
-from crossflow.engine.tasks import Copy, PriceRows, Task, TaskStream, copies, tasks_of
-from crossflow.program.program import Program
+from crossflow.engine.tasks import Copy, Task, TaskStream, copies, tasks_of
+from crossflow.program.program import HOST_TIMES, Program
 
 _CALL = 1000  # numbers that an array operation adds up in the time that it takes to be called
 
@@ -128,7 +128,7 @@ class Schedule:
     segments : in an order that respects `after`.
     loops : those that stand for several copies of a block.
     loads : rows of times that every segment takes.
-    kernels : rows of prices that are kernels; those after them are messages, and a call of the host.
+    kernels : rows of prices that are kernels; those after them are messages, and calls of the host.
     of_class : how often each row of prices occurs in each class of ranks, shape (classes, rows).
     """
 
@@ -146,7 +146,12 @@ class Schedule:
     @property
     def sent(self) -> Array:
         """How often each message occurs in each class of ranks, shape (classes, messages). [1]"""
-        return self.of_class[:, self.kernels : -1]
+        return self.of_class[:, self.kernels : -len(HOST_TIMES)]
+
+    @property
+    def calls(self) -> Array:
+        """How often each call of the host's own work occurs in each class of ranks, shape (classes, calls). [1]"""
+        return self.of_class[:, -len(HOST_TIMES) :]
 
     def makespan(self, times: Array) -> Array:
         """Time from the first start to the last end, where every row takes some time, shape (rows, n). [s]"""
@@ -160,9 +165,9 @@ class Schedule:
         return np.asarray(ends.max(axis=0))
 
 
-def durations(tasks: Sequence[Task], rows: PriceRows, times: Array) -> Array:
+def durations(tasks: Sequence[Task], times: Array) -> Array:
     """Time of every task alone, from that of every row, shape (tasks, n). [s]"""
-    return Loads.of([_load([task], rows) for task in tasks]).times(times)
+    return Loads.of([_load([task]) for task in tasks]).times(times)
 
 
 def longest_path(durations: Array, after: Sequence[tuple[int, ...]]) -> Array:
@@ -214,12 +219,11 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
     if regions is None:  # a meeting stands on both sides of a block: classes run through it one after the other
         tasks, regions = tasks_of(program, copies(program), launched=launched)[0], []
     segments, of = _merged(tasks, [edge for region in regions for edge in region[:-1]])
-    rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     return Schedule(
         segments=segments,
         loops=tuple(_loop(tasks, segments, of, region) for region in regions),
-        loads=Loads.of([_load([tasks[i] for i in segment.tasks], rows) for segment in segments]),
-        kernels=rows.kernels,
+        loads=Loads.of([_load([tasks[i] for i in segment.tasks]) for segment in segments]),
+        kernels=len(program.kernels),
         of_class=_of_class(program),
     )
 
@@ -301,20 +305,22 @@ def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int],
     )  # fmt: skip
 
 
-def _load(tasks: Iterable[Task], rows: PriceRows) -> Counter[int]:
+def _load(tasks: Iterable[Task]) -> Counter[int]:
     """Rows that tasks take, and how often."""
     found: Counter[int] = Counter()
     for task in tasks:
         found.update(task.rows)
         if task.calls:
-            found[rows.call] += task.calls
+            found[task.call] += task.calls
     return found
 
 
 def _of_class(program: Program) -> Array:
     """How often each row of prices occurs in each class of ranks, shape (classes, rows)."""
-    found = np.zeros((program.classes, len(program.kernels) + len(program.messages) + 1))
+    calls = len(program.kernels) + len(program.messages)
+    found = np.zeros((program.classes, calls + len(HOST_TIMES)))
     for op, rows, often in zip(program.ops, program.rows, program.places.count.tolist(), strict=True):
         np.add.at(found[op.rank], list(rows), float(often))
-        found[op.rank, -1] += often * op.calls
+        if not op.kernels:
+            found[op.rank, calls + HOST_TIMES.index(op.host)] += often * op.calls
     return found

@@ -20,17 +20,6 @@ NOTHING, HOST = 0, 1  # causes of a wait; collectives follow in the order in whi
 
 
 @dataclass(frozen=True, eq=False)
-class Logged:
-    """An event as it ran: kernels, or a collective inside a node or `outside` of it; arrays of shape (n,). [s]"""
-
-    name: str
-    computes: bool
-    outside: Mask | bool
-    duration: Array
-    end: Array
-
-
-@dataclass(frozen=True, eq=False)
 class Ending:
     """When an event ends, shape (n,) [s], and which cause a wait for it has."""
 
@@ -55,9 +44,8 @@ class Streams:
         self.start = Ending(np.zeros(n), np.zeros(n, dtype=np.intp))
         self._host, self._units, self._inside, self._outside = (np.zeros(n) for _ in range(4))
         self._points = np.arange(n)
-        self.log: list[Logged] = []
 
-    def compute(self, name: str, duration: Array, after: Sequence[Ending], host: Array | float = 0.0) -> Ending:
+    def compute(self, duration: Array, after: Sequence[Ending], host: Array | float = 0.0) -> Ending:
         """Kernels on the device's units, which the host took the time `host` to issue. [s]"""
         there = duration > 0
         self._host = self._host + np.where(there, host, 0.0)
@@ -67,15 +55,12 @@ class Streams:
         passed = self.latest(after)
         end = np.where(there, begin + duration, passed.end)
         self._units = np.where(there, end, self._units)
-        self.log.append(Logged(name, True, False, duration, end))
         return Ending(end, np.where(there, NOTHING, passed.cause))
 
-    def send(
-        self, name: str, duration: Array, outside: Mask, after: Sequence[Ending], host: Array | float = 0.0, cause: str = ""
-    ) -> Ending:
+    def send(self, cause: str, duration: Array, outside: Mask, after: Sequence[Ending], host: Array | float = 0.0) -> Ending:
         """A collective on the network where `outside`, inside the node elsewhere; the host took the time `host` to issue it. [s]
 
-        Waits for it have the `cause`, one of those that were named: its own name where none is given.
+        Waits for it have the `cause`, one of those that were named.
         """
         there = duration > 0
         self._host = self._host + np.where(there, host, 0.0)
@@ -84,8 +69,7 @@ class Streams:
         end = np.where(there, np.maximum(np.maximum(ready.end, self._host), wires) + duration, ready.end)
         self._outside = np.where(there & outside, end, self._outside)
         self._inside = np.where(there & ~outside, end, self._inside)
-        self.log.append(Logged(name, False, outside, duration, end))
-        return Ending(end, np.where(there, self.names.index(cause or name), ready.cause))
+        return Ending(end, np.where(there, self.names.index(cause), ready.cause))
 
     def finish(self, after: Sequence[Ending]) -> Array:
         """End of the step: of the last kernel and of all that it waits for beyond; the wait is kept. [s]"""
@@ -116,7 +100,7 @@ def run(ops: Sequence[Op], durations: Array, outside: Sequence[Mask | None], iss
     for op, duration, far, host, cause in zip(ops, durations, outside, issue, causes, strict=True):
         after = [events[i] for i in op.after]
         if far is None:
-            events.append(streams.compute(op.name, duration, after, host))
+            events.append(streams.compute(duration, after, host))
         else:
-            events.append(streams.send(op.name, duration, far, after, host, cause))
+            events.append(streams.send(cause, duration, far, after, host))
     return streams, streams.latest(events)

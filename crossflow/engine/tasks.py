@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.program.blocks import CopyPlaces
 from crossflow.program.kernels import Pass
 from crossflow.program.order import in_order
-from crossflow.program.program import HOST, Program
+from crossflow.program.program import HOST, HOST_TIMES, HostTime, Program
 
 TaskStream = tuple[int, str]  # class of ranks, and name
 
@@ -61,7 +61,7 @@ class Task:
     part : which task of its operation, in order.
     streams : several of a meeting.
     rows : rows of the table of times that it takes (`PriceRows`), one after the other.
-    calls : calls of the host, each of which takes the row of calls. [1]
+    calls : calls of the host, each of which takes the row `call`. [1]
     after : tasks that it waits for, but for those before it on its streams.
     edges : all tasks that it waits for.
     """
@@ -71,13 +71,14 @@ class Task:
     streams: tuple[TaskStream, ...]
     rows: tuple[int, ...]
     calls: int
+    call: int
     after: tuple[int, ...]
     edges: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriceRows:
-    """Rows of the table of times: kernels, messages, a call of the host; with a host that launches, parts of every kernel behind them.
+    """Rows of the table of times: kernels, messages, calls of the host (`HOST_TIMES`); with a host that launches, parts of every kernel.
 
     A kernel of several launches starts with the first of them, and its last part waits for the last of them.
     """
@@ -85,14 +86,13 @@ class PriceRows:
     kernels: int
     messages: int
 
-    @property
-    def call(self) -> int:
-        """Row of a call of the host."""
-        return self.kernels + self.messages
+    def call(self, time: HostTime = "kernel") -> int:
+        """Row of a call of the host that takes one of its times."""
+        return self.kernels + self.messages + HOST_TIMES.index(time)
 
     def issues(self, rows: Sequence[int]) -> bool:
         """Whether rows are launches of kernels."""
-        return any(self.call < row < self.part(BODY, 0) for row in rows)
+        return any(self.part(FIRST, 0) <= row < self.part(BODY, 0) for row in rows)
 
     def computes(self, rows: Sequence[int]) -> bool:
         """Whether rows are kernels, or parts of them."""
@@ -100,7 +100,7 @@ class PriceRows:
 
     def part(self, which: int, kernel: int) -> int:
         """Row of a part of a kernel: its first launch, its further launches, all but the last of its time, and the last."""
-        return self.call + 1 + which * self.kernels + kernel
+        return self.kernels + self.messages + len(HOST_TIMES) + which * self.kernels + kernel
 
 
 FIRST, FURTHER, BODY, TAIL = range(4)  # parts of kernels, in the order of their rows
@@ -116,7 +116,7 @@ class _TaskWriter:
     parts: list[int] = field(default_factory=list)
     streams: list[tuple[TaskStream, ...]] = field(default_factory=list)
     rows: list[tuple[int, ...]] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
+    calls: list[tuple[int, int]] = field(default_factory=list)
     after: list[set[int]] = field(default_factory=list)
     edges: list[set[int]] = field(default_factory=list)
     last: dict[TaskStream, int] = field(default_factory=dict)
@@ -128,7 +128,9 @@ class _TaskWriter:
         sizes = self.program.ranks
         self.sends = [np.any(np.asarray(one.size) > 0) and any(sizes[axis] > 1 for axis in one.axes) for one in self.program.messages]
 
-    def add(self, copy: int, part: int, stream: TaskStream, rows: tuple[int, ...], after: set[int], *, calls: int = 0) -> int:
+    def add(
+        self, copy: int, part: int, stream: TaskStream, rows: tuple[int, ...], after: set[int], *, calls: int = 0, host: HostTime = "kernel"
+    ) -> int:
         """Add a task behind the others of its stream; its number."""
         number = len(self.rows)
         before = {self.last[stream]} if stream in self.last else set()
@@ -136,7 +138,7 @@ class _TaskWriter:
         self.parts.append(part)
         self.streams.append((stream,))
         self.rows.append(rows)
-        self.calls.append(calls)
+        self.calls.append((calls, self.numbers.call(host)))
         self.after.append(after)
         self.edges.append(after | before)
         self.last[stream] = number
@@ -155,9 +157,12 @@ class _TaskWriter:
         op = self.program.ops[copy.place]
         stream, host = (copy.rank, op.stream), (copy.rank, HOST)
         if op.message is None:
-            if not self.launched or not op.kernels:
-                return self.add(number, 0, stream, op.kernels, after, calls=op.calls)
-            return self._kernels(number, op.kernels, stream, host, after)
+            if not op.kernels:
+                return self.add(number, 0, stream, (), after, calls=op.calls, host=op.host)
+            if self.launched and not op.calls:
+                return self._kernels(number, op.kernels, stream, host, after)
+            issued = {self.add(number, 0, host, (), set(), calls=op.calls)} if self.launched else set()
+            return self.add(number, len(issued), stream, op.kernels, after | issued)
         part = 0
         if self.launched and self.sends[op.message]:
             after, part = after | {self.add(number, 0, host, (), set(), calls=1)}, 1
@@ -209,7 +214,8 @@ def tasks_of(program: Program, runs: Sequence[Copy], *, launched: bool) -> tuple
 
     return [
         Task(
-            copies=writer.copies_[i], part=writer.parts[i], streams=writer.streams[i], rows=writer.rows[i], calls=writer.calls[i],
+            copies=writer.copies_[i], part=writer.parts[i], streams=writer.streams[i], rows=writer.rows[i],
+            calls=writer.calls[i][0], call=writer.calls[i][1],
             after=moved(writer.after[i]), edges=moved(writer.edges[i]),
         )
         for i in order

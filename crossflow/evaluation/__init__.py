@@ -16,9 +16,10 @@ from crossflow.architecture.system import architecture
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array
 from crossflow.evaluation.figures import PROMPTS, task_of, with_figures
-from crossflow.evaluation.layered import dlrm_score, transformer_score
+from crossflow.evaluation.layered import transformer_score
 from crossflow.evaluation.members import Members, together
 from crossflow.evaluation.programs import program_score
+from crossflow.evaluation.recommendation import dlrm_score
 from crossflow.paths import with_quantity
 from crossflow.points import Points, split, variant
 from crossflow.scenario import Scenario

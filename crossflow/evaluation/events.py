@@ -24,14 +24,15 @@ from crossflow.cost.price import kernel_names, kernel_parts
 from crossflow.cost.profile import PROFILED, SCOPES, Profile, message_shape, optimizer_shape, parties
 from crossflow.engine.schedule import schedule
 from crossflow.errors import CrossflowError
-from crossflow.evaluation.layered import dlrm_inputs, machine
-from crossflow.evaluation.programs import placed, program_score
+from crossflow.evaluation import evaluate
+from crossflow.evaluation.layered import machine
+from crossflow.evaluation.programs import placed
+from crossflow.evaluation.recommendation import recommendation_program
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
 from crossflow.program.program import Program
 from crossflow.scenario import Scenario, check_strategy
-from crossflow.step.dlrm import dlrm_program, dlrm_step
 from crossflow.step.handovers import boundaries
 from crossflow.step.offload import kept_on_host
 from crossflow.step.outcome import Machine
@@ -120,9 +121,9 @@ def events(scenario: Scenario) -> EventList:
     if isinstance(scenario.strategy, Plan):
         listed, step, node = _of_plan(scenario, scenario.strategy)
     elif isinstance(scenario.strategy, Hierarchy):
-        listed, step, node = _of_recommendation(scenario)
+        listed, step, node = _of_program(scenario, recommendation_program(scenario))
     else:
-        listed, step, node = _of_program(scenario)
+        listed, step, node = _of_program(scenario, scenario.program())
     sums: dict[tuple[str, str, str, int, str], list[float]] = {}
     for key, time, count in listed:
         entry = sums.setdefault(key, [time, 0.0])
@@ -158,22 +159,9 @@ def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
     return (*_kernels(case), *_updates(case), *_messages(case)), step, runs_on.node
 
 
-def _of_recommendation(scenario: Scenario) -> Listed:
-    """Events of a recommendation model, whose devices all do the same."""
-    given = dlrm_inputs(scenario)
-    program, runs_on = dlrm_program(*given).program, given[2]
-    often = np.bincount([kernel for op in program.ops for kernel in op.kernels], minlength=len(program.kernels)).astype(np.float64)
-    devices, step = float(scenario.devices), float(dlrm_step(*given).total[0])
-    found = [*_priced(program, runs_on.architecture, runs_on.stack, runs_on.profile, often * devices)]
-    for message in program.messages:  # each is sent once
-        assert message.group is not None
-        found += _message(runs_on, message.collective, float(np.broadcast_to(message.size, (1,))[0]), message.group, devices)
-    return found, step * devices, runs_on.node
-
-
-def _of_program(scenario: Scenario) -> Listed:
-    """Events of a graph of kernels or a program."""
-    program, device, node = scenario.program(), scenario.architecture, scenario.nodes[0]
+def _of_program(scenario: Scenario, program: Program) -> Listed:
+    """Events of a program, which a scenario runs."""
+    device, node = scenario.architecture, scenario.nodes[0]
     plan, replicas, placement = schedule(program), scenario.devices / program.classes, placed(scenario, program, device)
     found = [*_priced(program, device, scenario.stack, scenario.profile, plan.busy.sum(axis=0) * replicas)]
     wires = Wires(network=scenario.system.network, architecture=device, node=node, profile=scenario.profile)
@@ -183,8 +171,7 @@ def _of_program(scenario: Scenario) -> Listed:
                 scope, ranks = SCOPES[int(route.package_size < route.size)], route.size
                 key = message.collective, message_shape(float(size[0])), "", parties(message.collective, ranks), scope
                 found.append((key, float(time[0]), often if message.collective == "send_recv" else often / ranks))
-    step = float(program_score(scenario, scenario.system, device, 1, None, least=False).step_time[0])
-    return found, step * scenario.devices, node
+    return found, float(evaluate(scenario).step_time[0]) * scenario.devices, node
 
 
 def _priced(

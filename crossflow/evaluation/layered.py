@@ -1,4 +1,4 @@
-"""Evaluation of layered models, transformers and recommendation models: strategies as arrays, one step, score."""
+"""Evaluation of transformers: strategies as arrays, one step, score; and what layered models run on."""
 
 from __future__ import annotations
 
@@ -15,47 +15,15 @@ from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members, check_strategy
 from crossflow.scenario import Scenario, tokens_of
 from crossflow.score import Score
-from crossflow.step.dlrm import dlrm_job, dlrm_step
 from crossflow.step.memory import Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.task import StepTables, task_of
 from crossflow.step.transformer import transformer_step
-from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.layout import Layout
-from crossflow.strategy.levels import Hierarchies
 from crossflow.strategy.plan import Plan
-from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.job import Job
-from crossflow.workload.spec import DlrmSpec, TransformerSpec
+from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.stacked import chosen
-
-
-def dlrm_inputs(scenario: Scenario) -> tuple[DlrmJob, Hierarchies, Machine]:
-    """What a recommendation model of a scenario computes, how it is divided, and what it runs on, at one design point."""
-    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
-    assert isinstance(workload, DlrmSpec)  # the caller has looked
-    assert isinstance(strategy, Hierarchy)  # such a model's is
-    runs_on = replace(machine(scenario, scenario.architecture), node=node)
-    return dlrm_job(workload), Hierarchies.of([strategy], workload.global_batch, node, nodes), runs_on
-
-
-def dlrm_score(
-    scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool = False
-) -> Score:
-    """Score of n points of a recommendation model, those of a scenario or its members."""
-    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
-    assert isinstance(workload, DlrmSpec)  # the caller has looked
-    assert isinstance(strategy, Hierarchy)  # such a model's is
-    if members is None:
-        check_strategy(scenario, strategy, workload, scenario.nodes)
-        job, plans = dlrm_job(workload), Hierarchies.of([strategy] * n, workload.global_batch, node, nodes)
-    else:
-        node = members.nodes[0][0]
-        job, plans = members.job, Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
-    runs_on = replace(machine(scenario, device, system), node=node, least=least)
-    with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        outcome = dlrm_step(job, plans, runs_on)
-    return score_of(scenario, system, device, outcome, plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
 
 
 def transformer_score(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,19 +17,24 @@ from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.programs import launches, placed, table
 from crossflow.mapping.placement import Placement
-from crossflow.program.program import Op, Program
+from crossflow.program.program import NETWORK, Op, Program
 from crossflow.scenario import Scenario
 from crossflow.step.uneven import EVEN, Uneven, check_places
 from crossflow.timeline.flat import Run, timeline_of
-from crossflow.timeline.record import COMPUTE, HOST, PIPELINE, TENSOR, Device, Timeline
+from crossflow.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
 
 WAITING = "waiting for the last rank"
-MOST = 100_000  # operations of all copies of blocks that a timeline lays out, some 20 s
+MOST = 100_000  # operations of all copies of blocks on all kinds of devices that a timeline lays out, some 20 s
 REPLICAS = ("dp", "cp")  # axes of a given program along which ranks hold the same weights
 
 
-def program_timeline(scenario: Scenario, title: str, uneven: Uneven) -> Timeline:
+def program_timeline(scenario: Scenario, program: Program, replicas: Collection[str], title: str, uneven: Uneven) -> Timeline:
     """Timeline of a program: its tasks as longest path, every kind of ranks by itself.
+
+    Parameters
+    ----------
+    program : what a scenario computes at its one design point.
+    replicas : axes of its mesh along which ranks hold the same weights.
 
     Raises
     ------
@@ -40,18 +47,19 @@ def program_timeline(scenario: Scenario, title: str, uneven: Uneven) -> Timeline
         )
     if scenario.shares_devices:
         raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
-    device, program = scenario.architecture, scenario.program()
+    device = scenario.architecture
     laid_out = int(program.places.count.sum())
     if laid_out > MOST:
         message = f"a timeline shows every copy of a block, here {laid_out:,} operations, and {MOST:,} at most; give blocks fewer copies"
         raise CrossflowError(f"{scenario.name}: {message}")
     placement = placed(scenario, program, device)
-    prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
-    mesh = _mesh(program, placement)
-    even = _laid(scenario, prices, mesh, EVEN).timeline(scenario, title)
+    prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack, profile=scenario.profile)
+    ranks = _mesh(program, placement)
+    even = _laid(program, prices, ranks, [np.ones(ranks.shape)] * 2, EVEN).timeline(scenario, title)
     if uneven.even or not np.isfinite(even.total):
         return even
-    return _laid(scenario, prices, mesh, uneven).timeline(scenario, title, bubble=float(even.even_idle[0]))
+    rates = [_speeds(program, ranks, replicas, uneven), _scaled(np.ones(ranks.shape), ranks, uneven.ports)]
+    return _laid(program, prices, ranks, rates, uneven).timeline(scenario, title, bubble=float(even.even_idle[0]))
 
 
 def _mesh(program: Program, placement: Placement) -> Index:
@@ -63,11 +71,9 @@ def _mesh(program: Program, placement: Placement) -> Index:
     return np.asarray(ranks)
 
 
-def _speeds(scenario: Scenario, ranks: Index, uneven: Uneven) -> Array:
-    """Speed of every device over that of the others, in the shape of `ranks`. [1]"""
-    program = scenario.program()
+def _speeds(program: Program, ranks: Index, own: Collection[str], uneven: Uneven) -> Array:
+    """Speed of every device over that of the others, in the shape of `ranks`; those that lie apart along `own` axes are replicas. [1]"""
     names = ["", *(name for name, _ in program.axes if name != program.stages)]
-    own = (*scenario.strategy.names("rows", "batch"), *REPLICAS)  # type: ignore[union-attr]  # a program's is a mesh
     along = [i for i, name in enumerate(names) if name in own]
     replica = np.zeros(ranks.shape, dtype=np.intp)
     replicas = 1
@@ -76,14 +82,18 @@ def _speeds(scenario: Scenario, ranks: Index, uneven: Uneven) -> Array:
         replicas *= ranks.shape[i]
     if uneven.replicas and replicas == 1:
         raise CrossflowError(f"uneven: replicas: this mesh has no axis of replicas ({' or '.join(REPLICAS)}); name ranks instead")
-    check_places(uneven, {"ranks": ranks.size, "stages": len(ranks), "replicas": replicas})
+    check_places(uneven, {"ranks": ranks.size, "stages": len(ranks), "replicas": replicas, "ports": ranks.size})
     speed = np.ones(ranks.shape)
     for stage, factor in uneven.stages.items():
         speed[stage] *= factor
-    for where, factors in ((replica, uneven.replicas), (ranks, uneven.ranks)):
-        for place, factor in factors.items():
-            speed[where == place] *= factor
-    return speed
+    return _scaled(_scaled(speed, replica, uneven.replicas), ranks, uneven.ranks)
+
+
+def _scaled(rates: Array, places: Index, factors: Mapping[int, float]) -> Array:
+    """Rates of devices, those at some places times a factor. [1]"""
+    for place, factor in factors.items():
+        rates = np.where(places == place, rates * factor, rates)
+    return rates
 
 
 def _rates(program: Program, uneven: Uneven) -> dict[int, float]:
@@ -122,19 +132,21 @@ def _between(program: Program) -> dict[int, set[int]]:
     return sends
 
 
-def _laid(scenario: Scenario, prices: Prices, mesh: Index, uneven: Uneven) -> _Laid:
-    """A program as it runs on devices that are alike or not."""
-    program, launched = scenario.program(), launches(prices)
-    if program.groups and not uneven.even:
-        raise CrossflowError(f"{scenario.name}: uneven devices and links need a program whose messages go along axes of its mesh")
-    speeds, runs = _speeds(scenario, mesh, uneven), copies(program)
-    kinds = kinds_of(program, speeds, apart=uneven.jitter > 0)
+def _laid(program: Program, prices: Prices, mesh: Index, rates: Sequence[Array], uneven: Uneven) -> _Laid:
+    """A program as it runs on devices that are alike or not, with the speed and the rate of the links of each."""
+    launched, runs = launches(prices), copies(program)
+    kinds = kinds_of(program, rates, mesh, apart=uneven.jitter > 0)
+    of_class = Counter(kinds.classes)
+    events = sum(of_class[run.rank] for run in runs)
+    if events > MOST:
+        message = f"here {events:,} operations of {len(kinds.classes):,} kinds of devices, and {MOST:,} at most"
+        raise CrossflowError(f"uneven: a timeline shows every device that has times of its own, {message}; take fewer devices or no jitter")
     own = split(program, runs, kinds)
     tasks, last = tasks_of(program, own, launched=launched)
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
-    times = durations(tasks, rows, table(prices, prices.times, launched=launched)[:, :1])[:, 0]
+    times = durations(tasks, table(prices, prices.times, launched=launched)[:, :1])[:, 0]
     if not uneven.even:
-        times = times * _slower(program, own, tasks, rows, uneven, kinds.value(speeds))
+        times = times * _slower(program, own, tasks, rows, uneven, kinds, rates)
     end = longest_path(times[:, None], [task.edges for task in tasks])[:, 0]
     start = np.array([max((end[j] for j in task.edges), default=0.0) for task in tasks])
     return _Laid(
@@ -142,16 +154,21 @@ def _laid(scenario: Scenario, prices: Prices, mesh: Index, uneven: Uneven) -> _L
     )  # fmt: skip
 
 
-def _slower(program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: PriceRows, uneven: Uneven, speed: Array) -> Array:
+def _slower(
+    program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: PriceRows, uneven: Uneven, kinds: Kinds, rates: Sequence[Array]
+) -> Array:
     """Time of every task over that in an even world, shape (tasks,). [1]"""
-    jitter, rates = uneven.drawn(len(own)), _rates(program, uneven)
+    jitter, links, between = uneven.drawn(len(own)), _rates(program, uneven), _between(program)
+    speed, port = map(kinds.value, rates)
     found = np.ones(len(tasks))
     for i, task in enumerate(tasks):
         copy = task.copies[0]
         if rows.computes(task.rows):
             found[i] = jitter[copy] / speed[own[copy].rank]
-        elif task.rows and own[copy].place in rates:
-            found[i] = 1.0 / rates[own[copy].place]
+        elif task.rows:
+            mine, place = [kind for kind, _ in task.streams], own[copy].place
+            others = [kinds.beside(kind, rank) for kind in mine for rank in between.get(place, ()) if rank != kinds.classes[kind]]
+            found[i] = 1.0 / min(links.get(place, 1.0), *port[mine + others])
     return found
 
 
@@ -218,18 +235,21 @@ class _Laid:
 
     def _event(self, task: int, op: Op, kind: int, after: tuple[int, ...], *, beside: bool) -> Run:
         """A task on one kind of ranks."""
-        rows = self.tasks[task].rows
         name, stream = op.name, COMPUTE
-        if op.message is not None and rows:
-            name = self.program.messages[op.message].collective
-            stream = PIPELINE if name == "send_recv" else TENSOR
-        elif op.message is not None or self.rows.issues(rows):
+        if self._launches(self.tasks[task], op):
             name, stream = f"launch {name}", HOST
-        elif op.calls:
+        elif op.message is not None:
+            name = self.program.messages[op.message].collective
+            stream = PIPELINE if name == "send_recv" else TENSOR if op.stream == NETWORK else DATA
+        elif op.calls and not op.kernels:
             stream = HOST
         return Run(
             device=kind, stream=stream, name=name, start=float(self.start[task]), end=float(self.end[task]), after=after, beside=beside
         )
+
+    def _launches(self, task: Task, op: Op) -> bool:
+        """Whether a task is the host's launch of an operation, not the operation."""
+        return self.rows.issues(task.rows) or (task.calls > 0 and (op.message is not None or bool(op.kernels)))
 
     def _before(self, task: Task, number: int, kind: int) -> set[int]:
         """Tasks that one kind waits for itself, whoever else takes part."""
@@ -256,15 +276,20 @@ class _Laid:
     def _spans(self, kind: int) -> tuple[Array, Array]:
         """Start and end of every copy of an operation, those of other classes on the devices beside a kind, shape (copies,). [s]"""
         begin, end = np.full((2, len(self.runs)), np.inf)
-        started = np.full(len(self.own), np.inf)
-        for i, task in enumerate(self.tasks):
-            if not self.rows.issues(task.rows):
-                for number in task.copies:
-                    started[number] = min(started[number], self.start[i])
         at = -1
         for number, (one, last) in enumerate(zip(self.own, self.last, strict=True)):
             rank = self.kinds.classes[one.rank]
             at += one.rank == self.kinds.classes.index(rank)
             if one.rank == (kind if rank == self.kinds.classes[kind] else self.kinds.beside(kind, rank)):
-                begin[at], end[at] = started[number], self.end[last]
+                begin[at], end[at] = self._started[number], self.end[last]
         return begin, end
+
+    @functools.cached_property
+    def _started(self) -> Array:
+        """Start of every copy of an operation on every kind, launches apart, shape (copies,). [s]"""
+        found = np.full(len(self.own), np.inf)
+        for i, task in enumerate(self.tasks):
+            if not self._launches(task, self.program.ops[self.own[task.copies[0]].place]):
+                for number in task.copies:
+                    found[number] = min(found[number], self.start[i])
+        return found

@@ -40,7 +40,7 @@ def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, 
     if others:
         costs = [(points, message_costs(program.messages, one, *runs_on, profile)) for one, points in placements]
         prices = replace(prices, messages=_joined(costs, n))
-    outcome = _outcome(scenario, program, prices, n)
+    outcome = program_outcome(scenario, program, prices, n)
     devices, parameters = np.full(n, float(scenario.devices)), program.parameters
     return score_of(scenario, system, device, outcome, devices, samples=program.samples, tokens=program.tokens, parameters=parameters)
 
@@ -90,7 +90,7 @@ def _link_ratio(network: Network, device: Architecture) -> float:
     return inside / (float(device.inter.bandwidth[0]) / max(network.cluster.degree, 1))
 
 
-def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Outcome:
+def program_outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Outcome:
     """What comes out of a step of a program."""
     launched = launches(prices)
     plan, slots = schedule(program, launched=launched), scenario.kernels_per_device
@@ -106,7 +106,7 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
     # Kernels that share a device may end later without messages; no communication is exposed then.
     silent = np.minimum(makespan(every), total) if len(every) else total
     waited = _difference(silent, makespan(every, hosted=False)) if prices.call.any() else np.zeros(n)
-    kernels, calls = prices.kernels, plan.of_class[:, -1:] * prices.call
+    kernels, calls = prices.kernels, plan.calls @ prices.call
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
     kinds, bound = _decompose(plan, prices, stage, total, silent, waited, overlapping=scenario.shares_devices)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
@@ -144,13 +144,13 @@ def _too_fast(program: Program, prices: Prices, n: int) -> tuple[tuple[Mask, str
 
 def _measured(plan: Schedule, prices: Prices) -> Array:
     """Share of the time of kernels and messages that was measured, shape (n,) or (1,). [1]"""
-    often = plan.of_class[:, :-1].sum(axis=0)
-    return divide(often @ prices.measured, often @ prices.times[:-1])
+    often = plan.of_class.sum(axis=0)[: len(prices.measured)]
+    return divide(often @ prices.measured, often @ prices.times[: len(often)])
 
 
 def launches(prices: Prices) -> bool:
     """Whether launching takes the host any time, so that kernels may wait for it."""
-    return bool(prices.call.any())
+    return bool(prices.call[0].any())
 
 
 def table(prices: Prices, times: Array, *, launched: bool, hosted: bool = True) -> Array:
@@ -164,12 +164,12 @@ def table(prices: Prices, times: Array, *, launched: bool, hosted: bool = True) 
     """
     if not hosted:
         times = times.copy()
-        times[-1] = 0.0
+        times[-len(prices.call) :] = 0.0
     if not launched:
         return times
     kernels = prices.kernels
     several = np.maximum(kernels.launches, 1.0)
-    issued = np.stack(np.broadcast_arrays(np.minimum(kernels.launches, 1.0), several - 1.0)) * times[-1]
+    issued = np.stack(np.broadcast_arrays(np.minimum(kernels.launches, 1.0), several - 1.0)) * times[-len(prices.call)]
     return stacked(times, *issued, *_split(kernels.time, several))
 
 
@@ -189,7 +189,7 @@ def _simulated(program: Program, slots: int, prices: Prices, launched: bool, tim
     tasks, _ = tasks_of(program, runs, launched=launched)
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     kernels = prices.kernels
-    launch = stacked(kernels.launch, np.zeros((rows.messages + 1, 1)))
+    launch = stacked(kernels.launch, np.zeros((rows.messages + len(prices.call), 1)))
     if launched:
         launch = stacked(launch, np.zeros((2 * rows.kernels, 1)), *_split(kernels.launch, np.maximum(kernels.launches, 1.0)))
     computes = [rows.computes(task.rows) for task in tasks]
@@ -202,7 +202,7 @@ def _simulated(program: Program, slots: int, prices: Prices, launched: bool, tim
     in_order = [slots == 1 or (launched and task.streams[0][1] == HOST) for task in tasks]
     after = [task.edges if ordered else task.after for task, ordered in zip(tasks, in_order, strict=True)]
     also = {i: places[1:] for i, places in enumerate(streams) if len(places) > 1}
-    every, fixed, result = durations(tasks, rows, times), durations(tasks, rows, wide(launch, n)), np.empty(n)
+    every, fixed, result = durations(tasks, times), durations(tasks, wide(launch, n)), np.empty(n)
     for i in range(n):
         if not np.isfinite(every[:, i]).all():
             result[i] = np.inf

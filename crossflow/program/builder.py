@@ -14,8 +14,8 @@ from crossflow.errors import did_you_mean
 from crossflow.program.blocks import Block
 from crossflow.program.collectives import COLLECTIVES, Collective
 from crossflow.program.groups import DeviceGroup, Group
-from crossflow.program.kernels import ONCE, Kernel, Number
-from crossflow.program.program import COMPUTE, NETWORK, Message, Op, Program, Tensor
+from crossflow.program.kernels import Kernel, Number
+from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 
 KERNELS: tuple[type, ...] = get_args(Kernel)
 KERNEL_NAMES = f"kernels ({', '.join(kernel.__name__ for kernel in KERNELS)})"
@@ -77,15 +77,16 @@ class ProgramBuilder:
         rank: int = 0,
         layer: str = "",
         phase: str = "",
-        stream: str = COMPUTE,
-        count: Number = ONCE,
+        stream: str = "",
+        **fields: Any,
     ) -> int:
-        """Kernels that a class of ranks runs one after the other, all of them `count` times."""
+        """Kernels that a class of ranks runs one after the other, or without them `calls` of its host; with further `fields` of `Op`."""
         for kernel in kernels:
             _expect(isinstance(kernel, KERNELS), name, KERNEL_NAMES, kernel)
         earlier = self._earlier("after", after)
         rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
-        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, count=count))
+        stream = stream or (HOST if fields.get("calls") and not kernels else COMPUTE)
+        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, **fields))
 
     def send(
         self,

@@ -24,7 +24,7 @@ from crossflow.program.collectives import Collective
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer, Timed
 from crossflow.program.order import in_order
-from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
+from crossflow.program.program import COMPUTE, HOST, NETWORK, HostTime, Message, Op, Program, Tensor
 from crossflow.units import parse
 
 VERSION = 1
@@ -183,8 +183,11 @@ class OpRow(FileModel):
     kernels: OpPlaces = Field((), description="rows of `kernels`, run one after the other")
     message: NonNegativeInt | None = Field(None, description="row of `messages`")
     calls: NonNegativeInt = Field(
-        0, description="calls that the host makes, where it is its work; each takes the time of the software, none without"
+        0,
+        description="calls that the host makes; each takes the time of the software, none without. With kernels, all of them start "
+        "after so many calls (1 for a graph of kernels); without calls, each starts after one of its own",
     )
+    host: HostTime = Field("kernel", description="which time of the software's `host` a call takes; `kernel` where it launches kernels")
     after: OpPlaces = Field((), description="operations that it waits for, by their place; they stand before it")
     carried: OpPlaces = Field(
         (), description="in a block, operations that it waits for in the copy before; the first copy waits for nothing here"
@@ -368,7 +371,7 @@ def program_of(data: Any, file: str = "program") -> Program:
 
 def _stream(row: OpRow) -> str:
     """Stream of an operation that names none."""
-    return NETWORK if row.message is not None else HOST if row.calls else COMPUTE
+    return NETWORK if row.message is not None else HOST if row.calls and not row.kernels else COMPUTE
 
 
 Wrong = Iterator[tuple[tuple[str | int, ...], str]]  # where it stands, and a sentence
@@ -400,8 +403,10 @@ def _misplaced(found: ProgramFile) -> Wrong:
     for i, op in enumerate(found.ops):
         if op.kernels and op.message is not None:
             yield ("ops", i), "an operation runs kernels or sends a message, not both"
-        if op.calls and (op.kernels or op.message is not None):
-            yield ("ops", i, "calls"), "work of the host runs no kernels and sends nothing"
+        if op.calls and op.message is not None:
+            yield ("ops", i, "calls"), "a message is one call of the host; leave it out"
+        if op.host != "kernel" and (op.kernels or not op.calls):
+            yield ("ops", i, "host"), "it is the time of calls of an operation that runs no kernels; leave it out"
         if not (op.kernels or op.calls or op.after or op.carried) and op.message is None:
             yield ("ops", i), "it does nothing: give it kernels, a message or calls; one that only joins others names them in 'after'"
         yield from _beyond(("ops", i), op, counts)

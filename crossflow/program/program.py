@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, filled,
 
 NOTHING = np.zeros((0, 1))
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
+HostTime = Literal["kernel", "layer", "microbatch", "step"]  # times of the host in a software stack that a call may take
+HOST_TIMES: tuple[HostTime, ...] = get_args(HostTime)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,9 @@ class Op:
     stream : in-order stream that it occupies.
     kernels : rows of `Program.kernels` that it runs one after the other; none for a message.
     message : row of `Program.messages` that it sends, None for kernels.
-    calls : calls that the host makes for it, where it is host work: it runs no kernels and sends nothing. [1]
+    calls : calls that the host makes for it. Where it runs no kernels and sends nothing, it is work of the host; otherwise all its
+        kernels start when the host has made so many calls, and where there are none, each after a call of its own. [1]
+    host : which of the host's times of the software a call takes.
     after : operations whose end it waits for, by their place in the program.
     count : equal ones of it, one after the other. [1]
     hiding, beside : how a message of a block may be hidden, and the rows of `Program.kernels` beside which it runs.
@@ -78,6 +82,7 @@ class Op:
     kernels: tuple[int, ...] = ()
     message: int | None = None
     calls: int = 0
+    host: HostTime = "kernel"
     after: tuple[int, ...] = ()
     count: Number = ONCE
     hiding: Hiding = ""

@@ -20,14 +20,14 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, divide, wide
-from crossflow.cost.network import Wires
-from crossflow.cost.price import kernel_prices
+from crossflow.cost.network import MessageCosts, Wires
+from crossflow.cost.price import Prices, host_calls, kernel_prices, stacked
 from crossflow.cost.roofline import resources
-from crossflow.engine.streams import Logged, run
+from crossflow.engine.streams import run
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
-from crossflow.program.kernels import Kernel, Lookup, Pass
+from crossflow.program.kernels import Kernel, Lookup, Number, Pass
 from crossflow.program.program import MessageTable, Program
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Send, Unit, UnitPhase
@@ -163,11 +163,15 @@ class DlrmStep:
     ----------
     program : its operations; layers are `DLRM_LAYERS`.
     hooks : operations before which the host runs a layer's hooks.
+    plans : strategies of all points.
+    parameters : of the whole model. [1]
     units, tables : layers of the dense part, and the look-ups.
     """
 
     program: Program
     hooks: frozenset[int]
+    plans: Hierarchies
+    parameters: Number
     units: Sequence[Unit]
     tables: Embedding
 
@@ -195,7 +199,10 @@ class _StepWriter:
         if self.job.training:
             self._backward(end)
         program = self.program.build(training=self.job.training)
-        return DlrmStep(program=program, hooks=frozenset(self.hooks), units=self.units, tables=self.embedding)
+        return DlrmStep(
+            program=program, hooks=frozenset(self.hooks), plans=self.plans, parameters=self.job.model.parameters, units=self.units,
+            tables=self.embedding,
+        )  # fmt: skip
 
     def _send(self, sends: Iterable[Send], layer: DlrmLayer, after: After) -> After:
         """Collectives one after the other; those that no point sends are left out."""
@@ -329,17 +336,30 @@ def owned(units: Sequence[Unit], plans: Hierarchies, layer: DlrmLayer) -> Array:
 # -------------------------------------------------------------------------------------------- the step
 
 
+def dlrm_prices(program: Program, n: int, machine: Machine) -> Prices:
+    """What the program of n design points costs; no lower bounds."""
+    messages = MessageTable.of(program.messages, n)
+    kernels, known = kernel_prices(program, machine.architecture, machine.stack, machine.profile, least=machine.least)
+    (sent, measured), moved = machine.wires.times(messages), messages.moved
+    return Prices(
+        resources=resources(machine.architecture),
+        kernels=kernels,
+        lower_bound=np.zeros((len(program.kernels), 1)),
+        messages=MessageCosts(time=sent, measured=measured, intra_bytes=moved[0], inter_bytes=moved[1]),
+        call=host_calls(machine.stack),
+        measured=stacked(wide(known, n), measured),
+    )
+
+
 def dlrm_step(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
     """One step of every design point."""
-    return dlrm_log(job, plans, machine)[0]
+    step = dlrm_program(job, plans, machine)
+    return dlrm_outcome(job, step, dlrm_prices(step.program, len(plans), machine), machine.stack)
 
 
-def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcome, list[Logged]]:
-    """One step of every design point, and its events in the order of the program."""
-    n, stack, step = len(plans), machine.stack, dlrm_program(job, plans, machine)
-    program, messages = step.program, MessageTable.of(step.program.messages, n)
-    costs, of_costs = kernel_prices(program, machine.architecture, stack, machine.profile, least=machine.least)
-    (sent, of_sent), moved = machine.wires.times(messages), messages.moved
+def dlrm_outcome(job: DlrmJob, step: DlrmStep, prices: Prices, stack: SoftwareStack) -> Outcome:
+    """What comes out of a step of every design point."""
+    program, plans, n, costs, sent = step.program, step.plans, len(step.plans), prices.kernels, prices.messages.time
     time, launched, none = wide(costs.time, n), wide(costs.launches, n), np.zeros_like(sent)
     computing, durations = program.by_op(time, none), program.by_op(time, sent)
     hooks = np.array([[float(i in step.hooks)] for i in range(len(program.ops))])
@@ -362,7 +382,7 @@ def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcom
         by_layer[f"{layer}.compute"] = computing[[i for i, op in enumerate(program.ops) if op.layer == layer]].sum(axis=0)
         by_layer |= {f"{layer}.{what}": _summed(some, n, layer=layer) for what, some in (("communication", times), ("exposed", exposed))}
     used = [name for name in COLLECTIVES if any(found.any() for (_, kind), found in times.items() if kind == name)]
-    outcome = Outcome(
+    return Outcome(
         total=total,
         breakdown={
             "compute": bound[0], "memory_bound_compute": bound[1:].sum(axis=0), "exposed_communication": network, "bubble": np.zeros(n),
@@ -370,20 +390,19 @@ def dlrm_log(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[Outcom
         },
         communication={name: _summed(times, n, collective=name) for name in used},
         exposed={name: _summed(exposed, n, collective=name) for name in used},
-        memory=_memory(job, plans, stack, step.units, step.tables),
+        memory=dlrm_memory(job, step, stack),
         flops=wide(costs.flops.sum(axis=0), n) * devices,
         energy=wide(costs.energy.sum(axis=0), n) * devices,
         model_flops=_model_flops(job, plans),
         traffic=wide(costs.traffic[-1].sum(axis=0), n) * devices,
-        sent=(moved[0].sum(axis=0), moved[1].sum(axis=0)),
+        sent=(prices.messages.intra_bytes.sum(axis=0), prices.messages.inter_bytes.sum(axis=0)),
         bound={
-            **dict(zip(resources(machine.architecture), bound, strict=True)), "launch": launch, "host": host, "network": network,
+            **dict(zip(prices.resources, bound, strict=True)), "launch": launch, "host": host, "network": network,
             "bubble": np.zeros(n),
         },
         by_layer={name: values for name, values in by_layer.items() if values.any()},
-        measured=divide(of_costs.sum(axis=0) + of_sent.sum(axis=0), wide(costs.time.sum(axis=0), n) + sent.sum(axis=0)),
+        measured=divide(prices.measured.sum(axis=0), time.sum(axis=0) + sent.sum(axis=0)),
     )  # fmt: skip
-    return outcome, streams.log
 
 
 def _exposed(times: Mapping[Sent, Array], waits: Mapping[str, Array]) -> dict[Sent, Array]:
@@ -416,9 +435,9 @@ def _model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
     return np.asarray(total * plans.batch)
 
 
-def _memory(job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, units: Sequence[Unit], tables: Embedding) -> dict[str, Array]:
+def dlrm_memory(job: DlrmJob, step: DlrmStep, stack: SoftwareStack) -> dict[str, Array]:
     """Bytes of the fullest device by kind, each of shape (n,). [B]"""
-    none = np.zeros(len(plans))
+    plans, units, tables, none = step.plans, step.units, step.tables, np.zeros(len(step.plans))
     weight, gradient = stack.weight_size(job.element), stack.gradient_size(job.element)
     held = {layer: owned(units, plans, layer) for layer in DLRM_LAYERS[1:]}
     trained = sum((held[layer] for layer in held if job.trains(layer)), none)

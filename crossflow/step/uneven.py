@@ -32,19 +32,24 @@ class Uneven(FileModel):
     links: Mapping[Position, Speed] = Field(
         default={}, description="rate of the links from stages to the ones after them, from the last to the first"
     )
+    ports: Mapping[Position, Speed] = Field(
+        default={},
+        description="rate of all links of single devices: collectives and transfers take as long as on the slowest that takes part; "
+        "not of transformers",
+    )
     jitter: float = Field(
         default=0.0,
         ge=0,
         le=1,
         description="standard deviation of a pass's computing over its mean, log-normal; replicas in step share the slowest; "
-        "of lstm, gemm and programs, that of each operation on each device",
+        "of all workloads but transformers, that of each operation on each device",
     )
     seed: int = Field(default=0, ge=0, description="of the jitter's random numbers")
 
     @property
     def even(self) -> bool:
         """Whether nothing differs."""
-        return not (self.ranks or self.stages or self.replicas or self.links or self.jitter)
+        return not (self.ranks or self.stages or self.replicas or self.links or self.ports or self.jitter)
 
     def drawn(self, *shape: int) -> Array:
         """Computing times over their mean, seeded. [1]"""
@@ -63,7 +68,7 @@ def load_uneven(path: Path) -> Uneven:
     document = files.read_yaml(path)
     found = files.validate(Uneven, document)
     if found.even:
-        raise SpecError([document.problem(("kind",), "nothing differs; give ranks, stages, replicas, links or jitter")])
+        raise SpecError([document.problem(("kind",), "nothing differs; give ranks, stages, replicas, links, ports or jitter")])
     if "seed" in found.model_fields_set and not found.jitter:
         raise SpecError([document.problem(("seed",), "it is of jitter, and there is none; give jitter, or leave it out")])
     return found
@@ -106,8 +111,11 @@ class World:
         Raises
         ------
         CrossflowError
-            Where a rank, stage or replica is meant that the plan does not have.
+            Where a rank, stage or replica is meant that the plan does not have, and where ports are.
         """
+        if uneven.ports:
+            message = "ports of single devices are supported for lstm, gemm, dlrm and programs only"
+            raise CrossflowError(f"uneven: ports: {message}; give links, those between stages")
         tp, replicas = int(layout.tp[0]), int(layout.dp[0] * layout.cp[0])
         links = stages if wraps else stages - 1
         check_places(uneven, {"ranks": stages * replicas * tp, "stages": stages, "replicas": replicas, "links": links})

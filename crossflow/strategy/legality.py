@@ -296,6 +296,7 @@ def legal_plans(
     micro_batches: Sequence[int] = MICRO_BATCHES,
     virtual_stages: Sequence[int] = (1, 2, 3, 4, 6, 8),
     recompute: Sequence[Recompute] = RECOMPUTE,
+    placed: bool = False,
 ) -> tuple[Plan, ...]:
     """Plans that use all devices and divide model and batch evenly, data parallelism first.
 
@@ -305,6 +306,7 @@ def legal_plans(
     node : devices of one node, which a tensor group does not leave.
     task : training; any other has nothing to recompute, to shard (but weights), to interleave.
     zeros, micro_batches, virtual_stages, recompute : options to try.
+    placed : whether each plan is listed in every order of its ranks on the devices, not in the default order only.
 
     Notes
     -----
@@ -312,7 +314,7 @@ def legal_plans(
     pipeline only, with which they are gathered for every microbatch and stage. Experts that are shared out are cut as layers
     are, or not at all. Chunks of interleaved stages have as many layers each, but in pipelines whose stages do not divide the layers
     in any case: there they are as even as whole layers allow. Context parallelism is left out: it pays for long sequences alone, and such
-    plans can be given, as other degrees of experts, placements and layers of stages.
+    plans can be given, as other degrees of experts and layers of stages.
     """
     training = task == "training"
     repeated = recompute if training else ("none",)
@@ -338,7 +340,7 @@ def legal_plans(
                 for v, zero, sp, again in options
                 if not (zero and dp == 1) and not (zero == 3 and pp > 1)
             ]
-    return tuple(found)
+    return tuple(other for plan in found for other in (plan, *(replace(plan, placement=order) for order in _orders(plan) if placed)))
 
 
 def neighbouring_plans(

@@ -160,10 +160,11 @@ def near_strategies(
 
 
 @functools.lru_cache(maxsize=16)
-def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = False) -> tuple[str, ...]:
+def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = False, placed: bool = False) -> tuple[str, ...]:
     """Every strategy that divides a workload over all devices of so many nodes, as text; StrategyError for a program, which has its own.
 
     With `fused` attention selective recomputation is left out: it repeats scores that such attention never keeps, and equals none.
+    With `placed` plans of transformers are listed in every order of their ranks on the devices.
     """
     node, count = nodes
     if isinstance(workload, ProgramSpec):
@@ -172,6 +173,7 @@ def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = 
         return tuple(str(found) for found in legal_hierarchies(workload.dlrm(), workload.global_batch, node, count))
     if isinstance(workload, TransformerSpec):
         again = tuple(level for level in RECOMPUTE if not (fused and level == "selective"))
-        plans = legal_plans(workload.transformer(), node * count, workload.global_batch, node=node, task=workload.task, recompute=again)
+        model, task = workload.transformer(), workload.task
+        plans = legal_plans(model, node * count, workload.global_batch, node=node, task=task, recompute=again, placed=placed)
         return tuple(as_text(plan, workload) for plan in plans)
     return tuple(str(mesh) for mesh in legal_meshes(workload.graph(), node * count))

@@ -21,6 +21,7 @@ from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import listed, no_column
 from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.strategy.mesh import Mesh
+from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import ANY, every_strategy, read_strategy
 from crossflow.study.spec import SpacedRange, spaced
 from crossflow.units import parse
@@ -68,10 +69,16 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
     ranges: list[Range] = []
     shares: list[Shares] = []
     options: list[Options] = []
+    placed = isinstance(scenario.strategy, Plan) and entries.get("placement") == "all"
+    if placed and entries.get("strategy") != "legal":
+        message = "the order of a transformer's ranks is part of its strategy; give strategy: legal, or list strategies with their orders"
+        raise SpecError([document.problem(("space", "placement"), message)])
     # Strategies come last: which are legal depends on the devices and models to choose from.
     for path, given in sorted(entries.items(), key=lambda entry: entry[0] == "strategy"):
+        if placed and path == "placement":
+            continue
         try:
-            entry = _entry(path, given, document, scenario, options)
+            entry = _entry(path, given, document, scenario, options, placed=placed)
             {Range: ranges, Shares: shares, Options: options}[type(entry)].append(entry)  # type: ignore[attr-defined]
         except SpecError:
             raise
@@ -106,12 +113,14 @@ def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
     return found
 
 
-def _entry(path: str, given: Any, document: Document, scenario: Scenario, options: list[Options]) -> Range | Shares | Options:
+def _entry(
+    path: str, given: Any, document: Document, scenario: Scenario, options: list[Options], *, placed: bool
+) -> Range | Shares | Options:
     check_path(path)
     if path in SHARES:
         return _shares(path, given, document, scenario)
     if path == "strategy" and given == "legal":
-        return Options(path=path, values=_strategies(scenario, options))
+        return Options(path=path, values=_strategies(scenario, options, placed=placed))
     if path == "placement" and given == "all":
         if not isinstance(scenario.strategy, Mesh):
             raise CrossflowError(f"{with_article(scenario.workload.model)} lies as its strategy says; vary strategy instead")
@@ -213,15 +222,18 @@ def _check_conditions(space: Space, document: Document) -> None:
                 raise SpecError([document.problem(("space", entry.path), message)])
 
 
-def _strategies(scenario: Scenario, options: list[Options]) -> tuple[str, ...]:
-    """Every strategy that is legal for some combination of the options read so far that change devices or model."""
+def _strategies(scenario: Scenario, options: list[Options], *, placed: bool) -> tuple[str, ...]:
+    """Every strategy that is legal for some combination of the options read so far that change devices or model.
+
+    `placed` says whether plans of transformers are listed in every order of their ranks.
+    """
     sizing = [o for o in options if o.path.startswith(("system.devices", "system.nodes", "system.template", "workload."))]
     software = any(option.path.startswith("software") for option in options)  # some of which may keep scores
     found: dict[str, None] = {}
     for values in itertools.product(*(option.values for option in sizing)):
         settings = {**{o.path: value for o, value in zip(sizing, values, strict=True)}, "strategy": ANY}
         made = variant(scenario, settings)
-        found |= dict.fromkeys(every_strategy(made.workload, made.nodes, fused=made.fused_attention and not software))
+        found |= dict.fromkeys(every_strategy(made.workload, made.nodes, fused=made.fused_attention and not software, placed=placed))
     if not found:
         raise CrossflowError("no strategy divides this model over so many devices")
     return tuple(found)

@@ -81,10 +81,10 @@ def timeline_of(
         start=np.array([begin for _, begin, _ in pieces]), end=np.array([end for _, _, end in pieces]), microbatch=np.full(count, -1),
         source=np.full(count, -1), lag=np.zeros(count), joins=np.array(joins, dtype=np.intp).reshape(-1, 2).T,
     )  # fmt: skip
-    used = np.bincount(slots.device, slots.end - slots.start, len(devices))
+    idle = max(total - np.bincount(slots.device, slots.end - slots.start, len(devices)).max(), 0.0)
     return Timeline(
         title=title, names=tuple(names), passes=tuple(passes), slots=slots, devices=tuple(devices), total=total, node=node,
-        memory=tuple(memory), capacity=capacity, even_idle=np.full(len(devices), total - used.max() if bubble is None else bubble),
+        memory=tuple(memory), capacity=capacity, even_idle=np.full(len(devices), idle if bubble is None else bubble),
     )  # fmt: skip
 
 
