@@ -142,6 +142,14 @@ def test_inner_product_of_one_matrix():
     assert [(m.collective, m.size, m.axes) for m in made.messages] == [("all_gather", 2 * 240 * 240, ("kp2",))]
 
 
+def test_a_gradient_is_gathered_when_it_is_there():
+    """CR of a projection: what is gathered before its backward products is the gradient of the layer above and of the step behind."""
+    ops = program(PROJECTED, "CR-4").ops
+    after = {op.name: {ops[j].name for j in op.after} for op in ops}
+    assert "softmax.backward[2]" in after["projection2.backward[2].all_gather"]
+    assert {"softmax.backward[1]", "cell2.backward[2]"} <= after["projection2.backward[1].all_gather"]
+
+
 def test_rows_alone_move_nothing_forward():
     assert not program(gemm(m=480, n=240, k=960), "RC-4-1").messages
 

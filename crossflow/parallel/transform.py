@@ -231,8 +231,8 @@ class _GraphBuilder:
         tail = self._pointwise(layer, forward=False)
         to_input, to_weight = Product(m=m, n=k, k=n), Product(m=k, n=n, k=m, adds=not node.first)
         if self.inner > 1:  # CR: every device needs the whole of dY
-            task = self.compute(f"{node.name}.head", node, after, *tail) if tail else after[-1]
-            task = self.send(node.name, node, (task,), "all_gather", m * layer.columns, self.strategy.names("inner"))
+            ready = (self.compute(f"{node.name}.head", node, after, *tail),) if tail else after
+            task = self.send(node.name, node, ready, "all_gather", m * layer.columns, self.strategy.names("inner"))
             self.result[index] = self.gradient[index] = self.compute(node.name, node, (task,), to_input, to_weight)
             return
         task = self.compute(f"{node.name}.input", node, after, *tail, to_input)
