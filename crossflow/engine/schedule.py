@@ -2,7 +2,7 @@
 
 Every class of ranks runs its operations on streams, each in program order, so that the order is an edge like any dependency (the
 paper's resource constraint of one kernel a device and one transfer a link, Sec. 6.5). Of a block that repeats, the first and the last
-copy are timed as they stand; those between are a power of one matrix (`crossflow.engine.maxplus`).
+copy are timed as they stand; those between are a power of one matrix (`crossflow.engine.loops`, `crossflow.engine.maxplus`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, once
+from crossflow.engine.loops import COPIES, Region, with_loops
 from crossflow.engine.maxplus import NO_PATH, repeated
-from crossflow.engine.tasks import Copy, PriceRows, Task, TaskStream, copies, tasks_of
+from crossflow.engine.tasks import PriceRows, Task, TaskStream, check_copies, copies, tasks_of
 from crossflow.program.program import Program
 
 _CALL = 1000  # numbers that an array operation adds up in the time that it takes to be called
@@ -207,13 +208,16 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
     ------
     ValueError
         When classes of ranks wait for each other in a circle.
+    CrossflowError
+        When blocks whose copies are no loops have too many of them.
     """
-    runs = copies(program, 3)
-    tasks, _ = tasks_of(program, runs, launched=launched)
-    regions = _regions(program, runs, tasks)
-    if regions is None:  # a meeting stands on both sides of a block: classes run through it one after the other
-        tasks, regions = tasks_of(program, copies(program), launched=launched)[0], []
-    segments, of = _merged(tasks, [edge for region in regions for edge in region[:-1]])
+    runs = copies(program, COPIES)
+    found = with_loops(program, runs, tasks_of(program, runs, launched=launched)[0])
+    if found is None:
+        check_copies(program, f"{program.name}: copies of its blocks wait for each other in such a way that each is timed by itself")
+        found = tasks_of(program, copies(program), launched=launched)[0], []
+    tasks, regions = found
+    segments, of = _merged(tasks, [edge for one in regions for edge in (one.first, one.second, one.third)])
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     return Schedule(
         segments=segments,
@@ -222,27 +226,6 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
         kernels=rows.kernels,
         of_class=_of_class(program),
     )
-
-
-Region = tuple[int, int, int, int]  # first task of the first copy, of the second and of the third, and runs of the second
-
-
-def _regions(program: Program, runs: Sequence[Copy], tasks: Sequence[Task]) -> list[Region] | None:
-    """Tasks of the copies of every block that repeats more than three times; None where they do not stand together."""
-    found = []
-    for block in program.blocks:
-        if block.count < 4:
-            continue
-        mine: list[list[int]] = [[], [], []]
-        for i, task in enumerate(tasks):
-            run = runs[task.copies[0]]
-            if block.first <= run.place <= block.last:
-                mine[run.copy].append(i)
-        first = mine[0][0]
-        if [i for copy in mine for i in copy] != list(range(first, mine[2][-1] + 1)):
-            return None
-        found.append((first, mine[1][0], mine[2][0], block.count - 2))
-    return found
 
 
 def _merged(tasks: Sequence[Task], fences: Iterable[int]) -> tuple[tuple[Segment, ...], list[int]]:
@@ -285,7 +268,7 @@ def _waits(tasks: Sequence[Task], task: Task) -> set[int]:
 
 def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int], region: Region) -> Loop:
     """The second of three copies as a loop: its state is what it waits for in the first."""
-    first, second, third, times = region
+    first, second, third = region.first, region.second, region.third
     start, stop = of[second], of[third]
     twin = dict(zip(range(first, second), range(second, third), strict=True))
     state: dict[int, int] = {}
@@ -296,7 +279,7 @@ def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int],
         # What stands before the block holds up the first copy, and so, in its streams, all others.
         outer.append(tuple(state.setdefault(j, len(state)) for j in sorted(waits) if first <= j < second))
     return Loop(
-        start=start, stop=stop, times=times, before=tuple(of[j] for j in state), ends=tuple(of[twin[j]] for j in state),
+        start=start, stop=stop, times=region.times, before=tuple(of[j] for j in state), ends=tuple(of[twin[j]] for j in state),
         inner=tuple(inner), outer=tuple(outer),
     )  # fmt: skip
 

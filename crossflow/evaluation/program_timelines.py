@@ -11,7 +11,7 @@ from crossflow.arrays import Array, Index
 from crossflow.cost.price import Prices, price
 from crossflow.engine.kinds import Kinds, kinds_of, split
 from crossflow.engine.schedule import durations, longest_path
-from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
+from crossflow.engine.tasks import Copy, PriceRows, Task, check_copies, copies, tasks_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.programs import launches, placed, table
 from crossflow.mapping.placement import Placement
@@ -22,7 +22,6 @@ from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, HOST, PIPELINE, TENSOR, Device, Timeline
 
 WAITING = "waiting for the last rank"
-MOST = 100_000  # operations of all copies of blocks that a timeline lays out, some 20 s
 REPLICAS = ("dp", "cp")  # axes of a given program along which ranks hold the same weights
 
 
@@ -41,10 +40,7 @@ def program_timeline(scenario: Scenario, title: str, uneven: Uneven) -> Timeline
     if scenario.shares_devices:
         raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
     device, program = scenario.architecture, scenario.program()
-    laid_out = int(program.places.count.sum())
-    if laid_out > MOST:
-        message = f"a timeline shows every copy of a block, here {laid_out:,} operations, and {MOST:,} at most; give blocks fewer copies"
-        raise CrossflowError(f"{scenario.name}: {message}")
+    check_copies(program, f"{scenario.name}: a timeline shows every copy of a block")
     placement = placed(scenario, program, device)
     prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
     mesh = _mesh(program, placement)
@@ -115,7 +111,7 @@ def _between(program: Program) -> dict[int, set[int]]:
         if op.message is not None and program.stages in program.messages[op.message].axes and not op.meets
     }
     for place, op in enumerate(program.ops):
-        for j in (*op.after, *op.carried):
+        for j in (*op.after, *op.carried, *op.paired):
             for one, other in ((place, j), (j, place)):
                 if one in sends:
                     sends[one].add(program.ops[other].rank)

@@ -16,7 +16,7 @@ from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
 from crossflow.engine.schedule import Schedule, durations, schedule
-from crossflow.engine.tasks import PriceRows, copies, tasks_of
+from crossflow.engine.tasks import PriceRows, check_copies, copies, tasks_of
 from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members
 from crossflow.mapping.placement import Placement, best_placements, place
@@ -172,6 +172,7 @@ def _simulated(program: Program, slots: int, prices: Prices, launched: bool, tim
     With one slot a stream of kernels, each stream keeps its order; with more, a free slot takes the first kernel that is ready. The
     host launches in order.
     """
+    check_copies(program, f"{program.name}: kernels that share a device are timed copy by copy")
     runs, n = copies(program), times.shape[1]
     tasks, _ = tasks_of(program, runs, launched=launched)
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))

@@ -66,6 +66,10 @@ class CopyPlaces:
         """Whether two operations belong to one block."""
         return bool(self.block[one] >= 0 and self.block[one] == self.block[other])
 
+    def pairs(self, one: int, other: int) -> bool:
+        """Whether an operation belongs to an earlier block of as many copies as that of another."""
+        return bool(0 <= self.block[one] < self.block[other] and self.count[one] == self.count[other])
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Operations in order, each with its copy."""
         op = 0

@@ -74,6 +74,7 @@ class ProgramBuilder:
         name: str,
         *kernels: Kernel,
         after: Iterable[int] = (),
+        paired: Iterable[int] = (),
         rank: int = 0,
         layer: str = "",
         phase: str = "",
@@ -83,9 +84,9 @@ class ProgramBuilder:
         """Kernels that a class of ranks runs one after the other, all of them `count` times."""
         for kernel in kernels:
             _expect(isinstance(kernel, KERNELS), name, KERNEL_NAMES, kernel)
-        earlier = self._earlier("after", after)
+        waits: dict[str, Any] = {"after": self._earlier("after", after), "paired": self._earlier("paired", paired)}
         rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
-        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, count=count))
+        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, count=count, **waits))
 
     def send(
         self,
@@ -95,6 +96,7 @@ class ProgramBuilder:
         *,
         name: str = "",
         after: Iterable[int] = (),
+        paired: Iterable[int] = (),
         rank: int = 0,
         layer: str = "",
         phase: str = "",
@@ -111,10 +113,10 @@ class ProgramBuilder:
             raise ValueError(f"expected one of {', '.join(COLLECTIVES)}, got {collective!r}{did_you_mean(str(collective), COLLECTIVES)}")
         _expect(_is_number(size), "size", "bytes as a number", size)
         ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": self._axes(among)}
-        earlier = self._earlier("after", after)
+        waits = {"after": self._earlier("after", after), "paired": self._earlier("paired", paired)}
         row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, **ranks))
-        op = Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=earlier, **fields)
-        return self._add(op)
+        fields |= waits
+        return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, **fields))
 
     @contextlib.contextmanager
     def repeat(self, count: int) -> Iterator[None]:

@@ -66,6 +66,7 @@ class Op:
     count : equal ones of it, one after the other. [1]
     hiding, beside : how a message of a block may be hidden, and the rows of `Program.kernels` beside which it runs.
     carried : operations of its block whose end in the copy before it waits for; nothing in the first copy.
+    paired : operations of earlier blocks of as many copies whose end in the same copy it waits for.
     meets : name of a meeting. Operations of several classes with one name are one collective: it starts when the last of their
         classes arrives and ends for all at once.
     """
@@ -83,6 +84,7 @@ class Op:
     hiding: Hiding = ""
     beside: tuple[int, ...] = ()
     carried: tuple[int, ...] = ()
+    paired: tuple[int, ...] = ()
     meets: str = ""
 
 
