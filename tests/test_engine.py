@@ -18,6 +18,7 @@ from crossflow.engine.schedule import durations, longest_path, schedule
 from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.programs import placed
+from crossflow.points import variant
 from crossflow.program.blocks import Block
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of
@@ -189,6 +190,18 @@ def test_copies_that_are_no_loop_are_told():
     said = "ahead: copies of its blocks wait for each other in such a way that each is timed by itself, here 4,000,000 operations"
     with pytest.raises(CrossflowError, match=f"{said}, and 100,000 at most; give blocks fewer copies"):
         schedule(built.build())
+
+
+@pytest.mark.parametrize("asked", [lambda one: simulate(one), lambda one: predict(variant(one, {"kernels_per_device": 2}))])
+def test_a_sequence_without_end_is_predicted_but_not_written_out(asked, exactly):
+    sizes = {"hidden": 64, "vocabulary": 640, "global_batch": 8, "sequence": 10**9}
+    scenario = from_dict(
+        {"system": {"template": "pathfinder", "devices": 8}, "workload": {"model": "lstm", **sizes}, "strategy": "RC-1-4-p2"}
+    )
+    assert predict(scenario).step_time > 1e3
+    said = "lstm: timelines, and several kernels on a device, take every time step by itself, here 8,000,000,004 operations, "
+    with pytest.raises(CrossflowError, match=exactly(f"{said}and 100,000 at most; choose a shorter sequence")):
+        asked(scenario)
 
 
 def layers(count, *, held=True, repeat=True):
@@ -532,7 +545,7 @@ TWELVE = {"template": "dgx-h100", "nodes": 1, "devices_per_node": 12, "devices":
 
 def brute(scenario, uneven):
     """Step of every device by itself in the event engine: each a class of its own, collectives among those that they name."""
-    program, device = scenario.program(), scenario.architecture
+    program, device = scenario.program(unrolled=True), scenario.architecture
     placement = placed(scenario, program, device)
     times = price(program, placement, scenario.system.network, device, scenario.nodes[0]).times[:, 0]
     names, sizes, strides = [name for name, _ in program.axes], dict(program.axes), placement.strides

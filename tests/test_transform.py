@@ -25,7 +25,7 @@ PIPELINES = ["p2", "p3", "p4", "d4-p2", "RC-2-4-d2-p2", "CR-4-d2-p3"]
 
 
 def program(graph, strategy):
-    return transform(graph, graph_mesh(strategy))
+    return transform(graph.unrolled, graph_mesh(strategy))
 
 
 def kernels(made, kind):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.arrays import Index
 from crossflow.engine.tasks import Copy, Task, ordered
 from crossflow.program.blocks import CopyPlaces
 from crossflow.program.program import Program
@@ -36,12 +37,12 @@ class Region:
     first: int
     second: int
     third: int
-    times: int
+    times: int | Index
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
-    """A task: its block (of those paired with it the first, -1 outside), its place there, and its copy."""
+class _CopyTask:
+    """A task among those of its strand, which differ in their copy alone; its block is the first of those that are paired, -1 outside."""
 
     block: int
     strand: tuple[int, int]
@@ -83,15 +84,15 @@ def _blocks(program: Program) -> list[int]:
     return [first[i] if i >= 0 and np.min(program.blocks[i].count) >= COPIES else -1 for i in of]
 
 
-def _part(block: Sequence[int], run: Copy, number: int, part: int) -> _Part:
+def _part(block: Sequence[int], run: Copy, number: int, part: int) -> _CopyTask:
     mine = block[run.place]
-    return _Part(block=mine, strand=(run.place, part) if mine >= 0 else (-1, number), copy=run.copy if mine >= 0 else 0)
+    return _CopyTask(block=mine, strand=(run.place, part) if mine >= 0 else (-1, number), copy=run.copy if mine >= 0 else 0)
 
 
-Levels = dict[tuple[int, int], int]  # of every strand: tasks of a block that differ in their copy alone, or a task outside
+StrandLevels = dict[tuple[int, int], int]  # of every strand, one task outside blocks
 
 
-def _levels(tasks: Sequence[Task], parts: Sequence[_Part], rounds: int) -> Levels | None:
+def _levels(tasks: Sequence[Task], parts: Sequence[_CopyTask], rounds: int) -> StrandLevels | None:
     """Levels, even in blocks and odd outside; None where none are found in so many rounds."""
     level = {part.strand: 0 if part.block >= 0 else -1 for part in parts}
     for _ in range(rounds):
@@ -105,7 +106,7 @@ def _levels(tasks: Sequence[Task], parts: Sequence[_Part], rounds: int) -> Level
     return None
 
 
-def _raised(tasks: Sequence[Task], parts: Sequence[_Part], level: Levels) -> bool:
+def _raised(tasks: Sequence[Task], parts: Sequence[_CopyTask], level: StrandLevels) -> bool:
     """Raise levels to what tasks wait for; whether that comes to an end."""
     for _ in range(len(level) + 1):
         before = dict(level)
@@ -117,14 +118,14 @@ def _raised(tasks: Sequence[Task], parts: Sequence[_Part], level: Levels) -> boo
     return False
 
 
-def _rise(one: _Part, other: _Part) -> int:
+def _rise(one: _CopyTask, other: _CopyTask) -> int:
     """Levels between a task and another that waits for it."""
     if one.block < 0 or other.block < 0:
         return int(one.block >= 0) + int(other.block >= 0)
     return 0 if one.block == other.block and one.copy <= other.copy else 2
 
 
-def _apart(tasks: Sequence[Task], parts: Sequence[_Part], level: Levels) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _apart(tasks: Sequence[Task], parts: Sequence[_CopyTask], level: StrandLevels) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Strands on different levels, one of which waits for the other in each copy, but not its first copy for the second of the other."""
     at = {(part.strand, part.copy): i for i, part in enumerate(parts)}
     waits: dict[int, set[int]] = {}

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, once
+from crossflow.arrays import Array, Index, count, once, wide
 from crossflow.engine.loops import COPIES, Region, with_loops
 from crossflow.engine.maxplus import NO_PATH, repeated
-from crossflow.engine.tasks import PriceRows, Task, TaskStream, check_copies, copies, tasks_of
+from crossflow.engine.tasks import PriceRows, Task, TaskStream, copies, tasks_of
 from crossflow.program.program import Program
 
 _CALL = 1000  # numbers that an array operation adds up in the time that it takes to be called
@@ -82,7 +82,7 @@ class Loop:
     Attributes
     ----------
     start, stop : first of its segments, and the one after the last.
-    times : how often they run. [1]
+    times : how often they run, one number or one for every point. [1]
     before, ends : segments of the copy before, and of the loop itself, that the next copy waits for: its state.
     inner : for every segment those of the loop that it waits for, from 0.
     outer : for every segment entries of the state that it waits for.
@@ -90,7 +90,7 @@ class Loop:
 
     start: int
     stop: int
-    times: int
+    times: int | Index
     before: tuple[int, ...]
     ends: tuple[int, ...]
     inner: tuple[tuple[int, ...], ...]
@@ -98,18 +98,23 @@ class Loop:
 
     def run(self, durations: Array, state: Array) -> Array:
         """State after all copies, shape (state, n); durations of the loop's segments, shape (segments, n). [s]"""
-        n, states = durations.shape[1], len(state)
-        edges = sum(len(waits) for waits in (*self.inner, *self.outer))
-        steps = self.times.bit_length()
+        n, states, (edges, most, paths) = durations.shape[1], len(state), self._size
+        steps = most.bit_length() if states > 1 else 1
         power = states * edges * n + 2 * steps * states**3 * n + _CALL * (edges + 4 * steps)
-        if power > edges * self.times * (n + _CALL):
-            for _ in range(self.times):
-                state = self._once(durations, state)
+        if power > edges * most * (n + _CALL):
+            for done in range(most):
+                state = np.where(done < self.times, self._once(durations, state), state)
             return state
         with np.errstate(invalid="ignore"):  # an endless operation that no path leads to from an entry
-            paths = np.where(np.eye(states, dtype=bool), 0.0, NO_PATH)
-            found = self._once(durations[:, None], paths[..., None] + np.zeros(n))
+            found = self._once(durations[:, None], paths)
             return repeated(np.where(np.isnan(found), NO_PATH, found), self.times, state)
+
+    @functools.cached_property
+    def _size(self) -> tuple[int, int, Array]:
+        """Waits of a copy, most copies at any point, and the state after none of them, from each entry, shape (state, state, 1). [s]"""
+        edges = sum(len(waits) for waits in (*self.inner, *self.outer))
+        paths = np.where(np.eye(len(self.ends), dtype=bool), 0.0, NO_PATH)
+        return edges, int(np.max(self.times)), paths[..., None]
 
     def _once(self, durations: Array, state: Array) -> Array:
         """State after one copy; both may have further axes before the points."""
@@ -130,7 +135,7 @@ class Schedule:
     loops : those that stand for several copies of a block.
     loads : rows of times that every segment takes.
     kernels : rows of prices that are kernels; those after them are messages, and a call of the host.
-    of_class : how often each row of prices occurs in each class of ranks, shape (classes, rows).
+    of_class : how often each row of prices occurs in each class of ranks, shape (classes, rows), or (classes, rows, n).
     """
 
     segments: tuple[Segment, ...]
@@ -141,17 +146,18 @@ class Schedule:
 
     @property
     def busy(self) -> Array:
-        """How often each kernel occurs in each class of ranks, shape (classes, kernels). [1]"""
+        """How often each kernel occurs in each class of ranks, shape (classes, kernels), or (classes, kernels, n). [1]"""
         return self.of_class[:, : self.kernels]
 
     @property
     def sent(self) -> Array:
-        """How often each message occurs in each class of ranks, shape (classes, messages). [1]"""
+        """How often each message occurs in each class of ranks, shape (classes, messages), or (classes, messages, n). [1]"""
         return self.of_class[:, self.kernels : -1]
 
     def makespan(self, times: Array) -> Array:
         """Time from the first start to the last end, where every row takes some time, shape (rows, n). [s]"""
-        spans, after, done = self.loads.times(times), [segment.after for segment in self.segments], 0
+        n = count(times, *(np.atleast_1d(loop.times) for loop in self.loops))
+        spans, after, done = wide(self.loads.times(times), n), [segment.after for segment in self.segments], 0
         ends = np.zeros_like(spans)
         for loop in self.loops:
             _walk(spans, after, ends, range(done, loop.start))
@@ -163,7 +169,7 @@ class Schedule:
 
 def durations(tasks: Sequence[Task], rows: PriceRows, times: Array) -> Array:
     """Time of every task alone, from that of every row, shape (tasks, n). [s]"""
-    return Loads.of([_load([task], rows) for task in tasks]).times(times)
+    return Loads.of([_load([(task, 1)], rows) for task in tasks]).times(times)
 
 
 def longest_path(durations: Array, after: Sequence[tuple[int, ...]]) -> Array:
@@ -214,18 +220,28 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
     runs = copies(program, COPIES)
     found = with_loops(program, runs, tasks_of(program, runs, launched=launched)[0])
     if found is None:
-        check_copies(program, f"{program.name}: copies of its blocks wait for each other in such a way that each is timed by itself")
+        program.places.check(f"{program.name}: copies of its blocks wait for each other in such a way that each is timed by itself")
         found = tasks_of(program, copies(program), launched=launched)[0], []
     tasks, regions = found
+    straight = [one for one in regions if _is_straight(tasks, one)]
+    often = {i: int(one.times) for one in straight for i in range(one.second, one.third)}
+    regions = [one for one in regions if one not in straight]
     segments, of = _merged(tasks, [edge for one in regions for edge in (one.first, one.second, one.third)])
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))
     return Schedule(
         segments=segments,
         loops=tuple(_loop(tasks, segments, of, region) for region in regions),
-        loads=Loads.of([_load([tasks[i] for i in segment.tasks], rows) for segment in segments]),
+        loads=Loads.of([_load([(tasks[i], often.get(i, 1)) for i in segment.tasks], rows) for segment in segments]),
         kernels=rows.kernels,
         of_class=_of_class(program),
     )
+
+
+def _is_straight(tasks: Sequence[Task], region: Region) -> bool:
+    """Whether the copies of a loop, as many at every point, run back to back whatever the durations."""
+    stream, mine = tasks[region.second].streams, tasks[region.second : region.third]
+    alone = all(task.streams == stream and all(tasks[j].streams == stream for j in task.edges) for task in mine)
+    return alone and len(stream) == 1 and isinstance(region.times, int)
 
 
 def _merged(tasks: Sequence[Task], fences: Iterable[int]) -> tuple[tuple[Segment, ...], list[int]]:
@@ -284,20 +300,22 @@ def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int],
     )  # fmt: skip
 
 
-def _load(tasks: Iterable[Task], rows: PriceRows) -> Counter[int]:
-    """Rows that tasks take, and how often."""
+def _load(tasks: Iterable[tuple[Task, int]], rows: PriceRows) -> Counter[int]:
+    """Rows that tasks take, each of which runs so often, and how often."""
     found: Counter[int] = Counter()
-    for task in tasks:
-        found.update(task.rows)
+    for task, often in tasks:
+        for row in task.rows:
+            found[row] += often
         if task.calls:
-            found[rows.call] += task.calls
+            found[rows.call] += often * task.calls
     return found
 
 
 def _of_class(program: Program) -> Array:
-    """How often each row of prices occurs in each class of ranks, shape (classes, rows)."""
-    found = np.zeros((program.classes, len(program.kernels) + len(program.messages) + 1))
-    for op, rows, often in zip(program.ops, program.rows, program.places.count.tolist(), strict=True):
-        np.add.at(found[op.rank], list(rows), float(often))
-        found[op.rank, -1] += often * op.calls
-    return found
+    """How often each row of prices occurs in each class of ranks, shape (classes, rows), or (classes, rows, n) where copies differ."""
+    n = count(*(np.atleast_1d(one) for one in program.often))
+    found = np.zeros((program.classes, len(program.kernels) + len(program.messages) + 1, n))
+    for op, rows, often in zip(program.ops, program.rows, program.often, strict=True):
+        np.add.at(found[op.rank], list(rows), often)
+        found[op.rank, -1] += np.multiply(often, op.calls)
+    return found if n > 1 else found[..., 0]

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from crossflow.errors import CrossflowError
 from crossflow.program.blocks import CopyPlaces
 from crossflow.program.kernels import Pass
 from crossflow.program.order import in_order
 from crossflow.program.program import HOST, Program
 
 TaskStream = tuple[int, str]  # class of ranks, and name
-MOST = 100_000  # operations of all copies of blocks that are laid out one by one, some 20 s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,13 +32,6 @@ class Copy:
     rank: int
     after: tuple[int, ...]
     meets: Hashable = None
-
-
-def check_copies(program: Program, what: str) -> None:
-    """CrossflowError where blocks have too many copies for what takes each by itself."""
-    laid_out = int(program.places.count.sum())
-    if program.blocks and laid_out > MOST:
-        raise CrossflowError(f"{what}, here {laid_out:,} operations, and {MOST:,} at most; give blocks fewer copies")
 
 
 def copies(program: Program, most: int | None = None) -> list[Copy]:

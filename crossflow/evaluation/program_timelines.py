@@ -11,7 +11,7 @@ from crossflow.arrays import Array, Index
 from crossflow.cost.price import Prices, price
 from crossflow.engine.kinds import Kinds, kinds_of, split
 from crossflow.engine.schedule import durations, longest_path
-from crossflow.engine.tasks import Copy, PriceRows, Task, check_copies, copies, tasks_of
+from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.programs import launches, placed, table
 from crossflow.mapping.placement import Placement
@@ -39,15 +39,15 @@ def program_timeline(scenario: Scenario, title: str, uneven: Uneven) -> Timeline
         )
     if scenario.shares_devices:
         raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
-    device, program = scenario.architecture, scenario.program()
-    check_copies(program, f"{scenario.name}: a timeline shows every copy of a block")
+    device, program = scenario.architecture, scenario.program(unrolled=True)
+    program.places.check(f"{scenario.name}: a timeline shows every copy of a block")
     placement = placed(scenario, program, device)
     prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack)
     mesh = _mesh(program, placement)
-    even = _laid(scenario, prices, mesh, EVEN).timeline(scenario, title)
+    even = _laid(scenario, program, prices, mesh, EVEN).timeline(scenario, title)
     if uneven.even or not np.isfinite(even.total):
         return even
-    return _laid(scenario, prices, mesh, uneven).timeline(scenario, title, bubble=float(even.even_idle[0]))
+    return _laid(scenario, program, prices, mesh, uneven).timeline(scenario, title, bubble=float(even.even_idle[0]))
 
 
 def _mesh(program: Program, placement: Placement) -> Index:
@@ -118,9 +118,9 @@ def _between(program: Program) -> dict[int, set[int]]:
     return sends
 
 
-def _laid(scenario: Scenario, prices: Prices, mesh: Index, uneven: Uneven) -> _Laid:
+def _laid(scenario: Scenario, program: Program, prices: Prices, mesh: Index, uneven: Uneven) -> _Laid:
     """A program as it runs on devices that are alike or not."""
-    program, launched = scenario.program(), launches(prices)
+    launched = launches(prices)
     if program.groups and not uneven.even:
         raise CrossflowError(f"{scenario.name}: uneven devices and links need a program whose messages go along axes of its mesh")
     speeds, runs = _speeds(scenario, mesh, uneven), copies(program)

@@ -11,12 +11,12 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
-from crossflow.arrays import Array, Index, divide, tally, wide
+from crossflow.arrays import Array, Index, divide, summed, tally, wide
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
 from crossflow.engine.schedule import Schedule, durations, schedule
-from crossflow.engine.tasks import PriceRows, check_copies, copies, tasks_of
+from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members
 from crossflow.mapping.placement import Placement, best_placements, place
@@ -32,7 +32,7 @@ Step = Callable[[Any], Array]  # of the messages that take no time
 
 def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool) -> Score:
     """Score of n points that share a program but for its sizes; `system`, `device` and `members` hold what varies between them."""
-    program = scenario.program() if members is None else members.job
+    program = scenario.program(unrolled=scenario.shares_devices) if members is None else members.job
     (placement, _), *others = placements = placed_apart(scenario, program, device)
     runs_on, profile = (system.network, device, scenario.nodes[0]), scenario.profile
     prices = price(program, placement, *runs_on, stack=scenario.stack, profile=profile, least=least)
@@ -105,24 +105,24 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
     # Kernels that share a device may end later without messages; no communication is exposed then.
     silent = np.minimum(makespan(every), total) if len(every) else total
     waited = _difference(silent, makespan(every, hosted=False)) if prices.call.any() else np.zeros(n)
-    kernels, calls = prices.kernels, plan.of_class[:, -1:] * prices.call
+    kernels, calls = prices.kernels, summed(plan.of_class[:, -1:], prices.call[None])
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
     kinds, bound = _decompose(plan, prices, stage, total, silent, waited, overlapping=scenario.shares_devices)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
     replicas = scenario.devices / program.classes
-    often, sent = plan.busy.sum(axis=0), plan.sent.sum(axis=0) / program.classes
-    done = {name: wide(replicas * (often @ getattr(kernels, name)), n) for name in ("flops", "energy")}
+    often, sent = plan.busy.sum(axis=0)[None], plan.sent.sum(axis=0)[None] / program.classes
+    flops, energy, traffic = (wide(replicas * summed(often, one)[0], n) for one in (kernels.flops, kernels.energy, kernels.traffic[-1]))
     return Outcome(
         total=total,
         breakdown=kinds,
         communication=communication,
         exposed=exposed,
         memory={kind: wide(np.asarray(amount, dtype=float), n) for kind, amount in fullest(program.memory).items()},
-        flops=done["flops"],
-        model_flops=done["flops"],
-        energy=done["energy"],
-        traffic=wide(replicas * (often @ kernels.traffic[-1]), n),
-        sent=(wide(sent @ prices.messages.intra_bytes, n), wide(sent @ prices.messages.inter_bytes, n)),
+        flops=flops,
+        model_flops=flops,
+        energy=energy,
+        traffic=traffic,
+        sent=(wide(summed(sent, prices.messages.intra_bytes)[0], n), wide(summed(sent, prices.messages.inter_bytes)[0], n)),
         bound=bound,
         least=wide(tally(plan.busy, prices.lower_bound).max(axis=0), n),
         measured=_measured(plan, prices),
@@ -131,8 +131,8 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
 
 def _measured(plan: Schedule, prices: Prices) -> Array:
     """Share of the time of kernels and messages that was measured, shape (n,) or (1,). [1]"""
-    often = plan.of_class[:, :-1].sum(axis=0)
-    return divide(often @ prices.measured, often @ prices.times[:-1])
+    often = plan.of_class[:, :-1].sum(axis=0)[None]
+    return divide(summed(often, prices.measured)[0], summed(often, prices.times[:-1])[0])
 
 
 def launches(prices: Prices) -> bool:
@@ -172,7 +172,7 @@ def _simulated(program: Program, slots: int, prices: Prices, launched: bool, tim
     With one slot a stream of kernels, each stream keeps its order; with more, a free slot takes the first kernel that is ready. The
     host launches in order.
     """
-    check_copies(program, f"{program.name}: kernels that share a device are timed copy by copy")
+    program.places.check(f"{program.name}: kernels that share a device are timed copy by copy")
     runs, n = copies(program), times.shape[1]
     tasks, _ = tasks_of(program, runs, launched=launched)
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))

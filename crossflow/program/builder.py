@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.errors import did_you_mean
 from crossflow.program.blocks import Block
 from crossflow.program.collectives import COLLECTIVES, Collective
@@ -119,7 +119,7 @@ class ProgramBuilder:
         return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, **fields))
 
     @contextlib.contextmanager
-    def repeat(self, count: int) -> Iterator[None]:
+    def repeat(self, count: int | Index) -> Iterator[None]:
         """A block: what is added inside runs `count` times, one copy after the other. Operations behind it wait for its last copy.
 
         >>> from crossflow.program import Product
@@ -129,8 +129,8 @@ class ProgramBuilder:
         """
         if self._repeats:
             raise ValueError("a block does not hold another block; write the inner one out")
-        _expect(_is_whole(count), "count", "a whole number of copies", count)
-        if count < 1:
+        _expect(_is_whole(count) or isinstance(count, np.ndarray), "count", "a whole number of copies", count)
+        if np.min(count) < 1:
             raise ValueError(f"a block repeats once or more, got {count}")
         first, self._repeats = len(self._ops), True
         yield
@@ -156,7 +156,9 @@ class ProgramBuilder:
         """Row of the kernel that was added last."""
         return len(self._distinct[0]) - 1
 
-    def build(self, *, samples: int | Array = 1, tokens: int = 0, parameters: Number = 0.0, training: bool | None = None) -> Program:
+    def build(
+        self, *, samples: int | Array = 1, tokens: int | Array = 0, parameters: Number = 0.0, training: bool | None = None
+    ) -> Program:
         """The program; samples of a step, tokens of a sample, parameters of the model [1], and whether it trains."""
         return Program(
             name=self.name,
