@@ -85,9 +85,10 @@ def divide(numerator: Array, denominator: Array) -> Array:
 def tally(counts: Array, amounts: Array) -> Array:
     """Matrix product of how often things occur with what each amounts to; what never occurs may be infinite.
 
-    counts : shape (rows, things). amounts : shape (things, n). Returns shape (rows, n).
+    counts : shape (rows, things), or (rows, things, n). amounts : shape (things, n). Returns shape (rows, n).
     """
     endless = np.isinf(amounts)
     if not endless.any():
-        return np.asarray(counts @ amounts)
-    return np.asarray(np.where((counts > 0).astype(float) @ endless > 0, np.inf, counts @ np.where(endless, 0.0, amounts)))
+        return summed(counts, amounts)
+    never = summed((counts > 0).astype(float), endless.astype(float)) == 0
+    return np.asarray(np.where(never, summed(counts, np.where(endless, 0.0, amounts)), np.inf))

@@ -125,12 +125,16 @@ class Scenario:
             return _graph(self.workload)
         raise TypeError(f"{with_article(self.workload.model)} is not a graph of kernels")
 
-    def program(self) -> Program:
-        """What every class of ranks computes and sends, of a workload that is a graph of kernels or a program itself."""
+    def program(self, *, unrolled: bool = False) -> Program:
+        """What every class of ranks computes and sends, of a workload that is a graph of kernels or a program itself.
+
+        Time steps of a graph are blocks that repeat, or `unrolled`: written out, for what does not run in order or shows each of them.
+        """
         if isinstance(self.workload, ProgramSpec):
             return self.workload.program
         assert isinstance(self.strategy, Mesh)  # a graph's is
-        return transform(self.graph(), self.strategy)
+        graph = self.graph()
+        return transform(graph.unrolled if unrolled else graph, self.strategy)
 
     @property
     def shares_devices(self) -> bool:
@@ -183,8 +187,8 @@ class Scenario:
         if isinstance(self.workload, DlrmSpec):
             return 0
         if isinstance(self.workload, ProgramSpec):
-            return self.workload.program.tokens
-        return self.graph().tokens_per_sample
+            return int(self.workload.program.tokens)
+        return int(self.graph().tokens_per_sample)
 
     def network(self) -> Network:
         """Topology of both network levels at the size in use."""
@@ -513,7 +517,7 @@ def _check_meaning(top: ScenarioFile, workload: Workload, document: Document) ->
 def _has_tokens(workload: Workload) -> bool:
     """Whether the samples of a workload are sequences of tokens."""
     if isinstance(workload, ProgramSpec):
-        return workload.program.tokens > 0
+        return bool(workload.program.tokens)
     return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
 
 

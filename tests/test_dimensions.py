@@ -117,7 +117,7 @@ MIXES = [
     (TABLES, {"workload.global_batch": [1024, 65536], "workload.table_dtype": ["fp32", "fp16"], "system.nodes": [2, 16]}),
     (CELLS, {
         "workload.hidden": [512, 4096], "workload.global_batch": [8, 64, 4096], "workload.projection": [None, 512],
-        "workload.sequence": [2, 4], "strategy": ["RC-4-2-d8", "CR-8-d8"],
+        "workload.sequence": [1, 2, 4, 5, 30], "strategy": ["RC-4-2-d8", "CR-8-d8", "RC-2-2-d4-p4"], "kernels_per_device": [1, 2],
     }),
 ]  # fmt: skip
 
@@ -163,9 +163,10 @@ def test_the_order_of_points_does_not_matter():
     assert mixed.memory_needed == pytest.approx(straight.memory_needed[order], rel=1e-12)
 
 
-def test_many_points_cost_little_more_than_one():
+@pytest.mark.parametrize("given_", [GPT, CELLS, {**CELLS, "strategy": "RC-2-2-d4-p4"}], ids=["gpt", "lstm", "lstm in stages"])
+def test_many_points_cost_little_more_than_one(given_):
     """Each of 64 new points takes less than 0.3 of one evaluated by itself."""
-    scenario, lengths = crossflow.from_dict(GPT), [256 * i for i in range(1, 130)]
+    scenario, lengths = crossflow.from_dict(given_), [256 * i for i in range(1, 130)]
     evaluate(scenario, {"workload.sequence": lengths[:2]})
 
     def took(batches):

@@ -18,6 +18,7 @@ from crossflow.engine.schedule import durations, longest_path, schedule
 from crossflow.engine.tasks import copies, tasks_of
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.programs import placed
+from crossflow.points import variant
 from crossflow.program.blocks import Block
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import document_of, program_of
@@ -30,21 +31,29 @@ H100 = {"template": "dgx-h100", "nodes": 1}
 
 @st.composite
 def blocks_of_programs(draw):
-    """Operations of two classes on two streams, some of which meet, with blocks that repeat up to 40 times and wait for their last copy."""
+    """Operations of two classes on two streams, some of which meet, with blocks that repeat up to 40 times and wait for their last copy.
+
+    Two blocks of as many copies may also be paired.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = int(rng.integers(2, 25))
     cuts = np.sort(rng.choice(count + 1, 4, replace=count < 3))
     blocks = [
         Block(first=int(a), last=int(b) - 1, count=int(rng.integers(1, 41))) for a, b in ((cuts[0], cuts[1]), (cuts[2], cuts[3])) if a < b
     ]
+    if len(blocks) == 2 and (paired := rng.integers(2)):
+        blocks[1] = replace(blocks[1], count=blocks[0].count)
     ops = []
     for i in range(count):
         after = tuple(sorted({int(j) for j in rng.integers(0, i, rng.integers(3))})) if i else ()
         block = next((one for one in blocks if one.first <= i <= one.last), None)
         carried = tuple(sorted({int(j) for j in rng.integers(block.first, block.last + 1, rng.integers(3))})) if block else ()
+        joined = len(blocks) == 2 and paired and block is blocks[1]
+        twins = tuple(sorted({int(j) for j in rng.integers(blocks[0].first, blocks[0].last + 1, rng.integers(3))})) if joined else ()
+        after = tuple(j for j in after if not twins or not blocks[0].first <= j <= blocks[0].last)
         sends = bool(rng.integers(2))
         own = {"message": i, "stream": "network"} if sends else {"kernels": (i,)}
-        ops.append(Op(name=str(i), rank=int(rng.integers(2)), after=after, carried=carried, **own))
+        ops.append(Op(name=str(i), rank=int(rng.integers(2)), after=after, carried=carried, paired=twins, **own))
     for i in range(count - 1):  # neighbours of different classes in one block, or both outside, meet
         one, other = ops[i : i + 2]
         inside = [next((k for k, block in enumerate(blocks) if block.first <= j <= block.last), None) for j in (i, i + 1)]
@@ -127,6 +136,73 @@ def test_a_slow_stream_overtakes_late():
     program = built.build()
     assert ahead == 0
     assert schedule(program).makespan(np.array([[100.0], [1.0], [1.5], [0.0]])).tolist() == [451.0]
+
+
+def between_meetings(count):
+    """A block that the second class runs before a meeting, and the first class, which meets it earlier in the program, behind it."""
+    built = ProgramBuilder(axes={"pp": 2}, stages="pp")
+    met = built.send("all_reduce", 1.0, ["pp"], rank=0, meets="both")
+    with built.repeat(count):
+        one = built.compute("one", Pass(moved=1.0), rank=0, after=[met])
+        built.send("send_recv", 2.0, ["pp"], rank=0, after=[one])
+        built.compute("two", Pass(moved=2.0), rank=1)
+    two = built.compute("end", Pass(moved=3.0), rank=1)
+    built.send("all_reduce", 1.0, ["pp"], rank=1, meets="both", after=[two])
+    return built.build()
+
+
+def test_classes_run_through_a_block_one_after_the_other():
+    """Each as a loop of its own: 2 s of computing a copy, then, from the end of the meeting, 0.5 s of sending behind 1 s of computing."""
+    times = np.array([[1.0], [2.0], [3.0], [10.0], [0.5], [0.0]])
+    tasks, spans = unrolled(between_meetings(40), times)
+    assert schedule(between_meetings(40)).makespan(times) == longest_path(spans, [task.edges for task in tasks]).max(axis=0)
+    assert schedule(between_meetings(10**9)).makespan(times) == 2e9 + 3.0 + 10.0 + 1e9 + 0.5
+
+
+def paired(count, *, between):
+    """Two blocks, each copy of the second waits for that of the first; `between` them may stand what waits for the whole first."""
+    built = ProgramBuilder(name="pairs", axes={"pp": 3}, stages="pp")
+    with built.repeat(count):
+        one = built.compute("one", Pass(moved=1.0), rank=0)
+        two = built.compute("two", Pass(moved=2.0), rank=2)
+    after = [built.compute("all", Pass(moved=3.0), rank=1, after=[two])] if between else []
+    with built.repeat(count):
+        built.compute("three", Pass(moved=4.0), rank=1, after=after, paired=[one])
+    return built.build()
+
+
+def test_paired_blocks_run_side_by_side():
+    """Copy after copy, where the second need not wait for the whole first."""
+    times = np.array([[1.0, 3.0], [0.5, 0.5], [7.0, 7.0], [2.0, 2.0], [0.0, 0.0]])
+    short = times[[0, 1, 3, 4]]
+    assert schedule(paired(1000, between=False)).makespan(short).tolist() == [2001.0, 3002.0]
+    assert schedule(paired(1000, between=True)).makespan(times).tolist() == [2507.0, 3002.0]
+
+
+def test_copies_that_are_no_loop_are_told():
+    """What runs ahead holds up the second block from its beginning and each of its copies: all would have to be kept until then."""
+    built = ProgramBuilder(name="ahead", axes={"dp": 2})
+    with built.repeat(10**6):
+        one = built.compute("one", Pass(moved=1.0), stream="first")
+        ahead = built.compute("ahead", Pass(moved=2.0), after=[one])
+        built.send("all_reduce", 1.0, ["dp"], after=[one])
+    with built.repeat(10**6):
+        built.send("all_gather", 1.0, ["dp"], paired=[ahead])
+    said = "ahead: copies of its blocks wait for each other in such a way that each is timed by itself, here 4,000,000 operations"
+    with pytest.raises(CrossflowError, match=f"{said}, and 100,000 at most; give blocks fewer copies"):
+        schedule(built.build())
+
+
+@pytest.mark.parametrize("asked", [lambda one: simulate(one), lambda one: predict(variant(one, {"kernels_per_device": 2}))])
+def test_a_sequence_without_end_is_predicted_but_not_written_out(asked, exactly):
+    sizes = {"hidden": 64, "vocabulary": 640, "global_batch": 8, "sequence": 10**9}
+    scenario = from_dict(
+        {"system": {"template": "pathfinder", "devices": 8}, "workload": {"model": "lstm", **sizes}, "strategy": "RC-1-4-p2"}
+    )
+    assert predict(scenario).step_time > 1e3
+    said = "lstm: timelines, and several kernels on a device, take every time step by itself, here 8,000,000,004 operations, "
+    with pytest.raises(CrossflowError, match=exactly(f"{said}and 100,000 at most; choose a shorter sequence")):
+        asked(scenario)
 
 
 def layers(count, *, held=True, repeat=True):
@@ -238,6 +314,15 @@ def test_what_is_carried_stays_in_its_block():
     ops = mlp().ops
     with pytest.raises(SpecError, match="expected operations of the block that it belongs to"):
         program_of(document_of(mlp(ops=(*ops[:-1], replace(ops[-1], carried=(0,))))))
+
+
+def test_what_is_paired_is_in_an_earlier_block_of_as_many_copies(exactly):
+    program = paired(8, between=False)
+    assert program_of(document_of(program)).ops == program.ops
+    blocks = (program.blocks[0], replace(program.blocks[1], count=7))
+    said = "program: ops[2].paired: expected operations of earlier blocks of as many copies as the block that it belongs to"
+    with pytest.raises(SpecError, match=exactly(said)):
+        program_of(document_of(replace(program, blocks=blocks)))
 
 
 def test_blocks_are_written_one_by_one(exactly):
@@ -461,7 +546,7 @@ TWELVE = {"template": "dgx-h100", "nodes": 1, "devices_per_node": 12, "devices":
 
 def brute(scenario, uneven, program=None):
     """Step of every device by itself in the event engine: each a class of its own, collectives among those that they name."""
-    program, device = program or scenario.program(), scenario.architecture
+    program, device = program or scenario.program(unrolled=True), scenario.architecture
     placement, groups = placed(scenario, program, device), dict(program.groups)
     times = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack).times[:, 0]
     names, sizes, strides = [name for name, _ in program.axes], dict(program.axes), placement.strides

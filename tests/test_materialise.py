@@ -7,7 +7,7 @@ from crossflow.parallel.materialise import draw, materialise
 from crossflow.strategy.graphs import graph_mesh
 from crossflow.workload.lstm import lstm
 
-MODEL = lstm(hidden=64, vocabulary=96, sequence=2, layers=1, batch=24)
+MODEL = lstm(hidden=64, vocabulary=96, sequence=2, layers=1, batch=24).unrolled
 
 
 def made(strategy, *phases):

@@ -12,10 +12,11 @@ from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.schedule import longest_path, schedule
 from crossflow.evaluation.programs import placed
-from crossflow.parallel.transform import transform
+from crossflow.parallel.transform import assign_stages, divided, transform
 from crossflow.program.kernels import Pass
-from crossflow.program.program import Message, Op, Program
+from crossflow.program.program import HOST_TIMES, Message, Op, Program
 from crossflow.strategy.graphs import graph_mesh
+from crossflow.workload.lstm import lstm as cells
 
 STRATEGIES = ["d1", "d8", "p2", "p4", "CR-4", "RC-2-2", "RC-1-4", "RC-4-1-d2", "CR-8-d2-p3", "RC-2-2-d2-p4"]
 
@@ -119,7 +120,7 @@ def test_no_stream_runs_two_tasks_at_once(program):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
-    graph = transform(lstm(strategy).graph(), graph_mesh(strategy))
+    graph = transform(lstm(strategy).graph().unrolled, graph_mesh(strategy))
     rng = np.random.default_rng(7)
     times = rng.exponential(size=(len(graph.kernels) + len(graph.messages) + 1, 3))
     made = schedule(graph).makespan(times)
@@ -127,6 +128,45 @@ def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
         seconds = [sum(times[row, i] for row in rows) for rows in graph.rows]
         ends = run_tasks(seconds, [op.after for op in graph.ops], streams(graph.ops))[1]
         assert made[i] == pytest.approx(ends.max(), rel=1e-12)
+
+
+SIZED = ["d8", "RC-2-1", "RC-1-4", "CR-4", "p2", "p3", "d4-p4", "p6", "RC-1-4-p2", "CR-4-p2", "CR-2-d2-p3", "RC-1-2-d2-p4", "CR-2-p5"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("strategy", SIZED)
+def test_time_steps_that_repeat_are_those_that_are_written_out(strategy, data):
+    """Whatever takes how long: makespan, how often everything runs, bytes by axis, and what devices hold."""
+    mesh, width = graph_mesh(strategy), data.draw(st.sampled_from([None, 32, 64]))
+    layers = data.draw(st.integers(max(1, mesh.degree("layers") - 2), 4))  # with embedding and softmax one a stage
+    steps, training = data.draw(st.integers(1, 12)), data.draw(st.booleans())
+    graph = cells(hidden=64, vocabulary=640, sequence=steps, layers=layers, batch=64, projection=width, training=training)
+    made, written = transform(graph, mesh), transform(graph.unrolled, mesh)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    count = len(written.kernels) + len(written.messages) + len(HOST_TIMES)
+    times = 10.0 ** rng.uniform(-4, 1, (count, 2)) * (rng.random((count, 1)) > 0.1)
+    rows = [written.kernels.index(one) for one in made.kernels]
+    rows += [len(written.kernels) + written.messages.index(one) for one in made.messages]
+    rows += range(count - len(HOST_TIMES), count)
+    ours, theirs = schedule(made), schedule(written)
+    assert sum(len(one.tasks) for one in ours.segments) <= 3 * len(made.ops)
+    assert ours.makespan(times[rows]) == pytest.approx(theirs.makespan(times), rel=1e-12)
+    assert (ours.of_class == theirs.of_class[:, rows]).all()
+    assert made.volumes == pytest.approx(dict(written.volumes))
+    assert made.memory == written.memory
+
+
+def test_steps_of_every_point_are_its_own():
+    """Lengths from 4 to 4,000 in one schedule, of which each is that of the length alone."""
+    mesh, steps = graph_mesh("RC-1-4-d2-p2"), np.array([4, 5, 7, 100, 101, 4000])
+    sizes = {"hidden": 64, "vocabulary": 640, "layers": 2, "batch": 64}
+    many = divided(cells(**sizes, sequence=steps), mesh, assign_stages(cells(**sizes, sequence=4), 2))
+    times = np.random.default_rng(3).exponential(size=(len(many.kernels) + len(many.messages) + 1, 1))
+    alone = [schedule(divided(cells(**sizes, sequence=int(count)), mesh)) for count in steps]
+    assert schedule(many).makespan(times) == pytest.approx(np.concatenate([one.makespan(times) for one in alone]), rel=1e-12)
+    assert schedule(many).of_class.shape[-1] == 6
+    assert (schedule(many).of_class == np.stack([one.of_class for one in alone], axis=-1)).all()
 
 
 def test_two_reductions_on_one_link_never_overlap():
@@ -140,7 +180,7 @@ def test_two_reductions_on_one_link_never_overlap():
 def test_data_parallel_case_study_waits_for_all_of_its_reductions(lstm):
     """No gradient is whole before all softmax steps went back; then the link carries them all (deepflow.md 3.3, bug b)."""
     scenario = lstm("d512")
-    graph = transform(scenario.graph(), scenario.strategy)
+    graph = transform(scenario.graph().unrolled, scenario.strategy)
     device = architecture(scenario.system)
     prices = price(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
     seconds = {op.name: prices.times[list(rows), 0].sum() for op, rows in zip(graph.ops, graph.rows, strict=True)}

@@ -25,7 +25,7 @@ PIPELINES = ["p2", "p3", "p4", "d4-p2", "RC-2-4-d2-p2", "CR-4-d2-p3"]
 
 
 def program(graph, strategy):
-    return transform(graph, graph_mesh(strategy))
+    return transform(graph.unrolled, graph_mesh(strategy))
 
 
 def kernels(made, kind):
@@ -140,6 +140,14 @@ def test_inner_product_of_one_matrix():
     made = program(gemm(m=480, n=240, k=960), "RC-2-4")
     assert kernels(made, Product) == [Product(m=240, n=60, k=960)]
     assert [(m.collective, m.size, m.axes) for m in made.messages] == [("all_gather", 2 * 240 * 240, ("kp2",))]
+
+
+def test_a_gradient_is_gathered_when_it_is_there():
+    """CR of a projection: what is gathered before its backward products is the gradient of the layer above and of the step behind."""
+    ops = program(PROJECTED, "CR-4").ops
+    after = {op.name: {ops[j].name for j in op.after} for op in ops}
+    assert "softmax.backward[2]" in after["projection2.backward[2].all_gather"]
+    assert {"softmax.backward[1]", "cell2.backward[2]"} <= after["projection2.backward[1].all_gather"]
 
 
 def test_rows_alone_move_nothing_forward():

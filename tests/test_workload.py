@@ -40,10 +40,19 @@ def test_parameters_with_a_projection():
 
 
 def test_every_layer_runs_once_a_step_and_phase():
-    graph = lstm(**SMALL)
+    graph = lstm(**SMALL).unrolled
     assert len(nodes(graph, "forward")) == len(nodes(graph, "backward")) == 3 * 4
     assert sorted(node.layer for node in nodes(graph, "update")) == [0, 1, 2, 3]
     assert len({node.name for node in graph.nodes}) == len(graph.nodes)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_time_steps_are_written_out_once(steps):
+    """The same nodes from a graph that is written out already."""
+    graph = lstm(**{**SMALL, "sequence": steps}, projection=2)
+    assert len(graph.nodes) == min(steps, 2) * 12 + 6
+    assert len(graph.unrolled.nodes) == steps * 12 + 6
+    assert graph.unrolled.unrolled.nodes == graph.unrolled.nodes
 
 
 def test_forward_alone_has_no_gradients():
@@ -52,12 +61,12 @@ def test_forward_alone_has_no_gradients():
 
 @pytest.mark.parametrize("projection", [None, 2])
 def test_dependencies_point_back(projection):
-    graph = lstm(**SMALL, projection=projection)
+    graph = lstm(**SMALL, projection=projection).unrolled
     assert all(before < i for i, node in enumerate(graph.nodes) for before in node.after)
 
 
 def test_cells_wait_for_the_layer_below_and_the_step_before():
-    graph = lstm(**SMALL)
+    graph = lstm(**SMALL).unrolled
     names = {i: node.name for i, node in enumerate(graph.nodes)}
     after = {node.name: {names[i] for i in node.after} for node in graph.nodes}
     assert after["cell2.forward[1]"] == {"cell1.forward[1]", "cell2.forward[0]"}
@@ -67,7 +76,7 @@ def test_cells_wait_for_the_layer_below_and_the_step_before():
 
 
 def test_recurrence_runs_through_the_projection():
-    graph = lstm(**SMALL, projection=2)
+    graph = lstm(**SMALL, projection=2).unrolled
     names = {i: node.name for i, node in enumerate(graph.nodes)}
     after = {node.name: {names[i] for i in node.after} for node in graph.nodes}
     assert after["cell1.forward[1]"] == {"embedding.forward[1]", "projection1.forward[0]"}
@@ -76,7 +85,7 @@ def test_recurrence_runs_through_the_projection():
 
 def test_an_update_waits_for_every_gradient_of_its_layer():
     """Each layer's update comes, by way of its dependencies, after all of its backward nodes."""
-    graph = lstm(**SMALL)
+    graph = lstm(**SMALL).unrolled
     before = [set() for _ in graph.nodes]
     stream = {}
     for i, node in enumerate(graph.nodes):
@@ -89,7 +98,7 @@ def test_an_update_waits_for_every_gradient_of_its_layer():
 
 
 def test_only_the_first_gradient_of_a_layer_does_not_accumulate():
-    first = [node for node in nodes(lstm(**SMALL), "backward") if node.first]
+    first = [node for node in nodes(lstm(**SMALL).unrolled, "backward") if node.first]
     assert sorted(node.layer for node in first) == [0, 1, 2, 3]
     assert {node.step for node in first} == {2}
 

@@ -20,7 +20,10 @@ NO_PATH = -np.inf  # entry of a matrix where a stream does not wait for another
 
 def chained(first: Array, second: Array) -> Array:
     """Matrix of one block after another, each of shape (streams, streams, n); rows are streams after the block. [s]"""
-    return _longest(second[:, :, None] + first[None])
+    found = second[:, 0, None] + first[None, 0]
+    for i in range(1, len(first)):
+        np.fmax(found, second[:, i, None] + first[None, i], out=found)
+    return np.asarray(found)
 
 
 def applied(block: Array, state: Array) -> Array:
@@ -30,6 +33,8 @@ def applied(block: Array, state: Array) -> Array:
 
 def repeated(block: Array, count: int | Index, state: Array) -> Array:
     """State after a block that repeats `count` times, one number or one for every point, shape (streams, n). [s]"""
+    if len(state) == 1 and np.min(count) > 0:
+        return np.asarray(state + count * block[0])
     if isinstance(count, np.ndarray):
         odd, half = count % 2 == 1, count // 2
         state = np.where(odd, applied(block, state), state) if odd.any() else state

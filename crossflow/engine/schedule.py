@@ -2,7 +2,7 @@
 
 Every class of ranks runs its operations on streams, each in program order, so that the order is an edge like any dependency (the
 paper's resource constraint of one kernel a device and one transfer a link, Sec. 6.5). Of a block that repeats, the first and the last
-copy are timed as they stand; those between are a power of one matrix (`crossflow.engine.maxplus`).
+copy are timed as they stand; those between are a power of one matrix (`crossflow.engine.loops`, `crossflow.engine.maxplus`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, once
+from crossflow.arrays import Array, Index, count, once, wide
+from crossflow.engine.loops import COPIES, Region, with_loops
 from crossflow.engine.maxplus import NO_PATH, repeated
-from crossflow.engine.tasks import Copy, Task, TaskStream, copies, tasks_of
+from crossflow.engine.tasks import Task, TaskStream, copies, tasks_of
 from crossflow.program.program import HOST_TIMES, Program
 
 _CALL = 1000  # numbers that an array operation adds up in the time that it takes to be called
@@ -81,7 +82,7 @@ class Loop:
     Attributes
     ----------
     start, stop : first of its segments, and the one after the last.
-    times : how often they run. [1]
+    times : how often they run, one number or one for every point. [1]
     before, ends : segments of the copy before, and of the loop itself, that the next copy waits for: its state.
     inner : for every segment those of the loop that it waits for, from 0.
     outer : for every segment entries of the state that it waits for.
@@ -89,7 +90,7 @@ class Loop:
 
     start: int
     stop: int
-    times: int
+    times: int | Index
     before: tuple[int, ...]
     ends: tuple[int, ...]
     inner: tuple[tuple[int, ...], ...]
@@ -97,18 +98,23 @@ class Loop:
 
     def run(self, durations: Array, state: Array) -> Array:
         """State after all copies, shape (state, n); durations of the loop's segments, shape (segments, n). [s]"""
-        n, states = durations.shape[1], len(state)
-        edges = sum(len(waits) for waits in (*self.inner, *self.outer))
-        steps = self.times.bit_length()
+        n, states, (edges, most, paths) = durations.shape[1], len(state), self._size
+        steps = most.bit_length() if states > 1 else 1
         power = states * edges * n + 2 * steps * states**3 * n + _CALL * (edges + 4 * steps)
-        if power > edges * self.times * (n + _CALL):
-            for _ in range(self.times):
-                state = self._once(durations, state)
+        if power > edges * most * (n + _CALL):
+            for done in range(most):
+                state = np.where(done < self.times, self._once(durations, state), state)
             return state
         with np.errstate(invalid="ignore"):  # an endless operation that no path leads to from an entry
-            paths = np.where(np.eye(states, dtype=bool), 0.0, NO_PATH)
-            found = self._once(durations[:, None], paths[..., None] + np.zeros(n))
+            found = self._once(durations[:, None], paths)
             return repeated(np.where(np.isnan(found), NO_PATH, found), self.times, state)
+
+    @functools.cached_property
+    def _size(self) -> tuple[int, int, Array]:
+        """Waits of a copy, most copies at any point, and the state after none of them, from each entry, shape (state, state, 1). [s]"""
+        edges = sum(len(waits) for waits in (*self.inner, *self.outer))
+        paths = np.where(np.eye(len(self.ends), dtype=bool), 0.0, NO_PATH)
+        return edges, int(np.max(self.times)), paths[..., None]
 
     def _once(self, durations: Array, state: Array) -> Array:
         """State after one copy; both may have further axes before the points."""
@@ -129,7 +135,7 @@ class Schedule:
     loops : those that stand for several copies of a block.
     loads : rows of times that every segment takes.
     kernels : rows of prices that are kernels; those after them are messages, and calls of the host.
-    of_class : how often each row of prices occurs in each class of ranks, shape (classes, rows).
+    of_class : how often each row of prices occurs in each class of ranks, shape (classes, rows), or (classes, rows, n).
     """
 
     segments: tuple[Segment, ...]
@@ -140,22 +146,23 @@ class Schedule:
 
     @property
     def busy(self) -> Array:
-        """How often each kernel occurs in each class of ranks, shape (classes, kernels). [1]"""
+        """How often each kernel occurs in each class of ranks, shape (classes, kernels), or (classes, kernels, n). [1]"""
         return self.of_class[:, : self.kernels]
 
     @property
     def sent(self) -> Array:
-        """How often each message occurs in each class of ranks, shape (classes, messages). [1]"""
+        """How often each message occurs in each class of ranks, shape (classes, messages), or (classes, messages, n). [1]"""
         return self.of_class[:, self.kernels : -len(HOST_TIMES)]
 
     @property
     def calls(self) -> Array:
-        """How often each call of the host's own work occurs in each class of ranks, shape (classes, calls). [1]"""
+        """How often each call of the host's own work occurs in each class of ranks, shape (classes, calls), or (classes, calls, n). [1]"""
         return self.of_class[:, -len(HOST_TIMES) :]
 
     def makespan(self, times: Array) -> Array:
         """Time from the first start to the last end, where every row takes some time, shape (rows, n). [s]"""
-        spans, after, done = self.loads.times(times), [segment.after for segment in self.segments], 0
+        n = count(times, *(np.atleast_1d(loop.times) for loop in self.loops))
+        spans, after, done = wide(self.loads.times(times), n), [segment.after for segment in self.segments], 0
         ends = np.zeros_like(spans)
         for loop in self.loops:
             _walk(spans, after, ends, range(done, loop.start))
@@ -167,7 +174,7 @@ class Schedule:
 
 def durations(tasks: Sequence[Task], times: Array) -> Array:
     """Time of every task alone, from that of every row, shape (tasks, n). [s]"""
-    return Loads.of([_load([task]) for task in tasks]).times(times)
+    return Loads.of([_load([(task, 1)]) for task in tasks]).times(times)
 
 
 def longest_path(durations: Array, after: Sequence[tuple[int, ...]]) -> Array:
@@ -212,41 +219,33 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
     ------
     ValueError
         When classes of ranks wait for each other in a circle.
+    CrossflowError
+        When blocks whose copies are no loops have too many of them.
     """
-    runs = copies(program, 3)
-    tasks, _ = tasks_of(program, runs, launched=launched)
-    regions = _regions(program, runs, tasks)
-    if regions is None:  # a meeting stands on both sides of a block: classes run through it one after the other
-        tasks, regions = tasks_of(program, copies(program), launched=launched)[0], []
-    segments, of = _merged(tasks, [edge for region in regions for edge in region[:-1]])
+    runs = copies(program, COPIES)
+    found = with_loops(program, runs, tasks_of(program, runs, launched=launched)[0])
+    if found is None:
+        program.places.check(f"{program.name}: copies of its blocks wait for each other in such a way that each is timed by itself")
+        found = tasks_of(program, copies(program), launched=launched)[0], []
+    tasks, regions = found
+    straight = [one for one in regions if _is_straight(tasks, one)]
+    often = {i: int(one.times) for one in straight for i in range(one.second, one.third)}
+    regions = [one for one in regions if one not in straight]
+    segments, of = _merged(tasks, [edge for one in regions for edge in (one.first, one.second, one.third)])
     return Schedule(
         segments=segments,
         loops=tuple(_loop(tasks, segments, of, region) for region in regions),
-        loads=Loads.of([_load([tasks[i] for i in segment.tasks]) for segment in segments]),
+        loads=Loads.of([_load([(tasks[i], often.get(i, 1)) for i in segment.tasks]) for segment in segments]),
         kernels=len(program.kernels),
         of_class=_of_class(program),
     )
 
 
-Region = tuple[int, int, int, int]  # first task of the first copy, of the second and of the third, and runs of the second
-
-
-def _regions(program: Program, runs: Sequence[Copy], tasks: Sequence[Task]) -> list[Region] | None:
-    """Tasks of the copies of every block that repeats more than three times; None where they do not stand together."""
-    found = []
-    for block in program.blocks:
-        if block.count < 4:
-            continue
-        mine: list[list[int]] = [[], [], []]
-        for i, task in enumerate(tasks):
-            run = runs[task.copies[0]]
-            if block.first <= run.place <= block.last:
-                mine[run.copy].append(i)
-        first = mine[0][0]
-        if [i for copy in mine for i in copy] != list(range(first, mine[2][-1] + 1)):
-            return None
-        found.append((first, mine[1][0], mine[2][0], block.count - 2))
-    return found
+def _is_straight(tasks: Sequence[Task], region: Region) -> bool:
+    """Whether the copies of a loop, as many at every point, run back to back whatever the durations."""
+    stream, mine = tasks[region.second].streams, tasks[region.second : region.third]
+    alone = all(task.streams == stream and all(tasks[j].streams == stream for j in task.edges) for task in mine)
+    return alone and len(stream) == 1 and isinstance(region.times, int)
 
 
 def _merged(tasks: Sequence[Task], fences: Iterable[int]) -> tuple[tuple[Segment, ...], list[int]]:
@@ -289,7 +288,7 @@ def _waits(tasks: Sequence[Task], task: Task) -> set[int]:
 
 def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int], region: Region) -> Loop:
     """The second of three copies as a loop: its state is what it waits for in the first."""
-    first, second, third, times = region
+    first, second, third = region.first, region.second, region.third
     start, stop = of[second], of[third]
     twin = dict(zip(range(first, second), range(second, third), strict=True))
     state: dict[int, int] = {}
@@ -300,27 +299,28 @@ def _loop(tasks: Sequence[Task], segments: Sequence[Segment], of: Sequence[int],
         # What stands before the block holds up the first copy, and so, in its streams, all others.
         outer.append(tuple(state.setdefault(j, len(state)) for j in sorted(waits) if first <= j < second))
     return Loop(
-        start=start, stop=stop, times=times, before=tuple(of[j] for j in state), ends=tuple(of[twin[j]] for j in state),
+        start=start, stop=stop, times=region.times, before=tuple(of[j] for j in state), ends=tuple(of[twin[j]] for j in state),
         inner=tuple(inner), outer=tuple(outer),
     )  # fmt: skip
 
 
-def _load(tasks: Iterable[Task]) -> Counter[int]:
-    """Rows that tasks take, and how often."""
+def _load(tasks: Iterable[tuple[Task, int]]) -> Counter[int]:
+    """Rows that tasks take, each of which runs so often, and how often."""
     found: Counter[int] = Counter()
-    for task in tasks:
-        found.update(task.rows)
+    for task, often in tasks:
+        for row in task.rows:
+            found[row] += often
         if task.calls:
-            found[task.call] += task.calls
+            found[task.call] += often * task.calls
     return found
 
 
 def _of_class(program: Program) -> Array:
-    """How often each row of prices occurs in each class of ranks, shape (classes, rows)."""
-    calls = len(program.kernels) + len(program.messages)
-    found = np.zeros((program.classes, calls + len(HOST_TIMES)))
-    for op, rows, often in zip(program.ops, program.rows, program.places.count.tolist(), strict=True):
-        np.add.at(found[op.rank], list(rows), float(often))
+    """How often each row of prices occurs in each class of ranks, shape (classes, rows), or (classes, rows, n) where copies differ."""
+    n, calls = count(*(np.atleast_1d(one) for one in program.often)), len(program.kernels) + len(program.messages)
+    found = np.zeros((program.classes, calls + len(HOST_TIMES), n))
+    for op, rows, often in zip(program.ops, program.rows, program.often, strict=True):
+        np.add.at(found[op.rank], list(rows), often)
         if not op.kernels:
-            found[op.rank, calls + HOST_TIMES.index(op.host)] += often * op.calls
-    return found
+            found[op.rank, calls + HOST_TIMES.index(op.host)] += np.multiply(often, op.calls)
+    return found if n > 1 else found[..., 0]

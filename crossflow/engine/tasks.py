@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,6 +45,7 @@ def copies(program: Program, most: int | None = None) -> list[Copy]:
     for place, copy in places:
         op = program.ops[place]
         after = [places.at(j, copy) if places.together(j, place) else places.end(j) for j in op.after]
+        after += [places.at(j, copy) for j in op.paired]
         after += [places.at(j, copy - 1) for j in op.carried if copy]
         meets = (op.meets, copy) if op.meets else None
         found.append(Copy(place=place, copy=copy, rank=op.rank, after=tuple(sorted(set(after))), meets=meets))
@@ -203,20 +204,29 @@ def tasks_of(program: Program, runs: Sequence[Copy], *, launched: bool) -> tuple
     last: list[int] = []
     for number, copy in enumerate(runs):
         last.append(writer.run(number, copy, {last[j] for j in copy.after}))
-    order = list(range(len(writer.rows))) if not writer.meetings else list(in_order(writer.edges))
-    if len(order) < len(writer.rows):
-        stuck = sorted({program.ops[runs[writer.copies_[i][0]].place].name for i in set(range(len(writer.rows))) - set(order)})
-        raise ValueError(f"these operations wait for each other: {', '.join(stuck)}")
-    at = {old: new for new, old in enumerate(order)}
-
-    def moved(numbers: set[int]) -> tuple[int, ...]:
-        return tuple(sorted(at[i] for i in numbers))
-
-    return [
+    tasks = [
         Task(
             copies=writer.copies_[i], part=writer.parts[i], streams=writer.streams[i], rows=writer.rows[i],
             calls=writer.calls[i][0], call=writer.calls[i][1],
-            after=moved(writer.after[i]), edges=moved(writer.edges[i]),
+            after=tuple(sorted(writer.after[i])), edges=tuple(sorted(writer.edges[i])),
         )
-        for i in order
-    ], [at[i] for i in last]  # fmt: skip
+        for i in range(len(writer.rows))
+    ]  # fmt: skip
+    if not writer.meetings:
+        return tasks, last
+    order = list(in_order(writer.edges))
+    if len(order) < len(tasks):
+        stuck = sorted({program.ops[runs[tasks[i].copies[0]].place].name for i in set(range(len(tasks))) - set(order)})
+        raise ValueError(f"these operations wait for each other: {', '.join(stuck)}")
+    at = {old: new for new, old in enumerate(order)}
+    return ordered(tasks, order), [at[i] for i in last]
+
+
+def ordered(tasks: Sequence[Task], order: Sequence[int]) -> list[Task]:
+    """Tasks in another order that respects what each waits for."""
+    at = {old: new for new, old in enumerate(order)}
+
+    def moved(numbers: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(at[i] for i in numbers))
+
+    return [replace(tasks[i], after=moved(tasks[i].after), edges=moved(tasks[i].edges)) for i in order]

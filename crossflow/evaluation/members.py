@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from crossflow.arrays import Array, Index
+from crossflow.engine.loops import COPIES
 from crossflow.errors import CrossflowError, StrategyError
-from crossflow.parallel.transform import divided
+from crossflow.parallel.transform import assign_stages, divided
 from crossflow.points import groups, variant
 from crossflow.scenario import COUNTS, Scenario, Sized, job_of, resized, tokens_of
 from crossflow.step.dlrm import dlrm_job
@@ -30,7 +31,8 @@ from crossflow.workload.stacked import chosen, stacked, structures
 
 Layered = TransformerSpec | DlrmSpec
 Settings = Mapping[str, Any]
-DIMENSIONS = ("hidden", "vocabulary", "projection", "global_batch", "m", "n", "k")  # of graphs, which change no node
+DIMENSIONS = ("hidden", "vocabulary", "projection", "global_batch", "sequence", "m", "n", "k")  # of graphs, which change no node
+STEPS = 1 + COPIES  # of a sequence whose time steps repeat: the first, and as many copies of a block as are laid out
 BESIDE = ("workload.global_batch", *COUNTS)  # settings that a model does not depend on
 APART = ("workload.model",)  # settings of a workload that make a model of another kind
 
@@ -158,16 +160,21 @@ def _stacked_graphs(
     strategy = base.strategy
     assert isinstance(strategy, Mesh)  # a graph's is
     sizes = [tuple(workload.sizes.values()) for workload in found]
-    others = [repr({name: value for name, value in workload if name not in DIMENSIONS}) for workload in found]
+    cuts = dict[str, tuple[int, ...]]()
+    cut = [_cut(workload, strategy.degree("layers"), cuts) for workload in found]
+    steps = [_steps(workload, unrolled=base.shares_devices) for workload in found]
+    kept = [[(name, value) for name, value in workload if name not in DIMENSIONS] for workload in found]
+    others = list(map(repr, zip(cut, steps, kept, strict=True)))
     for places in structures(list(zip(others, sizes, strict=True))):
         points, first = np.flatnonzero(np.isin(which, places)), found[places[0]]
-        if len(places) == 1 or strategy.degree("layers") > 1 or base.document.data.get("strategy") == ANY:
+        if len(places) == 1 or base.document.data.get("strategy") == ANY:
             mine = {path: [values[i] for i in points.tolist()] for path, values in ours.items()}
             yield from ((made, None, points[some]) for made, _, some in _alone(base, {}, mine, len(points)))
             continue
         numbers = np.searchsorted(places, which[points])
         values = chosen(stacked([sizes[place] for place in places]), numbers)
-        program = divided(first.graph(**dict(zip(first.sizes, values, strict=True))), strategy)
+        graph = first.graph(**dict(zip(first.sizes, values, strict=True)))
+        program = divided(graph.unrolled if base.shares_devices else graph, strategy, cut[places[0]])
         workloads = tuple(found[place] for place in places)
         yield (
             _with(base, {}, ours, int(points[0])),
@@ -176,6 +183,20 @@ def _stacked_graphs(
             ),
             points,
         )
+
+
+def _cut(workload: LstmSpec | GemmSpec, stages: int, known: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Stage of every layer, from those `known` of workloads with the same layers; none where there is one stage."""
+    layers = repr([(name, value) for name, value in workload if name not in ("global_batch", "sequence")])
+    if layers not in known:
+        known[layers] = assign_stages(workload.graph(), stages) if stages > 1 else ()
+    return known[layers]
+
+
+def _steps(workload: LstmSpec | GemmSpec, *, unrolled: bool) -> int:
+    """Time steps, no more than change what repeats."""
+    sequence = workload.sizes.get("sequence") or 1
+    return sequence if unrolled else min(sequence, STEPS)
 
 
 @dataclass(kw_only=True)

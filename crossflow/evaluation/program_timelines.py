@@ -17,6 +17,7 @@ from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
 from crossflow.errors import CrossflowError
 from crossflow.evaluation.programs import launches, placed, table
 from crossflow.mapping.placement import Placement
+from crossflow.program.blocks import MOST
 from crossflow.program.program import NETWORK, Op, Program
 from crossflow.scenario import Scenario
 from crossflow.step.uneven import EVEN, Uneven, check_places
@@ -24,7 +25,6 @@ from crossflow.timeline.flat import Run, timeline_of
 from crossflow.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
 
 WAITING = "waiting for the last rank"
-MOST = 100_000  # operations of all copies of blocks on all kinds of devices that a timeline lays out, some 20 s
 REPLICAS = ("dp", "cp")  # axes of a given program along which ranks hold the same weights
 
 
@@ -48,10 +48,7 @@ def program_timeline(scenario: Scenario, program: Program, replicas: Collection[
     if scenario.shares_devices:
         raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
     device = scenario.architecture
-    laid_out = int(program.places.count.sum())
-    if laid_out > MOST:
-        message = f"a timeline shows every copy of a block, here {laid_out:,} operations, and {MOST:,} at most; give blocks fewer copies"
-        raise CrossflowError(f"{scenario.name}: {message}")
+    program.places.check(f"{scenario.name}: a timeline shows every copy of a block")
     placement = placed(scenario, program, device)
     prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack, profile=scenario.profile)
     ranks = _mesh(program, placement)
@@ -125,7 +122,7 @@ def _between(program: Program) -> dict[int, set[int]]:
         if op.message is not None and program.stages in program.messages[op.message].axes and not op.meets
     }
     for place, op in enumerate(program.ops):
-        for j in (*op.after, *op.carried):
+        for j in (*op.after, *op.carried, *op.paired):
             for one, other in ((place, j), (j, place)):
                 if one in sends:
                     sends[one].add(program.ops[other].rank)

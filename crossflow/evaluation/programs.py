@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
-from crossflow.arrays import Array, Index, Mask, divide, tally, wide
+from crossflow.arrays import Array, Index, Mask, divide, summed, tally, wide
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
@@ -33,7 +33,7 @@ Step = Callable[[Any], Array]  # of the messages that take no time
 
 def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool) -> Score:
     """Score of n points that share a program but for its sizes; `system`, `device` and `members` hold what varies between them."""
-    program = scenario.program() if members is None else members.job
+    program = scenario.program(unrolled=scenario.shares_devices) if members is None else members.job
     (placement, _), *others = placements = placed_apart(scenario, program, device)
     runs_on, profile = (system.network, device, scenario.nodes[0]), scenario.profile
     prices = price(program, placement, *runs_on, stack=scenario.stack, profile=profile, least=least)
@@ -106,24 +106,24 @@ def program_outcome(scenario: Scenario, program: Program, prices: Prices, n: int
     # Kernels that share a device may end later without messages; no communication is exposed then.
     silent = np.minimum(makespan(every), total) if len(every) else total
     waited = _difference(silent, makespan(every, hosted=False)) if prices.call.any() else np.zeros(n)
-    kernels, calls = prices.kernels, plan.calls @ prices.call
+    kernels, calls = prices.kernels, summed(plan.calls, prices.call)
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
     kinds, bound = _decompose(plan, prices, stage, total, silent, waited, overlapping=scenario.shares_devices)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
     replicas = scenario.devices / program.classes
-    often, sent = plan.busy.sum(axis=0), plan.sent.sum(axis=0) / program.classes
-    done = {name: wide(replicas * (often @ getattr(kernels, name)), n) for name in ("flops", "energy")}
+    often, sent = plan.busy.sum(axis=0)[None], plan.sent.sum(axis=0)[None] / program.classes
+    flops, energy, traffic = (wide(replicas * summed(often, one)[0], n) for one in (kernels.flops, kernels.energy, kernels.traffic[-1]))
     return Outcome(
         total=total,
         breakdown=kinds,
         communication=communication,
         exposed=exposed,
         memory={kind: wide(np.asarray(amount, dtype=float), n) for kind, amount in fullest(program.memory).items()},
-        flops=done["flops"],
-        model_flops=done["flops"],
-        energy=done["energy"],
-        traffic=wide(replicas * (often @ kernels.traffic[-1]), n),
-        sent=(wide(sent @ prices.messages.intra_bytes, n), wide(sent @ prices.messages.inter_bytes, n)),
+        flops=flops,
+        model_flops=flops,
+        energy=energy,
+        traffic=traffic,
+        sent=(wide(summed(sent, prices.messages.intra_bytes)[0], n), wide(summed(sent, prices.messages.inter_bytes)[0], n)),
         bound=bound,
         least=wide(tally(plan.busy, prices.lower_bound).max(axis=0), n),
         measured=_measured(plan, prices),
@@ -144,8 +144,8 @@ def _too_fast(program: Program, prices: Prices, n: int) -> tuple[tuple[Mask, str
 
 def _measured(plan: Schedule, prices: Prices) -> Array:
     """Share of the time of kernels and messages that was measured, shape (n,) or (1,). [1]"""
-    often = plan.of_class.sum(axis=0)[: len(prices.measured)]
-    return divide(often @ prices.measured, often @ prices.times[: len(often)])
+    often = plan.of_class.sum(axis=0)[None, : len(prices.measured)]
+    return divide(summed(often, prices.measured)[0], summed(often, prices.times[: len(prices.measured)])[0])
 
 
 def launches(prices: Prices) -> bool:
@@ -185,6 +185,7 @@ def _simulated(program: Program, slots: int, prices: Prices, launched: bool, tim
     With one slot a stream of kernels, each stream keeps its order; with more, a free slot takes the first kernel that is ready. The
     host launches in order.
     """
+    program.places.check(f"{program.name}: kernels that share a device are timed copy by copy")
     runs, n = copies(program), times.shape[1]
     tasks, _ = tasks_of(program, runs, launched=launched)
     rows = PriceRows(kernels=len(program.kernels), messages=len(program.messages))

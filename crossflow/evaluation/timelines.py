@@ -39,7 +39,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
         found = transformer_timeline(scenario.job(), layout, runs_on, title, uneven)
     elif isinstance(scenario.strategy, Mesh):
         replicas = (*scenario.strategy.names("rows", "batch"), *REPLICAS)
-        found = program_timeline(scenario, scenario.program(), replicas, title, uneven)
+        found = program_timeline(scenario, scenario.program(unrolled=True), replicas, title, uneven)
     else:
         found = program_timeline(scenario, recommendation_program(scenario), replica_axes(scenario.strategy), title, uneven)
     if not np.isfinite(found.total):

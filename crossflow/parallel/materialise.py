@@ -43,6 +43,7 @@ def materialise(graph: Graph, strategy: Mesh, phases: Collection[str] = PHASES) 
     import networkx as nx
 
     check_divides(graph, strategy)
+    graph = graph.unrolled
     stage_of = assign_stages(graph, strategy.degree("layers"))
     shards = [axis for axis in strategy.axes if axis.role != "layers" and axis.size > 1]
     places = list(itertools.product(*(range(axis.size) for axis in shards)))

@@ -20,11 +20,13 @@ References
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from crossflow.errors import StrategyError
+from crossflow.program.blocks import CopyPlaces
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel, Number, Pass, Product
@@ -40,8 +42,12 @@ def transform(graph: Graph, strategy: Mesh) -> Program:
     return divided(graph, strategy)
 
 
-def divided(graph: Graph, strategy: Mesh) -> Program:
-    """Program of a model under a strategy; sizes of the graph may be arrays over design points, where there is one stage.
+def divided(graph: Graph, strategy: Mesh, stage_of: tuple[int, ...] | None = None) -> Program:
+    """Program of a model under a strategy; sizes of the graph may be arrays over design points that have the same stages.
+
+    Parameters
+    ----------
+    stage_of : stage of every layer, where it is known.
 
     Raises
     ------
@@ -49,9 +55,14 @@ def divided(graph: Graph, strategy: Mesh) -> Program:
         When a dimension does not divide, or there are more stages than layers; the sentence names the numbers.
     """
     check_divides(graph, strategy)
-    builder = _GraphBuilder(graph=graph, strategy=strategy, stage_of=assign_stages(graph, strategy.degree("layers")))
-    for i, node in enumerate(graph.nodes):
-        builder.add(i, node)
+    builder = _GraphBuilder(graph=graph, strategy=strategy, stage_of=stage_of or assign_stages(graph, strategy.degree("layers")))
+    begun = 0
+    for block in graph.blocks:
+        builder.add_all(range(begun, block.first))
+        with builder.program.repeat(block.count):
+            builder.add_all(range(block.first, block.last + 1))
+        begun = block.last + 1
+    builder.add_all(range(begun, len(graph.nodes)))
     return builder.build()
 
 
@@ -116,6 +127,21 @@ def assign_stages(graph: Graph, stages: int) -> tuple[int, ...]:
     return tuple(result)
 
 
+@dataclass(frozen=True)
+class _Waits:
+    """What an operation waits for.
+
+    Attributes
+    ----------
+    after, paired : operations, as in `crossflow.program.program.Op`.
+    carried : nodes whose result in the copy before it waits for.
+    """
+
+    after: tuple[int, ...] = ()
+    paired: tuple[int, ...] = ()
+    carried: tuple[int, ...] = ()
+
+
 @dataclass(kw_only=True)
 class _GraphBuilder:
     """Writes operations while the nodes of a graph are walked in order."""
@@ -125,8 +151,10 @@ class _GraphBuilder:
     stage_of: tuple[int, ...]
     result: dict[int, int] = field(default_factory=dict)  # node -> operation that gives its output
     gradient: dict[int, int] = field(default_factory=dict)  # backward node -> operation that gives the weight gradient
+    carried: list[tuple[int, int]] = field(default_factory=list)  # node, and operation that waits for its result in the copy before
 
     def __post_init__(self) -> None:
+        self.block = CopyPlaces.of(len(self.graph.nodes), self.graph.blocks, 1).block
         self.element = self.graph.element
         self.m = self.graph.batch / self.strategy.degree("batch", "rows")
         self.columns = self.strategy.degree("columns")
@@ -141,16 +169,19 @@ class _GraphBuilder:
 
     # -------------------------------------------------------------------------------------- operations
 
-    def compute(self, name: str, node: Node, after: tuple[int, ...], *kernels: Kernel) -> int:
+    def compute(self, name: str, node: Node, waits: _Waits, *kernels: Kernel) -> int:
         """Append kernels and return their place."""
         layer = self.graph.layers[node.layer].name
-        return self.program.compute(name, *kernels, rank=self._stage(node), layer=layer, phase=node.phase, after=after)
+        rank, after, paired = self._stage(node), waits.after, waits.paired
+        task = self.program.compute(name, *kernels, rank=rank, layer=layer, phase=node.phase, after=after, paired=paired)
+        self.carried += [(source, task) for source in waits.carried]
+        return task
 
     def send(
         self,
         name: str,
         node: Node,
-        after: tuple[int, ...],
+        waits: _Waits,
         collective: Collective,
         elements: Number,
         axes: tuple[str, ...],
@@ -158,93 +189,107 @@ class _GraphBuilder:
     ) -> int:
         """Append a message and return its place; where no axis has more than one device, the operation it would follow."""
         if not axes:
-            return after[-1]
+            return waits.after[-1]
         rank = self._stage(node) if stage < 0 else stage
-        return self.program.send(
-            collective, elements * self.graph.element, axes, name=f"{name}.{collective}", rank=rank, phase=node.phase, after=after,
-            layer=self.graph.layers[node.layer].name,
+        task = self.program.send(
+            collective, elements * self.graph.element, axes, name=f"{name}.{collective}", rank=rank, phase=node.phase, after=waits.after,
+            paired=waits.paired, layer=self.graph.layers[node.layer].name,
         )  # fmt: skip
+        self.carried += [(source, task) for source in waits.carried]
+        return task
 
-    def inputs(self, node: Node) -> tuple[int, ...]:
-        """Operations that a node waits for; results of other stages are sent first."""
-        waits = []
+    def inputs(self, index: int) -> _Waits:
+        """What a node waits for; results of other stages are sent first."""
+        node, found = self.graph.nodes[index], list[_Waits]()
+        ends = self.gradient if node.phase == "update" else self.result
         for source in node.after:
-            ends = self.gradient if node.phase == "update" else self.result
-            task = ends[source]
-            here, there = self.stage_of[node.layer], self.stage_of[self.graph.nodes[source].layer]
-            if here != there:
-                task = self._transferred(source, task, there)
-            waits.append(task)
-        return tuple(dict.fromkeys(waits))
+            pairs = 0 <= self.block[source] < self.block[index]
+            found.append(self._here(node, source, _Waits(paired=(ends[source],)) if pairs else _Waits(after=(ends[source],))))
+        for source, later in node.carried:
+            found.append(self._here(node, source, _Waits(after=(ends[source],), carried=(later,))))
+        return _Waits(*(tuple(dict.fromkeys(i for one in found for i in getattr(one, kind))) for kind in ("after", "paired", "carried")))
 
-    def _transferred(self, source: int, task: int, stage: int) -> int:
-        node = self.graph.nodes[source]
-        layer = self.graph.layers[node.layer]
-        width = layer.columns if node.phase == "forward" else _inputs(layer)
-        width = self.graph.sizes["hidden"] if layer.kind == "cell" and node.phase == "forward" else width
-        return self.send(node.name, node, (task,), "send_recv", self.m * width / self.inner, self.strategy.names("layers"), stage)
+    def _here(self, node: Node, source: int, waits: _Waits) -> _Waits:
+        """Waits for a result of another node, or for its transfer from another stage."""
+        sender = self.graph.nodes[source]
+        here, there = self._stage(node), self._stage(sender)
+        if here == there:
+            return waits
+        layer = self.graph.layers[sender.layer]
+        width = layer.columns if sender.phase == "forward" else _inputs(layer)
+        width = self.graph.sizes["hidden"] if layer.kind == "cell" and sender.phase == "forward" else width
+        sent = self.send(sender.name, sender, waits, "send_recv", self.m * width / self.inner, self.strategy.names("layers"), there)
+        return _Waits(after=(sent,))
 
     # -------------------------------------------------------------------------------------- nodes
 
-    def add(self, index: int, node: Node) -> None:
+    def add_all(self, places: Iterable[int]) -> None:
+        """Append the operations of nodes, all of a block or none of any."""
+        for index in places:
+            self._add(index, self.graph.nodes[index])
+        for source, task in self.carried:
+            self.program.carry(self.result[source], task)
+        self.carried.clear()
+
+    def _add(self, index: int, node: Node) -> None:
         """Append the operations of one node."""
         layer = self.graph.layers[node.layer]
-        after = self.inputs(node)
+        waits = self.inputs(index)
         if node.phase == "update":
-            self._update(node, layer, after)
+            self._update(node, layer, waits)
         elif layer.kind == "embedding":
-            self._embedding(index, node, layer, after)
+            self._embedding(index, node, layer, waits)
         elif node.phase == "forward":
-            self._forward(index, node, layer, after)
+            self._forward(index, node, layer, waits)
         else:
-            self._backward(index, node, layer, after)
+            self._backward(index, node, layer, waits)
 
-    def _embedding(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
+    def _embedding(self, index: int, node: Node, layer: GraphLayer, waits: _Waits) -> None:
         width = layer.columns / self.cut
         if node.phase == "forward":
-            task = self.compute(node.name, node, after, operations.embedding_forward(self.m, width, self.element))
-            task = self.send(node.name, node, (task,), "all_gather", self.m * layer.columns, self.strategy.names("columns"))
+            task = self.compute(node.name, node, waits, operations.embedding_forward(self.m, width, self.element))
+            task = self.send(node.name, node, _Waits((task,)), "all_gather", self.m * layer.columns, self.strategy.names("columns"))
         else:
             stream = operations.embedding_backward(self.m, width, layer.rows, node.first, self.element)
-            task = self.compute(node.name, node, after, stream)
+            task = self.compute(node.name, node, waits, stream)
             self.gradient[index] = task
         self.result[index] = task
 
-    def _forward(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
+    def _forward(self, index: int, node: Node, layer: GraphLayer, waits: _Waits) -> None:
         m, product = self.m, Product(m=self.m, n=layer.columns / self.columns, k=layer.rows / self.inner)
         tail = self._pointwise(layer, forward=True)
         if self.inner > 1:  # CR: partial sums of the whole width, reduced to a shard each
-            task = self.compute(node.name, node, after, product)
-            task = self.send(node.name, node, (task,), "reduce_scatter", m * layer.columns, self.strategy.names("inner"))
-            task = self.compute(f"{node.name}.tail", node, (task,), *tail) if tail else task
+            task = self.compute(node.name, node, waits, product)
+            task = self.send(node.name, node, _Waits((task,)), "reduce_scatter", m * layer.columns, self.strategy.names("inner"))
+            task = self.compute(f"{node.name}.tail", node, _Waits((task,)), *tail) if tail else task
         else:
-            task = self.compute(node.name, node, after, product, *tail)
+            task = self.compute(node.name, node, waits, product, *tail)
         if layer.kind == "softmax":  # maximum and sum of exponentials of every sample
-            task = self.send(node.name, node, (task,), "all_reduce", 2 * m, self.strategy.names("columns", "inner"))
+            task = self.send(node.name, node, _Waits((task,)), "all_reduce", 2 * m, self.strategy.names("columns", "inner"))
         else:
             width = self.graph.sizes["hidden"] if layer.kind == "cell" else layer.columns
-            task = self.send(node.name, node, (task,), "all_gather", m * width, self.strategy.names("columns"))
+            task = self.send(node.name, node, _Waits((task,)), "all_gather", m * width, self.strategy.names("columns"))
         self.result[index] = task
 
-    def _backward(self, index: int, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
+    def _backward(self, index: int, node: Node, layer: GraphLayer, waits: _Waits) -> None:
         m, n, k = self.m, layer.columns / self.columns, layer.rows / self.inner
         tail = self._pointwise(layer, forward=False)
         to_input, to_weight = Product(m=m, n=k, k=n), Product(m=k, n=n, k=m, adds=not node.first)
         if self.inner > 1:  # CR: every device needs the whole of dY
-            task = self.compute(f"{node.name}.head", node, after, *tail) if tail else after[-1]
-            task = self.send(node.name, node, (task,), "all_gather", m * layer.columns, self.strategy.names("inner"))
-            self.result[index] = self.gradient[index] = self.compute(node.name, node, (task,), to_input, to_weight)
+            ready = _Waits((self.compute(f"{node.name}.head", node, waits, *tail),)) if tail else waits
+            task = self.send(node.name, node, ready, "all_gather", m * layer.columns, self.strategy.names("inner"))
+            self.result[index] = self.gradient[index] = self.compute(node.name, node, _Waits((task,)), to_input, to_weight)
             return
-        task = self.compute(f"{node.name}.input", node, after, *tail, to_input)
-        self.result[index] = self.send(node.name, node, (task,), "all_reduce", m * layer.rows, self.strategy.names("columns"))
-        self.gradient[index] = self.compute(f"{node.name}.weight", node, (task,), to_weight)
+        task = self.compute(f"{node.name}.input", node, waits, *tail, to_input)
+        self.result[index] = self.send(node.name, node, _Waits((task,)), "all_reduce", m * layer.rows, self.strategy.names("columns"))
+        self.gradient[index] = self.compute(f"{node.name}.weight", node, _Waits((task,)), to_weight)
 
-    def _update(self, node: Node, layer: GraphLayer, after: tuple[int, ...]) -> None:
+    def _update(self, node: Node, layer: GraphLayer, waits: _Waits) -> None:
         parameters = layer.parameters / self.cut
         axes = self.strategy.names("rows", "batch")
-        task = self.send(node.name, node, after, "all_reduce", parameters, axes)
+        task = self.send(node.name, node, waits, "all_reduce", parameters, axes)
         stream = operations.update(parameters, self.graph.optimizer_states, self.element)
-        self.compute(node.name, node, (task,), stream)
+        self.compute(node.name, node, _Waits((task,)), stream)
 
     def _pointwise(self, layer: GraphLayer, forward: bool) -> tuple[Pass, ...]:
         if layer.kind == "cell":

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Index
+from crossflow.errors import CrossflowError
+
+MOST = 100_000  # operations of all copies of blocks that are laid out one by one, some 20 s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +20,12 @@ class Block:
     Attributes
     ----------
     first, last : places of its first and last operation.
-    count : copies. [1]
+    count : copies, one number or one for every design point, shape (n,). [1]
     """
 
     first: int
     last: int
-    count: int
+    count: int | Index
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,11 +51,18 @@ class CopyPlaces:
         block = np.full(ops, -1, dtype=np.intp)
         stride, count, width = np.zeros(ops, dtype=np.intp), np.ones(ops, dtype=np.intp), np.ones(ops, dtype=np.intp)
         for i, one in enumerate(blocks):
-            inside, copies = slice(one.first, one.last + 1), one.count if most is None else min(one.count, most)
+            # Copies that differ between points have no places; a limit makes them equal.
+            inside, copies = slice(one.first, one.last + 1), np.unique(one.count if most is None else np.minimum(one.count, most)).item()
             block[inside], stride[inside], count[inside] = i, one.last + 1 - one.first, copies
             # All further copies come behind the last operation of the first.
             width[one.last] += (copies - 1) * stride[one.last]
         return cls(block=block, first=np.cumsum(width) - width, stride=stride, count=count)
+
+    def check(self, what: str, cure: str = "give blocks fewer copies") -> None:
+        """CrossflowError where there are too many copies for what takes each by itself."""
+        laid_out = int(self.count.sum())
+        if laid_out > max(MOST, len(self.count)):
+            raise CrossflowError(f"{what}, here {laid_out:,} operations, and {MOST:,} at most; {cure}")
 
     def at(self, op: int, copy: int) -> int:
         """Place of an operation in a copy of its block; in the only one of those outside."""
@@ -65,6 +75,10 @@ class CopyPlaces:
     def together(self, one: int, other: int) -> bool:
         """Whether two operations belong to one block."""
         return bool(self.block[one] >= 0 and self.block[one] == self.block[other])
+
+    def pairs(self, one: int, other: int) -> bool:
+        """Whether an operation belongs to an earlier block of as many copies as that of another."""
+        return bool(0 <= self.block[one] < self.block[other] and self.count[one] == self.count[other])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Operations in order, each with its copy."""

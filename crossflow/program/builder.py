@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.errors import did_you_mean
 from crossflow.program.blocks import Block
 from crossflow.program.collectives import COLLECTIVES, Collective
@@ -74,6 +74,7 @@ class ProgramBuilder:
         name: str,
         *kernels: Kernel,
         after: Iterable[int] = (),
+        paired: Iterable[int] = (),
         rank: int = 0,
         layer: str = "",
         phase: str = "",
@@ -83,10 +84,10 @@ class ProgramBuilder:
         """Kernels that a class of ranks runs one after the other, or without them `calls` of its host; with further `fields` of `Op`."""
         for kernel in kernels:
             _expect(isinstance(kernel, KERNELS), name, KERNEL_NAMES, kernel)
-        earlier = self._earlier("after", after)
+        waits: dict[str, Any] = {"after": self._earlier("after", after), "paired": self._earlier("paired", paired)}
         rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
         stream = stream or (HOST if fields.get("calls") and not kernels else COMPUTE)
-        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, **fields))
+        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, **waits, **fields))
 
     def send(
         self,
@@ -96,6 +97,7 @@ class ProgramBuilder:
         *,
         name: str = "",
         after: Iterable[int] = (),
+        paired: Iterable[int] = (),
         rank: int = 0,
         layer: str = "",
         phase: str = "",
@@ -112,13 +114,13 @@ class ProgramBuilder:
             raise ValueError(f"expected one of {', '.join(COLLECTIVES)}, got {collective!r}{did_you_mean(str(collective), COLLECTIVES)}")
         _expect(_is_number(size), "size", "bytes as a number", size)
         ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": self._axes(among)}
-        earlier = self._earlier("after", after)
+        waits = {"after": self._earlier("after", after), "paired": self._earlier("paired", paired)}
         row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, **ranks))
-        op = Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, after=earlier, **fields)
-        return self._add(op)
+        fields |= waits
+        return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, **fields))
 
     @contextlib.contextmanager
-    def repeat(self, count: int) -> Iterator[None]:
+    def repeat(self, count: int | Index) -> Iterator[None]:
         """A block: what is added inside runs `count` times, one copy after the other. Operations behind it wait for its last copy.
 
         >>> from crossflow.program import Product
@@ -128,8 +130,8 @@ class ProgramBuilder:
         """
         if self._repeats:
             raise ValueError("a block does not hold another block; write the inner one out")
-        _expect(_is_whole(count), "count", "a whole number of copies", count)
-        if count < 1:
+        _expect(_is_whole(count) or isinstance(count, np.ndarray), "count", "a whole number of copies", count)
+        if np.min(count) < 1:
             raise ValueError(f"a block repeats once or more, got {count}")
         first, self._repeats = len(self._ops), True
         yield
@@ -155,7 +157,9 @@ class ProgramBuilder:
         """Row of the kernel that was added last."""
         return len(self._distinct[0]) - 1
 
-    def build(self, *, samples: int | Array = 1, tokens: int = 0, parameters: Number = 0.0, training: bool | None = None) -> Program:
+    def build(
+        self, *, samples: int | Array = 1, tokens: int | Array = 0, parameters: Number = 0.0, training: bool | None = None
+    ) -> Program:
         """The program; samples of a step, tokens of a sample, parameters of the model [1], and whether it trains."""
         return Program(
             name=self.name,

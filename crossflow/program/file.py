@@ -192,6 +192,9 @@ class OpRow(FileModel):
     carried: OpPlaces = Field(
         (), description="in a block, operations that it waits for in the copy before; the first copy waits for nothing here"
     )
+    paired: OpPlaces = Field(
+        (), description="in a block, operations of earlier blocks of as many copies that it waits for in the same copy, not in the last"
+    )
     meets: str = Field(
         "",
         description="name of a meeting: operations of several classes with one name are one collective, which starts when the last class "
@@ -399,7 +402,7 @@ def _misplaced(found: ProgramFile) -> Wrong:
     if not blocks:
         yield from _wrong_in_blocks(found, CopyPlaces.of(ops, tuple(Block(**vars(row)) for row in found.blocks)))
     yield from _wrong_meetings(found)
-    counts = {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops}
+    counts = {"rank": ranks, "kernels": len(found.kernels), "message": len(found.messages), "carried": ops, "paired": ops}
     for i, op in enumerate(found.ops):
         if op.kernels and op.message is not None:
             yield ("ops", i), "an operation runs kernels or sends a message, not both"
@@ -407,7 +410,7 @@ def _misplaced(found: ProgramFile) -> Wrong:
             yield ("ops", i, "calls"), "a message is one call of the host; leave it out"
         if op.host != "kernel" and (op.kernels or not op.calls):
             yield ("ops", i, "host"), "it is the time of calls of an operation that runs no kernels; leave it out"
-        if not (op.kernels or op.calls or op.after or op.carried) and op.message is None:
+        if not (op.kernels or op.calls or op.after or op.carried or op.paired) and op.message is None:
             yield ("ops", i), "it does nothing: give it kernels, a message or calls; one that only joins others names them in 'after'"
         yield from _beyond(("ops", i), op, counts)
         for place in op.after:
@@ -471,6 +474,8 @@ def _wrong_in_blocks(found: ProgramFile, places: CopyPlaces) -> Wrong:
     for i, op in enumerate(found.ops):
         if op.carried and any(j < ops and not places.together(i, j) for j in op.carried):
             yield ("ops", i, "carried"), "expected operations of the block that it belongs to"
+        if any(j < ops and not places.pairs(j, i) for j in op.paired):
+            yield ("ops", i, "paired"), "expected operations of earlier blocks of as many copies as the block that it belongs to"
     for i, one in enumerate(found.tensors):
         if one.made is None or one.last is None or max(one.made, one.last) >= ops:
             continue
@@ -512,7 +517,7 @@ def _through(found: ProgramFile) -> set[int]:
     last: dict[tuple[int, str], int] = {}
     for i, op in enumerate(found.ops):
         stream = (op.rank, op.stream or _stream(op))
-        edges[of[i]] |= {of[j] for j in op.after if j < i} | ({of[last[stream]]} if stream in last else set())
+        edges[of[i]] |= {of[j] for j in (*op.after, *op.paired) if j < i} | ({of[last[stream]]} if stream in last else set())
         last[stream] = i
     return set(in_order(edges))
 

@@ -70,6 +70,7 @@ class Op:
     count : equal ones of it, one after the other. [1]
     hiding, beside : how a message of a block may be hidden, and the rows of `Program.kernels` beside which it runs.
     carried : operations of its block whose end in the copy before it waits for; nothing in the first copy.
+    paired : operations of earlier blocks of as many copies whose end in the same copy it waits for.
     meets : name of a meeting. Operations of several classes with one name are one collective: it starts when the last of their
         classes arrives and ends for all at once.
     """
@@ -88,6 +89,7 @@ class Op:
     hiding: Hiding = ""
     beside: tuple[int, ...] = ()
     carried: tuple[int, ...] = ()
+    paired: tuple[int, ...] = ()
     meets: str = ""
 
 
@@ -208,7 +210,7 @@ class Program:
     stages: str = ""
     blocks: tuple[Block, ...] = ()
     samples: int | Array = 1
-    tokens: int = 0
+    tokens: int | Array = 0
     parameters: Number = 0.0
     training: bool | None = None
 
@@ -306,6 +308,15 @@ class Program:
         return CopyPlaces.of(len(self.ops), self.blocks)
 
     @functools.cached_property
+    def often(self) -> Sequence[Number]:
+        """How often every operation runs, one number or one for every point. [1]"""
+        found: list[Number] = [1] * len(self.ops)
+        for block in self.blocks:
+            copies = block.count if isinstance(block.count, int) else block.count.astype(float)
+            found[block.first : block.last + 1] = [copies] * (block.last + 1 - block.first)
+        return found
+
+    @functools.cached_property
     def memory(self) -> tuple[Mapping[str, Number], ...]:
         """Bytes of a device of every class of ranks by kind, when it holds most: tensors live between the operations that need them. [B]
 
@@ -330,10 +341,14 @@ class Program:
         return places, np.cumsum(changes, axis=0)
 
     def _fullest(self, rank: int) -> Mapping[str, Number]:
-        places, amounts = self.held(rank)
-        moment = places[np.argmax(amounts >= amounts.max(axis=0) * (1 - 1e-12), axis=0)] // 2
         tensors = [tensor for tensor in self.tensors if tensor.rank == rank]
         kinds: dict[str, Number] = dict.fromkeys((one.kind for one in tensors), 0.0)
+        if all(one.made is None and one.last is None for one in tensors):
+            for one in tensors:
+                kinds[one.kind] = kinds[one.kind] + one.size
+            return kinds
+        places, amounts = self.held(rank)
+        moment = places[np.argmax(amounts >= amounts.max(axis=0) * (1 - 1e-12), axis=0)] // 2
         for one in tensors:
             first, last = (ends[:, None] for ends in self.places.spans(one.made, one.last))
             often = ((first <= moment) & (moment <= last)).sum(axis=0)
@@ -345,7 +360,7 @@ class Program:
         """Bytes that one device sends along each axis in a step, for placement; along each further axis only a shard moves. [B]"""
         sizes = self.ranks
         volumes: dict[str, Number] = dict.fromkeys(dict(self.axes), 0.0)
-        for op, often in zip(self.ops, self.places.count.tolist(), strict=True):
+        for op, often in zip(self.ops, self.often, strict=True):
             if op.message is None:
                 continue
             message = self.messages[op.message]

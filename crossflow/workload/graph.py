@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from crossflow.arrays import Array
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.blocks import Block, CopyPlaces
 
 Phase = Literal["forward", "backward", "update"]
 
@@ -36,33 +38,36 @@ class GraphLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One vertex of the compute graph: the operations of one layer at one time step, in order.
+    """One vertex of the compute graph: the operations of one layer at one time step, in order; in a block, at as many time steps.
 
     Attributes
     ----------
     name, layer, phase : what it is; `layer` is an index into the graph's layers.
-    step : time step of a recurrent model, 0 otherwise.
+    step : time step of a recurrent model, of its first copy; later ones are of the next steps, of a backward pass of those before.
     first : whether it is the first of its layer to contribute to a gradient (later ones accumulate).
-    after : indices of the nodes whose results it needs.
+    after : indices of the nodes whose results it needs: those of a block for the same copy, outside the block for the last.
+    carried : pairs of a node whose result the first copy needs, and one of the block that the others need from the copy before.
     """
 
     name: str
     layer: int
     phase: Phase
-    step: int = 0
+    step: Size = 0
     first: bool = True
     after: tuple[int, ...] = ()
+    carried: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Graph:
     """A model: its layers, its nodes in an order that respects dependencies, and the sizes that strategies divide.
 
-    Sizes may be arrays over design points whose nodes are the same.
+    Sizes, and copies of blocks, may be arrays over design points whose nodes are the same.
 
     Attributes
     ----------
     model : model family, ``lstm`` or ``gemm``.
+    blocks : nodes that repeat over time steps.
     batch : samples of one step over all devices.
     sizes : further dimensions by name (hidden, vocabulary, sequence ...).
     dtype : data type of weights, activations and gradients.
@@ -75,11 +80,12 @@ class Graph:
     batch: Size
     layers: tuple[GraphLayer, ...]
     nodes: tuple[Node, ...]
+    blocks: tuple[Block, ...] = ()
     sizes: Mapping[str, Size] = field(default_factory=dict)
     dtype: str = "fp16"
     optimizer_states: int = 0
     training: bool = True
-    tokens_per_sample: int = 0
+    tokens_per_sample: Size = 0
 
     @property
     def parameters(self) -> Size:
@@ -90,3 +96,27 @@ class Graph:
     def element(self) -> float:
         """Size of one element. [B]"""
         return DTYPE_BYTES[self.dtype]
+
+    @functools.cached_property
+    def unrolled(self) -> Graph:
+        """The same with every time step written out, where a backward node also needs the forward one of its layer and step.
+
+        In-order streams see to the latter wherever they keep their order: the backward pass begins with the last step.
+        """
+        if "sequence" not in self.sizes:
+            return self
+        places, nodes, forward = CopyPlaces.of(len(self.nodes), self.blocks), list[Node](), dict[tuple[int, Size], int]()
+        what = "timelines, and several kernels on a device, take every time step by itself"
+        places.check(f"{self.model}: {what}", "choose a shorter sequence")
+        for i, copy in places:
+            node = self.nodes[i]
+            back = node.phase == "backward"
+            step = node.step - copy if back else node.step + copy
+            after = [places.at(j, copy) if places.block[i] >= 0 else places.end(j) for j in node.after]
+            after += [forward[node.layer, step]] if back else []
+            after += [places.at(later, copy - 1) if copy else places.end(first) for first, later in node.carried]
+            if node.phase == "forward":
+                forward[node.layer, step] = len(nodes)
+            name = f"{self.layers[node.layer].name}.{node.phase}[{step}]"
+            nodes.append(replace(node, name=name, step=step, after=tuple(dict.fromkeys(after)), carried=()))
+        return replace(self, nodes=tuple(nodes), blocks=())

@@ -7,7 +7,10 @@ References
 
 from __future__ import annotations
 
-from crossflow.workload.graph import Graph, GraphLayer, Node, Phase, Size
+import numpy as np
+
+from crossflow.program.blocks import Block
+from crossflow.workload.graph import Graph, GraphLayer, Node, Size
 
 GATES = 4  # input, forget, cell and output gate
 
@@ -16,7 +19,7 @@ def lstm(
     *,
     hidden: Size,
     vocabulary: Size,
-    sequence: int,
+    sequence: Size,
     layers: int,
     batch: Size,
     projection: Size | None = None,
@@ -24,7 +27,7 @@ def lstm(
     optimizer_states: int = 0,
     training: bool = True,
 ) -> Graph:
-    """Graph of an LSTM language model, unrolled over its time steps.
+    """Graph of an LSTM language model: of each pass the first time step, and a block of all others.
 
     Parameters
     ----------
@@ -40,14 +43,20 @@ def lstm(
         if projection is not None:
             table.append(GraphLayer(name=f"projection{i}", kind="projection", rows=hidden, columns=projection))
     table.append(GraphLayer(name="softmax", kind="softmax", rows=width, columns=vocabulary, extra_parameters=vocabulary))
-    nodes = _forward(table, sequence)
+    others = np.asarray(sequence, dtype=np.intp) - 1 if isinstance(sequence, np.ndarray) else sequence - 1
+    several = bool(np.min(others) > 0)
+    nodes = _forward(table, several)
+    starts = [(len(table), len(table))]
     if training:
-        nodes = _updates(table, _backward(table, nodes, sequence))
+        starts += [(len(nodes) + 1, 1), (len(nodes) + 1 + len(table), len(table) - 1)]
+        nodes += _backward(table, len(nodes), sequence, several)
+        nodes += _updates(table, nodes)
     return Graph(
         model="lstm",
         batch=batch,
         layers=tuple(table),
         nodes=tuple(nodes),
+        blocks=tuple(Block(first=first, last=first + length - 1, count=others) for first, length in starts) if several else (),
         sizes={"hidden": hidden, "vocabulary": vocabulary, "sequence": sequence, "width": width, "gates": GATES},
         dtype=dtype,
         optimizer_states=optimizer_states,
@@ -56,55 +65,47 @@ def lstm(
     )
 
 
-def _node(table: list[GraphLayer], layer: int, phase: Phase, step: int, after: list[int], first: bool = True) -> Node:
-    return Node(name=f"{table[layer].name}.{phase}[{step}]", layer=layer, phase=phase, step=step, after=tuple(after), first=first)
-
-
-def _forward(table: list[GraphLayer], sequence: int) -> list[Node]:
+def _forward(table: list[GraphLayer], several: bool) -> list[Node]:
     """Forward nodes: at each step through the layers, each cell also after itself one step earlier."""
     nodes: list[Node] = []
-    earlier: dict[int, int] = {}
-    for step in range(sequence):
-        below: list[int] = []
+    width = len(table)
+    for later in range(1 + several):
         for i, layer in enumerate(table):
-            recurrent = i + 1 if i + 1 < len(table) and table[i + 1].kind == "projection" else i
-            after = below + ([earlier[recurrent]] if layer.kind == "cell" and recurrent in earlier else [])
-            nodes.append(_node(table, i, "forward", step, after))
-            below = [len(nodes) - 1]
-            earlier[i] = len(nodes) - 1
+            recurrent = i + 1 if i + 1 < width and table[i + 1].kind == "projection" else i
+            carried = ((recurrent, width + recurrent),) if later and layer.kind == "cell" else ()
+            after = (len(nodes) - 1,) if i else ()
+            nodes.append(Node(name=f"{layer.name}.forward", layer=i, phase="forward", step=later, after=after, carried=carried))
     return nodes
 
 
-def _backward(table: list[GraphLayer], nodes: list[Node], sequence: int) -> list[Node]:
-    """Backward nodes appended: the softmax of all steps first, so that its large gradient is complete early.
+def _backward(table: list[GraphLayer], begin: int, sequence: Size, several: bool) -> list[Node]:
+    """Backward nodes behind `begin` others: the softmax of all steps first, so that its large gradient is complete early.
 
     A forward node of the softmax need not wait for other steps, and no cell can go back before the last step's softmax;
     computing all softmax gradients first lets their reduction overlap with the cells.
     """
-    forward = {(node.layer, node.step): i for i, node in enumerate(nodes)}
-    top = len(table) - 1
-    back: dict[tuple[int, int], int] = {}
-    nodes = list(nodes)
-    last = sequence - 1
-    for step in range(last, -1, -1):
-        nodes.append(_node(table, top, "backward", step, [forward[top, step]], first=step == last))
-        back[top, step] = len(nodes) - 1
-    for step in range(last, -1, -1):
+    top, kinds = len(table) - 1, [layer.kind for layer in table]
+    nodes: list[Node] = []
+    # Places of the softmax, and of the layer below it, in the last time step and in those before.
+    softmax, below = (begin, begin + 1), (begin + 1 + several, begin + 1 + several + top)
+
+    def add(layer: int, later: int, after: int | None, cell: int | None = None) -> None:
+        carried = ((below[0] + top - 1 - cell, below[1] + top - 1 - cell),) if later and cell is not None else ()
+        waits, step = () if after is None else (after,), sequence - 1 - later
+        name = f"{table[layer].name}.backward"
+        nodes.append(Node(name=name, layer=layer, phase="backward", step=step, first=not later, after=waits, carried=carried))
+
+    for later in range(1 + several):
+        add(top, later, None if later else begin - 1)
+    for later in range(1 + several):
         for i in range(top - 1, -1, -1):
-            after = [back[i + 1, step], forward[i, step]]
-            if table[i].kind in ("cell", "projection"):
-                cell_above = next((j for j in (i, i - 1) if table[j].kind == "cell"), i)
-                recurrent = back.get((cell_above, step + 1))
-                feeds = table[i].kind == "projection" or not (i + 1 <= top and table[i + 1].kind == "projection")
-                after += [recurrent] if recurrent is not None and feeds else []
-            nodes.append(_node(table, i, "backward", step, after, first=step == last))
-            back[i, step] = len(nodes) - 1
+            # The gradient of a step comes from the cell of the next one, into the projection of the cell where it has one.
+            cell = i - 1 if kinds[i] == "projection" else i if kinds[i] == "cell" and kinds[i + 1] != "projection" else None
+            add(i, later, softmax[later] if i == top - 1 else begin + len(nodes) - 1, cell)
     return nodes
 
 
 def _updates(table: list[GraphLayer], nodes: list[Node]) -> list[Node]:
-    """Update nodes appended: one a layer, from the softmax down, each after all its gradients."""
-    for i in range(len(table) - 1, -1, -1):
-        gradients = [j for j, node in enumerate(nodes) if node.layer == i and node.phase == "backward" and node.step == 0]
-        nodes = [*nodes, _node(table, i, "update", 0, gradients)]
-    return nodes
+    """Update nodes: one a layer, from the softmax down, each after all its gradients."""
+    last = {node.layer: j for j, node in enumerate(nodes) if node.phase == "backward"}
+    return [Node(name=f"{table[i].name}.update", layer=i, phase="update", after=(last[i],)) for i in range(len(table) - 1, -1, -1)]

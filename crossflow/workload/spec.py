@@ -64,14 +64,14 @@ class LstmSpec(FileModel):
 
     @property
     def sizes(self) -> dict[str, int | None]:
-        """Numbers that change no node of the graph."""
-        return {"hidden": self.hidden, "vocabulary": self.vocabulary, "projection": self.projection, "batch": self.global_batch}
+        """Numbers that change no node of the graph, but for a sequence of few steps."""
+        beside = {"projection": self.projection, "batch": self.global_batch, "sequence": self.sequence}
+        return {"hidden": self.hidden, "vocabulary": self.vocabulary, **beside}
 
     def graph(self, **sizes: Any) -> Graph:
         """Compute graph of one step; `sizes` stand for its own, as arrays over design points."""
         return lstm(
             **{**self.sizes, **sizes},
-            sequence=self.sequence,
             layers=self.layers,
             dtype=self.dtype,
             optimizer_states=OPTIMIZER_STATES[self.optimizer],
