@@ -295,15 +295,10 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sized:
-    """A workload of a scenario with other dimensions, on another number of devices.
+    """A workload of a scenario with other dimensions, on another number of devices."""
 
-    Attributes
-    ----------
-    settings : what is changed.
-    workload, system, written, base : as the scenario would have them; its strategy as it is written.
-    """
-
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # what is changed
+    # workload, system, written, base: as the scenario would have them; its strategy as it is written
     workload: Workload
     system: SystemSpec
     written: str | Mapping[str, Any] | None

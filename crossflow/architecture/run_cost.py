@@ -24,28 +24,16 @@ UNKNOWN = points(np.nan)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunCost:
-    """Cost of processing an amount of samples or tokens; every array has shape (n,), NaN where a figure is not known.
+    """Cost of processing an amount of samples or tokens; every array has shape (n,), NaN where a figure is not known."""
 
-    Attributes
-    ----------
-    amount : samples or tokens. [1]
-    steps : steps that they take. [1]
-    time : wall-clock time; infinite where a step never ends. [s]
-    device_time : time of all devices together. [s]
-    normalised_device_time : the same in devices of the reference's peak rate, see `normalised`. [s]
-    price : rent of the devices. [USD]
-    device_energy : of the devices, by the model's energy of a step. [J]
-    facility_energy : of whole nodes at the rated power of their parts, with the overhead of the data centre. [J]
-    """
-
-    amount: Array
-    steps: Array
-    time: Array
-    device_time: Array
-    normalised_device_time: Array
-    price: Array
-    device_energy: Array
-    facility_energy: Array
+    amount: Array  # samples or tokens. [1]
+    steps: Array  # steps that they take. [1]
+    time: Array  # wall-clock time; infinite where a step never ends. [s]
+    device_time: Array  # time of all devices together. [s]
+    normalised_device_time: Array  # the same in devices of the reference's peak rate, see `normalised`. [s]
+    price: Array  # rent of the devices. [USD]
+    device_energy: Array  # of the devices, by the model's energy of a step. [J]
+    facility_energy: Array  # of whole nodes at the rated power of their parts, with the overhead of the data centre. [J]
 
     @property
     def days(self) -> Array:

@@ -35,24 +35,18 @@ CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """Interconnect of one system; arrays of shape (n,).
+    """Interconnect of one system; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    intra, network : kinds of fabric inside a node and between nodes.
-    devices_per_node : devices that a node has.
-    link, host, nic : rate of one device and direction to the others in its node, to its host, and to the network;
-        `nic` is NaN where the system states none. [B/s]
-    parameters : how the kinds of fabric behave.
-    """
-
+    # intra, network: kinds of fabric inside a node and between nodes
     intra: str
     network: str
-    devices_per_node: int
+    devices_per_node: int  # devices that a node has
+    # link, host, nic: rate of one device and direction to the others in its node, to its host, and to the network; `nic` is NaN where the
+    # system states none. [B/s]
     link: Array
     host: Array
     nic: Array
-    parameters: FabricParameters
+    parameters: FabricParameters  # how the kinds of fabric behave
 
     @property
     def recent(self) -> Mask:
@@ -72,25 +66,19 @@ class Fabric:
 
 @dataclass(frozen=True, kw_only=True)
 class Path:
-    """What the time law needs; arrays of shape (n,).
+    """What the time law needs; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    per_byte : time per byte of a long message: volume on the tightest link over its rate. [s/B]
-    base, fill : fixed time, and time to fill the chain of steps. [s]
-    small_per_byte, small_base : the low-latency protocol of small messages, which pays in bandwidth. [s/B], [s]
-    below_per_byte, threshold : time per byte of messages below a size: rate into send buffers, another algorithm. [s/B], [B]
-    floor : time of the host to issue the call. [s]
-    """
-
-    per_byte: Array
+    per_byte: Array  # time per byte of a long message: volume on the tightest link over its rate. [s/B]
+    # base, fill: fixed time, and time to fill the chain of steps. [s]
     base: Array
     fill: Array = field(default_factory=lambda: ZERO)
+    # small_per_byte, small_base: the low-latency protocol of small messages, which pays in bandwidth. [s/B], [s]
     small_per_byte: Array = field(default_factory=lambda: ZERO)
     small_base: Array = field(default_factory=lambda: INFINITE)
+    # below_per_byte, threshold: time per byte of messages below a size: rate into send buffers, another algorithm. [s/B], [B]
     below_per_byte: Array = field(default_factory=lambda: ZERO)
     threshold: Array = field(default_factory=lambda: ZERO)
-    floor: Array = field(default_factory=lambda: ZERO)
+    floor: Array = field(default_factory=lambda: ZERO)  # time of the host to issue the call. [s]
 
     @functools.cached_property
     def stepped(self) -> bool:

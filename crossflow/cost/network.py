@@ -43,17 +43,11 @@ NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 @dataclass(frozen=True, kw_only=True)
 class MessageCosts:
-    """Times and bytes of messages, shape (messages, n).
+    """Times and bytes of messages, shape (messages, n)."""
 
-    Attributes
-    ----------
-    time : [s]
-    measured : of it, what was measured. [s]
-    intra_bytes, inter_bytes : bytes that one device sends at each level of network. [B]
-    """
-
-    time: Array
-    measured: Array
+    time: Array  # [s]
+    measured: Array  # of it, what was measured. [s]
+    # intra_bytes, inter_bytes: bytes that one device sends at each level of network. [B]
     intra_bytes: Array
     inter_bytes: Array
 

@@ -25,25 +25,15 @@ from crossflow.program.scans import scan_sizes
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Prices of a program; arrays end in the design-point axis.
+    """Prices of a program; arrays end in the design-point axis."""
 
-    Attributes
-    ----------
-    resources : compute and the memory levels, names of the resources that can bind a kernel.
-    kernels : costs of the distinct kernels.
-    lower_bound : time below which no kernel can be: its operations at peak, or its least traffic at memory bandwidth,
-        shape (kernels, n). [s]
-    messages : costs of the distinct messages.
-    call : time of the host for one call, shape (1,). [s]
-    measured : of the time of every kernel and message, what was measured, shape (rows, n). [s]
-    """
-
-    resources: tuple[str, ...]
-    kernels: KernelCosts
+    resources: tuple[str, ...]  # compute and the memory levels, names of the resources that can bind a kernel
+    kernels: KernelCosts  # costs of the distinct kernels
+    # time below which no kernel can be: its operations at peak, or its least traffic at memory bandwidth, shape (kernels, n). [s]
     lower_bound: Array
-    messages: MessageCosts
-    call: Array
-    measured: Array
+    messages: MessageCosts  # costs of the distinct messages
+    call: Array  # time of the host for one call, shape (1,). [s]
+    measured: Array  # of the time of every kernel and message, what was measured, shape (rows, n). [s]
 
     @functools.cached_property
     def times(self) -> Array:
@@ -219,33 +209,22 @@ FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measur
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCosts:
-    """What every layer of a program takes in every phase; arrays of shape (layers, phases, n).
+    """What every layer of a program takes in every phase; arrays of shape (layers, phases, n)."""
 
-    Attributes
-    ----------
-    layers, phases : names in the order of the first two axes.
-    resources : compute and the memory levels, which can bind a kernel.
-    compute : time of the device's kernels, launches included. [s]
-    bound : of it, in kernels that each of `resources` binds, shape (resources, layers, phases, n). [s]
-    launch : of it, between kernels. [s]
-    kernels : kernels launched. [1]
-    flops, energy, traffic : operations, dynamic energy, and bytes of main memory. [flop], [J], [B]
-    measured : of the time of kernels, what was measured. [s]
-    each : time of every kernel of the program alone, shape (kernels, n). [s]
-    """
-
+    # layers, phases: names in the order of the first two axes
     layers: tuple[str, ...]
     phases: tuple[str, ...]
-    resources: tuple[str, ...]
-    compute: Array
-    bound: Array
-    launch: Array
-    kernels: Array
+    resources: tuple[str, ...]  # compute and the memory levels, which can bind a kernel
+    compute: Array  # time of the device's kernels, launches included. [s]
+    bound: Array  # of it, in kernels that each of `resources` binds, shape (resources, layers, phases, n). [s]
+    launch: Array  # of it, between kernels. [s]
+    kernels: Array  # kernels launched. [1]
+    # flops, energy, traffic: operations, dynamic energy, and bytes of main memory. [flop], [J], [B]
     flops: Array
     energy: Array
     traffic: Array
-    measured: Array
-    each: Array
+    measured: Array  # of the time of kernels, what was measured. [s]
+    each: Array  # time of every kernel of the program alone, shape (kernels, n). [s]
 
 
 def layer_costs(

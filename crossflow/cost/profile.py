@@ -48,16 +48,10 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Profile:
-    """Measured events of one device.
+    """Measured events of one device."""
 
-    Attributes
-    ----------
-    events : by op, shape, dtype, ranks and scope; of kernels ranks are 1 and the scope is empty.
-    source : the file.
-    """
-
-    events: Mapping[Key, Measured]
-    source: str
+    events: Mapping[Key, Measured]  # by op, shape, dtype, ranks and scope; of kernels ranks are 1 and the scope is empty
+    source: str  # the file
 
     def event(self, key: Key) -> Measured | None:
         """An event's measured time, None where it was not measured.

@@ -29,27 +29,17 @@ ONE = np.ones(1)
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCosts:
-    """Times of kernels and what they keep busy; arrays that broadcast to (kernels, n) unless said.
+    """Times of kernels and what they keep busy; arrays that broadcast to (kernels, n) unless said."""
 
-    Attributes
-    ----------
-    time : with the launch. [s]
-    launch : share of `time` in which nothing runs. [s]
-    launches : kernels launched. [1]
-    resource_times : time that each resource would need alone, shape (1 + levels, kernels, n): compute, then the memory
-        levels from the nearest to main memory. [s]
-    flops : [flop]
-    traffic : bytes read and written at each level, shape (levels, kernels, n). [B]
-    energy : dynamic energy of operations and of traffic at every level. [J]
-    """
-
-    time: Array
-    launch: Array
-    launches: Array
+    time: Array  # with the launch. [s]
+    launch: Array  # share of `time` in which nothing runs. [s]
+    launches: Array  # kernels launched. [1]
+    # time that each resource would need alone, shape (1 + levels, kernels, n): compute, then the memory levels from the nearest to main
+    # memory. [s]
     resource_times: Array
-    flops: Array
-    traffic: Array
-    energy: Array
+    flops: Array  # [flop]
+    traffic: Array  # bytes read and written at each level, shape (levels, kernels, n). [B]
+    energy: Array  # dynamic energy of operations and of traffic at every level. [J]
 
     @property
     def bound(self) -> Index:

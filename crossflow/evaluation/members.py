@@ -37,21 +37,14 @@ APART = ("workload.model",)  # settings of a workload that make a model of anoth
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Members:
-    """What the points of one batch compute.
+    """What the points of one batch compute."""
 
-    Attributes
-    ----------
-    workloads, nodes : different workloads, all of one kind and task, with the devices of a node and the nodes of each.
-    which : the workload of every point, shape (n,).
-    strategies : the strategy of every point.
-    job : what a step computes; numbers that differ are arrays of shape (n,).
-    """
-
+    # workloads, nodes: different workloads, all of one kind and task, with the devices of a node and the nodes of each
     workloads: tuple[Layered | LstmSpec | GemmSpec, ...]
     nodes: tuple[tuple[int, int], ...]
-    which: Index
-    strategies: tuple[Any, ...]
-    job: Any
+    which: Index  # the workload of every point, shape (n,)
+    strategies: tuple[Any, ...]  # the strategy of every point
+    job: Any  # what a step computes; numbers that differ are arrays of shape (n,)
 
     def at(self, points: Index) -> Members:
         """Some of the points."""
@@ -180,16 +173,12 @@ def _stacked_graphs(
 
 @dataclass(kw_only=True)
 class _Read:
-    """Points of a layered model as they are read.
+    """Points of a layered model as they are read."""
 
-    Attributes
-    ----------
-    sized, jobs : different dimensions, and what a step computes with each.
-    which, strategies : of every point its dimensions, -1 where only a scenario of its own can read them, and its strategy.
-    """
-
+    # which, strategies: of every point its dimensions, -1 where only a scenario of its own can read them, and its strategy
     which: Index
     strategies: list[Any]
+    # sized, jobs: different dimensions, and what a step computes with each
     sized: list[Sized] = field(default_factory=list)
     jobs: list[Job | DlrmJob] = field(default_factory=list)
 

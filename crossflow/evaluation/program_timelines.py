@@ -157,24 +157,20 @@ def _slower(program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Laid:
-    """A program as it runs: every copy of an operation on every kind of ranks.
+    """A program as it runs: every copy of an operation on every kind of ranks."""
 
-    Attributes
-    ----------
-    program, kinds, mesh, rows : what runs, kinds of ranks, the rank of every device, and rows of times.
-    runs, own : copies of operations, and those of every kind.
-    tasks, last : tasks of `own`, and the last task of every copy of it.
-    start, end : of every task, shape (tasks,). [s]
-    """
-
+    # program, kinds, mesh, rows: what runs, kinds of ranks, the rank of every device, and rows of times
     program: Program
     kinds: Kinds
     mesh: Index
     rows: PriceRows
+    # runs, own: copies of operations, and those of every kind
     runs: Sequence[Copy]
     own: Sequence[Copy]
+    # tasks, last: tasks of `own`, and the last task of every copy of it
     tasks: Sequence[Task]
     last: Sequence[int]
+    # start, end: of every task, shape (tasks,). [s]
     start: Array
     end: Array
 

@@ -27,23 +27,14 @@ UNREAD = ("max_nodes", "chip_area")  # of a system: facts on file that no predic
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One number behind a prediction.
+    """One number behind a prediction."""
 
-    Attributes
-    ----------
-    path : as ``--set`` and the points of `evaluate` take it.
-    value : in the SI unit of `quantity`.
-    quantity : what it measures and the range that it may take.
-    kind : where it belongs: technology (library components), architecture, budget, or system (the network).
-    source : key of its source in the file that it stands in; None where the file names none.
-    low, high : range that the file gives, in the same unit; None where it gives none.
-    """
-
-    path: str
-    value: float
-    quantity: Quantity
-    kind: ParameterKind
-    source: str | None = None
+    path: str  # as ``--set`` and the points of `evaluate` take it
+    value: float  # in the SI unit of `quantity`
+    quantity: Quantity  # what it measures and the range that it may take
+    kind: ParameterKind  # where it belongs: technology (library components), architecture, budget, or system (the network)
+    source: str | None = None  # key of its source in the file that it stands in; None where the file names none
+    # low, high: range that the file gives, in the same unit; None where it gives none
     low: float | None = None
     high: float | None = None
 

@@ -20,16 +20,12 @@ class DeviceGroup:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
-    """Ranks that communicate, shape (n,).
+    """Ranks that communicate, shape (n,)."""
 
-    Attributes
-    ----------
-    size, per_node : how many, and how many of them share a node. [1]
-    stride, extent, devices : how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart. [1]
-    """
-
+    # size, per_node: how many, and how many of them share a node. [1]
     size: Array
     per_node: Array
+    # stride, extent, devices: how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart. [1]
     stride: Array
     devices: Array
     extent: Array
@@ -58,13 +54,9 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pair(Group):
-    """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages.
+    """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages."""
 
-    Attributes
-    ----------
-    first, last : the two stages; 0 and 1 stand for any two neighbours. [1]
-    """
-
+    # first, last: the two stages; 0 and 1 stand for any two neighbours. [1]
     first: Array
     last: Array
 

@@ -46,107 +46,74 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Work that passes over data once: pointwise operations, reductions, softmax, lookups, an optimizer.
+    """Work that passes over data once: pointwise operations, reductions, softmax, lookups, an optimizer."""
 
-    Attributes
-    ----------
-    moved : bytes read and written, all passes over memory counted. [B]
-    flops : operations. [flop]
-    launches : kernels that it takes. [1]
-    """
-
-    moved: Number
-    flops: Number = 0.0
-    launches: Number = 1.0
+    moved: Number  # bytes read and written, all passes over memory counted. [B]
+    flops: Number = 0.0  # operations. [flop]
+    launches: Number = 1.0  # kernels that it takes. [1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Fused attention forward, or backward, over `samples` samples. [1]
-
-    Attributes
-    ----------
-    heads, kv_heads : heads of queries, and of keys and values. [1]
-    length, seen : queries of a head and sample, and keys that each sees at most. [1]
-    width : elements of a head. [1]
-    causal : whether a query sees only the keys before it, half of them in the mean.
-    backward : whether gradients are computed, with five products instead of two.
-    work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, rings
-        and caches. [flop], [B], [1]
-    stored : type in which keys and values lie in memory, where it is not that of the queries.
-    window, chunked : the window that limits the keys that a query sees, 0 for none, and whether it is a fixed block (see
-        `crossflow.workload.transformer.AttentionGeometry`). [1]
-    """
+    """Fused attention forward, or backward, over `samples` samples. [1]"""
 
     samples: Number
+    # heads, kv_heads: heads of queries, and of keys and values. [1]
     heads: Number
+    # length, seen: queries of a head and sample, and keys that each sees at most. [1]
     length: Number
     seen: Number
-    width: Number
+    width: Number  # elements of a head. [1]
     kv_heads: Number | None = None
-    causal: bool = True
-    backward: bool = False
+    causal: bool = True  # whether a query sees only the keys before it, half of them in the mean
+    backward: bool = False  # whether gradients are computed, with five products instead of two
+    # operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, rings and caches.
+    # [flop], [B], [1]
     work: tuple[Number, Number, Number] | None = None
-    stored: str = ""
+    stored: str = ""  # type in which keys and values lie in memory, where it is not that of the queries
+    # window, chunked: the window that limits the keys that a query sees, 0 for none, and whether it is a fixed block (see
+    # `crossflow.workload.transformer.AttentionGeometry`). [1]
     window: Number = 0.0
     chunked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """Rows of embedding tables that a device looks up for `samples` samples and adds up, or a part of what their gradients take. [1]
-
-    Attributes
-    ----------
-    tables, rows, width : tables that the device holds, rows of one, and elements of a row.
-    pooling : rows of one table that a sample looks up on the device.
-    part : the lookups themselves; of the backward pass the sort of the looked-up rows, and their update.
-    distinct : distinct rows over looked-up rows: where a row is wanted again it may be found in cache.
-    load : lookups of the fullest device over the mean.
-    replicas : ranks that hold the same tables and apply each other's updates.
-    element, output, gradient, index : sizes of an element of a table, of a pooled one, of its gradient, and of an index. [B]
-    optimizer : ``sgd``, ``adagrad`` (a state each parameter) or ``rowwise_adagrad`` (one a row), in fp32.
-    """
+    """Rows of embedding tables that a device looks up for `samples` samples and adds up, or a part of what their gradients take. [1]"""
 
     samples: Number
+    # tables, rows, width: tables that the device holds, rows of one, and elements of a row
     tables: Number
     rows: Number
     width: Number
-    pooling: Number
-    part: LookupPart = "forward"
-    distinct: Number = 1.0
-    load: Number = 1.0
-    replicas: Number = 1.0
+    pooling: Number  # rows of one table that a sample looks up on the device
+    part: LookupPart = "forward"  # the lookups themselves; of the backward pass the sort of the looked-up rows, and their update
+    distinct: Number = 1.0  # distinct rows over looked-up rows: where a row is wanted again it may be found in cache
+    load: Number = 1.0  # lookups of the fullest device over the mean
+    replicas: Number = 1.0  # ranks that hold the same tables and apply each other's updates
+    # element, output, gradient, index: sizes of an element of a table, of a pooled one, of its gradient, and of an index. [B]
     element: float = 4.0
     output: float = 4.0
     gradient: float = 4.0
     index: float = 8.0
-    optimizer: TableOptimizer = "sgd"
+    optimizer: TableOptimizer = "sgd"  # ``sgd``, ``adagrad`` (a state each parameter) or ``rowwise_adagrad`` (one a row), in fp32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """Chunked scan of a state-space layer forward, or backward, over `samples` samples (see `crossflow.program.scans`). [1]
-
-    Attributes
-    ----------
-    heads, groups : heads, and groups of them that share B and C; of the delta rule heads of values, and of keys and queries. [1]
-    length : tokens of a sample. [1]
-    width, state : elements of a head, and of B and C; a head's state has width x state elements. [1]
-    chunk : tokens of a chunk. [1]
-    delta : whether the state follows the gated delta rule rather than state-space duality.
-    backward : whether gradients are computed.
-    """
+    """Chunked scan of a state-space layer forward, or backward, over `samples` samples (see `crossflow.program.scans`). [1]"""
 
     samples: Number
+    # heads, groups: heads, and groups of them that share B and C; of the delta rule heads of values, and of keys and queries. [1]
     heads: Number
-    length: Number
+    length: Number  # tokens of a sample. [1]
+    # width, state: elements of a head, and of B and C; a head's state has width x state elements. [1]
     width: Number
     state: Number
     groups: Number = 1.0
-    chunk: Number = 256.0
-    delta: bool = False
-    backward: bool = False
+    chunk: Number = 256.0  # tokens of a chunk. [1]
+    delta: bool = False  # whether the state follows the gated delta rule rather than state-space duality
+    backward: bool = False  # whether gradients are computed
 
 
 Kernel = Product | Pass | Attention | Lookup | Scan
@@ -154,22 +121,16 @@ Kernel = Product | Pass | Attention | Lookup | Scan
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelTable:
-    """Kernels of one kind and type.
+    """Kernels of one kind and type."""
 
-    Attributes
-    ----------
-    kind, wide : of all of them.
-    rows, places : the kernels, and their places among those of a program.
-    sizes : as `SIZES` names them, shape (sizes, kernels, n).
-    element : size of an element as the program keeps it. [B]
-    """
-
+    # kind, wide: of all of them
     kind: type[Kernel]
     wide: bool
+    # rows, places: the kernels, and their places among those of a program
     rows: tuple[Kernel, ...]
     places: Index
-    sizes: Array
-    element: float
+    sizes: Array  # as `SIZES` names them, shape (sizes, kernels, n)
+    element: float  # size of an element as the program keeps it. [B]
 
     @functools.cached_property
     def result(self) -> Array:

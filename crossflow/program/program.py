@@ -88,16 +88,10 @@ class Op:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MessageTable:
-    """Messages among groups of ranks, over n design points.
+    """Messages among groups of ranks, over n design points."""
 
-    Attributes
-    ----------
-    sizes : shape (messages, n). [B]
-    kinds : messages that share a collective and a group.
-    """
-
-    sizes: Array
-    kinds: tuple[tuple[Collective, Group, list[int]], ...]
+    sizes: Array  # shape (messages, n). [B]
+    kinds: tuple[tuple[Collective, Group, list[int]], ...]  # messages that share a collective and a group
 
     @classmethod
     def of(cls, messages: Sequence[Message], n: int) -> MessageTable:
@@ -150,19 +144,13 @@ def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerMembers:
-    """Which kernels of a program are of which layer and phase.
+    """Which kernels of a program are of which layer and phase."""
 
-    Attributes
-    ----------
-    order : kernels, as tables have them one after the other (`Program.in_tables`), those of a layer and phase together.
-    first, present : where in `order` those of each layer and phase begin that have any, and which these are: layer x phases + phase.
-    counts : kernels that occur other than once, with how often. [1]
-    """
-
-    order: Index
+    order: Index  # kernels, as tables have them one after the other (`Program.in_tables`), those of a layer and phase together
+    # first, present: where in `order` those of each layer and phase begin that have any, and which these are: layer x phases + phase
     first: Index
     present: Index
-    counts: tuple[tuple[int, Number], ...]
+    counts: tuple[tuple[int, Number], ...]  # kernels that occur other than once, with how often. [1]
 
     def totals(self, table: Array, rows: int) -> Array:
         """Sums over the kernels of each layer and phase, shape (..., rows, n), of values of shape (..., kernels, n)."""

@@ -29,22 +29,16 @@ ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 @dataclass(frozen=True, kw_only=True)
 class SearchProblem:
-    """A search problem.
+    """A search problem."""
 
-    Attributes
-    ----------
-    scenario, space : where it starts from, and what may change.
-    objectives, constraints : columns of a score.
-    fits : whether a design must hold its model in memory.
-    columns : further columns to record of each design.
-    """
-
+    # scenario, space: where it starts from, and what may change
     scenario: Scenario
     space: Space
+    # objectives, constraints: columns of a score
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...] = ()
-    fits: bool = True
-    columns: tuple[str, ...] = ()
+    fits: bool = True  # whether a design must hold its model in memory
+    columns: tuple[str, ...] = ()  # further columns to record of each design
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -22,20 +22,12 @@ Groups = tuple[tuple[int, ...], ...]  # units that follow one another and repeat
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """What every unit takes, shape (units, n) or, of several rows of a pipeline, (rows, units, n). [s]
+    """What every unit takes, shape (units, n) or, of several rows of a pipeline, (rows, units, n). [s]"""
 
-    Attributes
-    ----------
-    before : collectives that its kernels wait for, and that do not wait for its weights.
-    compute : its kernels, and the collectives that wait for them.
-    arrive : gather of its weights.
-    leave : reduction of their gradients.
-    """
-
-    before: Array
-    compute: Array
-    arrive: Array
-    leave: Array
+    before: Array  # collectives that its kernels wait for, and that do not wait for its weights
+    compute: Array  # its kernels, and the collectives that wait for them
+    arrive: Array  # gather of its weights
+    leave: Array  # reduction of their gradients
 
     def times(self, often: Array, scale: Array | float = 1.0) -> UnitTimes:
         """What all occurrences take, `often` of each; kernels and their collectives take `scale` times as long."""

@@ -93,29 +93,23 @@ SentTimes = tuple[tuple[str, float], ...]  # collectives by name with their time
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """What one unit takes in a pass, at full speed. [s]
+    """What one unit takes in a pass, at full speed. [s]"""
 
-    Attributes
-    ----------
-    name : its part of a layer.
-    forward, backward, weight : its kernels; backward without the weight's gradient; zero where there is none.
-    gather : of its sharded weights.
-    before, after, beside : collectives forward that its kernels wait for, that wait for them, and that run while they do.
-    before_back, after_back, beside_back : the same backward.
-    beside_weight, reduced : collectives beside the weight's gradient, and of sharded gradients after it.
-    """
-
-    name: str
+    name: str  # its part of a layer
+    # forward, backward, weight: its kernels; backward without the weight's gradient; zero where there is none
     forward: float
     backward: float
     weight: float
-    gather: float
+    gather: float  # of its sharded weights
+    # before, after, beside: collectives forward that its kernels wait for, that wait for them, and that run while they do
     before: SentTimes
     after: SentTimes
     beside: SentTimes
+    # before_back, after_back, beside_back: the same backward
     before_back: SentTimes
     after_back: SentTimes
     beside_back: SentTimes
+    # beside_weight, reduced: collectives beside the weight's gradient, and of sharded gradients after it
     beside_weight: SentTimes
     reduced: SentTimes
 

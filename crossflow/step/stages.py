@@ -24,23 +24,16 @@ from crossflow.workload.transformer import Transformer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shape:
-    """Points that share the shape of their pipeline.
+    """Points that share the shape of their pipeline."""
 
-    Attributes
-    ----------
-    at : the points.
-    stages, chunks, microbatches : of the pipeline; chunks of one stage, microbatches of a replica, the most of the points where they
-        differ, 1 where there is one stage. [1]
-    schedule : name of its rule, or path of its file.
-    division : how layers are divided over its stages.
-    """
-
-    at: Index
+    at: Index  # the points
+    # stages, chunks, microbatches: of the pipeline; chunks of one stage, microbatches of a replica, the most of the points where they
+    # differ, 1 where there is one stage. [1]
     stages: int
     chunks: int
     microbatches: int
-    schedule: str
-    division: Division
+    schedule: str  # name of its rule, or path of its file
+    division: Division  # how layers are divided over its stages
 
     @property
     def order(self) -> PipelineOrder:

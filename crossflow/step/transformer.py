@@ -90,33 +90,27 @@ def _stage_ends(slots: SlotTimes, rounds: Array, microbatches: Array, shape: Sha
 
 @dataclass(frozen=True, kw_only=True)
 class _Busiest:
-    """What the stage that decides the step takes in it, each of shape (n,), collectives of shape (collectives, n). [s]
+    """What the stage that decides the step takes in it, each of shape (n,), collectives of shape (collectives, n). [s]"""
 
-    Attributes
-    ----------
-    device : of kernels by what binds them, and between them, shape (kinds, n).
-    net, sent, behind : collectives that block in passes, all of passes, and those behind passes of sharded weights.
-    final : those after the last pass, copies to the host among them.
-    waits, gathering, grown, transfer, whole : as `LINES`.
-    late, update, on_host, renewed, regather : what follows the last pass, as `Closing` names it.
-    gathered, copied : gathers of updated weights, and their copies to the device, hidden or not.
-    """
-
-    device: Array
+    device: Array  # of kernels by what binds them, and between them, shape (kinds, n)
+    # net, sent, behind: collectives that block in passes, all of passes, and those behind passes of sharded weights
     net: Array
     sent: Array
     behind: Array
-    final: Array
+    final: Array  # those after the last pass, copies to the host among them
+    # waits, gathering, grown, transfer, whole: as `LINES`
     waits: Array
     gathering: Array
     grown: Array
     transfer: Array
     whole: Array
+    # late, update, on_host, renewed, regather: what follows the last pass, as `Closing` names it
     late: Array
     update: Array
     on_host: Array
     renewed: Array
     regather: Array
+    # gathered, copied: gathers of updated weights, and their copies to the device, hidden or not
     gathered: Array
     copied: Array
 

@@ -30,17 +30,11 @@ KINDS: tuple[Kind, ...] = ("dense", "embedding", "transformer", "experts")
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchy:
-    """Roles of both levels for every layer type, inside a node first; two equal roles are one group over all devices.
+    """Roles of both levels for every layer type, inside a node first; two equal roles are one group over all devices."""
 
-    Attributes
-    ----------
-    dense : MLPs and, where they have no roles of their own, what follows.
-    embedding : tables.
-    transformer, experts : layers of attention and their MLPs, and experts.
-    """
-
-    dense: Levels = ("batch", "batch")
-    embedding: Levels = ("tables", "tables")
+    dense: Levels = ("batch", "batch")  # MLPs and, where they have no roles of their own, what follows
+    embedding: Levels = ("tables", "tables")  # tables
+    # transformer, experts: layers of attention and their MLPs, and experts
     transformer: Levels = ("batch", "batch")
     experts: Levels = ("batch", "batch")
 

@@ -19,15 +19,10 @@ _CODES = {role: code for code, role in enumerate(get_args(Role))}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoleGroups:
-    """Groups of ranks that one layer type's roles make; arrays of shape (n,).
+    """Groups of ranks that one layer type's roles make; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    levels : codes of the roles inside nodes and between them, shape (2, n).
-    node, nodes : devices of a node, and nodes. [1]
-    """
-
-    levels: Array
+    levels: Array  # codes of the roles inside nodes and between them, shape (2, n)
+    # node, nodes: devices of a node, and nodes. [1]
     node: float
     nodes: Array
 

@@ -38,21 +38,14 @@ Slot = tuple[int, int, int]  # kind, row, microbatch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PipelineOrder:
-    """Order of the slots of every stage.
+    """Order of the slots of every stage."""
 
-    Attributes
-    ----------
-    stages, microbatches : numbers of both. [1]
-    chains : rows that a microbatch passes, in the order of the model; one chain for each direction.
-    slots : for every stage its slots in their order, shape (slots, 3): kind, row, microbatch.
-    flush : whether weights are updated once all microbatches are through; otherwise after each, without waiting (PipeDream).
-    """
-
+    # stages, microbatches: numbers of both. [1]
     stages: int
     microbatches: int
-    chains: tuple[tuple[int, ...], ...]
-    slots: tuple[Index, ...]
-    flush: bool = True
+    chains: tuple[tuple[int, ...], ...]  # rows that a microbatch passes, in the order of the model; one chain for each direction
+    slots: tuple[Index, ...]  # for every stage its slots in their order, shape (slots, 3): kind, row, microbatch
+    flush: bool = True  # whether weights are updated once all microbatches are through; otherwise after each, without waiting (PipeDream)
 
     @property
     def rows(self) -> int:

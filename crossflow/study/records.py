@@ -231,16 +231,10 @@ def _cell(value: Any) -> Any:
 
 @dataclass(kw_only=True)
 class PointsFile:
-    """The file of points while a run writes to it, in blocks of rows that belong together.
+    """The file of points while a run writes to it, in blocks of rows that belong together."""
 
-    Attributes
-    ----------
-    path : the file.
-    blocks : place of each block: offset and length, by its number.
-    """
-
-    path: Path
-    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    path: Path  # the file
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # place of each block: offset and length, by its number
 
     def append(self, block: int, text: str) -> None:
         """Append a block and see it onto the disk."""

@@ -31,24 +31,16 @@ PLAIN = 45  # slots times points of one depth up to which plain numbers are fast
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """Slots of an order in a sequence that respects dependence.
+    """Slots of an order in a sequence that respects dependence."""
 
-    Attributes
-    ----------
-    before, source : place in the sequence of the slot before each on its stage, and of the one whose result it needs; one past the
-        end where there is none.
-    kind_row : kind x rows + row of each, into a table of durations.
-    crosses : whether what it needs comes from another stage, shape (slots,).
-    stages : places of the slots of every stage in its order, shape (stages, slots of a stage).
-    depths : places by depth: slots of one depth do not wait for each other.
-    """
-
+    # before, source: place in the sequence of the slot before each on its stage, and of the one whose result it needs; one past the end
+    # where there is none
     before: Index
     source: Index
-    kind_row: Index
-    crosses: Mask
-    stages: tuple[Index, ...]
-    depths: tuple[slice, ...]
+    kind_row: Index  # kind x rows + row of each, into a table of durations
+    crosses: Mask  # whether what it needs comes from another stage, shape (slots,)
+    stages: tuple[Index, ...]  # places of the slots of every stage in its order, shape (stages, slots of a stage)
+    depths: tuple[slice, ...]  # places by depth: slots of one depth do not wait for each other
 
     @functools.cached_property
     def plain(self) -> list[tuple[int, int, int]]:

@@ -47,45 +47,28 @@ NEUTRAL = "#777777"  # of kinds that are all waiting, which hatching tells apart
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pieces:
-    """Parts of slots in which a device does one thing, as rectangles; arrays of shape (pieces,), in order of rows and starts.
+    """Parts of slots in which a device does one thing, as rectangles; arrays of shape (pieces,), in order of rows and starts."""
 
-    Attributes
-    ----------
-    row : of the chart.
-    family : index of the kind of pass in the chart's families.
-    fill : index in `FILLS`.
-    start, width : [s]
-    base, height : shares of the height of the bar, from its bottom: a piece takes its width times its height. [1]
-    """
-
-    row: Index
-    family: Index
-    fill: Index
-    start: Array
-    width: Array
+    row: Index  # of the chart
+    family: Index  # index of the kind of pass in the chart's families
+    fill: Index  # index in `FILLS`
+    start: Array  # [s]
+    width: Array  # [s]
+    # base, height: shares of the height of the bar, from its bottom: a piece takes its width times its height. [1]
     base: Array
     height: Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Boxes:
-    """Spans of time in rows; arrays of shape (boxes,).
+    """Spans of time in rows; arrays of shape (boxes,)."""
 
-    Attributes
-    ----------
-    row : of the chart.
-    start, width : [s]
-    label : what stands in each: the number of its microbatch, or the label of its pass where it has none.
-    family : index of the kind of pass in the chart's families.
-    solid : whether the device computes for most of each, so that its colour is dark.
-    """
-
-    row: Index
-    start: Array
-    width: Array
-    label: tuple[str, ...]
-    family: Index
-    solid: Mask
+    row: Index  # of the chart
+    start: Array  # [s]
+    width: Array  # [s]
+    label: tuple[str, ...]  # what stands in each: the number of its microbatch, or the label of its pass where it has none
+    family: Index  # index of the kind of pass in the chart's families
+    solid: Mask  # whether the device computes for most of each, so that its colour is dark
 
     def at(self, places: Mask) -> Boxes:
         """Some of the boxes."""
@@ -105,34 +88,19 @@ class MemoryLine:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gantt:
-    """Everything that a chart shows.
+    """Everything that a chart shows."""
 
-    Attributes
-    ----------
-    title : with the time of the step and the mean share of it in which devices compute.
-    span : first and last time shown. [s]
-    rows : names of classes of devices.
-    utilisation : share of the step that each computes, shape (rows,). [1]
-    families : kinds of passes with their colours.
-    pieces : what devices do.
-    slots : slots of the rows.
-    path : the critical path, slots that follow each other on one device as one box.
-    memory : the fullest and the emptiest class of devices.
-    capacity : memory of one device. [B]
-    note : what is left out or drawn otherwise.
-    """
-
-    title: str
-    span: tuple[float, float]
-    rows: tuple[str, ...]
-    utilisation: Array
-    families: Mapping[str, str]
-    pieces: Pieces
-    slots: Boxes
-    path: Boxes
-    memory: tuple[MemoryLine, ...]
-    capacity: float
-    note: str = ""
+    title: str  # with the time of the step and the mean share of it in which devices compute
+    span: tuple[float, float]  # first and last time shown. [s]
+    rows: tuple[str, ...]  # names of classes of devices
+    utilisation: Array  # share of the step that each computes, shape (rows,). [1]
+    families: Mapping[str, str]  # kinds of passes with their colours
+    pieces: Pieces  # what devices do
+    slots: Boxes  # slots of the rows
+    path: Boxes  # the critical path, slots that follow each other on one device as one box
+    memory: tuple[MemoryLine, ...]  # the fullest and the emptiest class of devices
+    capacity: float  # memory of one device. [B]
+    note: str = ""  # what is left out or drawn otherwise
 
 
 def gantt_of(timeline: Timeline, devices: Sequence[int] | None = None, span: tuple[float, float] | None = None) -> Gantt:

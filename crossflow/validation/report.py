@@ -15,23 +15,15 @@ from crossflow.arrays import Array, Mask
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Predictions for one table of measurements.
+    """Predictions for one table of measurements."""
 
-    Attributes
-    ----------
-    name : file name without ending.
-    measured, predicted : of the rows that could be predicted, shape (rows,). [s]
-    groups : for each way of grouping (source, device, regime) the group of every such row.
-    skipped : reasons why other rows were not predicted, and how many rows each.
-    notes : what a reader must know of the figures.
-    """
-
-    name: str
+    name: str  # file name without ending
+    # measured, predicted: of the rows that could be predicted, shape (rows,). [s]
     measured: Array
     predicted: Array
-    groups: Mapping[str, Sequence[str]]
-    skipped: Mapping[str, int]
-    notes: Sequence[str] = ()
+    groups: Mapping[str, Sequence[str]]  # for each way of grouping (source, device, regime) the group of every such row
+    skipped: Mapping[str, int]  # reasons why other rows were not predicted, and how many rows each
+    notes: Sequence[str] = ()  # what a reader must know of the figures
 
     def to_dict(self) -> dict[str, Any]:
         """Overall errors, errors by group, and what was skipped."""

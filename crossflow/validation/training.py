@@ -62,19 +62,15 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTable(Table):
-    """Predictions of training runs; rows that ran out of memory have no measured time.
+    """Predictions of training runs; rows that ran out of memory have no measured time."""
 
-    Attributes
-    ----------
-    peak, needed : memory that tensors took at most on the fullest device, as measured (NaN where it was not) and predicted. [B]
-    ran, fits : whether a run did not end for lack of memory, and whether it was predicted to fit.
-    sizes, layouts : for every row the model and size, and which of their layouts it is; runs of one layout repeat it.
-    """
-
+    # peak, needed: memory that tensors took at most on the fullest device, as measured (NaN where it was not) and predicted. [B]
     peak: Array
     needed: Array
+    # ran, fits: whether a run did not end for lack of memory, and whether it was predicted to fit
     ran: Mask
     fits: Mask
+    # sizes, layouts: for every row the model and size, and which of their layouts it is; runs of one layout repeat it
     sizes: Sequence[str]
     layouts: Sequence[str]
 

@@ -36,22 +36,15 @@ class GraphLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One vertex of the compute graph: the operations of one layer at one time step, in order.
+    """One vertex of the compute graph: the operations of one layer at one time step, in order."""
 
-    Attributes
-    ----------
-    name, layer, phase : what it is; `layer` is an index into the graph's layers.
-    step : time step of a recurrent model, 0 otherwise.
-    first : whether it is the first of its layer to contribute to a gradient (later ones accumulate).
-    after : indices of the nodes whose results it needs.
-    """
-
+    # name, layer, phase: what it is; `layer` is an index into the graph's layers
     name: str
     layer: int
     phase: Phase
-    step: int = 0
-    first: bool = True
-    after: tuple[int, ...] = ()
+    step: int = 0  # time step of a recurrent model, 0 otherwise
+    first: bool = True  # whether it is the first of its layer to contribute to a gradient (later ones accumulate)
+    after: tuple[int, ...] = ()  # indices of the nodes whose results it needs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,27 +52,17 @@ class Graph:
     """A model: its layers, its nodes in an order that respects dependencies, and the sizes that strategies divide.
 
     Sizes may be arrays over design points whose nodes are the same.
-
-    Attributes
-    ----------
-    model : model family, ``lstm`` or ``gemm``.
-    batch : samples of one step over all devices.
-    sizes : further dimensions by name (hidden, vocabulary, sequence ...).
-    dtype : data type of weights, activations and gradients.
-    optimizer_states : values kept per parameter by the optimizer.
-    training : whether backward pass and update are part of a step.
-    tokens_per_sample : tokens in one sample, 0 where the word has no meaning.
     """
 
-    model: str
-    batch: Size
+    model: str  # model family, ``lstm`` or ``gemm``
+    batch: Size  # samples of one step over all devices
     layers: tuple[GraphLayer, ...]
     nodes: tuple[Node, ...]
-    sizes: Mapping[str, Size] = field(default_factory=dict)
-    dtype: str = "fp16"
-    optimizer_states: int = 0
-    training: bool = True
-    tokens_per_sample: int = 0
+    sizes: Mapping[str, Size] = field(default_factory=dict)  # further dimensions by name (hidden, vocabulary, sequence ...)
+    dtype: str = "fp16"  # data type of weights, activations and gradients
+    optimizer_states: int = 0  # values kept per parameter by the optimizer
+    training: bool = True  # whether backward pass and update are part of a step
+    tokens_per_sample: int = 0  # tokens in one sample, 0 where the word has no meaning
 
     @property
     def parameters(self) -> Size:
