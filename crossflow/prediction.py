@@ -212,19 +212,8 @@ def predict(scenario: Scenario) -> Prediction:
 
 # Of a scenario's system, what leaves the device itself as it is in its template.
 AROUND = {
-    "template",
-    "name",
-    "title",
-    "notes",
-    "devices",
-    "nodes",
-    "devices_per_node",
-    "max_nodes",
-    "network",
-    "host",
-    "operation",
-    "node_power",
-}
+    "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "max_nodes", "network", "host", "operation", "node_power",
+}  # fmt: skip
 
 
 def extrapolated(scenario: Scenario) -> bool:

@@ -13,7 +13,7 @@ from crossflow.files import Document
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
-from crossflow.search.checks import check
+from crossflow.search.driver import check
 from crossflow.search.goals import Constraint, Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GivenSettings, SearchSettings
