@@ -100,21 +100,11 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
     )
 
 
-def fabric_time(
-    collective: str,
-    size: Array,
-    route: AxisRoute,
-    network: NetworkSpec,
-    architecture: Architecture,
-    devices_per_node: int,
-    *,
-    adjacent: bool = True,
-) -> Array:
+def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, *, adjacent: bool) -> Array:
     """Time of a collective along one axis of a mesh in which every device of every node is busy. [s]
 
     `adjacent` says whether consecutive ranks of the axis are neighbouring devices, as bridged pairs must be.
     """
-    fabric = fabric_of(network, architecture, devices_per_node)
     if fabric.intra == "pairwise-nvlink" and not adjacent:
         fabric = replace(fabric, intra="pcie")
     return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True))
@@ -261,7 +251,10 @@ def _between(fabric: Fabric, collective: str, ranks: int, in_node: int, whole: b
         return _sockets(fabric, collective, ranks, in_node)
     if not whole:
         return _part_of_nodes(fabric, collective, ranks, in_node)
-    return _transfer_between(fabric) if collective == "send_recv" else _whole_nodes(fabric, collective, ranks, in_node)
+    if collective == "send_recv":  # one flow from a device to another in a different node
+        p = fabric.parameters
+        return Path(per_byte=1.0 / (p.flow_efficiency * fabric.line), base=p.launch_transfer + p.staged_step * fabric.age)
+    return _whole_nodes(fabric, collective, ranks, in_node)
 
 
 def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
@@ -300,12 +293,6 @@ def _part_of_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) ->
         small_per_byte=ZERO if transfer else per_byte / p.low_latency_share,
         small_base=INFINITE if transfer else p.launch + steps * p.rdma_step,
     )
-
-
-def _transfer_between(fabric: Fabric) -> Path:
-    """One flow from a device to another in a different node."""
-    p = fabric.parameters
-    return Path(per_byte=1.0 / (p.flow_efficiency * fabric.line), base=p.launch_transfer + p.staged_step * fabric.age)
 
 
 def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
