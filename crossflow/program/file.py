@@ -5,27 +5,41 @@ Sizes are bytes, as numbers or as text with a unit (``8.4 MB``); all else is cou
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
 from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.blocks import Block, CopyPlaces
-from crossflow.program.forms import NonNegative, NonNegativeInt, PositiveInt, row_of
+from crossflow.program.forms import NonNegative, NonNegativeInt, PositiveInt
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, Scan
 from crossflow.program.order import in_order
 from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 
 VERSION = 1
+
+
+def _row_of(kind: type, /, **others: Any) -> Any:
+    """File model of a dataclass: its fields with a form and a description, ``Annotated[type, form, description]``.
+
+    `others` are further fields, as form and default, or those whose form or default in a file is another.
+    """
+    hints, rows = get_type_hints(kind, include_extras=True), dict[str, Any]()
+    for one in dataclasses.fields(kind):
+        if metadata := getattr(hints[one.name], "__metadata__", ()):
+            form, default = others.pop(one.name, (metadata[0], ... if one.default is dataclasses.MISSING else one.default))
+            rows[one.name] = (form, Field(default, description=metadata[1]))
+    return create_model(f"{kind.__name__}Row", __base__=FileModel, __doc__=kind.__doc__, **others, **rows)
 
 
 def _no_flag(given: Any) -> Any:
@@ -36,15 +50,15 @@ def _no_flag(given: Any) -> Any:
 
 
 def _kernel_row(kind: str) -> Any:
-    return row_of(KERNELS[kind], kind=(Annotated[Literal[kind], Field(description="what the row is")], ...))
+    return _row_of(KERNELS[kind], kind=(Annotated[Literal[kind], Field(description="what the row is")], ...))
 
 
 KERNELS: Mapping[str, type[Kernel]] = {"product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup, "scan": Scan}
 ProductRow, PassRow, AttentionRow, LookupRow, ScanRow = map(_kernel_row, KERNELS)
 KernelRow: Any = Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow, Field(discriminator="kind")]
-MessageRow: Any = row_of(Message, axes=(Annotated[tuple[str, ...], Field(min_length=1)], ...))
-OpRow: Any = row_of(Op, stream=(str, ""))
-TensorRow: Any = row_of(Tensor)
+MessageRow: Any = _row_of(Message, axes=(Annotated[tuple[str, ...], Field(min_length=1)], ...))
+OpRow: Any = _row_of(Op, stream=(str, ""))
+TensorRow: Any = _row_of(Tensor)
 
 
 class GroupRow(FileModel):
