@@ -85,13 +85,6 @@ def _checked(path: str, quantity: Quantity, values: Array) -> Array:
     return values
 
 
-def check_choice(scenario: Scenario, role: str, choice: Choice) -> None:
-    """Raise CrossflowError when the technology library lacks an entry that a point chooses for a role."""
-    kind = "link" if role.endswith("link") else role
-    for name in choice.names:
-        scenario.library.component(kind, name)
-
-
 def groups(discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[tuple[dict[str, Any], Index]]:
     """Points that agree in all discrete settings, with the settings; one group where there are none."""
     if not discrete:

@@ -50,15 +50,6 @@ class RunCost:
         """Time of all devices together in those of the reference. [h]"""
         return self.normalised_device_time / HOUR
 
-    @property
-    def facility_kilowatt_hours(self) -> Array:
-        """Energy of whole nodes at rated power, overhead included. [kWh]"""
-        return self.facility_energy / KILOWATT_HOUR
-
-    def price_per(self, amount: float) -> Array:
-        """Price of so many samples or tokens, usually 1e6 tokens or 1e9 samples. [USD]"""
-        return self.price / self.amount * amount
-
 
 def run_cost(
     *,
@@ -109,16 +100,14 @@ def run_cost(
     steps = divide(work, _array(per_step))
     time = product(steps, _array(step_time))
     device_time = time * _array(devices)
-    return _as_points(
-        amount=work,
-        steps=steps,
-        time=time,
-        device_time=device_time,
-        normalised_device_time=normalised(device_time, _known(peak), _known(reference)),
-        price=product(device_time, _known(operation.price)),
-        device_energy=product(steps, _known(step_energy)),
-        facility_energy=product(device_time, facility_power(operation, devices_per_node)),
-    )
+    figures = {
+        "amount": work, "steps": steps, "time": time, "device_time": device_time,
+        "normalised_device_time": normalised(device_time, _known(peak), _known(reference)),
+        "price": product(device_time, _known(operation.price)), "device_energy": product(steps, _known(step_energy)),
+        "facility_energy": product(device_time, facility_power(operation, devices_per_node)),
+    }  # fmt: skip
+    n = count(*figures.values())
+    return RunCost(**{name: points(np.broadcast_to(figure, (n,))) for name, figure in figures.items()})
 
 
 def normalised(device_time: Array, peak: Array, reference: Array) -> Array:
@@ -180,9 +169,3 @@ def product(amount: Array, rate: Array) -> Array:
     """Product in which what costs nothing a piece costs nothing, however often."""
     amount, rate = np.broadcast_arrays(amount, rate)
     return np.multiply(amount, rate, out=np.zeros(rate.shape), where=rate != 0)
-
-
-def _as_points(**figures: Array) -> RunCost:
-    """Figures as read-only arrays over the same design points."""
-    n = count(*figures.values())
-    return RunCost(**{name: points(np.broadcast_to(figure, (n,))) for name, figure in figures.items()})

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from crossflow.architecture.datasheet import REFERENCE_UNIT, sizing_types
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.errors import CrossflowError
+from crossflow.files import held
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
 from crossflow.technology.library import TechLibrary, library_document
@@ -63,8 +64,8 @@ def _technology(scenario: Scenario, choices: Mapping[str, Sequence[str]]) -> Ite
     for entry, fields in in_use(scenario.system, library, choices).items():
         for path, quantity, value in quantities(_component(library, entry), entry):
             if path[-1] in fields:
-                own = _at(changes, path)
-                yield _parameter("techlib", path, quantity, value, "technology", _at(written, path) if own is None else own)
+                own = held(changes, path)
+                yield _parameter("techlib", path, quantity, value, "technology", held(written, path) if own is None else own)
 
 
 def in_use(system: SystemSpec, library: TechLibrary, choices: Mapping[str, Sequence[str]]) -> dict[ComponentPath, set[str]]:
@@ -136,7 +137,7 @@ def _system(scenario: Scenario) -> Iterator[Parameter]:
     unread = UNREAD if isinstance(system, DatasheetSystem) else UNREAD[:-1]
     for path, quantity, value in quantities(system):
         if path[0] not in unread and _read_for(path, scenario):
-            yield _parameter("system", path, quantity, value, KINDS.get(path[0], "architecture"), _at(written, path))
+            yield _parameter("system", path, quantity, value, KINDS.get(path[0], "architecture"), held(written, path))
 
 
 def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
@@ -153,13 +154,6 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
 
 
 # ------------------------------------------------------------------------------------------ files
-
-
-def _at(data: Any, path: Sequence[str]) -> Any:
-    """What plain data holds at a path, None where it holds nothing."""
-    for part in path:
-        data = data.get(part) if isinstance(data, Mapping) else None
-    return data
 
 
 def _parameter(root: str, path: tuple[str, ...], quantity: Quantity, value: Any, kind: ParameterKind, written: Any) -> Parameter:

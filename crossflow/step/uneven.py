@@ -13,7 +13,7 @@ from pydantic import Field
 
 from crossflow import files
 from crossflow.arrays import Array, Index
-from crossflow.errors import CrossflowError, SpecError
+from crossflow.errors import CrossflowError
 from crossflow.files import FileModel
 from crossflow.strategy.layout import Layout
 from crossflow.timeline.pipeline import Walk
@@ -63,9 +63,9 @@ def load_uneven(path: Path) -> Uneven:
     document = files.read_yaml(path)
     found = files.validate(Uneven, document)
     if found.even:
-        raise SpecError([document.problem(("kind",), "nothing differs; give ranks, stages, replicas, links or jitter")])
+        raise document.error(("kind",), "nothing differs; give ranks, stages, replicas, links or jitter")
     if "seed" in found.model_fields_set and not found.jitter:
-        raise SpecError([document.problem(("seed",), "it is of jitter, and there is none; give jitter, or leave it out")])
+        raise document.error(("seed",), "it is of jitter, and there is none; give jitter, or leave it out")
     return found
 
 

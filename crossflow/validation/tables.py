@@ -42,11 +42,7 @@ def shipped() -> Path:
 
 def read_rows(file: Path, columns: Sequence[str]) -> TableRows:
     """Rows of a CSV file with comment lines; SpecError when it cannot be read or a column is missing."""
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError([Problem(file=str(file), message=f"cannot be read: {error}")]) from None
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(line for line in files.read_text(file).splitlines() if line and not line.startswith("#"))
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:
         raise SpecError(

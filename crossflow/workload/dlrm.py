@@ -153,10 +153,6 @@ class Dlrm:
         """Tables in all."""
         return sum(group.count for group in self.tables)
 
-    def lookup_bytes(self, element: int = 4) -> float:
-        """Bytes of the rows that one sample looks up; published counts are of fp32. [B]"""
-        return sum(group.lookups * group.width for group in self.tables) * element
-
     @property
     def matrix_flops(self) -> float:
         """Operations of one sample's forward pass in products with weights, as papers count them. [flop]"""

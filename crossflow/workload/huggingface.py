@@ -168,7 +168,7 @@ def huggingface_document(path: str | Path, *, service: bool = False) -> tuple[Do
         If the file is not whole, of an unknown family or architecture, lacks dimensions, or sets what is not modelled.
     """
     file = str(path)
-    text = _text(file)
+    text = files.read_text(file)
     config = _parsed(text, file)
     inner = config.get("text_config")
     own = {**{key: config[key] for key in conventions().shared if key in config}, **inner} if isinstance(inner, Mapping) else config
@@ -215,14 +215,6 @@ def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
         yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
     if spec.notes and "notes" not in given:
         yield spec.notes
-
-
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError([Problem(file=file, message=f"cannot be read: {reason}")]) from None
 
 
 def _parsed(text: str, file: str) -> dict[str, Any]:
