@@ -68,9 +68,14 @@ def once(work: Callable[..., Result]) -> Callable[..., Result]:
     return kept
 
 
+def python(value: Any) -> Any:
+    """A value as files hold it: numpy's numbers as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: numpy's numbers as Python's, None for what is not finite."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = python(value)
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

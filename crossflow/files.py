@@ -455,6 +455,15 @@ def held(data: Any, path: Sequence[str | int]) -> Any:
     return data
 
 
+def leaves(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Values of plain data with their paths; one may be a mapping with its value, bounds and source."""
+    if isinstance(data, Mapping) and "value" not in data:
+        for key, below in data.items():
+            yield from leaves(below, (*path, key))
+    else:
+        yield path, data
+
+
 def walk(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
     """Every value of plain data with its path, containers before what they hold."""
     yield path, data

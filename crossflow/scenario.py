@@ -554,23 +554,14 @@ def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, doc
 def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None) -> TechLibrary:
     """The library that a system names, with the scenario's changes: ``{memory: {HBM3: {access_latency: 80 ns}}}``."""
     library, problems = load_library(name, base), []
-    for path, value in _leaves(changes):
+    for path, value in files.leaves(changes):
         try:
-            library = _changed(library, path, value)
+            library = _changed(library, tuple(map(str, path)), value)
         except (ValueError, CrossflowError) as error:
             problems.append(document.problem(("techlib", *path), str(error)))
     if problems:
         raise SpecError(problems)
     return library
-
-
-def _leaves(changes: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Numbers with their paths; one may be a mapping with its value, bounds and source."""
-    for key, value in changes.items():
-        if isinstance(value, Mapping) and "value" not in value:
-            yield from _leaves(value, (*above, str(key)))
-        else:
-            yield (*above, str(key)), value
 
 
 def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLibrary:

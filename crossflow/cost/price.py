@@ -15,7 +15,7 @@ from crossflow.arrays import Array, Mask
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
-from crossflow.cost.roofline import KernelCosts, attention_costs, joined, pass_costs, product_costs, resources, scan_costs, wide_type
+from crossflow.cost.roofline import KernelCosts, fused_costs, joined, pass_costs, product_costs, resources, wide_type
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
 from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan
@@ -142,9 +142,9 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     """Fused attention, as the stack's kernels use a device."""
-    sizes, shapes, backward = table.attention
-    share = _share(backward, architecture, stack)
-    return attention_costs(sizes, shapes, share, architecture, dtype, table.element, least=least)
+    (flops, moved, blocks), (_, *shapes), backward = table.attention
+    sizes, share = (flops, moved, moved, blocks, np.ones((len(flops), 1))), _share(backward, architecture, stack)
+    return fused_costs(sizes, shapes, share, architecture, dtype, table.element, alone=shapes[0] <= 1, least=least)
 
 
 def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
@@ -152,8 +152,8 @@ def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: So
     rows = [row for row in table.rows if isinstance(row, Scan)]
     _, _, _, length, width, state, chunk = table.sizes
     share = _share(np.array([[row.backward] for row in rows]), architecture, stack)
-    sizes, shapes = scan_sizes(table.sizes, table.element, rows), np.stack([np.minimum(chunk, length), state, width])
-    return scan_costs(sizes, shapes, share, architecture, dtype, table.element, least=least)
+    sizes = scan_sizes(table.sizes, table.element, rows)
+    return fused_costs(sizes, (np.minimum(chunk, length), state, width), share, architecture, dtype, table.element, least=least)
 
 
 def _share(backward: Mask, architecture: Architecture, stack: SoftwareStack | None) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, python
 from crossflow.errors import CrossflowError, StrategyError
 from crossflow.parallel.transform import divided
 from crossflow.points import groups, variant
@@ -97,7 +97,7 @@ def together(scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int) 
     """Points that are evaluated in one batch each, for any settings but quantities and technology."""
     others = {path: values for path, values in discrete.items() if not _inside(scenario, path)}
     for settings, index in groups(others, n):
-        ours = {path: [_plain(values[i]) for i in index] for path, values in discrete.items() if path not in others}
+        ours = {path: [python(values[i]) for i in index] for path, values in discrete.items() if path not in others}
         base = _with(scenario, settings, ours, 0) if settings and ours else variant(scenario, settings)
         inner = _batches if isinstance(base.workload, Layered) else _graphs
         if not ours or type(base.workload) is not type(scenario.workload):
@@ -105,11 +105,6 @@ def together(scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int) 
         else:
             found = inner(base, ours, len(index))
         yield from ((made, members, index[points]) for made, members, points in found)
-
-
-def _plain(value: Any) -> Any:
-    """A value as files hold it."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _inside(scenario: Scenario, path: str) -> bool:

@@ -15,7 +15,6 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Mask
 from crossflow.cost.network import Wires
 from crossflow.cost.profile import Profile
-from crossflow.workload.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +72,3 @@ class Outcome:
     host_memory: Array = field(default_factory=lambda: np.zeros(1))
     host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))
     least: Array = field(default_factory=lambda: np.zeros(1))  # time below which no step can be, 0 where it is not worked out. [s]
-
-
-__all__ = ["Job", "Machine", "Outcome"]

@@ -153,10 +153,7 @@ def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, 
 
 
 def _degree(levels: Levels, role: Role, sizes: tuple[int, int]) -> int:
-    degree = 1
-    for level, size in zip(levels, sizes, strict=True):
-        degree *= size if level == role else 1
-    return degree
+    return math.prod(size for level, size in zip(levels, sizes, strict=True) if level == role)
 
 
 def legal_hierarchies(model: Dlrm, batch: int, node: int, nodes: int) -> tuple[Hierarchy, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,11 +78,6 @@ def errors(measured: Array, predicted: Array) -> dict[str, float | int | None]:
         "p90_abs_error": float(np.quantile(size, 0.9)),
         "bias": float(relative.mean()),
     }
-
-
-def count_skipped(reasons: Sequence[str]) -> dict[str, int]:
-    """How often each reason occurs."""
-    return dict(Counter(reasons))
 
 
 def _percent(value: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +28,7 @@ from crossflow.files import Document
 from crossflow.formats import kept_bytes
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.units import parse
-from crossflow.validation.report import Table, count_skipped
+from crossflow.validation.report import Table
 
 TableRow = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
@@ -117,7 +118,7 @@ def gemm_table(folder: Path) -> Table:
                 f"{row['device']}, {'>=' if value >= 100e-6 else '<'} 100 us" for row, value in zip(kept, seconds, strict=True)
             ],
         },
-        skipped=count_skipped(reasons),
+        skipped=Counter(reasons),
         notes=[f"{source}: {text}" for source, text in _conditions_used(kept).items()],
     )
 
@@ -218,7 +219,7 @@ def collectives_table(folder: Path) -> Table:
             "size": large,
             "regime": [f"{regime}, {what}" for regime, what in zip(regimes, large, strict=True)],
         },
-        skipped=count_skipped(reasons),
+        skipped=Counter(reasons),
     )
 
 

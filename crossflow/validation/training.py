@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.mesh import RECOMPUTE, Recompute
 from crossflow.strategy.plan import Plan
-from crossflow.validation.report import Table, count_skipped, errors
+from crossflow.validation.report import Table, errors
 from crossflow.validation.tables import TableRow, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
@@ -138,7 +139,7 @@ def training_table(folder: Path) -> Table:
             "device": [row["device"] for row in chosen],
             "source and model": [f"{row['source']}, {row['model']}" for row in chosen],
         },
-        skipped=count_skipped(reasons),
+        skipped=Counter(reasons),
         peak=np.array([_peak(file, row) for row in chosen]),
         needed=needed[kept],
         ran=np.array([row.get("status") != "oom" for row in chosen], dtype=bool),
