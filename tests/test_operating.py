@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossflow.architecture.operation import OperationSpec
 from crossflow.architecture.run_cost import HOUR, KILOWATT_HOUR, facility_power, operation_of, run_cost
 from crossflow.architecture.system import reference_peak, resolve
+from crossflow.architecture.template import OperationSpec
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.scenario import from_dict

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossflow.architecture.operation import OperationSpec
-from crossflow.architecture.template import DatasheetSystem, SystemSpec
+from crossflow.architecture.template import DatasheetSystem, OperationSpec, SystemSpec
 from crossflow.arrays import Array, count, divide, points
 
 HOUR, DAY, KILOWATT_HOUR = 3600.0, 86400.0, 3.6e6

@@ -15,7 +15,7 @@ from crossflow.cli.page import count, number, percent
 from crossflow.prediction import Prediction, extrapolated, predict
 from crossflow.scenario import load
 from crossflow.score import unit_of, words
-from crossflow.step.by_layer import FIGURES
+from crossflow.step.transformer import FIGURES
 from crossflow.units import show
 
 _LABEL = 21  # columns of the names beside bars

@@ -17,13 +17,14 @@ from crossflow.evaluation.members import Members, check_strategy
 from crossflow.scenario import Scenario, tokens_of
 from crossflow.score import Score
 from crossflow.step.dlrm import dlrm_job, dlrm_step
-from crossflow.step.memory import Memory, host_share, memory
+from crossflow.step.memory import KINDS, Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.task import StepTables, task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.levels import Hierarchies
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.job import Job
@@ -160,3 +161,15 @@ def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Mac
         host=found.host,
         profile=scenario.profile,
     )
+
+
+def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str, float], ...]:
+    """Bytes of a device of every stage by kind, each stage at its own fullest moment; none where all devices are alike. [B]"""
+    strategy = scenario.strategy
+    if isinstance(scenario.workload, TransformerSpec) and isinstance(strategy, Plan):
+        runs_on = machine(scenario, device)
+        held = memory(scenario.job(), Layout.of([strategy], np.array([float(scenario.workload_batch)]), runs_on.node), runs_on)
+        return tuple(dict(zip(KINDS, stage.tolist(), strict=True)) for stage in held.stages[:, :, 0].T)
+    if isinstance(strategy, Mesh):
+        return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)
+    return ()

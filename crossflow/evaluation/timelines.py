@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from crossflow.errors import CrossflowError, with_article
@@ -67,11 +65,7 @@ def _dlrm(scenario: Scenario, title: str) -> Timeline:
         runs.append(Run(device=0, stream=HOST, name="the host, between steps", start=last, end=total))
     memory = scenario.architecture.memory
     return timeline_of(
-        runs, _one_class(scenario), title=title, total=total, node=scenario.nodes[0],
+        runs, [Device(name="every device", stage=0, ranks=range(scenario.devices))], title=title, total=total, node=scenario.nodes[0],
         memory=[(np.zeros(1), np.array([sum(float(part[0]) for part in outcome.memory.values())]))],
         capacity=float(memory.capacity[0] * memory.instances[0]),
     )  # fmt: skip
-
-
-def _one_class(scenario: Scenario) -> Sequence[Device]:
-    return (Device(name="every device", stage=0, ranks=range(scenario.devices)),)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.architecture.host import Host
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
+from crossflow.architecture.template import Host
 from crossflow.arrays import Array, Mask
 from crossflow.cost.network import Wires
 from crossflow.cost.profile import Profile

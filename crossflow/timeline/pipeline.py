@@ -138,7 +138,7 @@ def pipeline_ends(
         if further.any() and np.isnan(pace).any():
             pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
         unknown, rest = np.isnan(pace), further % period
-        result[:, here] = _last(ends, walk) + np.where((further == 0) | unknown, 0.0, pace * further)
+        result[:, here] = ends[[mine[-1] for mine in walk.stages]] + np.where((further == 0) | unknown, 0.0, pace * further)
         if unknown.any() or rest.any():
             longer = 2 * count - count % stages
             following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
@@ -160,11 +160,6 @@ def _flow_line(forward: Array, late: Array, microbatches: int | Index) -> Array:
     arrived = np.cumsum(forward, axis=0) + np.cumsum(late, axis=0)
     further = np.asarray(microbatches) - 1
     return arrived + further * np.maximum.accumulate(forward, axis=0) if further.any() else arrived
-
-
-def _last(ends: Array, walk: Walk) -> Array:
-    """End of the last slot of every stage, shape (stages, n). [s]"""
-    return np.asarray(ends[[mine[-1] for mine in walk.stages]])
 
 
 def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Index]:

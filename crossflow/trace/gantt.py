@@ -210,7 +210,7 @@ def pieces_of(timeline: Timeline, devices: Sequence[int], span: tuple[float, flo
     """What devices do in their slots; neighbours shorter than `resolution` [s] are laid together."""
     kinds = len(families_of(timeline))
     passes = [_together(_cut(one, kind, kinds), resolution) for one, kind in zip(timeline.passes, _kinds(timeline), strict=True)]
-    rows = [_together(_clipped(_row(timeline, device, passes), span), resolution) for device in devices]
+    rows = [_together(_row(timeline, device, passes, span), resolution) for device in devices]
     whole = _joined(rows)
     return Pieces(
         row=np.repeat(np.arange(len(rows)), [len(row.key) for row in rows]), family=whole.key % kinds, fill=whole.key // kinds,
@@ -240,8 +240,8 @@ def _covered(times: Array, start: Array, end: Array) -> Mask:
     return np.asarray(begun > over)
 
 
-def _row(timeline: Timeline, device: int, passes: Sequence[_Cut]) -> _Cut:
-    """Pieces of all slots of a class of devices."""
+def _row(timeline: Timeline, device: int, passes: Sequence[_Cut], span: tuple[float, float]) -> _Cut:
+    """Pieces of all slots of a class of devices, as far as they are shown."""
     mine, slots = timeline.slots_of(device), timeline.slots
     sizes = np.array([len(one.key) for one in passes], dtype=np.intp)
     of_slot = sizes[slots.passed[mine]]
@@ -250,12 +250,8 @@ def _row(timeline: Timeline, device: int, passes: Sequence[_Cut]) -> _Cut:
     first = (np.cumsum(sizes) - sizes)[slots.passed[mine]] - (np.cumsum(of_slot) - of_slot)
     found = _joined(passes).at(np.arange(len(slot)) + np.repeat(first, of_slot))
     begin, stretch = slots.start[slot], timeline.stretch[slot]
-    return dataclasses.replace(found, start=begin + stretch * found.start, end=begin + stretch * found.end)
-
-
-def _clipped(row: _Cut, span: tuple[float, float]) -> _Cut:
-    clipped = dataclasses.replace(row, start=np.clip(row.start, *span), end=np.clip(row.end, *span))
-    return clipped.at(clipped.end > clipped.start)
+    start, end = (np.clip(begin + stretch * side, *span) for side in (found.start, found.end))
+    return dataclasses.replace(found, start=start, end=end).at(end > start)
 
 
 def _together(row: _Cut, resolution: float) -> _Cut:

@@ -105,7 +105,7 @@ def gemm_table(folder: Path) -> Table:
     predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, np.stack([m, n, k, np.ones_like(m)])[:, mine]))
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
-    seconds = time[known] * 1e-6
+    seconds, used = time[known] * 1e-6, {row["source"] for row in kept} & set(measurements())
     return Table(
         name="gemm",
         measured=seconds,
@@ -119,7 +119,7 @@ def gemm_table(folder: Path) -> Table:
             ],
         },
         skipped=Counter(reasons),
-        notes=[f"{source}: {text}" for source, text in _conditions_used(kept).items()],
+        notes=[f"{source}: {', '.join(f'{key} {value}' for key, value in measurements()[source].items())}" for source in sorted(used)],
     )
 
 
@@ -149,11 +149,6 @@ def conditions(source: str) -> tuple[float, float]:
     """Host time that a source's figures include [s], and how much its operands switch [1]."""
     given = measurements().get(source, {})
     return parse(given.get("host_time", "0 us"), "s"), float(given.get("operand_activity", 1))
-
-
-def _conditions_used(rows: TableRows) -> dict[str, str]:
-    used = {row["source"] for row in rows} & set(measurements())
-    return {source: ", ".join(f"{key} {value}" for key, value in measurements()[source].items()) for source in sorted(used)}
 
 
 @functools.cache
