@@ -43,26 +43,18 @@ OTHERWISE = (  # by fill, after what computes
 IDLE = Mark("idle", "·", "bright_black")
 
 
-def text_gantt(timeline: Timeline, width: int, devices: Sequence[int] | None = None) -> Group:
-    """A timeline as lines of a terminal.
+def text_gantt(timeline: Timeline, width: int) -> Group:
+    """A timeline as lines of a terminal of `width` columns; of more than `MOST_LINES` classes of devices some at even distances.
 
-    Parameters
-    ----------
-    width : columns of each line. [1]
-    devices : classes of devices, by default all; of more than `MOST_LINES` some at even distances.
-
-    Returns
-    -------
-    Group
-        A title; a line a class of devices, which ends with the share of the step that it computes; the axis of time; the legend;
-        the table of where the time goes.
+    A title; a line a class of devices, which ends with the share of the step that it computes; the axis of time; the legend; the
+    table of where the time goes.
     """
     from rich.console import Group
     from rich.text import Text
 
-    wanted = list(range(len(timeline.devices)) if devices is None else devices)
-    shown = thinned(wanted, MOST_LINES)
-    left = [f"{len(wanted) - len(shown)} of {len(wanted)} classes of devices are not shown"] * (len(shown) < len(wanted))
+    every = len(timeline.devices)
+    shown = thinned(range(every), MOST_LINES)
+    left = [f"{every - len(shown)} of {every} classes of devices are not shown"] * (len(shown) < every)
     return Group(
         Text(f"{timeline.title}: {quantity(timeline.total, 's')} a step", style="bold"), *_overfull(timeline),
         *gantt_lines(timeline, width, shown), *(Text(line, style="dim") for line in left), Text(), activity_table(timeline, shown),

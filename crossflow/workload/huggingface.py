@@ -265,19 +265,13 @@ def _settings(fields: Values, family: Family, kind: str, title: str) -> dict[str
     """Settings by our key; what comes later in a family's description replaces what comes earlier."""
     plain = {"model": "transformer", "global_batch": 1, "title": title, **family.fixed}
     found = {key: _Setting(key=key, value=value) for key, value in plain.items()}
-    found |= {setting.key: setting for setting in _named(fields, family)}
-    found |= {setting.key: setting for setting in _products(fields, family, found)}
-    found |= {setting.key: setting for setting in _shifted(family, found)}
-    found |= {setting.key: setting for setting in _windowed(fields, family, found)}
-    found |= {setting.key: setting for setting in (*_mixed(fields, family, found), *_automatic(fields, found))}
-    found |= {
-        setting.key: setting
-        for setting in (*_ruled(fields, family), *_dropout(fields), *_quantised(fields), *_headed(fields, family, kind))
-    }
+    for read in (_named, _products, _shifted, _windowed, _mixed, _automatic, _ruled):
+        found |= {setting.key: setting for setting in read(fields, family, found)}
+    found |= {setting.key: setting for setting in (*_of_file(fields), *_headed(fields, family, kind))}
     return _without_experts(found)
 
 
-def _named(fields: Values, family: Family) -> Iterator[_Setting]:
+def _named(fields: Values, family: Family, _: Mapping[str, _Setting]) -> Iterator[_Setting]:
     for key, aliases in family.names.items():
         name = next((alias for alias in aliases if fields.get(alias) is not None), None)
         if name is not None:
@@ -298,13 +292,13 @@ def _products(fields: Values, family: Family, found: Mapping[str, _Setting]) -> 
             yield _Setting(key=key, value=value, fields=tuple(name for factor in numbers for name in factor.fields), own=True)
 
 
-def _shifted(family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+def _shifted(_: Values, family: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
     for key, (source, added) in family.shifts.items():
         if source in found and type(found[source].value) is int:
             yield replace(found[source], key=key, value=found[source].value + added)
 
 
-def _ruled(fields: Values, family: Family) -> Iterator[_Setting]:
+def _ruled(fields: Values, family: Family, _: Mapping[str, _Setting]) -> Iterator[_Setting]:
     known = {**family.assumed, **{name: value for name, value in fields.items() if value is not None}}
     for rule in (*DTYPES, *family.rules):
         if all(name in known and known[name] == value for name, value in rule.when.items()):
@@ -362,7 +356,7 @@ def _mixed(fields: Values, family: Family, found: Mapping[str, _Setting]) -> Ite
         yield _Setting(key="ssm.pattern", value=_repeating(kinds), fields=tuple(dict.fromkeys(given)))
 
 
-def _automatic(fields: Values, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
+def _automatic(fields: Values, _: Family, found: Mapping[str, _Setting]) -> Iterator[_Setting]:
     """Dimensions that a file leaves to others with the word auto, or does not give."""
     sizes = {key: _count(found[key].value) if key in found else 0 for key in ("hidden", "ssm.heads")}
     expand, rank = next((fields[name] for name in ("mamba_expand", "expand") if _count(fields.get(name))), 2), found.get("ssm.step_rank")
@@ -400,14 +394,11 @@ def _layers(found: Mapping[str, _Setting]) -> int:
     return _count(found["layers"].value) if "layers" in found else 0
 
 
-def _dropout(fields: Values) -> Iterator[_Setting]:
+def _of_file(fields: Values) -> Iterator[_Setting]:
+    """What files of any family say: dropout, and the type of the weights that a service keeps, of methods that are known."""
     rates = tuple(name for name in fields if name in conventions().dropout and isinstance(fields[name], float) and fields[name] > 0)
     if rates:
         yield _Setting(key="dropout", value=True, fields=rates)
-
-
-def _quantised(fields: Values) -> Iterator[_Setting]:
-    """Type of the weights that a service keeps, of methods that are known."""
     stored = _stored(fields.get("quantization_config"))
     if stored:
         yield _Setting(key="weight_dtype", value=stored, fields=("quantization_config",))
