@@ -47,8 +47,8 @@ class Slots:
 
     device: Index  # class of devices
     passed: Index  # index of the pass
-    start: Array  # [s]. A slot that takes other than its pass's time is stretched.
-    end: Array  # [s]. A slot that takes other than its pass's time is stretched.
+    start: Array  # [s]
+    end: Array  # a slot that takes other than its pass's time is stretched. [s]
     microbatch: Index  # -1 where none is meant
     source: Index  # slot on another device whose result it needs, -1 where there is none
     lag: Array  # time that the result travels. [s]
