@@ -107,8 +107,7 @@ def budgets(device: Architecture) -> Group:
     rows.append([Text("all", "bold"), *(cell for resource in resources for cell in _total(device, resource))])
     header = ["", *(word for resource in resources for word in (resource, "", ""))]
     right = [i for i in range(len(header)) if i % 3 == 2]
-    title = page.heading("Budgets", aside="used of what each component was given")
-    return Group(title, page.indented(page.grid(rows, right, header=header)))
+    return page.section("Budgets", rows, right, aside="used of what each component was given", header=header)
 
 
 def _cells(uses: dict[tuple[str, str], BudgetUse], component: str, resources: list[str]) -> Iterator[RenderableType]:

@@ -360,19 +360,9 @@ def self_attention(
     as many elements that weigh the output.
     """
     kv, d = kv_heads or heads, head or width // heads
-    qkv = bias if qkv_bias is None else qkv_bias
-    first = (
-        (
-            Matrix(name="query", k=width, n=heads * d, cut="column", bias=qkv),
-            Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory", kv_heads=kv, kv_head=2 * d),
-        )
-        if cross
-        else (
-            Matrix(
-                name="query_key_value", k=width, n=((1 + gate) * heads + 2 * kv) * d, cut="column", bias=qkv, kv_heads=kv, kv_head=2 * d
-            ),
-        )
-    )
+    queries = Matrix(name="query", k=width, n=heads * d, cut="column", bias=bias if qkv_bias is None else qkv_bias)
+    both = replace(queries, name="query_key_value", n=((1 + gate) * heads + 2 * kv) * d, kv_heads=kv, kv_head=2 * d)
+    first = (queries, replace(both, name="key_value", n=2 * kv * d, over="memory")) if cross else (both,)
     return Part(
         type="attention",
         width=width,
@@ -389,14 +379,8 @@ def latent_attention(
     *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1
 ) -> Part:
     """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent."""
-    low = (
-        (
-            Matrix(name="query_down", k=width, n=query_rank),
-            Matrix(name="query_up", k=query_rank, n=heads * (nope + rope), cut="column"),
-        )
-        if query_rank
-        else (Matrix(name="query", k=width, n=heads * (nope + rope), cut="column"),)
-    )
+    queries = Matrix(name="query", k=width, n=heads * (nope + rope), cut="column")
+    low = (Matrix(name="query_down", k=width, n=query_rank), replace(queries, name="query_up", k=query_rank)) if query_rank else (queries,)
     return Part(
         type="attention",
         width=width,
@@ -487,23 +471,15 @@ def experts(
     norm_vectors: int = 1,
 ) -> Part:
     """Mixture of experts: a router, `routing.experts` MLPs of which a token passes some, and `shared` elements of one that all pass."""
-    branches = 2 if gated else 1
-    common = (
-        (
-            Matrix(name="shared_up", k=width, n=branches * shared, cut="column", bias=bias),
-            Matrix(name="shared_down", k=shared, n=width, cut="row", bias=bias),
-        )
-        if shared
-        else ()
-    )
+    own = mlp(width=width, inner=inner, gated=gated, bias=bias).matrices
+    common = mlp(width=width, inner=shared, gated=gated, bias=bias).matrices if shared else ()
     return Part(
         type="experts",
         width=width,
         matrices=(
             Matrix(name="router", k=width, n=routing.experts, bias=router_bias),
-            *common,
-            Matrix(name="expert_up", k=width, n=branches * inner, cut="column", bias=bias, experts=routing.experts),
-            Matrix(name="expert_down", k=inner, n=width, cut="row", bias=bias, experts=routing.experts),
+            *(replace(matrix, name=f"shared_{matrix.name}") for matrix in common),
+            *(replace(matrix, name=f"expert_{matrix.name}", experts=routing.experts) for matrix in own),
         ),
         vectors=norm_vectors * width,
         inner=inner,
