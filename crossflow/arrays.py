@@ -79,6 +79,14 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
+def alike(table: Any) -> list[tuple[Any, Index]]:
+    """Different columns of a table of shape (rows, n), each with the points that have it."""
+    if (table == table[:, :1]).all():
+        return [(table[:, 0], np.arange(table.shape[1]))]
+    columns, which = np.unique(table, axis=1, return_inverse=True)
+    return [(columns[:, i], np.flatnonzero(which.ravel() == i)) for i in range(columns.shape[1])]
+
+
 def divide(numerator: Array, denominator: Array) -> Array:
     """Quotient where anything over zero is infinite and zero over zero is zero (no traffic over no link takes no time)."""
     nothing = np.equal(denominator, 0)

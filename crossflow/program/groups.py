@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,4 @@ class Pair(Group):
 
 def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
     """Different rows of whole numbers, each with the points that have it."""
-    if columns[0].size == 1:
-        return [(tuple(int(column[0]) for column in columns), np.zeros(1, dtype=np.intp))]
-    rows, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    which = which.ravel()
-    return [(tuple(int(value) for value in rows[:, i]), np.flatnonzero(which == i)) for i in range(rows.shape[1])]
+    return [(tuple(map(int, row)), members) for row, members in alike(np.stack(columns))]

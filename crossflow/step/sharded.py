@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, by_point, once
+from crossflow.arrays import Array, Index, alike, by_point, once
 from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
 from crossflow.workload.transformer import Transformer
 
@@ -108,8 +108,7 @@ def _present_alike(groups: Groups, forward: Array, backward: Array) -> list[Inde
     if forward.ndim < 2:
         return [slice(None)]
     there = np.array([often[list(units)].any(axis=0) for often in (forward, backward) for units in groups])
-    kinds, which = np.unique(there, axis=1, return_inverse=True)
-    return [np.flatnonzero(which.ravel() == kind) for kind in range(kinds.shape[1])]
+    return [at for _, at in alike(there)]
 
 
 def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) -> Array:

@@ -245,18 +245,10 @@ def _fabrics(file: Path) -> dict[str, Fabric]:
     """Fabrics of the systems that a table names."""
     if not file.is_file():
         raise CrossflowError(f"{file} is missing: collectives.csv names systems that it describes")
-    columns = (
-        "system",
-        "gpus_per_node",
-        "intra_fabric",
-        "intra_gb_s_per_direction",
-        "pcie_gb_s_per_direction",
-        "inter_network",
-        "inter_gbit_s_per_gpu",
-    )
-    rows = read_rows(file, columns)
+    rates = ("intra_gb_s_per_direction", "pcie_gb_s_per_direction", "inter_gbit_s_per_gpu")
+    rows = read_rows(file, ("system", "gpus_per_node", "intra_fabric", "inter_network", *rates))
     per_node = positive(file, rows, "gpus_per_node")
-    link, host, nic = (numbers(file, rows, column, missing=np.nan) for column in (columns[3], columns[4], columns[6]))
+    link, host, nic = (numbers(file, rows, column, missing=np.nan) for column in rates)
     return {
         row["system"]: Fabric(
             intra=row["intra_fabric"].lower(),
