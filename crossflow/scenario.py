@@ -298,11 +298,10 @@ class Sized:
     """A workload of a scenario with other dimensions, on another number of devices."""
 
     settings: Mapping[str, Any]  # what is changed
-    # workload, system, written, base: as the scenario would have them; its strategy as it is written
-    workload: Workload
-    system: SystemSpec
-    written: str | Mapping[str, Any] | None
-    base: Path | None
+    workload: Workload  # as the scenario would have it
+    system: SystemSpec  # as the scenario would have it
+    written: str | Mapping[str, Any] | None  # its strategy as it is written
+    base: Path | None  # its folder
 
     def strategy(self, written: str | Mapping[str, Any] | Plan | Hierarchy | None) -> Plan | Hierarchy:
         """A strategy as the scenario would read it; StrategyError where it does not fit the devices."""

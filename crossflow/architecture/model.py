@@ -63,22 +63,17 @@ class Architecture:
     """One accelerator and its ports; arrays of shape (n,) or (1,)."""
 
     name: str
-    # throughput, vector_throughput: peak rate of the matrix and of the vector units, by data type. [flop/s]
-    throughput: Mapping[str, Array]
-    vector_throughput: Mapping[str, Array]
-    # mcus, units: minimal compute units that run, and bundles of them (SMs, CUs) that share a first cache. [1]
-    mcus: Array
-    units: Array
-    # array_height, array_width: multiplier array of one unit, N_x and N_y of Eq. 5. [1]
-    array_height: Array
-    array_width: Array
-    # frequency, voltage: operating point. [Hz], [V]; voltage is None where the maker does not state it
-    frequency: Array
-    voltage: Array | None
+    throughput: Mapping[str, Array]  # peak rate of the matrix units, by data type. [flop/s]
+    vector_throughput: Mapping[str, Array]  # of the vector units. [flop/s]
+    mcus: Array  # minimal compute units that run. [1]
+    units: Array  # bundles of them (SMs, CUs) that share a first cache. [1]
+    array_height: Array  # of the multiplier array of one unit, N_x of Eq. 5. [1]
+    array_width: Array  # N_y of Eq. 5. [1]
+    frequency: Array  # operating point. [Hz]
+    voltage: Array | None  # operating point; None where the maker does not state it. [V]
     levels: tuple[Level, ...]  # memory levels from the nearest to main memory
-    # intra, inter: ports inside a node (package, server) and out of it
-    intra: Port | None
-    inter: Port | None
+    intra: Port | None  # port inside a node (package, server)
+    inter: Port | None  # port out of it
     # dynamic energy of one operation, by data type: at full rate all types draw the same power. [J/flop]
     energy_per_flop: Mapping[str, Array]
     static_power: Array  # power that flows whatever is computed. [W]
@@ -87,9 +82,8 @@ class Architecture:
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
     dataflow: str = "best"
-    # usage, limits: budgets used and what bound each component; empty for a datasheet device
-    usage: tuple[BudgetUse, ...] = ()
-    limits: tuple[Limit, ...] = ()
+    usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
+    limits: tuple[Limit, ...] = ()  # what bound each component; empty for a datasheet device
     problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot be built, each with the sentence that says why
     # price of one device with its share of package and network, by part; empty where it is not known. [USD]
     cost: Mapping[str, Array] = field(default_factory=dict)

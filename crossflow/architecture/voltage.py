@@ -25,9 +25,8 @@ class OperatingPoint:
     frequency: Array  # operating frequency over the nominal one. [1]
     active: Array  # share of the units that can run; below 1 only at the minimum voltage. [1]
     power: Array  # power used, never above the budget. [W]
-    # at_minimum, at_maximum: whether the voltage limit bound
-    at_minimum: Mask
-    at_maximum: Mask
+    at_minimum: Mask  # whether the least voltage bound
+    at_maximum: Mask  # whether the largest one did
 
 
 def relative_frequency(voltage: Array, nominal: Array, threshold: Array) -> Array:

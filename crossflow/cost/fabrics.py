@@ -37,9 +37,8 @@ CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
 class Fabric:
     """Interconnect of one system; arrays of shape (n,)."""
 
-    # intra, network: kinds of fabric inside a node and between nodes
-    intra: str
-    network: str
+    intra: str  # kind of fabric inside a node
+    network: str  # kind of fabric between nodes
     devices_per_node: int  # devices that a node has
     # link, host, nic: rate of one device and direction to the others in its node, to its host, and to the network; `nic` is NaN where the
     # system states none. [B/s]
@@ -69,9 +68,8 @@ class Path:
     """What the time law needs; arrays of shape (n,)."""
 
     per_byte: Array  # time per byte of a long message: volume on the tightest link over its rate. [s/B]
-    # base, fill: fixed time, and time to fill the chain of steps. [s]
-    base: Array
-    fill: Array = field(default_factory=lambda: ZERO)
+    base: Array  # fixed time. [s]
+    fill: Array = field(default_factory=lambda: ZERO)  # time to fill the chain of steps. [s]
     # small_per_byte, small_base: the low-latency protocol of small messages, which pays in bandwidth. [s/B], [s]
     small_per_byte: Array = field(default_factory=lambda: ZERO)
     small_base: Array = field(default_factory=lambda: INFINITE)

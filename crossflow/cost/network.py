@@ -49,9 +49,8 @@ class MessageCosts:
 
     time: Array  # [s]
     measured: Array  # of it, what was measured. [s]
-    # intra_bytes, inter_bytes: bytes that one device sends at each level of network. [B]
-    intra_bytes: Array
-    inter_bytes: Array
+    intra_bytes: Array  # bytes that one device sends inside nodes. [B]
+    inter_bytes: Array  # between nodes. [B]
 
 
 def message_costs(

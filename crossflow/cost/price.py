@@ -211,18 +211,16 @@ FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measur
 class LayerCosts:
     """What every layer of a program takes in every phase; arrays of shape (layers, phases, n)."""
 
-    # layers, phases: names in the order of the first two axes
-    layers: tuple[str, ...]
-    phases: tuple[str, ...]
+    layers: tuple[str, ...]  # names in the order of the first axis
+    phases: tuple[str, ...]  # of the second axis
     resources: tuple[str, ...]  # compute and the memory levels, which can bind a kernel
     compute: Array  # time of the device's kernels, launches included. [s]
     bound: Array  # of it, in kernels that each of `resources` binds, shape (resources, layers, phases, n). [s]
     launch: Array  # of it, between kernels. [s]
     kernels: Array  # kernels launched. [1]
-    # flops, energy, traffic: operations, dynamic energy, and bytes of main memory. [flop], [J], [B]
-    flops: Array
-    energy: Array
-    traffic: Array
+    flops: Array  # operations. [flop]
+    energy: Array  # dynamic energy. [J]
+    traffic: Array  # bytes of main memory. [B]
     measured: Array  # of the time of kernels, what was measured. [s]
     each: Array  # time of every kernel of the program alone, shape (kernels, n). [s]
 

@@ -49,17 +49,14 @@ NODES = 2  # on which everything can be measured: the fewest that have a network
 class Event:
     """One event and how often it recurs; its identity as in a profile (`crossflow.cost.profile`)."""
 
-    # op, shape, dtype, device: what runs, on what, in which type, on which system
-    op: str
-    shape: str
-    dtype: str
-    device: str
-    # ranks, scope: of a collective how many take part, and whether inside a node (intra) or between nodes (inter)
-    ranks: int
-    scope: str
-    # time, spread: of one, as predicted or measured. [s]
-    time: float
-    spread: float
+    op: str  # what runs
+    shape: str  # on what
+    dtype: str  # in which type
+    device: str  # on which system
+    ranks: int  # of a collective, how many take part
+    scope: str  # whether inside a node (intra) or between nodes (inter)
+    time: float  # of one, as predicted or measured. [s]
+    spread: float  # standard deviation of what was measured. [s]
     count: float  # how often it occurs in a step, on all devices; a collective once for all its ranks, a transfer once for its sender. [1]
 
 

@@ -39,9 +39,8 @@ APART = ("workload.model",)  # settings of a workload that make a model of anoth
 class Members:
     """What the points of one batch compute."""
 
-    # workloads, nodes: different workloads, all of one kind and task, with the devices of a node and the nodes of each
-    workloads: tuple[Layered | LstmSpec | GemmSpec, ...]
-    nodes: tuple[tuple[int, int], ...]
+    workloads: tuple[Layered | LstmSpec | GemmSpec, ...]  # different workloads, all of one kind and task
+    nodes: tuple[tuple[int, int], ...]  # devices of a node and nodes of each
     which: Index  # the workload of every point, shape (n,)
     strategies: tuple[Any, ...]  # the strategy of every point
     job: Any  # what a step computes; numbers that differ are arrays of shape (n,)
@@ -170,12 +169,10 @@ def _stacked_graphs(
 class _Read:
     """Points of a layered model as they are read."""
 
-    # which, strategies: of every point its dimensions, -1 where only a scenario of its own can read them, and its strategy
-    which: Index
-    strategies: list[Any]
-    # sized, jobs: different dimensions, and what a step computes with each
-    sized: list[Sized] = field(default_factory=list)
-    jobs: list[Job | DlrmJob] = field(default_factory=list)
+    which: Index  # dimensions of every point, -1 where only a scenario of its own can read them
+    strategies: list[Any]  # strategy of every point
+    sized: list[Sized] = field(default_factory=list)  # different dimensions
+    jobs: list[Job | DlrmJob] = field(default_factory=list)  # what a step computes with each
 
 
 def _batches(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:

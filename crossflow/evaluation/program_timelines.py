@@ -159,17 +159,14 @@ def _slower(program: Program, own: Sequence[Copy], tasks: Sequence[Task], rows: 
 class _Laid:
     """A program as it runs: every copy of an operation on every kind of ranks."""
 
-    # program, kinds, mesh, rows: what runs, kinds of ranks, the rank of every device, and rows of times
-    program: Program
-    kinds: Kinds
-    mesh: Index
-    rows: PriceRows
-    # runs, own: copies of operations, and those of every kind
-    runs: Sequence[Copy]
-    own: Sequence[Copy]
-    # tasks, last: tasks of `own`, and the last task of every copy of it
-    tasks: Sequence[Task]
-    last: Sequence[int]
+    program: Program  # what runs
+    kinds: Kinds  # kinds of ranks
+    mesh: Index  # rank of every device
+    rows: PriceRows  # rows of times
+    runs: Sequence[Copy]  # copies of operations
+    own: Sequence[Copy]  # those of every kind
+    tasks: Sequence[Task]  # tasks of `own`
+    last: Sequence[int]  # last task of every copy of it
     # start, end: of every task, shape (tasks,). [s]
     start: Array
     end: Array

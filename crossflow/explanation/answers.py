@@ -61,9 +61,8 @@ class Answer:
     value: float  # new value of the objective; infinite where the step never ends
     gain: float  # relative improvement of the objective. [1]
     bound_by: str  # resource that bounds the largest part of the step then
-    # feasible, reason: whether the design can be built and holds its model, and what stands against it
-    feasible: bool
-    reason: str | None
+    feasible: bool  # whether the design can be built and holds its model
+    reason: str | None  # what stands against it
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

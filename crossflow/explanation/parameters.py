@@ -35,8 +35,7 @@ class Parameter:
     quantity: Quantity  # what it measures and the range that it may take
     kind: ParameterKind  # where it belongs: technology (library components), architecture, budget, or system (the network)
     source: str | None = None  # key of its source in the file that it stands in; None where the file names none
-    # low, high: range that the file gives, in the same unit; None where it gives none
-    low: float | None = None
+    low: float | None = None  # range that the file gives, in the same unit; None where it gives none
     high: float | None = None
 
 

@@ -43,16 +43,14 @@ class AxisRoute:
     # one package. 1: all of it crosses packages. [1]
     package_size: int
     crosses: bool  # whether some edge leaves a package
-    # package_hops, cluster_hops: largest number of hops of one edge inside a package, and of one that leaves it; 0 where there is none. [1]
-    package_hops: int
-    cluster_hops: int
+    package_hops: int  # largest number of hops of one edge inside a package, 0 where there is none. [1]
+    cluster_hops: int  # of one that leaves it. [1]
     # package_sharing, cluster_sharing: largest number of this axis's edges on one directed physical link inside packages, and between them;
     # 0 where unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
     package_sharing: float
     cluster_sharing: float
-    # package_degree, cluster_degree: physical links over which a device's bandwidth is divided at each level. [1]
-    package_degree: int
-    cluster_degree: int
+    package_degree: int  # physical links over which a device's bandwidth is divided inside packages. [1]
+    cluster_degree: int  # between them. [1]
 
     @property
     def hops(self) -> int:

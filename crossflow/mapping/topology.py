@@ -237,9 +237,8 @@ def _row_width(topology: Topology, size: int) -> int:
 class Edges:
     """Logical edges on a topology, or on several copies of it."""
 
-    # source, target: end nodes of each edge, which differ, shape (e,)
-    source: Ints
-    target: Ints
+    source: Ints  # node at which each edge begins, shape (e,)
+    target: Ints  # another one, at which it ends, shape (e,)
     copy: Ints  # which copy of the topology (which package) the edge runs in, shape (e,)
 
 

@@ -22,13 +22,11 @@ class DeviceGroup:
 class Group:
     """Ranks that communicate, shape (n,)."""
 
-    # size, per_node: how many, and how many of them share a node. [1]
-    size: Array
-    per_node: Array
-    # stride, extent, devices: how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart. [1]
-    stride: Array
-    devices: Array
-    extent: Array
+    size: Array  # how many. [1]
+    per_node: Array  # how many of them share a node. [1]
+    stride: Array  # how they lie on a mesh: devices between neighbours. [1]
+    devices: Array  # devices of the mesh. [1]
+    extent: Array  # ranks. [1]
 
     @classmethod
     def alike(cls, size: int, per_node: int, n: int) -> Group:
@@ -56,9 +54,8 @@ class Group:
 class Pair(Group):
     """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages."""
 
-    # first, last: the two stages; 0 and 1 stand for any two neighbours. [1]
-    first: Array
-    last: Array
+    first: Array  # the stage that sends, 0 for any two neighbours. [1]
+    last: Array  # the one that receives, 1 for any two neighbours. [1]
 
     @functools.cached_property
     def places(self) -> list[tuple[tuple[int, ...], Index]]:

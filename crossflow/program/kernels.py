@@ -122,12 +122,10 @@ Kernel = Product | Pass | Attention | Lookup | Scan
 class KernelTable:
     """Kernels of one kind and type."""
 
-    # kind, wide: of all of them
-    kind: type[Kernel]
-    wide: bool
-    # rows, places: the kernels, and their places among those of a program
-    rows: tuple[Kernel, ...]
-    places: Index
+    kind: type[Kernel]  # of all of them
+    wide: bool  # of all of them
+    rows: tuple[Kernel, ...]  # the kernels
+    places: Index  # their places among those of a program
     sizes: Array  # as `SIZES` names them, shape (sizes, kernels, n)
     element: float  # size of an element as the program keeps it. [B]
 

@@ -58,9 +58,8 @@ class Op:
     ] = 0
     after: Annotated[tuple[int, ...], OpPlaces, "operations that it waits for, by their place; they stand before it"] = ()
     count: Number = ONCE  # equal ones of it, one after the other. [1]
-    # hiding, beside: how a message of a block may be hidden, and the rows of `Program.kernels` beside which it runs
-    hiding: Hiding = ""
-    beside: tuple[int, ...] = ()
+    hiding: Hiding = ""  # how a message of a block may be hidden
+    beside: tuple[int, ...] = ()  # rows of `Program.kernels` beside which it runs
     carried: Annotated[
         tuple[int, ...], OpPlaces, "in a block, operations that it waits for in the copy before; the first copy waits for nothing here"
     ] = ()
@@ -124,9 +123,8 @@ class LayerMembers:
     """Which kernels of a program are of which layer and phase."""
 
     order: Index  # kernels, as tables have them one after the other (`Program.in_tables`), those of a layer and phase together
-    # first, present: where in `order` those of each layer and phase begin that have any, and which these are: layer x phases + phase
-    first: Index
-    present: Index
+    first: Index  # where in `order` those of each layer and phase begin that have any
+    present: Index  # which these are: layer x phases + phase
     counts: tuple[tuple[int, Number], ...]  # kernels that occur other than once, with how often. [1]
 
     def totals(self, table: Array, rows: int) -> Array:

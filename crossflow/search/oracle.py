@@ -52,9 +52,8 @@ class Oracle:
     """Answers a search's questions; one a search."""
 
     problem: SearchProblem  # what is searched
-    # evaluations, deadline: the budget, the second as seconds of `time.time`; None for no limit
-    evaluations: int | None = None
-    deadline: float | None = None
+    evaluations: int | None = None  # the budget; None for no limit
+    deadline: float | None = None  # seconds of `time.time` until which it may search; None for no limit
     record: Recorder | None = None  # called with every batch's columns
     replay: Sequence[Row] = ()  # rows of an earlier run, in order, that answer the first questions
     mapper: Mapper | None = None  # evaluates batches that do not depend on one another

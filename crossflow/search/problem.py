@@ -31,12 +31,10 @@ ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 class SearchProblem:
     """A search problem."""
 
-    # scenario, space: where it starts from, and what may change
-    scenario: Scenario
-    space: Space
-    # objectives, constraints: columns of a score
-    objectives: tuple[Objective, ...]
-    constraints: tuple[Constraint, ...] = ()
+    scenario: Scenario  # where it starts from
+    space: Space  # what may change
+    objectives: tuple[Objective, ...]  # columns of a score to make small, or large
+    constraints: tuple[Constraint, ...] = ()  # columns of a score with bounds
     fits: bool = True  # whether a design must hold its model in memory
     columns: tuple[str, ...] = ()  # further columns to record of each design
 

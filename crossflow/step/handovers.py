@@ -20,9 +20,8 @@ from crossflow.strategy.schedules import NATURAL, pipeline_order
 class Boundaries:
     """Boundaries between two stages that the passes of a pipeline cross."""
 
-    # first, last: earlier and later stage of every boundary, shape (boundaries, 1). [1]
-    first: Array
-    last: Array
+    first: Array  # earlier stage of every boundary, shape (boundaries, 1). [1]
+    last: Array  # later stage, shape (boundaries, 1). [1]
     # onwards, inwards: boundary over which each row hands over its result, and over which it receives what it needs, forward and backward,
     # shape (2, rows); the number of boundaries where there is none
     onwards: Index

@@ -50,13 +50,11 @@ class Outcome:
     # its parts on the device that decides it: compute, memory_bound_compute, exposed_communication, bubble, other; they add up to `total`.
     # [s]
     breakdown: Mapping[str, Array]
-    # communication, exposed: time of collectives by name on that device, in all and as far as it lengthens the step. [s]
-    communication: Mapping[str, Array]
-    exposed: Mapping[str, Array]
+    communication: Mapping[str, Array]  # time of collectives by name on that device. [s]
+    exposed: Mapping[str, Array]  # of it, what lengthens the step. [s]
     memory: Mapping[str, Array]  # bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
-    # flops, model_flops: operations done on all devices, and those that the model needs (nothing computed again). [flop]
-    flops: Array
-    model_flops: Array
+    flops: Array  # operations done on all devices. [flop]
+    model_flops: Array  # those that the model needs: nothing computed again. [flop]
     energy: Array  # dynamic energy of operations and memory on all devices. [J]
     traffic: Array  # bytes of main memory on all devices. [B]
     sent: tuple[Array, Array]  # bytes that one device sends inside its node, and out of it. [B]
@@ -68,7 +66,6 @@ class Outcome:
     problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot run, each with the sentence that says why
     # share of the time of kernels and of collectives in the passes that was measured. [1]
     measured: Array = field(default_factory=lambda: np.zeros(1))
-    # host_memory, host_capacity: bytes that the fullest device keeps on its host, and its share of the host's memory. [B]
-    host_memory: Array = field(default_factory=lambda: np.zeros(1))
-    host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))
+    host_memory: Array = field(default_factory=lambda: np.zeros(1))  # bytes that the fullest device keeps on its host. [B]
+    host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))  # its share of the host's memory. [B]
     least: Array = field(default_factory=lambda: np.zeros(1))  # time below which no step can be, 0 where it is not worked out. [s]

@@ -96,22 +96,18 @@ class _Part:
     """What one unit takes in a pass, at full speed. [s]"""
 
     name: str  # its part of a layer
-    # forward, backward, weight: its kernels; backward without the weight's gradient; zero where there is none
-    forward: float
-    backward: float
-    weight: float
+    forward: float  # its kernels
+    backward: float  # backward without the weight's gradient
+    weight: float  # the weight's gradient; zero where there is none
     gather: float  # of its sharded weights
-    # before, after, beside: collectives forward that its kernels wait for, that wait for them, and that run while they do
-    before: SentTimes
-    after: SentTimes
-    beside: SentTimes
-    # before_back, after_back, beside_back: the same backward
-    before_back: SentTimes
-    after_back: SentTimes
-    beside_back: SentTimes
-    # beside_weight, reduced: collectives beside the weight's gradient, and of sharded gradients after it
-    beside_weight: SentTimes
-    reduced: SentTimes
+    before: SentTimes  # collectives forward that its kernels wait for
+    after: SentTimes  # that wait for its kernels
+    beside: SentTimes  # that run while they do
+    before_back: SentTimes  # the same backward
+    after_back: SentTimes  # the same backward
+    beside_back: SentTimes  # the same backward
+    beside_weight: SentTimes  # collectives beside the weight's gradient
+    reduced: SentTimes  # those of sharded gradients after it
 
     @classmethod
     def of(cls, one: Occurrence, steps: Steps, *, split: bool) -> _Part:

@@ -94,10 +94,9 @@ class _Busiest:
     """What the stage that decides the step takes in it, each of shape (n,), collectives of shape (collectives, n). [s]"""
 
     device: Array  # of kernels by what binds them, and between them, shape (kinds, n)
-    # net, sent, behind: collectives that block in passes, all of passes, and those behind passes of sharded weights
-    net: Array
-    sent: Array
-    behind: Array
+    net: Array  # collectives that block in passes
+    sent: Array  # all of passes
+    behind: Array  # those behind passes of sharded weights
     final: Array  # those after the last pass, copies to the host among them
     # waits, gathering, grown, transfer, whole: as `LINES`
     waits: Array
@@ -111,9 +110,8 @@ class _Busiest:
     on_host: Array
     renewed: Array
     regather: Array
-    # gathered, copied: gathers of updated weights, and their copies to the device, hidden or not
-    gathered: Array
-    copied: Array
+    gathered: Array  # gathers of updated weights, hidden or not
+    copied: Array  # their copies to the device, hidden or not
 
     @classmethod
     def of(cls, layout: Layout, steps: Steps, slots: SlotTimes, closing: Closing, shape: Shape, rounds: Array, stage: Index) -> _Busiest:

@@ -39,10 +39,9 @@ class Send:
 class Unit:
     """A layer of the dense part on one device."""
 
-    # name, layer, kind: what it is, the layer it belongs to, and the layer type whose strategy divides it
-    name: str
-    layer: DlrmLayer
-    kind: Kind
+    name: str  # what it is
+    layer: DlrmLayer  # the layer it belongs to
+    kind: Kind  # the layer type whose strategy divides it
     parameters: Array  # on one device before FSDP shares them out. [1]
     kept: Array  # what the backward pass needs of its forward pass. [B]
     kernels: Mapping[UnitPhase, Sequence[Kernel]]  # by phase

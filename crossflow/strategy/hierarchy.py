@@ -34,9 +34,8 @@ class Hierarchy:
 
     dense: Levels = ("batch", "batch")  # MLPs and, where they have no roles of their own, what follows
     embedding: Levels = ("tables", "tables")  # tables
-    # transformer, experts: layers of attention and their MLPs, and experts
-    transformer: Levels = ("batch", "batch")
-    experts: Levels = ("batch", "batch")
+    transformer: Levels = ("batch", "batch")  # layers of attention and their MLPs
+    experts: Levels = ("batch", "batch")  # experts
 
     def __str__(self) -> str:
         others = [kind for kind in ("transformer", "experts") if getattr(self, kind) != self.dense]

@@ -23,9 +23,8 @@ class Spread:
     # ranks that hold the same: data and context ranks together, those of a tensor group that holds copies, and those of the mirrored stage
     # (Chimera)
     data: Group
-    # shards, copies: ranks over which weights are sharded where they are (FSDP), and that hold the same shard (hybrid sharding)
-    shards: Group
-    copies: Group
+    shards: Group  # ranks over which weights are sharded where they are (FSDP)
+    copies: Group  # ranks that hold the same shard (hybrid sharding)
     zero: Array  # what they share out, as in `Plan`
 
 
@@ -42,9 +41,8 @@ class Layout:
     chunks: Array
     micro_batch: Array
     microbatches: Array
-    # zero, shard_group: as in `Plan`
-    zero: Array
-    shard_group: Array
+    zero: Array  # as in `Plan`
+    shard_group: Array  # as in `Plan`
     # ranks over which a layer type's weights are sharded, of those that any plan gives a group of its own; 0 without. [1]
     own_shards: Mapping[Type, Array]
     apart: Mapping[Type, Mask]  # points whose shard groups of a layer type lie far apart, by type; what none has is not there

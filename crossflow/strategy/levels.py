@@ -22,9 +22,8 @@ class RoleGroups:
     """Groups of ranks that one layer type's roles make; arrays of shape (n,)."""
 
     levels: Array  # codes of the roles inside nodes and between them, shape (2, n)
-    # node, nodes: devices of a node, and nodes. [1]
-    node: float
-    nodes: Array
+    node: float  # devices of a node. [1]
+    nodes: Array  # nodes. [1]
 
     def group(self, *roles: Role) -> Group:
         """Ranks of one group of these roles together: the node's, one of each node, or all."""

@@ -47,9 +47,8 @@ class Plan:
     micro_batch: int = 1  # samples of one microbatch and replica
     recompute: Recompute = "none"  # what the backward pass computes again: nothing, attention's scores, or whole layers
     schedule: str = "1f1b"  # order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file
-    # first_stage, last_stage: layers of the first and the last stage, or chunk, where they differ from the others; 0 for even ones
-    first_stage: int = 0
-    last_stage: int = 0
+    first_stage: int = 0  # layers of the first stage, or chunk, where they differ from the others; 0 for even ones
+    last_stage: int = 0  # those of the last one
     stage_layers: tuple[int, ...] = ()  # layers of every stage, or chunk, in the order of the model, any of them 0; empty for even ones
     # what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations
     offload: tuple[Offload, ...] = ()

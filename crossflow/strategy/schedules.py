@@ -40,9 +40,8 @@ Slot = tuple[int, int, int]  # kind, row, microbatch
 class PipelineOrder:
     """Order of the slots of every stage."""
 
-    # stages, microbatches: numbers of both. [1]
-    stages: int
-    microbatches: int
+    stages: int  # of the pipeline. [1]
+    microbatches: int  # of a step. [1]
     chains: tuple[tuple[int, ...], ...]  # rows that a microbatch passes, in the order of the model; one chain for each direction
     slots: tuple[Index, ...]  # for every stage its slots in their order, shape (slots, 3): kind, row, microbatch
     flush: bool = True  # whether weights are updated once all microbatches are through; otherwise after each, without waiting (PipeDream)

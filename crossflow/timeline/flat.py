@@ -15,9 +15,8 @@ from crossflow.timeline.record import COMMUNICATION, COMPUTE, HOST, WAIT, WORK, 
 class Run:
     """One event of one class of devices."""
 
-    # device, stream: class of devices, and index in `crossflow.timeline.record.STREAMS`
-    device: int
-    stream: int
+    device: int  # class of devices
+    stream: int  # index in `crossflow.timeline.record.STREAMS`
     name: str  # what runs; of a collective, its name
     start: float  # [s]
     end: float  # [s]

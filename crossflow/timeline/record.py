@@ -33,9 +33,8 @@ class PassEvents:
     label: str  # what it is, such as ``F`` of a forward pass
     time: float  # how long it takes. [s]
     name: Index  # index of each event's name in the timeline's names
-    # stream, kind: index in `STREAMS`; what it is: kernels, communication, waiting
-    stream: Index
-    kind: Index
+    stream: Index  # index in `STREAMS`
+    kind: Index  # what it is: kernels, communication, waiting
     start: Array  # [s]
     end: Array  # [s]
     layer: Index  # layer of the model, -1 where none is meant

@@ -54,9 +54,8 @@ class Pieces:
     fill: Index  # index in `FILLS`
     start: Array  # [s]
     width: Array  # [s]
-    # base, height: shares of the height of the bar, from its bottom: a piece takes its width times its height. [1]
-    base: Array
-    height: Array
+    base: Array  # place of its bottom, as a share of the height of the bar. [1]
+    height: Array  # share of that height: it takes its width times this. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

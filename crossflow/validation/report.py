@@ -17,9 +17,8 @@ class Table:
     """Predictions for one table of measurements."""
 
     name: str  # file name without ending
-    # measured, predicted: of the rows that could be predicted, shape (rows,). [s]
-    measured: Array
-    predicted: Array
+    measured: Array  # of the rows that could be predicted, shape (rows,). [s]
+    predicted: Array  # of the same rows, shape (rows,). [s]
     groups: Mapping[str, Sequence[str]]  # for each way of grouping (source, device, regime) the group of every such row
     skipped: Mapping[str, int]  # reasons why other rows were not predicted, and how many rows each
     notes: Sequence[str] = ()  # what a reader must know of the figures

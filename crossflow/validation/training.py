@@ -65,15 +65,12 @@ class Runs:
 class TrainingTable(Table):
     """Predictions of training runs; rows that ran out of memory have no measured time."""
 
-    # peak, needed: memory that tensors took at most on the fullest device, as measured (NaN where it was not) and predicted. [B]
-    peak: Array
-    needed: Array
-    # ran, fits: whether a run did not end for lack of memory, and whether it was predicted to fit
-    ran: Mask
-    fits: Mask
-    # sizes, layouts: for every row the model and size, and which of their layouts it is; runs of one layout repeat it
-    sizes: Sequence[str]
-    layouts: Sequence[str]
+    peak: Array  # memory that tensors took at most on the fullest device, NaN where it was not measured. [B]
+    needed: Array  # the same as predicted. [B]
+    ran: Mask  # whether a run did not end for lack of memory
+    fits: Mask  # whether it was predicted to fit
+    sizes: Sequence[str]  # model and size of every row
+    layouts: Sequence[str]  # which of their layouts it is; runs of one layout repeat it
 
     def statistics(self, mine: Mask) -> dict[str, float | int | None]:
         """Errors of step times, order of layouts, error of memory, and how often what fits was told."""

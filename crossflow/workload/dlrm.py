@@ -31,9 +31,8 @@ class Tables:
     """`count` embedding tables alike."""
 
     count: int
-    # rows, width: rows of one table, and elements of a row. [1]
-    rows: int
-    width: int
+    rows: int  # rows of one table. [1]
+    width: int  # elements of a row. [1]
     pooling: float  # rows of one table that a sample looks up and adds up, in the mean. [1]
     # distinct rows over looked-up rows of a batch: what is left of the traffic where a row is found in cache when it is wanted again. [1]
     distinct: float = 1.0
@@ -107,9 +106,8 @@ class Dlrm:
     name: str
     tables: tuple[Tables, ...]  # groups of equal tables
     dense_features: int  # numbers of a sample that the bottom MLP reads. [1]
-    # bottom, top: layers of the two MLPs in order; with `routing` those of one expert
-    bottom: tuple[Linear, ...]
-    top: tuple[Linear, ...]
+    bottom: tuple[Linear, ...]  # layers of the bottom MLP in order
+    top: tuple[Linear, ...]  # layers of the top MLP; with `routing` those of one expert
     interaction: Interaction = "concatenation"  # how pooled embeddings and the bottom MLP's output meet
     encoder: Encoder | None = None  # the transformer, where they meet in one
     routing: Routing | None = None  # experts in the place of the top MLP, of which a sample passes some
@@ -196,18 +194,15 @@ def interaction_width(kind: Interaction, tables: tuple[Tables, ...], bottom: int
 class DlrmJob:
     """What a step of a recommendation model computes."""
 
-    # model, training: the model, and whether there is a backward pass
-    model: Dlrm
+    model: Dlrm  # the model
     dtype: str  # type of the dense part's products; weights and activations are kept in `element` bytes
-    training: bool = True
+    training: bool = True  # whether there is a backward pass
     optimizer_states: int = 0  # values in fp32 that the optimizer keeps for each parameter of the dense part
-    # table_optimizer, table: the tables' optimizer, and the size of an element of a table. [B]
-    table_optimizer: TableOptimizer = "rowwise_adagrad"
-    table: float = 2.0
-    # forward, backward, index: sizes on the wire of a pooled element, of its gradient, of an index. [B]
-    forward: float = 2.0
-    backward: float = 2.0
-    index: float = 8.0
+    table_optimizer: TableOptimizer = "rowwise_adagrad"  # the tables' optimizer
+    table: float = 2.0  # size of an element of a table. [B]
+    forward: float = 2.0  # size on the wire of a pooled element. [B]
+    backward: float = 2.0  # of its gradient. [B]
+    index: float = 8.0  # of an index. [B]
     ahead: bool = True  # whether indices of the next batch travel during this one
     bucket: float = 25.0 * 2**20  # gradients that are reduced in one collective, at least. [B]
     uneven: float = 1.0  # lookups of the fullest device over the mean, where whole tables are shared out. [1]

@@ -38,9 +38,8 @@ class GraphLayer:
 class Node:
     """One vertex of the compute graph: the operations of one layer at one time step, in order."""
 
-    # name, layer, phase: what it is; `layer` is an index into the graph's layers
-    name: str
-    layer: int
+    name: str  # what it is
+    layer: int  # index into the graph's layers
     phase: Phase
     step: int = 0  # time step of a recurrent model, 0 otherwise
     first: bool = True  # whether it is the first of its layer to contribute to a gradient (later ones accumulate)

@@ -41,12 +41,10 @@ class StateSpace:
     """Geometry of a state-space mixer."""
 
     kind: Recurrence  # the recurrence
-    # heads, groups: heads of inputs and outputs; groups of them that share B and C (keys and queries). [1]
-    heads: int
-    groups: int
-    # width, state: elements of a head's input (value), and of B and C (key and query); a head's state has width x state elements. [1]
-    width: int
-    state: int
+    heads: int  # heads of inputs and outputs. [1]
+    groups: int  # groups of them that share B and C (keys and queries). [1]
+    width: int  # elements of a head's input (value). [1]
+    state: int  # of B and C (key and query); a head's state has width x state elements. [1]
     chunk: int  # tokens that are worked on as matrix products, 0 where the recurrence has none. [1]
     convolution: int  # tokens that the short causal convolution before the recurrence sees. [1]
     norm: bool  # whether a norm follows the recurrence (in Jamba's mamba1, norms of B, C and of the step)

@@ -31,10 +31,9 @@ LayerType = Literal["embedding", "attention", "ssm", "mlp", "experts", "head"]
 class Matrix:
     """A weight matrix W[k, n] that multiplies token vectors."""
 
-    # name, k, n: what it is, inputs and outputs. [1]
-    name: str
-    k: int
-    n: int
+    name: str  # what it is
+    k: int  # inputs. [1]
+    n: int  # outputs. [1]
     cut: Cut = "none"  # how tensor parallelism divides it
     bias: bool = False  # whether it adds a bias
     experts: int = 1  # how many there are of it, one an expert; a token passes only some (1 for a matrix that every token passes)
@@ -73,12 +72,10 @@ class Matrix:
 class AttentionGeometry:
     """Geometry of attention: heads, width of queries and keys, width of values, and what a token leaves in the cache."""
 
-    # heads, kv_heads: query heads, and heads of keys and values (fewer in grouped-query attention)
-    heads: int
-    kv_heads: int
-    # query, value: elements of one head's query or key, and of its value. [1]
-    query: int
-    value: int
+    heads: int  # query heads
+    kv_heads: int  # heads of keys and values (fewer in grouped-query attention)
+    query: int  # elements of one head's query or key. [1]
+    value: int  # of its value. [1]
     cached: int  # elements that one token keeps for later ones, all heads together. [1]
     latent: int = 0  # of them, those from which keys and values of all heads are made (latent attention), 0 where heads have their own. [1]
     causal: bool = True  # whether a token sees only those before it
@@ -208,11 +205,10 @@ class Part:
 class Layer:
     """`count` layers alike, one after the other."""
 
-    # name, tokens, parts: for reports; tokens of a sample that pass them; parts in program order
-    name: str
+    name: str  # for reports
     count: int
-    tokens: int
-    parts: tuple[Part, ...]
+    tokens: int  # tokens of a sample that pass them
+    parts: tuple[Part, ...]  # parts in program order
     # whether they are multi-token prediction layers (see `prediction_layers`). They run on the last stage, beside the head, and are not
     # among the layers that pipeline stages divide.
     predicts: bool = False

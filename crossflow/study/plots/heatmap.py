@@ -24,9 +24,8 @@ class HeatmapData(NamedTuple):
     """Everything that a heat map shows."""
 
     title: str
-    # x, y: axes of names
-    x: Ticks
-    y: Ticks
+    x: Ticks  # axis of names
+    y: Ticks  # axis of names
     value: Scale  # scale of the colours
     values: list[list[float]]  # best feasible value by row (y) and column (x), NaN where there is none
     infeasible: list[list[bool]]  # cells in which there are points, but none that is feasible

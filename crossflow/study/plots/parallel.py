@@ -37,9 +37,8 @@ class ParallelData(NamedTuple):
     title: str
     coordinates: list[Coordinate]  # axes from left to right
     lines: list[list[float]]  # heights of each design, the best first, NaN where it has no value
-    # objective, values: what colours the lines, and its value for each of them
-    objective: Scale
-    values: list[float]
+    objective: Scale  # what colours the lines
+    values: list[float]  # its value for each of them
     feasible: list[bool]  # of each of them
     falls: bool  # whether less of the objective is better
 

@@ -41,7 +41,6 @@ class ParetoData(NamedTuple):
     """Everything that a Pareto plot shows."""
 
     title: str
-    # x, y: axes
     x: Scale
     y: Scale
     points: list[tuple[float, float]]  # feasible designs

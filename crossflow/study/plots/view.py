@@ -13,12 +13,10 @@ from crossflow.explanation.uncertainty import Interval
 class Convergence:
     """How one search came to its best."""
 
-    # search, point: name of the search, and how its swept point is written ("" where nothing is swept)
-    search: str
-    point: str
-    # evaluations, best: designs evaluated, and the best objective (natural value, the first one) by then
-    evaluations: tuple[int, ...]
-    best: tuple[float, ...]
+    search: str  # name of the search
+    point: str  # how its swept point is written ("" where nothing is swept)
+    evaluations: tuple[int, ...]  # designs evaluated
+    best: tuple[float, ...]  # best objective (natural value, the first one) by then
     total: int  # designs evaluated in all
 
 
@@ -42,11 +40,9 @@ class View:
     columns: Mapping[str, Any]
     values: Mapping[str, Sequence[Any]]  # swept values by path
     units: Mapping[str, str] = field(default_factory=dict)  # SI units of the numbers of searched paths, where they have one
-    # searches, space, objectives: names of the searches, searched paths, objectives (True where it is made large)
-    searches: tuple[str, ...] = ()
-    space: tuple[str, ...] = ()
-    objectives: Mapping[str, bool] = field(default_factory=dict)
+    searches: tuple[str, ...] = ()  # names of the searches
+    space: tuple[str, ...] = ()  # searched paths
+    objectives: Mapping[str, bool] = field(default_factory=dict)  # objectives, True where one is made large
     best: tuple[Mapping[str, Any], ...] = ()  # the best row of each search at each swept point, with its figures
-    # convergence, drawn: see there
     convergence: tuple[Convergence, ...] = ()
     drawn: tuple[Drawn, ...] = ()
