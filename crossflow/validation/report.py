@@ -25,7 +25,10 @@ class Table:
 
     def to_dict(self) -> dict[str, Any]:
         """Overall errors, errors by group, and what was skipped."""
-        by = {way: {name: self._of(way, name) for name in dict.fromkeys(members)} for way, members in self.groups.items()}
+        by = {
+            way: {name: self.statistics(np.array([other == name for other in members], dtype=bool)) for name in dict.fromkeys(members)}
+            for way, members in self.groups.items()
+        }
         return {
             **self.statistics(np.ones(len(self.measured), dtype=bool)),
             "skipped": sum(self.skipped.values()),
@@ -33,10 +36,6 @@ class Table:
             "by": by,
             "notes": list(self.notes),
         }
-
-    def _of(self, way: str, name: str) -> dict[str, float | int | None]:
-        mine = np.array([member == name for member in self.groups[way]], dtype=bool)
-        return self.statistics(mine)
 
     def statistics(self, mine: Mask) -> dict[str, float | int | None]:
         """Errors of some of the rows."""

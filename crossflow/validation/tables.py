@@ -106,6 +106,7 @@ def gemm_table(folder: Path) -> Table:
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
     seconds, used = time[known] * 1e-6, {row["source"] for row in kept} & set(measurements())
+    regimes = [">= 100 us" if value >= 100e-6 else "< 100 us" for value in seconds]
     return Table(
         name="gemm",
         measured=seconds,
@@ -113,10 +114,8 @@ def gemm_table(folder: Path) -> Table:
         groups={
             "source": [row["source"] for row in kept],
             "device": [row["device"] for row in kept],
-            "regime": [">= 100 us" if value >= 100e-6 else "< 100 us" for value in seconds],
-            "device and regime": [
-                f"{row['device']}, {'>=' if value >= 100e-6 else '<'} 100 us" for row, value in zip(kept, seconds, strict=True)
-            ],
+            "regime": regimes,
+            "device and regime": [f"{row['device']}, {regime}" for row, regime in zip(kept, regimes, strict=True)],
         },
         skipped=Counter(reasons),
         notes=[f"{source}: {', '.join(f'{key} {value}' for key, value in measurements()[source].items())}" for source in sorted(used)],

@@ -110,8 +110,9 @@ def rank_correlation(measured: Array, predicted: Array, sizes: Any, layouts: Any
 
 def training_table(folder: Path) -> Table:
     """Measured training runs of ``training_runs.csv``, with the software and the networks of ``sources.csv``."""
-    rows = read_rows(folder / "training_runs.csv", COLUMNS)
-    _check(folder / "training_runs.csv", rows)
+    file = folder / "training_runs.csv"
+    rows = read_rows(file, COLUMNS)
+    _check(file, rows)
     found, reasons = runs(folder, rows)
     predicted, needed, fits = (np.full(len(rows), np.nan) for _ in range(3))
     for group in found:
@@ -120,12 +121,10 @@ def training_table(folder: Path) -> Table:
         held = memory(group.job, group.layout, group.machine)
         moment = measurements().get(rows[at[0]]["source"], {}).get("memory_moment")
         needed[at], fits[at] = held.update if moment == "update" else held.allocated, held.fits
-    file = folder / "training_runs.csv"
-    measured = _seconds(file, rows)
-    reasons += ["no time was measured and the run did not end for lack of memory"] * int(
-        (np.isfinite(predicted) & np.isnan(measured) & np.array([row.get("status") != "oom" for row in rows])).sum()
-    )
-    kept = np.isfinite(predicted) & (np.isfinite(measured) | np.array([row.get("status") == "oom" for row in rows]))
+    measured, ran = _seconds(file, rows), np.array([row.get("status") != "oom" for row in rows], dtype=bool)
+    kept = np.isfinite(predicted) & (np.isfinite(measured) | ~ran)
+    untimed = int((np.isfinite(predicted) & ~kept).sum())
+    reasons += ["no time was measured and the run did not end for lack of memory"] * untimed
     chosen = [row for row, keep in zip(rows, kept, strict=True) if keep]
     return TrainingTable(
         name="training_runs",
@@ -139,7 +138,7 @@ def training_table(folder: Path) -> Table:
         skipped=Counter(reasons),
         peak=np.array([_peak(file, row) for row in chosen]),
         needed=needed[kept],
-        ran=np.array([row.get("status") != "oom" for row in chosen], dtype=bool),
+        ran=ran[kept],
         fits=fits[kept] > 0,
         sizes=[", ".join(row.get(column) or "" for column in SIZE) for row in chosen],
         layouts=[", ".join(row.get(column) or "" for column in LAYOUT) for row in chosen],
