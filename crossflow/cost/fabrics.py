@@ -199,7 +199,7 @@ def _switched(fabric: Fabric, collective: str, ranks: int) -> Path:
     generation = np.clip((fabric.link - NVLINK4) / (NVLINK5 - NVLINK4), 0.0, 1.0)
     slower = 1.0 - generation * (1.0 - p.in_switch_efficiency_nvlink5)
     in_switch = Path(per_byte=(1.0 + 1.0 / ranks + p.reduction_copy) / (rate * slower), base=launch, fill=ranks * p.in_switch_fill)
-    return _where(reduces, in_switch, around)
+    return Path(**{part.name: np.where(reduces, getattr(in_switch, part.name), getattr(around, part.name)) for part in fields(Path)})
 
 
 def _copy(fabric: Fabric, collective: str) -> Array:
@@ -234,11 +234,6 @@ def _host_rate(fabric: Fabric) -> Array:
     """Rate of a device over the host bus: peer to peer through bridges, or by way of host memory where there are none. [B/s]"""
     p = fabric.parameters
     return (p.host_memory_efficiency if fabric.intra == "pcie-host" else p.pcie_efficiency) * fabric.host
-
-
-def _where(mask: Mask, first: Path, second: Path) -> Path:
-    """First path where the mask holds, second where not."""
-    return Path(**{part.name: np.where(mask, getattr(first, part.name), getattr(second, part.name)) for part in fields(Path)})
 
 
 # -------------------------------------------------------------------------------------------- between nodes

@@ -19,7 +19,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture, Port
 from crossflow.architecture.network import NetworkSpec
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile, where_measured
@@ -184,7 +184,8 @@ class Wires:
         for ranks, per_node, members in group.kinds:
             if ranks > 1:
                 found = self.path(collective, ranks, per_node, racks=racks)
-                chosen = Path(**{name: _at(getattr(found, name), members) for name in PATH})
+                parts = {name: getattr(found, name) for name in PATH}
+                chosen = Path(**{name: part if np.size(part) == 1 else part[members] for name, part in parts.items()})
                 mine = sizes[..., members]
                 result[..., members] = np.where(mine > 0, path_time(mine, chosen), 0.0)
         return result
@@ -220,7 +221,3 @@ class Wires:
             time = self.along(collective, sizes, route, network, node, adjacent=adjacent)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
-
-
-def _at(value: Array, members: Index) -> Array:
-    return value if np.size(value) == 1 else value[members]

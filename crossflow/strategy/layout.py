@@ -71,7 +71,10 @@ class Layout:
             places = {one: i for i, one in enumerate(different)}
             found = cls.of(tuple(different.values()), np.ones(len(different)), node).at(np.array([places[id(plan)] for plan in plans]))
             return replace(found, microbatches=batch / (found.dp * found.micro_batch))
-        column = functools.partial(_column, plans)
+
+        def column(name: str) -> Array:
+            return np.array([getattr(plan, name) for plan in plans], dtype=float)
+
         dp, micro = column("dp"), column("micro_batch")
         schedules, placements, divisions = (
             tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement", "division")
@@ -311,7 +314,3 @@ def _types(plans: Sequence[Plan], name: str) -> dict[Type, Mask]:
     """Plans that name a layer type in one of their lists, by type; what none names is not there."""
     named = {kind for plan in plans for kind in getattr(plan, name)}
     return {kind: np.array([kind in getattr(plan, name) for plan in plans]) for kind in TYPES if kind in named}
-
-
-def _column(plans: Sequence[Plan], name: str) -> Array:
-    return np.array([getattr(plan, name) for plan in plans], dtype=float)

@@ -135,11 +135,7 @@ class _Recorder:
             self.book.file.cut(places[used][0])
         for start in range(0, used, records.BLOCK):
             kept = list(self.left[start : min(start + records.BLOCK, used)])
-            self.book.add(self.run, _as_columns(kept), len(kept))
-
-
-def _as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
+            self.book.add(self.run, {name: [row[name] for row in kept] for name in kept[0]}, len(kept))
 
 
 def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: str) -> Iterator[SearchResult]:

@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.drawing.words import quantity, short, signed
 from crossflow.timeline.record import ACTIVITIES, Timeline
-from crossflow.trace.compare import Comparison, TimePart, compare
+from crossflow.trace.compare import TimePart, compare
 from crossflow.trace.gantt import COMPUTES, Pieces, families_of, mean, pieces_of, thinned
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def text_comparison(first: Timeline, second: Timeline, width: int) -> Group:
     told = [Text(sentence) for sentence in found.sentences()[2:]]
     lines = [[*_overfull(timeline), *chart] for timeline, chart in zip((first, second), charts, strict=True)]
     pairs = [part for name, chart in zip(names, lines, strict=True) for part in (name, *chart, Text())]
-    return Group(*pairs, *told, Text(), *(_parts_table(title, parts) for title, parts in _groups(found) if parts))
+    groups = (("time of a device, mean of all", found.activities), ("events that differ most", found.events))
+    return Group(*pairs, *told, Text(), *(_parts_table(title, parts) for title, parts in groups if parts))
 
 
 def _overfull(timeline: Timeline) -> list[Text]:
@@ -80,10 +81,6 @@ def _overfull(timeline: Timeline) -> list[Text]:
     from rich.text import Text
 
     return [] if timeline.overfull is None else [Text(timeline.overfull, style="bold red")]
-
-
-def _groups(found: Comparison) -> list[tuple[str, Sequence[TimePart]]]:
-    return [("time of a device, mean of all", found.activities), ("events that differ most", found.events)]
 
 
 def _parts_table(title: str, parts: Sequence[TimePart]) -> Table:
