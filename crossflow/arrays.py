@@ -68,10 +68,23 @@ def once(work: Callable[..., Result]) -> Callable[..., Result]:
     return kept
 
 
+def python(value: Any) -> Any:
+    """A value as files hold it: numpy's numbers as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: numpy's numbers as Python's, None for what is not finite."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = python(value)
     return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def alike(table: Any) -> list[tuple[Any, Index]]:
+    """Different columns of a table of shape (rows, n), each with the points that have it."""
+    if (table == table[:, :1]).all():
+        return [(table[:, 0], np.arange(table.shape[1]))]
+    columns, which = np.unique(table, axis=1, return_inverse=True)
+    return [(columns[:, i], np.flatnonzero(which.ravel() == i)) for i in range(columns.shape[1])]
 
 
 def divide(numerator: Array, denominator: Array) -> Array:

@@ -64,6 +64,20 @@ class Document:
         file, line = (self.file, None) if known is None else self.lines[known]
         return Problem(file=file, line=line, path=dotted(path), message=message)
 
+    def error(self, path: Path_, message: str) -> SpecError:
+        """An error with a message at a path of this document."""
+        return SpecError([self.problem(path, message)])
+
+    @contextlib.contextmanager
+    def telling(self, *path: str | int) -> Iterator[None]:
+        """Give errors that say no place a path of this document."""
+        try:
+            yield
+        except SpecError:
+            raise
+        except (CrossflowError, ValueError) as error:
+            raise self.error(path, str(error).removeprefix(f"{path[0]}: ")) from None
+
     def under(self, *path: str | int) -> Document:
         """The part of this document below a path, as a document of its own."""
         data = self.data
@@ -131,12 +145,16 @@ def dotted(path: Sequence[str | int]) -> str:
 
 def read_yaml(path: str | Path) -> Document:
     """Read a YAML file into plain data with line numbers; SpecError if it cannot be read or is not strict YAML."""
+    return parse_yaml(read_text(path), str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """Text of a file in UTF-8, with a byte-order mark or without; SpecError if it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
-    return parse_yaml(text, str(path))
 
 
 def parse_yaml(text: str, file: str) -> Document:
@@ -435,6 +453,15 @@ def held(data: Any, path: Sequence[str | int]) -> Any:
     for part in path:
         data = data.get(part) if isinstance(data, Mapping) else None
     return data
+
+
+def leaves(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Values of plain data with their paths; one may be a mapping with its value, bounds and source."""
+    if isinstance(data, Mapping) and "value" not in data:
+        for key, below in data.items():
+            yield from leaves(below, (*path, key))
+    else:
+        yield path, data
 
 
 def walk(data: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:

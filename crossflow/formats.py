@@ -8,20 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """How elements of a data type lie in memory.
+    """How elements of a data type lie in memory."""
 
-    Attributes
-    ----------
-    bits : of one element. [bit]
-    block, scale : elements that share a scale, and bits of what they share: the scale and, of integers, a zero point. Both are 0
-        where a whole tensor shares one scale, which counts nothing.
-    two_level : whether blocks have a scale and the tensor has another one, which must be known before.
-    """
-
-    bits: int
+    bits: int  # of one element. [bit]
+    # block, scale: elements that share a scale, and bits of what they share: the scale and, of integers, a zero point. Both are 0 where a
+    # whole tensor shares one scale, which counts nothing.
     block: int = 0
     scale: int = 0
-    two_level: bool = False
+    two_level: bool = False  # whether blocks have a scale and the tensor has another one, which must be known before
 
     @property
     def size(self) -> float:

@@ -107,21 +107,13 @@ def _of_model(scenario: Scenario) -> Iterator[str]:
 def _idle_below(scenario: Scenario, score: Score, place: Path_) -> list[str]:
     """Paths of the settings at or below a place that change nothing: all of them together, or each by itself."""
     data = scenario.document.data
-    written = [path for path in _leaves(files.held(data, place), place) if path[:1] != ("software",) or path[1] not in _LABELS]
+    there = files.leaves(files.held(data, place), place)
+    written = [path for path, value in there if value is not None and (path[:1] != ("software",) or path[1] not in _LABELS)]
     if not written or (place == ("software",) and "like" not in data["software"]):  # a whole stack describes more than one scenario
         return []
     if _changes_nothing(scenario, score, written):
         return [files.dotted(path) for path in written]
     return [files.dotted(path) for path in written if len(written) > 1 and _changes_nothing(scenario, score, [path])]
-
-
-def _leaves(data: Any, path: Path_) -> Iterator[Path_]:
-    """Paths of values; one may be a mapping with its source."""
-    if isinstance(data, Mapping) and "value" not in data:
-        for key, below in data.items():
-            yield from _leaves(below, (*path, key))
-    elif data is not None:
-        yield path
 
 
 def _changes_nothing(scenario: Scenario, score: Score, paths: list[Path_]) -> bool:

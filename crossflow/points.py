@@ -15,7 +15,7 @@ import numpy as np
 
 from crossflow import files
 from crossflow.architecture.template import GeneratedSystem
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, python
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.files import Document
 from crossflow.paths import quantity_at
@@ -68,8 +68,7 @@ def _read(path: str, quantity: Quantity, values: Sequence[Any]) -> Array:
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         return _checked(path, quantity, values)
     try:
-        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-        read = [value if isinstance(value, float) else float(quantity.read(value)[0]) for value in plain]
+        read = [value if isinstance(value, float) else float(quantity.read(value)[0]) for value in map(python, values)]
     except ValueError as error:
         raise CrossflowError(f"{path}: {error}") from None
     return _checked(path, quantity, np.array(read))
@@ -83,13 +82,6 @@ def _checked(path: str, quantity: Quantity, values: Array) -> Array:
     except ValueError as error:
         raise CrossflowError(f"{path}: {error}") from None
     return values
-
-
-def check_choice(scenario: Scenario, role: str, choice: Choice) -> None:
-    """Raise CrossflowError when the technology library lacks an entry that a point chooses for a role."""
-    kind = "link" if role.endswith("link") else role
-    for name in choice.names:
-        scenario.library.component(kind, name)
 
 
 def groups(discrete: Mapping[str, Sequence[Any]], n: int) -> Iterator[tuple[dict[str, Any], Index]]:

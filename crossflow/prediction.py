@@ -15,8 +15,7 @@ from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
 from crossflow.arrays import plain
 from crossflow.evaluation import evaluate
-from crossflow.evaluation.layered import machine
-from crossflow.evaluation.stages import stage_memory
+from crossflow.evaluation.layered import machine, stage_memory
 from crossflow.idle import idle
 from crossflow.points import variant
 from crossflow.scenario import Scenario
@@ -63,6 +62,7 @@ class Prediction:
         """Plain data of the command-line contract; times in s, sizes in B, energy in J, power in W."""
         score = self.score
         needed, capacity = float(score.memory_needed[0]), float(score.memory_capacity[0])
+        stages = [{**{f"{kind}_bytes": size for kind, size in s.items()}, "total_bytes": sum(s.values())} for s in self.memory_by_stage]
         return {
             "name": self.scenario.name,
             "step_time_s": _number(score.step_time),
@@ -89,7 +89,7 @@ class Prediction:
                 "host_capacity_bytes": _number(score.host_capacity),
                 "fits": needed <= capacity and bool(score.host_memory[0] <= score.host_capacity[0]),
             },
-            **({"memory_by_stage": [_in_bytes(kinds) for kinds in self.memory_by_stage]} if self.memory_by_stage else {}),
+            **({"memory_by_stage": stages} if stages else {}),
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
             **({"serving": self.serving} if self.serving else {}),
@@ -170,8 +170,6 @@ class Prediction:
         return sorted(shares, key=lambda pair: -pair[1])
 
     def __repr__(self) -> str:
-        from crossflow.units import show
-
         state = "" if self.feasible else f", infeasible: {self.reason}"
         return f"Prediction({self.scenario.name!r}: {show(self.step_time, 's')}, bound by {self.score.bound_by[0]}{state})"
 
@@ -212,19 +210,8 @@ def predict(scenario: Scenario) -> Prediction:
 
 # Of a scenario's system, what leaves the device itself as it is in its template.
 AROUND = {
-    "template",
-    "name",
-    "title",
-    "notes",
-    "devices",
-    "nodes",
-    "devices_per_node",
-    "max_nodes",
-    "network",
-    "host",
-    "operation",
-    "node_power",
-}
+    "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "max_nodes", "network", "host", "operation", "node_power",
+}  # fmt: skip
 
 
 def extrapolated(scenario: Scenario) -> bool:
@@ -251,10 +238,6 @@ def throughput(scenario: Scenario, score: Score) -> dict[str, float | None]:
     if scenario.tokens_per_sample:
         result["tokens_per_s"] = _number(score.tokens_per_second)
     return result
-
-
-def _in_bytes(kinds: Mapping[str, float]) -> dict[str, float]:
-    return {**{f"{kind}_bytes": size for kind, size in kinds.items()}, "total_bytes": sum(kinds.values())}
 
 
 def _number(value: Any) -> float | None:

@@ -251,16 +251,16 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
     """
     read = files.read_yaml(path)
     if isinstance(read.data, Mapping) and "scenario" in read.data:
-        raise SpecError([read.problem(("scenario",), f"this is a study; run it with: crossflow study {path}")])
+        raise read.error(("scenario",), f"this is a study; run it with: crossflow study {path}")
     if isinstance(read.data, Mapping) and read.data.get("kind") == "program":
         message = f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {Path(path).name}}}"
-        raise SpecError([read.problem(("kind",), message)])
+        raise read.error(("kind",), message)
     document = files.override(spelled_out(read), settings)
     try:
         scenario = from_document(document, Path(path).parent, name=Path(path).stem)
         check_strategy(scenario)
     except StrategyError as error:
-        raise SpecError([document.problem(("strategy",), str(error).removeprefix("strategy: "))]) from None
+        raise document.error(("strategy",), str(error).removeprefix("strategy: ")) from None
     return scenario
 
 
@@ -300,19 +300,13 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sized:
-    """A workload of a scenario with other dimensions, on another number of devices.
+    """A workload of a scenario with other dimensions, on another number of devices."""
 
-    Attributes
-    ----------
-    settings : what is changed.
-    workload, system, written, base : as the scenario would have them; its strategy as it is written.
-    """
-
-    settings: Mapping[str, Any]
-    workload: Workload
-    system: SystemSpec
-    written: str | Mapping[str, Any] | None
-    base: Path | None
+    settings: Mapping[str, Any]  # what is changed
+    workload: Workload  # as the scenario would have it
+    system: SystemSpec  # as the scenario would have it
+    written: str | Mapping[str, Any] | None  # its strategy as it is written
+    base: Path | None  # its folder
 
     def strategy(self, written: str | Mapping[str, Any] | Plan | Hierarchy | None) -> Plan | Hierarchy:
         """A strategy as the scenario would read it; StrategyError where it does not fit the devices."""
@@ -477,11 +471,9 @@ def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | 
     """SpecError for data types that the device does not compute in, or the software does not keep weights in."""
     dtypes, what = (system.rates, "rates") if isinstance(system, GeneratedSystem) else (system.product_rates, "throughput")
     if workload.dtype not in dtypes:
-        message = f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}"
-        raise SpecError([document.problem(("workload", "dtype"), message)])
+        raise document.error(("workload", "dtype"), f"{system.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")
     if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
-        message = f"{stack.name} keeps weights in fp32; leave it out, or name other software"
-        raise SpecError([document.problem(("workload", "weight_dtype"), message)])
+        raise document.error(("workload", "weight_dtype"), f"{stack.name} keeps weights in fp32; leave it out, or name other software")
 
 
 def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Workload, document: Document) -> tuple[str, ...] | None:
@@ -490,11 +482,10 @@ def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Wo
     if isinstance(placement, str):
         return said
     if said is not None:
-        message = f"strategy {strategy} says how its axes lie, {', '.join(said)}; leave placement out"
-        raise SpecError([document.problem(("placement",), message)])
+        raise document.error(("placement",), f"strategy {strategy} says how its axes lie, {', '.join(said)}; leave placement out")
     if not isinstance(strategy, Mesh):
         there = "leave placement out" if isinstance(strategy, Hierarchy) else "give placement there"
-        raise SpecError([document.problem(("placement",), f"{with_article(workload.model)} lies as its strategy says; {there}")])
+        raise document.error(("placement",), f"{with_article(workload.model)} lies as its strategy says; {there}")
     _check_order(placement, strategy, document)
     return tuple(name for name in placement if name in {axis.name for axis in strategy.axes})
 
@@ -566,23 +557,14 @@ def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, doc
 def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None) -> TechLibrary:
     """The library that a system names, with the scenario's changes: ``{memory: {HBM3: {access_latency: 80 ns}}}``."""
     library, problems = load_library(name, base), []
-    for path, value in _leaves(changes):
+    for path, value in files.leaves(changes):
         try:
-            library = _changed(library, path, value)
+            library = _changed(library, tuple(map(str, path)), value)
         except (ValueError, CrossflowError) as error:
             problems.append(document.problem(("techlib", *path), str(error)))
     if problems:
         raise SpecError(problems)
     return library
-
-
-def _leaves(changes: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Numbers with their paths; one may be a mapping with its value, bounds and source."""
-    for key, value in changes.items():
-        if isinstance(value, Mapping) and "value" not in value:
-            yield from _leaves(value, (*above, str(key)))
-        else:
-            yield (*above, str(key)), value
 
 
 def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLibrary:
@@ -596,19 +578,19 @@ def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLib
 def _check_order(order: tuple[str, ...], strategy: Mesh, document: Document) -> None:
     names = [axis.name for axis in strategy.axes if axis.size > 1]
     if sorted(set(order) & set(names)) != sorted(names) or len(set(order)) != len(order):
-        raise SpecError([document.problem(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")])
+        raise document.error(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")
 
 
 def _workload(document: Document, base: Path | None) -> Workload:
     """Workload section: a model with its dimensions, or a preset by name with changes."""
     data = document.data
     if not isinstance(data, Mapping):
-        raise SpecError([document.problem((), f"expected a mapping with a model, got {data!r}")])
+        raise document.error((), f"expected a mapping with a model, got {data!r}")
     model = data.get("model")
     if model is None:
-        raise SpecError([document.problem((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset")])
+        raise document.error((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset")
     if not isinstance(model, str):
-        raise SpecError([document.problem(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")])
+        raise document.error(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")
     if model not in MODELS:
         document = files.merge(_preset(str(model), document, base), document.without("model"))
         model = document.data.get("model")
@@ -619,11 +601,6 @@ def _workload(document: Document, base: Path | None) -> Workload:
     spec: Workload = files.validate(MODELS[str(model)], document)
     if isinstance(spec, ProgramSpec) and base is not None:
         return spec.model_copy(update={"file": str(base / spec.file)})
-    if isinstance(spec, TransformerSpec) and spec.frozen:
-        try:
-            frozen_layers(spec.frozen, spec.transformer())
-        except ValueError as error:
-            raise SpecError([document.problem(("frozen",), str(error))]) from None
     return spec
 
 
@@ -645,5 +622,5 @@ def _preset(name: str, document: Document, base: Path | None) -> Document:
     except CrossflowError:
         names = [*MODELS, *known]
         message = f"unknown model '{name}'{did_you_mean(name, names)}; models: {', '.join(MODELS)}; presets: {', '.join(known)}"
-        raise SpecError([document.problem(("model",), message)]) from None
+        raise document.error(("model",), message) from None
     return files.read_yaml(path)

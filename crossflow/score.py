@@ -32,18 +32,9 @@ _OF_A_DEVICE = {
     "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD",
 }  # fmt: skip
 _LARGER = (
-    "mfu",
-    "hfu",
-    "samples_per_second",
-    "tokens_per_second",
-    "intensity_flop_per_byte",
-    "memory_capacity_bytes",
-    "host_capacity_bytes",
-    "measured_share",
-    "input_throughput_tokens_per_s",
-    "output_throughput_tokens_per_s",
-    "request_throughput_per_s",
-)
+    "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
+    "measured_share", "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s",
+)  # fmt: skip
 _SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage")  # figures of a device of which less is better
 
 

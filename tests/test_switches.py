@@ -12,9 +12,8 @@ from pydantic import BaseModel
 
 import crossflow
 from crossflow import files
-from crossflow.architecture.host import Host
-from crossflow.architecture.operation import OperationSpec
 from crossflow.architecture.software import SoftwareStack
+from crossflow.architecture.template import Host, OperationSpec
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.scenario import ScenarioFile
 from crossflow.strategy.hierarchy import Hierarchy

@@ -16,12 +16,11 @@ from crossflow.engine.events import run_tasks
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
 from crossflow.parallel.blocks import unit_places, units
-from crossflow.step.by_layer import FIGURES
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import hidden_in_pieces
 from crossflow.step.sharded import UnitTimes, sharded_passes
 from crossflow.step.stages import counts
-from crossflow.step.transformer import transformer_step
+from crossflow.step.transformer import FIGURES, transformer_step
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.mesh import TYPES

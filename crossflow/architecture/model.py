@@ -15,42 +15,24 @@ from crossflow.arrays import Array, Mask, plain
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One level of the memory hierarchy; arrays of shape (n,).
+    """One level of the memory hierarchy; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    name : level name, also its key in budgets and reports.
-    scope : ``mcu``, ``bundle`` or ``global``: what shares one instance.
-    capacity : capacity of one instance. [B]
-    instances : how many instances the device has. [1]
-    bandwidth : bandwidth of all instances together, as far as it can be used. [B/s]
-    latency : time of one access. [s]
-    energy : dynamic energy of a byte read or written. [J/B]
-    """
-
-    name: str
-    scope: str
-    capacity: Array
-    instances: Array
-    bandwidth: Array
-    latency: Array
-    energy: Array
+    name: str  # level name, also its key in budgets and reports
+    scope: str  # ``mcu``, ``bundle`` or ``global``: what shares one instance
+    capacity: Array  # capacity of one instance. [B]
+    instances: Array  # how many instances the device has. [1]
+    bandwidth: Array  # bandwidth of all instances together, as far as it can be used. [B/s]
+    latency: Array  # time of one access. [s]
+    energy: Array  # dynamic energy of a byte read or written. [J/B]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """What one device sends into a network level, per direction, all lanes together; arrays of shape (n,).
+    """What one device sends into a network level, per direction, all lanes together; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    bandwidth : [B/s]
-    latency : time until the first byte arrives over one hop. [s]
-    energy : energy of a byte sent. [J/B]
-    """
-
-    bandwidth: Array
-    latency: Array
-    energy: Array
+    bandwidth: Array  # [B/s]
+    latency: Array  # time until the first byte arrives over one hop. [s]
+    energy: Array  # energy of a byte sent. [J/B]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,47 +60,32 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One accelerator and its ports; arrays of shape (n,) or (1,).
-
-    Attributes
-    ----------
-    throughput, vector_throughput : peak rate of the matrix and of the vector units, by data type. [flop/s]
-    mcus, units : minimal compute units that run, and bundles of them (SMs, CUs) that share a first cache. [1]
-    array_height, array_width : multiplier array of one unit, N_x and N_y of Eq. 5. [1]
-    frequency, voltage : operating point. [Hz], [V]; voltage is None where the maker does not state it
-    power_clock : clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
-    levels : memory levels from the nearest to main memory.
-    intra, inter : ports inside a node (package, server) and out of it.
-    energy_per_flop : dynamic energy of one operation, by data type: at full rate all types draw the same power. [J/flop]
-    static_power : power that flows whatever is computed. [W]
-    maximum_power : budget or TDP. [W]
-    execution : how kernels run on it.
-    usage, limits : budgets used and what bound each component; empty for a datasheet device.
-    cost : price of one device with its share of package and network, by part; empty where it is not known. [USD]
-    problems : design points that cannot be built, each with the sentence that says why.
-    """
+    """One accelerator and its ports; arrays of shape (n,) or (1,)."""
 
     name: str
-    throughput: Mapping[str, Array]
-    vector_throughput: Mapping[str, Array]
-    mcus: Array
-    units: Array
-    array_height: Array
-    array_width: Array
-    frequency: Array
-    voltage: Array | None
-    levels: tuple[Level, ...]
-    intra: Port | None
-    inter: Port | None
+    throughput: Mapping[str, Array]  # peak rate of the matrix units, by data type. [flop/s]
+    vector_throughput: Mapping[str, Array]  # of the vector units. [flop/s]
+    mcus: Array  # minimal compute units that run. [1]
+    units: Array  # bundles of them (SMs, CUs) that share a first cache. [1]
+    array_height: Array  # of the multiplier array of one unit, N_x of Eq. 5. [1]
+    array_width: Array  # N_y of Eq. 5. [1]
+    frequency: Array  # operating point. [Hz]
+    voltage: Array | None  # operating point; None where the maker does not state it. [V]
+    levels: tuple[Level, ...]  # memory levels from the nearest to main memory
+    intra: Port | None  # port inside a node (package, server)
+    inter: Port | None  # port out of it
+    # dynamic energy of one operation, by data type: at full rate all types draw the same power. [J/flop]
     energy_per_flop: Mapping[str, Array]
-    static_power: Array
-    maximum_power: Array
-    execution: Execution
+    static_power: Array  # power that flows whatever is computed. [W]
+    maximum_power: Array  # budget or TDP. [W]
+    execution: Execution  # how kernels run on it
+    # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
     dataflow: str = "best"
-    usage: tuple[BudgetUse, ...] = ()
-    limits: tuple[Limit, ...] = ()
-    problems: tuple[tuple[Mask, str], ...] = ()
+    usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
+    limits: tuple[Limit, ...] = ()  # what bound each component; empty for a datasheet device
+    problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot be built, each with the sentence that says why
+    # price of one device with its share of package and network, by part; empty where it is not known. [USD]
     cost: Mapping[str, Array] = field(default_factory=dict)
 
     @property

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossflow.architecture.operation import OperationSpec
-from crossflow.architecture.template import DatasheetSystem, SystemSpec
+from crossflow.architecture.template import DatasheetSystem, OperationSpec, SystemSpec
 from crossflow.arrays import Array, count, divide, points
 
 HOUR, DAY, KILOWATT_HOUR = 3600.0, 86400.0, 3.6e6
@@ -24,28 +23,16 @@ UNKNOWN = points(np.nan)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunCost:
-    """Cost of processing an amount of samples or tokens; every array has shape (n,), NaN where a figure is not known.
+    """Cost of processing an amount of samples or tokens; every array has shape (n,), NaN where a figure is not known."""
 
-    Attributes
-    ----------
-    amount : samples or tokens. [1]
-    steps : steps that they take. [1]
-    time : wall-clock time; infinite where a step never ends. [s]
-    device_time : time of all devices together. [s]
-    normalised_device_time : the same in devices of the reference's peak rate, see `normalised`. [s]
-    price : rent of the devices. [USD]
-    device_energy : of the devices, by the model's energy of a step. [J]
-    facility_energy : of whole nodes at the rated power of their parts, with the overhead of the data centre. [J]
-    """
-
-    amount: Array
-    steps: Array
-    time: Array
-    device_time: Array
-    normalised_device_time: Array
-    price: Array
-    device_energy: Array
-    facility_energy: Array
+    amount: Array  # samples or tokens. [1]
+    steps: Array  # steps that they take. [1]
+    time: Array  # wall-clock time; infinite where a step never ends. [s]
+    device_time: Array  # time of all devices together. [s]
+    normalised_device_time: Array  # the same in devices of the reference's peak rate, see `normalised`. [s]
+    price: Array  # rent of the devices. [USD]
+    device_energy: Array  # of the devices, by the model's energy of a step. [J]
+    facility_energy: Array  # of whole nodes at the rated power of their parts, with the overhead of the data centre. [J]
 
     @property
     def days(self) -> Array:
@@ -61,15 +48,6 @@ class RunCost:
     def normalised_device_hours(self) -> Array:
         """Time of all devices together in those of the reference. [h]"""
         return self.normalised_device_time / HOUR
-
-    @property
-    def facility_kilowatt_hours(self) -> Array:
-        """Energy of whole nodes at rated power, overhead included. [kWh]"""
-        return self.facility_energy / KILOWATT_HOUR
-
-    def price_per(self, amount: float) -> Array:
-        """Price of so many samples or tokens, usually 1e6 tokens or 1e9 samples. [USD]"""
-        return self.price / self.amount * amount
 
 
 def run_cost(
@@ -121,16 +99,14 @@ def run_cost(
     steps = divide(work, _array(per_step))
     time = product(steps, _array(step_time))
     device_time = time * _array(devices)
-    return _as_points(
-        amount=work,
-        steps=steps,
-        time=time,
-        device_time=device_time,
-        normalised_device_time=normalised(device_time, _known(peak), _known(reference)),
-        price=product(device_time, _known(operation.price)),
-        device_energy=product(steps, _known(step_energy)),
-        facility_energy=product(device_time, facility_power(operation, devices_per_node)),
-    )
+    figures = {
+        "amount": work, "steps": steps, "time": time, "device_time": device_time,
+        "normalised_device_time": normalised(device_time, _known(peak), _known(reference)),
+        "price": product(device_time, _known(operation.price)), "device_energy": product(steps, _known(step_energy)),
+        "facility_energy": product(device_time, facility_power(operation, devices_per_node)),
+    }  # fmt: skip
+    n = count(*figures.values())
+    return RunCost(**{name: points(np.broadcast_to(figure, (n,))) for name, figure in figures.items()})
 
 
 def normalised(device_time: Array, peak: Array, reference: Array) -> Array:
@@ -192,9 +168,3 @@ def product(amount: Array, rate: Array) -> Array:
     """Product in which what costs nothing a piece costs nothing, however often."""
     amount, rate = np.broadcast_arrays(amount, rate)
     return np.multiply(amount, rate, out=np.zeros(rate.shape), where=rate != 0)
-
-
-def _as_points(**figures: Array) -> RunCost:
-    """Figures as read-only arrays over the same design points."""
-    n = count(*figures.values())
-    return RunCost(**{name: points(np.broadcast_to(figure, (n,))) for name, figure in figures.items()})

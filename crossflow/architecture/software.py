@@ -15,7 +15,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow import files
-from crossflow.errors import SpecError
 from crossflow.files import Document, FileModel
 from crossflow.formats import HALF
 from crossflow.units import Information, Ratio, Share, Time
@@ -163,12 +162,11 @@ def _shipped(path: Path) -> tuple[SoftwareStack, Document]:
 
 def _validated(document: Document) -> SoftwareStack:
     if not isinstance(document.data, Mapping):
-        raise SpecError([document.problem((), f"expected the name of a software stack or a mapping, got {document.data!r}")])
+        raise document.error((), f"expected the name of a software stack or a mapping, got {document.data!r}")
     kind = document.data.get("kind")
     if kind != "software":
         known = "see `crossflow list templates`, and name the one to change with `like`"
-        message = f"expected a software stack (kind: software), got kind {kind!r}; {known}"
-        raise SpecError([document.problem(("kind",), message)])
+        raise document.error(("kind",), f"expected a software stack (kind: software), got kind {kind!r}; {known}")
     spec: Any = files.validate(SoftwareStack, document)
     stack: SoftwareStack = spec
     return stack

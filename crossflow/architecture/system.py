@@ -36,7 +36,7 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
     kind = merged.data.get("kind")
     if kind not in _KINDS:
         known = (*_KINDS, "system")
-        raise SpecError([merged.problem(("kind",), f"expected one of {', '.join(known)}, got {kind!r}{did_you_mean(str(kind), known)}")])
+        raise merged.error(("kind",), f"expected one of {', '.join(known)}, got {kind!r}{did_you_mean(str(kind), known)}")
     spec = files.validate(_KINDS[kind], merged)
     _check_technology(spec, merged, base)
     return spec, merged
@@ -66,14 +66,14 @@ def _merged(document: Document, base: Path | None) -> Document:
     if isinstance(document.data, str):
         document = Document(file=document.file, data={"template": document.data}, lines=document.lines)
     if not isinstance(document.data, Mapping):
-        raise SpecError([document.problem((), f"expected a mapping with a template, got {document.data!r}")])
+        raise document.error((), f"expected a mapping with a template, got {document.data!r}")
     if "template" in document.data:
         below = _template(document, base)
         own = document.without("template")
     elif "kind" in document.data:
         below, own = _with_device(document, base), None
     else:
-        raise SpecError([document.problem((), "the key 'template' is missing: a template name, a path, or an inline template")])
+        raise document.error((), "the key 'template' is missing: a template name, a path, or an inline template")
     if own is None:
         return below
     if own.data.get("devices") is not None and own.data.get("nodes") is None:
@@ -88,27 +88,25 @@ def _template(document: Document, base: Path | None) -> Document:
     if isinstance(named, Mapping):
         return _with_device(document.under("template"), base)
     if not isinstance(named, str):
-        raise SpecError([document.problem(("template",), f"expected a template name, a path or a mapping, got {named!r}")])
+        raise document.error(("template",), f"expected a template name, a path or a mapping, got {named!r}")
     path = _found("templates", named, base, document, "template", "systems", "devices", "generated")
     return _with_device(files.read_yaml(path), path.parent)
 
 
 def _found(kind: str, name: str, base: Path | None, document: Document, key: str, *folders: str) -> Path:
     """Path of the file that a key of a document names; SpecError at that key when there is none."""
-    try:
+    with document.telling(key):
         return files.find(kind, name, base, *folders)
-    except CrossflowError as error:
-        raise SpecError([document.problem((key,), str(error))]) from None
 
 
 def _with_device(document: Document, base: Path | None) -> Document:
     """A template with what it builds on: a system on its device, a datasheet device on its family."""
     data = document.data
     if not isinstance(data, Mapping):
-        raise SpecError([document.problem((), "expected a mapping with a template")])
+        raise document.error((), "expected a mapping with a template")
     if data.get("kind") == "system":
         if "device" not in data:
-            raise SpecError([document.problem((), "the key 'device' is missing: a system names the template of its devices")])
+            raise document.error((), "the key 'device' is missing: a system names the template of its devices")
         device = _template(Document(file=document.file, data={"template": data["device"]}, lines=document.lines), base)
         return files.merge(device, document.without(*_OF_THE_FILE))
     document = files.merge(_fabrics(), document)

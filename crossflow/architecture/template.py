@@ -13,22 +13,24 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
-from crossflow.architecture.host import Host
 from crossflow.architecture.network import NetworkSpec
-from crossflow.architecture.operation import OperationSpec
 from crossflow.arrays import Array
 from crossflow.files import FileModel
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
     Area,
     Bandwidth,
+    CarbonIntensity,
     EnergyPerBit,
     EnergyPerFlop,
     Frequency,
     Information,
+    Overhead,
     PositiveCount,
+    PositiveShare,
     Power,
     Ratio,
+    Rent,
     Share,
     Throughput,
     Time,
@@ -49,6 +51,28 @@ def _partial(model: type[FileModel]) -> type[FileModel]:
 
 ComputeChanges, OnChipChanges = _partial(Compute), _partial(OnChip)
 MemoryChanges, LinkChanges = _partial(OffChip), _partial(Link)
+
+
+class Host(FileModel):
+    """Main memory of a node beside its devices, which share it evenly."""
+
+    capacity: Information = Field(description="main memory of a node")
+    bandwidth: Bandwidth = Field(description="peak rate of a node's main memory, all channels of all sockets")
+    utilisation: PositiveShare = Field(description="share of that rate which an optimizer's update on all cores reaches")
+
+
+class OperationSpec(FileModel):
+    """Operation of a system; what is absent is not known. `crossflow.architecture.run_cost` turns it into the cost of a run."""
+
+    price: Rent | None = Field(default=None, description="rent of one device, its share of the node included")
+    device_power: Power | None = Field(default=None, description="power of one device under load; its TDP where absent")
+    host_power: Power | None = Field(default=None, description="power of a node beside its devices: processors, memory, network, fans")
+    pue: Overhead | None = Field(
+        default=None, description="power usage effectiveness: power of the data centre over that of its nodes; 1 where absent"
+    )
+    carbon_intensity: CarbonIntensity | None = Field(
+        default=None, description="CO2-equivalent that the electricity of the data centre emits per energy, such as 400 g/kWh"
+    )
 
 
 class SystemFields(FileModel):
@@ -160,7 +184,8 @@ class GeneratedSystem(SystemFields):
             raise ValueError("execution: chip_power: the clock of a generated device follows from its budgets; leave it out")
         for field, what in (("area", "chip area"), ("power_shares", "power"), ("perimeter", "perimeter")):
             shares: BudgetShares = getattr(self.budgets, field)
-            total = sum(float(value[0]) for value in share_values(shares) if value.size == 1)
+            given = (shares.compute, shares.memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
+            total = sum(float(value[0]) for value in given if value is not None and value.size == 1)
             if total > 1 + 1e-9:
                 raise ValueError(f"budgets.{field}: the shares of the {what} add up to {total:.4g}, more than 1")
             for level in shares.on_chip:
@@ -178,12 +203,6 @@ class GeneratedSystem(SystemFields):
                         " leave it out, or change techlib.link"
                     )
         return self
-
-
-def share_values(shares: BudgetShares) -> list[Any]:
-    """All shares of one budget that are given."""
-    direct = [shares.compute, shares.memory, shares.intra_link, shares.inter_link]
-    return [value for value in (*direct, *shares.on_chip.values()) if value is not None]
 
 
 class DatasheetLevel(FileModel):

@@ -19,23 +19,14 @@ from crossflow.arrays import Array, Mask
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingPoint:
-    """Where a component runs on its power budget; all arrays of shape (n,).
+    """Where a component runs on its power budget; all arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    voltage : operating voltage. [V]
-    frequency : operating frequency over the nominal one. [1]
-    active : share of the units that can run; below 1 only at the minimum voltage. [1]
-    power : power used, never above the budget. [W]
-    at_minimum, at_maximum : whether the voltage limit bound.
-    """
-
-    voltage: Array
-    frequency: Array
-    active: Array
-    power: Array
-    at_minimum: Mask
-    at_maximum: Mask
+    voltage: Array  # operating voltage. [V]
+    frequency: Array  # operating frequency over the nominal one. [1]
+    active: Array  # share of the units that can run; below 1 only at the minimum voltage. [1]
+    power: Array  # power used, never above the budget. [W]
+    at_minimum: Mask  # whether the least voltage bound
+    at_maximum: Mask  # whether the largest one did
 
 
 def relative_frequency(voltage: Array, nominal: Array, threshold: Array) -> Array:

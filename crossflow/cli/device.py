@@ -107,8 +107,7 @@ def budgets(device: Architecture) -> Group:
     rows.append([Text("all", "bold"), *(cell for resource in resources for cell in _total(device, resource))])
     header = ["", *(word for resource in resources for word in (resource, "", ""))]
     right = [i for i in range(len(header)) if i % 3 == 2]
-    title = page.heading("Budgets", aside="used of what each component was given")
-    return Group(title, page.indented(page.grid(rows, right, header=header)))
+    return page.section("Budgets", rows, right, aside="used of what each component was given", header=header)
 
 
 def _cells(uses: dict[tuple[str, str], BudgetUse], component: str, resources: list[str]) -> Iterator[RenderableType]:
@@ -126,13 +125,11 @@ def _cell(used: float, budget: float, resource: str) -> list[RenderableType]:
     unit = UNITS[resource]
     share = used / budget if budget else 0.0
     style = "green" if share < 0.995 else "yellow" if share <= 1 + 1e-9 else "red"
-    figure = show(used, unit, 3).split(" ")[0] if _same_scale(used, budget, unit) else show(used, unit, 3)
+    figure, of = show(used, unit, 3), show(budget, unit, 3)
+    if used == 0 or figure.split(" ")[-1] == of.split(" ")[-1]:  # the unit stands after the budget
+        figure = figure.split(" ")[0]
     bar = page.bar(share, 8 if page.columns() > 90 else 4, style, track=True)
-    return [bar, figure, Text(f"of {show(budget, unit, 3)}", "dim")]
-
-
-def _same_scale(used: float, budget: float, unit: str) -> bool:
-    return used == 0 or show(used, unit, 3).split(" ")[-1] == show(budget, unit, 3).split(" ")[-1]
+    return [bar, figure, Text(f"of {of}", "dim")]
 
 
 def watts_per_device(power: float, devices: int, device: Architecture) -> str:

@@ -105,14 +105,12 @@ def what_ifs(title: str, explanation: Explanation, chosen: Sequence[WhatIf]) -> 
 
 def next_bottlenecks(found: Sequence[NextBottleneck]) -> Group:
     """How far the first parameters lead before something else binds."""
-    if not found:
-        return Group()
     rows: list[list[RenderableType]] = []
     for end in found:
         sign = "x" if end.multiplied else "/"
         at = f"none to {sign}{end.reach:.3g}" if end.factor is None else f"{sign}{end.factor:.3g}"
         rows.append([end.path, at, end.because or "-", end.bound_by])
-    return Group(page.heading("Next bottleneck"), page.indented(page.grid(rows, header=("parameter", "at", "by", "bound by"), wraps=0)))
+    return page.section("Next bottleneck", rows, header=("parameter", "at", "by", "bound by"), wraps=0)
 
 
 def other_strategies(explanation: Explanation, count: int) -> Group:

@@ -82,4 +82,4 @@ def _table(kind: str, listed: Sequence[Listing]) -> Group:
     rows = [[entry.name, entry.group, entry.title] for entry in listed] or [["none", "", ""]]
     grouped = kind in ("templates", "models")
     shown = rows if grouped else [[name, text] for name, _, text in rows]
-    return Group(page.heading(kind), page.indented(page.grid(shown, wraps=len(shown[0]) - 1)))
+    return page.section(kind, shown, wraps=len(shown[0]) - 1)

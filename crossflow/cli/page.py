@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -95,6 +95,12 @@ def grid(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def section(title: str, rows: Iterable[Sequence[RenderableType]], right: Sequence[int] = (), *, aside: str = "", **given: Any) -> Group:
+    """A heading with a grid below it; nothing where there are no rows."""
+    listed = list(rows)
+    return Group(heading(title, aside=aside), indented(grid(listed, right, **given))) if listed else Group()
 
 
 def columns_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:

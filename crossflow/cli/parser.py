@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argparse takes them
 KINDS = ("techlibs", "templates", "models", "studies")
 _ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
 _EPILOG = "Names resolve to files shipped with crossflow, then to paths. Data goes to stdout, the log to stderr."
@@ -56,74 +57,12 @@ def build() -> Parser:
     parser = Parser(prog="crossflow", description=_ABOUT, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"crossflow {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (about, add_arguments) in _COMMANDS.items():
+    for name, (about, arguments) in _COMMANDS.items():
         command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
-        add_arguments(command)
+        for names, options in arguments:
+            command.add_argument(*names, **options)
         command.add_argument("--json", action="store_true", help="write JSON instead of a page for people")
     return parser
-
-
-def _list(parser: Parser) -> None:
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="only names of this kind")
-
-
-def _show(parser: Parser) -> None:
-    about = "a name that `list` gives, a component such as standard/memory/HBM3, or a file"
-    parser.add_argument("name", metavar="NAME", help=about)
-
-
-def _predict(parser: Parser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
-    _settings(parser)
-
-
-def _explain(parser: Parser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
-    about = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
-    parser.add_argument("--objective", default="step_time_s", metavar="NAME", help=about)
-    parser.add_argument("--top", type=_positive, default=15, metavar="N", help="parameters to show, 15 where not given")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw a tornado plot, as FILE.png and FILE.svg")
-    _settings(parser)
-
-
-def _timeline(parser: Parser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
-    about = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
-    parser.add_argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=about)
-    parser.add_argument("--text", action="store_true", help="show it in the terminal too, where a file is written")
-    parser.add_argument("--ranks", metavar="LIST", help="ranks of a trace, such as 0,8,16 or all; one of every class where not given")
-    parser.add_argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside")
-    parser.add_argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ")
-    _settings(parser)
-
-
-def _events(parser: Parser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
-    about = "write all events as a profile with the predicted times, to be filled with measured ones"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help=about)
-    _settings(parser)
-
-
-def _study(parser: Parser) -> None:
-    parser.add_argument("study", metavar="STUDY.yaml", help="study file, or the name of a shipped one")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables, plots and the run record")
-    parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given")
-    parser.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786")
-    parser.add_argument("--resume", action="store_true", help="keep the points that an earlier run finished")
-    _settings(parser)
-
-
-def _validate(parser: Parser) -> None:
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of measured tables")
-
-
-def _bench(parser: Parser) -> None:
-    """The command takes nothing of its own."""
-
-
-def _settings(parser: Parser) -> None:
-    about = "override a field, such as system.devices=512"
-    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help=about)
 
 
 def _positive(text: str) -> int:
@@ -132,14 +71,61 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-_COMMANDS: dict[str, tuple[str, Callable[[Any], None]]] = {
-    "list": ("name the technology libraries, templates, models and studies at hand", _list),
-    "show": ("show one of them resolved, with units and the source of every number", _show),
-    "predict": ("predict a scenario: step time, what bounds it, memory, energy", _predict),
-    "explain": ("explain what limits a scenario: elasticities, what-ifs, the next bottleneck", _explain),
-    "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", _timeline),
-    "events": ("list the different events of a step: what would have to be measured to know all of it", _events),
-    "study": ("run a study: a sweep or a search, with its tables and plots", _study),
-    "validate": ("compare predictions with measured data", _validate),
-    "bench": ("measure the speed of crossflow itself", _bench),
-}
+def _argument(*names: str, **options: Any) -> Argument:
+    return names, options
+
+
+_SCENARIO = _argument("scenario", metavar="SCENARIO.yaml", type=Path, help="scenario file")
+_SETTINGS = _argument(
+    "--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help="override a field, such as system.devices=512"
+)
+_OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
+_WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
+_COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
+    "list": (
+        "name the technology libraries, templates, models and studies at hand",
+        (_argument("kind", nargs="?", choices=KINDS, help="only names of this kind"),),
+    ),
+    "show": (
+        "show one of them resolved, with units and the source of every number",
+        (_argument("name", metavar="NAME", help="a name that `list` gives, a component such as standard/memory/HBM3, or a file"),),
+    ),
+    "predict": ("predict a scenario: step time, what bounds it, memory, energy", (_SCENARIO, _SETTINGS)),
+    "explain": ("explain what limits a scenario: elasticities, what-ifs, the next bottleneck", (
+        _SCENARIO,
+        _argument("--objective", default="step_time_s", metavar="NAME", help=_OBJECTIVE),
+        _argument("--top", type=_positive, default=15, metavar="N", help="parameters to show, 15 where not given"),
+        _argument("--plot", type=Path, metavar="FILE", help="also draw a tornado plot, as FILE.png and FILE.svg"),
+        _SETTINGS,
+    )),
+    "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", (
+        _SCENARIO,
+        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
+        _argument("--text", action="store_true", help="show it in the terminal too, where a file is written"),
+        _argument("--ranks", metavar="LIST", help="ranks of a trace, such as 0,8,16 or all; one of every class where not given"),
+        _argument("--compare", type=Path, metavar="OTHER.yaml", help="another scenario, whose step is set beside"),
+        _argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ"),
+        _SETTINGS,
+    )),
+    "events": ("list the different events of a step: what would have to be measured to know all of it", (
+        _SCENARIO,
+        _argument(
+            "-o", "--output", type=Path, metavar="FILE.csv",
+            help="write all events as a profile with the predicted times, to be filled with measured ones",
+        ),
+        _SETTINGS,
+    )),
+    "study": ("run a study: a sweep or a search, with its tables and plots", (
+        _argument("study", metavar="STUDY.yaml", help="study file, or the name of a shipped one"),
+        _argument("--out", type=Path, metavar="DIR", help="folder for tables, plots and the run record"),
+        _argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given"),
+        _argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786"),
+        _argument("--resume", action="store_true", help="keep the points that an earlier run finished"),
+        _SETTINGS,
+    )),
+    "validate": (
+        "compare predictions with measured data",
+        (_argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),),
+    ),
+    "bench": ("measure the speed of crossflow itself", ()),
+}  # fmt: skip

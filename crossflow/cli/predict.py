@@ -15,7 +15,7 @@ from crossflow.cli.page import count, number, percent
 from crossflow.prediction import Prediction, extrapolated, predict
 from crossflow.scenario import load
 from crossflow.score import unit_of, words
-from crossflow.step.by_layer import FIGURES
+from crossflow.step.transformer import FIGURES
 from crossflow.units import show
 
 _LABEL = 21  # columns of the names beside bars
@@ -131,7 +131,7 @@ def breakdown(prediction: Prediction) -> Group:
         label, style = _KINDS[kind]
         share = number(time) / total
         rows.append([label, page.bar(share, _bar_width(), style), show(number(time), "s"), percent(share)])
-    return Group(page.heading("Where the step goes"), page.indented(page.grid(rows, right=(2, 3))))
+    return page.section("Where the step goes", rows, (2, 3))
 
 
 def communication(prediction: Prediction) -> Group:
@@ -169,10 +169,7 @@ def layers(prediction: Prediction) -> Group:
         times = [number(score.by_layer[name]) if (name := f"{kind}.{what}") in score.by_layer else 0.0 for what in FIGURES]
         if any(times):
             rows.append([kind, *(show(time, "s") for time in times)])
-    if not rows:
-        return Group()
-    header = ("", "computing", "communication", "exposed")
-    return Group(page.heading("By layer type"), page.indented(page.grid(rows, right=(1, 2, 3), header=header)))
+    return page.section("By layer type", rows, (1, 2, 3), header=("", "computing", "communication", "exposed"))
 
 
 def run_length(prediction: Prediction) -> Group:

@@ -44,11 +44,6 @@ def halving_doubling_all_reduce(size: Array, ranks: int, bandwidth: Array, laten
     return np.asarray(steps * latency + divide((2 * (power - 1) / power + fold) * size, bandwidth))
 
 
-def in_switch_all_reduce(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
-    """All-reduce that the switch adds up: every rank sends its buffer once and gets the sum, 2 latency + S (1 + 1/p) / bandwidth. [s]"""
-    return np.asarray(2 * latency + divide((1.0 + 1.0 / ranks) * size, bandwidth))
-
-
 def best(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array, any_to_any: bool) -> Array:
     """Fastest of the algorithms that a wiring carries: rings on any, halving-doubling and trees where all reach all. [s]"""
     time = ring(collective, size, ranks, bandwidth, latency)

@@ -35,24 +35,17 @@ CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """Interconnect of one system; arrays of shape (n,).
+    """Interconnect of one system; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    intra, network : kinds of fabric inside a node and between nodes.
-    devices_per_node : devices that a node has.
-    link, host, nic : rate of one device and direction to the others in its node, to its host, and to the network;
-        `nic` is NaN where the system states none. [B/s]
-    parameters : how the kinds of fabric behave.
-    """
-
-    intra: str
-    network: str
-    devices_per_node: int
+    intra: str  # kind of fabric inside a node
+    network: str  # kind of fabric between nodes
+    devices_per_node: int  # devices that a node has
+    # link, host, nic: rate of one device and direction to the others in its node, to its host, and to the network; `nic` is NaN where the
+    # system states none. [B/s]
     link: Array
     host: Array
     nic: Array
-    parameters: FabricParameters
+    parameters: FabricParameters  # how the kinds of fabric behave
 
     @property
     def recent(self) -> Mask:
@@ -72,25 +65,18 @@ class Fabric:
 
 @dataclass(frozen=True, kw_only=True)
 class Path:
-    """What the time law needs; arrays of shape (n,).
+    """What the time law needs; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    per_byte : time per byte of a long message: volume on the tightest link over its rate. [s/B]
-    base, fill : fixed time, and time to fill the chain of steps. [s]
-    small_per_byte, small_base : the low-latency protocol of small messages, which pays in bandwidth. [s/B], [s]
-    below_per_byte, threshold : time per byte of messages below a size: rate into send buffers, another algorithm. [s/B], [B]
-    floor : time of the host to issue the call. [s]
-    """
-
-    per_byte: Array
-    base: Array
-    fill: Array = field(default_factory=lambda: ZERO)
+    per_byte: Array  # time per byte of a long message: volume on the tightest link over its rate. [s/B]
+    base: Array  # fixed time. [s]
+    fill: Array = field(default_factory=lambda: ZERO)  # time to fill the chain of steps. [s]
+    # small_per_byte, small_base: the low-latency protocol of small messages, which pays in bandwidth. [s/B], [s]
     small_per_byte: Array = field(default_factory=lambda: ZERO)
     small_base: Array = field(default_factory=lambda: INFINITE)
+    # below_per_byte, threshold: time per byte of messages below a size: rate into send buffers, another algorithm. [s/B], [B]
     below_per_byte: Array = field(default_factory=lambda: ZERO)
     threshold: Array = field(default_factory=lambda: ZERO)
-    floor: Array = field(default_factory=lambda: ZERO)
+    floor: Array = field(default_factory=lambda: ZERO)  # time of the host to issue the call. [s]
 
     @functools.cached_property
     def stepped(self) -> bool:
@@ -117,21 +103,11 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
     )
 
 
-def fabric_time(
-    collective: str,
-    size: Array,
-    route: AxisRoute,
-    network: NetworkSpec,
-    architecture: Architecture,
-    devices_per_node: int,
-    *,
-    adjacent: bool = True,
-) -> Array:
+def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, *, adjacent: bool) -> Array:
     """Time of a collective along one axis of a mesh in which every device of every node is busy. [s]
 
     `adjacent` says whether consecutive ranks of the axis are neighbouring devices, as bridged pairs must be.
     """
-    fabric = fabric_of(network, architecture, devices_per_node)
     if fabric.intra == "pairwise-nvlink" and not adjacent:
         fabric = replace(fabric, intra="pcie")
     return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True))
@@ -230,7 +206,7 @@ def _switched(fabric: Fabric, collective: str, ranks: int) -> Path:
     generation = np.clip((fabric.link - NVLINK4) / (NVLINK5 - NVLINK4), 0.0, 1.0)
     slower = 1.0 - generation * (1.0 - p.in_switch_efficiency_nvlink5)
     in_switch = Path(per_byte=(1.0 + 1.0 / ranks + p.reduction_copy) / (rate * slower), base=launch, fill=ranks * p.in_switch_fill)
-    return _where(reduces, in_switch, around)
+    return Path(**{part.name: np.where(reduces, getattr(in_switch, part.name), getattr(around, part.name)) for part in fields(Path)})
 
 
 def _copy(fabric: Fabric, collective: str) -> Array:
@@ -267,11 +243,6 @@ def _host_rate(fabric: Fabric) -> Array:
     return (p.host_memory_efficiency if fabric.intra == "pcie-host" else p.pcie_efficiency) * fabric.host
 
 
-def _where(mask: Mask, first: Path, second: Path) -> Path:
-    """First path where the mask holds, second where not."""
-    return Path(**{part.name: np.where(mask, getattr(first, part.name), getattr(second, part.name)) for part in fields(Path)})
-
-
 # -------------------------------------------------------------------------------------------- between nodes
 
 
@@ -280,7 +251,10 @@ def _between(fabric: Fabric, collective: str, ranks: int, in_node: int, whole: b
         return _sockets(fabric, collective, ranks, in_node)
     if not whole:
         return _part_of_nodes(fabric, collective, ranks, in_node)
-    return _transfer_between(fabric) if collective == "send_recv" else _whole_nodes(fabric, collective, ranks, in_node)
+    if collective == "send_recv":  # one flow from a device to another in a different node
+        p = fabric.parameters
+        return Path(per_byte=1.0 / (p.flow_efficiency * fabric.line), base=p.launch_transfer + p.staged_step * fabric.age)
+    return _whole_nodes(fabric, collective, ranks, in_node)
 
 
 def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:
@@ -319,12 +293,6 @@ def _part_of_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) ->
         small_per_byte=ZERO if transfer else per_byte / p.low_latency_share,
         small_base=INFINITE if transfer else p.launch + steps * p.rdma_step,
     )
-
-
-def _transfer_between(fabric: Fabric) -> Path:
-    """One flow from a device to another in a different node."""
-    p = fabric.parameters
-    return Path(per_byte=1.0 / (p.flow_efficiency * fabric.line), base=p.launch_transfer + p.staged_step * fabric.age)
 
 
 def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture, Port
 from crossflow.architecture.network import NetworkSpec
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile, where_measured
@@ -37,25 +37,20 @@ PLACED = ("ideal", "torus3d", "ici", "none")
 DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
 # Fabrics where nothing but how many ranks share a node decides what a collective takes.
 SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
+# Steps inside nodes of collectives that go between nodes on the shard of each rank.
+PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
 PATH = tuple(field.name for field in dataclasses.fields(Path))
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageCosts:
-    """Times and bytes of messages, shape (messages, n).
+    """Times and bytes of messages, shape (messages, n)."""
 
-    Attributes
-    ----------
-    time : [s]
-    measured : of it, what was measured. [s]
-    intra_bytes, inter_bytes : bytes that one device sends at each level of network. [B]
-    """
-
-    time: Array
-    measured: Array
-    intra_bytes: Array
-    inter_bytes: Array
+    time: Array  # [s]
+    measured: Array  # of it, what was measured. [s]
+    intra_bytes: Array  # bytes that one device sends inside nodes. [B]
+    inter_bytes: Array  # between nodes. [B]
 
 
 def message_costs(
@@ -95,37 +90,9 @@ def message_steps(message: Message, placement: Placement, wires: Wires) -> Itera
     """Size, route and modelled time of a message along each of its axes, one after the other. [B], [s]"""
     size = np.atleast_1d(np.asarray(message.size, dtype=float))
     for axis in message.axes:
-        route = placement.route(axis)
-        yield size, route, axis_time(message.collective, size, axis, placement, wires.network, wires.architecture, wires.node)
+        route, adjacent = placement.route(axis), placement.strides.get(axis, 1) == 1
+        yield size, route, wires.along(message.collective, size, route, placement.network, wires.node, adjacent=adjacent)
         size = size / route.size
-
-
-def axis_time(
-    collective: str, size: Array, axis: str, placement: Placement, network: NetworkSpec, architecture: Architecture, devices_per_node: int
-) -> Array:
-    """Time of a collective of `size` bytes, shape (n,) or (1,), along one axis of a placed mesh. [s]"""
-    adjacent = placement.strides.get(axis, 1) == 1
-    route = placement.route(axis)
-    return route_time(collective, size, route, placement.network, network, architecture, devices_per_node, adjacent=adjacent)
-
-
-def route_time(
-    collective: str,
-    size: Array,
-    route: AxisRoute,
-    wires: Network,
-    network: NetworkSpec,
-    architecture: Architecture,
-    devices_per_node: int,
-    *,
-    adjacent: bool,
-) -> Array:
-    """The same along a route over the `wires` of a network; `adjacent` where its ranks are neighbouring devices. [s]"""
-    if network.intra.fabric in PLACED and (network.inter.fabric in PLACED or not route.crosses):
-        return _ideal_time(collective, size, route, wires, architecture)
-    if network.intra.fabric in DIRECT and not route.crosses and route.size < devices_per_node:
-        return direct_time(collective, size, route, network, architecture)
-    return fabric_time(collective, size, route, network, architecture, devices_per_node, adjacent=adjacent)
 
 
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture) -> Array:
@@ -139,27 +106,11 @@ def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, 
     flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, cluster_any)
     if route.package_size == 1 or collective == "send_recv":
         return flat
-    return np.asarray(np.minimum(flat, _hierarchical(collective, size, route, (inside, outside), (intra, inter), package_any, cluster_any)))
-
-
-def _hierarchical(
-    collective: str,
-    size: Array,
-    route: AxisRoute,
-    bandwidths: tuple[Array, Array],
-    ports: tuple[Port, Port],
-    package_any: bool,
-    cluster_any: bool,
-) -> Array:
-    """Inside each package first, then between packages on the shard of each rank, then back inside."""
-    p, packages = route.package_size, route.size // route.package_size
-    phases = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
-    inside = sum(
-        (collectives.best(phase, size, p, bandwidths[0], ports[0].latency, package_any) for phase in phases.get(collective, (collective,))),
-        np.zeros(1),
-    )
-    between = size / p if collective in phases else size
-    return np.asarray(inside + collectives.best(collective, between, packages, bandwidths[1], ports[1].latency, cluster_any))
+    # Inside each package first, then between packages on the shard of each rank, then back inside.
+    p, packages, phases = route.package_size, route.size // route.package_size, PHASES.get(collective, (collective,))
+    near = sum((collectives.best(phase, size, p, inside, intra.latency, package_any) for phase in phases), np.zeros(1))
+    between = size / p if collective in PHASES else size
+    return np.asarray(np.minimum(flat, near + collectives.best(collective, between, packages, outside, inter.latency, cluster_any)))
 
 
 # -------------------------------------------------------------------------------------------- groups
@@ -233,10 +184,23 @@ class Wires:
         for ranks, per_node, members in group.kinds:
             if ranks > 1:
                 found = self.path(collective, ranks, per_node, racks=racks)
-                chosen = Path(**{name: _at(getattr(found, name), members) for name in PATH})
+                parts = {name: getattr(found, name) for name in PATH}
+                chosen = Path(**{name: part if np.size(part) == 1 else part[members] for name, part in parts.items()})
                 mine = sizes[..., members]
                 result[..., members] = np.where(mine > 0, path_time(mine, chosen), 0.0)
         return result
+
+    def along(self, collective: str, size: Array, route: AxisRoute, wires: Network, node: int, *, adjacent: bool) -> Array:
+        """Time of a collective of `size` bytes, shape (n,) or (1,), along a route over the `wires` of nodes of `node` devices. [s]
+
+        `adjacent` says whether the ranks of the route are neighbouring devices.
+        """
+        intra, inter = self.network.intra.fabric, self.network.inter.fabric
+        if intra in PLACED and (inter in PLACED or not route.crosses):
+            return _ideal_time(collective, size, route, wires, self.architecture)
+        if intra in DIRECT and not route.crosses and route.size < node:
+            return direct_time(collective, size, route, self.network, self.architecture)
+        return fabric_time(collective, size, route, dataclasses.replace(self.fabric, devices_per_node=node), adjacent=adjacent)
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
         """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""
@@ -254,10 +218,6 @@ class Wires:
                 # Transfers of a ring go round; those of two ranks go there and back.
                 placement = place_group(extent, stride, network, chain=collective == "send_recv" and extent == 2)
                 route, adjacent = placement.route(GROUP), stride == 1
-            time = route_time(collective, sizes, route, network, self.network, self.architecture, node, adjacent=adjacent)
+            time = self.along(collective, sizes, route, network, node, adjacent=adjacent)
             result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
         return result
-
-
-def _at(value: Array, members: Index) -> Array:
-    return value if np.size(value) == 1 else value[members]

@@ -15,17 +15,7 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
-from crossflow.cost.roofline import (
-    KernelCosts,
-    attention_costs,
-    joined,
-    pass_costs,
-    product_costs,
-    resources,
-    scan_costs,
-    timed_costs,
-    wide_type,
-)
+from crossflow.cost.roofline import KernelCosts, fused_costs, joined, pass_costs, product_costs, resources, timed_costs, wide_type
 from crossflow.formats import DTYPE_BYTES
 from crossflow.mapping.placement import Placement
 from crossflow.program.kernels import Attention, KernelTable, Lookup, Pass, Product, Scan, Timed
@@ -35,25 +25,15 @@ from crossflow.program.scans import scan_sizes
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Prices of a program; arrays end in the design-point axis.
+    """Prices of a program; arrays end in the design-point axis."""
 
-    Attributes
-    ----------
-    resources : compute and the memory levels, names of the resources that can bind a kernel.
-    kernels : costs of the distinct kernels.
-    lower_bound : time below which no kernel can be: its operations at peak, or its least traffic at memory bandwidth,
-        shape (kernels, n). [s]
-    messages : costs of the distinct messages.
-    call : time of the host for one call of each kind (`HOST_TIMES`), shape (calls, 1). [s]
-    measured : of the time of every kernel and message, what was measured, shape (rows, n). [s]
-    """
-
-    resources: tuple[str, ...]
-    kernels: KernelCosts
+    resources: tuple[str, ...]  # compute and the memory levels, names of the resources that can bind a kernel
+    kernels: KernelCosts  # costs of the distinct kernels
+    # time below which no kernel can be: its operations at peak, or its least traffic at memory bandwidth, shape (kernels, n). [s]
     lower_bound: Array
-    messages: MessageCosts
-    call: Array
-    measured: Array
+    messages: MessageCosts  # costs of the distinct messages
+    call: Array  # time of the host for one call of each kind (`HOST_TIMES`), shape (calls, 1). [s]
+    measured: Array  # of the time of every kernel and message, what was measured, shape (rows, n). [s]
 
     @functools.cached_property
     def times(self) -> Array:
@@ -184,9 +164,9 @@ def _nothing(architecture: Architecture) -> KernelCosts:
 
 def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     """Fused attention, as the stack's kernels use a device."""
-    sizes, shapes, backward = table.attention
-    share = _share(backward, architecture, stack)
-    return attention_costs(sizes, shapes, share, architecture, dtype, table.element, least=least)
+    (flops, moved, blocks), (_, *shapes), backward = table.attention
+    sizes, share = (flops, moved, moved, blocks, np.ones((len(flops), 1))), _share(backward, architecture, stack)
+    return fused_costs(sizes, shapes, share, architecture, dtype, table.element, alone=shapes[0] <= 1, least=least)
 
 
 def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
@@ -194,8 +174,8 @@ def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: So
     rows = [row for row in table.rows if isinstance(row, Scan)]
     _, _, _, length, width, state, chunk = table.sizes
     share = _share(np.array([[row.backward] for row in rows]), architecture, stack)
-    sizes, shapes = scan_sizes(table.sizes, table.element, rows), np.stack([np.minimum(chunk, length), state, width])
-    return scan_costs(sizes, shapes, share, architecture, dtype, table.element, least=least)
+    sizes = scan_sizes(table.sizes, table.element, rows)
+    return fused_costs(sizes, (np.minimum(chunk, length), state, width), share, architecture, dtype, table.element, least=least)
 
 
 def _share(backward: Mask, architecture: Architecture, stack: SoftwareStack | None) -> Array:
@@ -251,33 +231,20 @@ FIGURES = ("compute", "launch", "kernels", "flops", "energy", "traffic", "measur
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCosts:
-    """What every layer of a program takes in every phase; arrays of shape (layers, phases, n).
+    """What every layer of a program takes in every phase; arrays of shape (layers, phases, n)."""
 
-    Attributes
-    ----------
-    layers, phases : names in the order of the first two axes.
-    resources : compute and the memory levels, which can bind a kernel.
-    compute : time of the device's kernels, launches included. [s]
-    bound : of it, in kernels that each of `resources` binds, shape (resources, layers, phases, n). [s]
-    launch : of it, between kernels. [s]
-    kernels : kernels launched. [1]
-    flops, energy, traffic : operations, dynamic energy, and bytes of main memory. [flop], [J], [B]
-    measured : of the time of kernels, what was measured. [s]
-    each : time of every kernel of the program alone, shape (kernels, n). [s]
-    """
-
-    layers: tuple[str, ...]
-    phases: tuple[str, ...]
-    resources: tuple[str, ...]
-    compute: Array
-    bound: Array
-    launch: Array
-    kernels: Array
-    flops: Array
-    energy: Array
-    traffic: Array
-    measured: Array
-    each: Array
+    layers: tuple[str, ...]  # names in the order of the first axis
+    phases: tuple[str, ...]  # of the second axis
+    resources: tuple[str, ...]  # compute and the memory levels, which can bind a kernel
+    compute: Array  # time of the device's kernels, launches included. [s]
+    bound: Array  # of it, in kernels that each of `resources` binds, shape (resources, layers, phases, n). [s]
+    launch: Array  # of it, between kernels. [s]
+    kernels: Array  # kernels launched. [1]
+    flops: Array  # operations. [flop]
+    energy: Array  # dynamic energy. [J]
+    traffic: Array  # bytes of main memory. [B]
+    measured: Array  # of the time of kernels, what was measured. [s]
+    each: Array  # time of every kernel of the program alone, shape (kernels, n). [s]
 
 
 def layer_costs(

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from crossflow import files
 from crossflow.arrays import Array, Mask
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.program.collectives import COLLECTIVES
@@ -48,16 +49,10 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Profile:
-    """Measured events of one device.
+    """Measured events of one device."""
 
-    Attributes
-    ----------
-    events : by op, shape, dtype, ranks and scope; of kernels ranks are 1 and the scope is empty.
-    source : the file.
-    """
-
-    events: Mapping[Key, Measured]
-    source: str
+    events: Mapping[Key, Measured]  # by op, shape, dtype, ranks and scope; of kernels ranks are 1 and the scope is empty
+    source: str  # the file
 
     def event(self, key: Key) -> Measured | None:
         """An event's measured time, None where it was not measured.
@@ -225,12 +220,8 @@ def _unreadable(row: Mapping[str, str]) -> str | None:
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Rows with their line numbers; comment lines begin with #."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
-    kept = [(number, line) for number, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
+    lines = enumerate(files.read_text(path).splitlines(), start=1)
+    kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
     if path.suffix in (".jsonl", ".json"):
         for number, line in kept:
             try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossflow.architecture.model import Architecture
-from crossflow.arrays import Array, Index, divide
+from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.cost.tiling import TileBlock, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, wave_times
 from crossflow.formats import DTYPE_BYTES, HALF
@@ -29,27 +29,17 @@ ONE = np.ones(1)
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCosts:
-    """Times of kernels and what they keep busy; arrays that broadcast to (kernels, n) unless said.
+    """Times of kernels and what they keep busy; arrays that broadcast to (kernels, n) unless said."""
 
-    Attributes
-    ----------
-    time : with the launch. [s]
-    launch : share of `time` in which nothing runs. [s]
-    launches : kernels launched. [1]
-    resource_times : time that each resource would need alone, shape (1 + levels, kernels, n): compute, then the memory
-        levels from the nearest to main memory. [s]
-    flops : [flop]
-    traffic : bytes read and written at each level, shape (levels, kernels, n). [B]
-    energy : dynamic energy of operations and of traffic at every level. [J]
-    """
-
-    time: Array
-    launch: Array
-    launches: Array
+    time: Array  # with the launch. [s]
+    launch: Array  # share of `time` in which nothing runs. [s]
+    launches: Array  # kernels launched. [1]
+    # time that each resource would need alone, shape (1 + levels, kernels, n): compute, then the memory levels from the nearest to main
+    # memory. [s]
     resource_times: Array
-    flops: Array
-    traffic: Array
-    energy: Array
+    flops: Array  # [flop]
+    traffic: Array  # bytes read and written at each level, shape (levels, kernels, n). [B]
+    energy: Array  # dynamic energy of operations and of traffic at every level. [J]
 
     @property
     def bound(self) -> Index:
@@ -216,59 +206,30 @@ def timed_costs(time: Array, flops: Array, moved: Array, architecture: Architect
     return _launched(times, busy, bound.traffic, flops, architecture, bound.energy, np.zeros((len(time), 1)))
 
 
-def attention_costs(
-    sizes: Array, shapes: Array, utilisation: Array, architecture: Architecture, dtype: str, element: float, *, least: bool = False
-) -> KernelCosts:
-    """Cost of fused attention: blocks of queries in waves over the units, at a share of the sustained matrix rate [2]_.
+def fused_costs(
+    sizes: Sequence[Array] | Array, shapes: Sequence[Array], utilisation: Array, architecture: Architecture, dtype: str, element: float,
+    *, alone: Mask | bool = False, least: bool = False,
+) -> KernelCosts:  # fmt: skip
+    """Cost of kernels that keep what lies between their products on chip: fused attention [2]_, chunked scans (`crossflow.program.scans`).
 
-    Every block reads the keys and values that its queries see through the caches; main memory sees them once.
-
-    Parameters
-    ----------
-    sizes : operations, bytes that cross main memory, and blocks, shape (3, kernels, n). [flop], [B], [1]
-    shapes : heads of all samples, queries and keys of each, and elements of a head, shape (4, kernels, n). [1]
-    utilisation : share of the matrix rate that the kernels reach, shape (kernels, 1). [1]
-    """
-    (flops, moved, blocks), (_, length, seen, width) = sizes, shapes
-    type_ = wide_type(architecture, dtype)
-    if least:
-        return _least(flops, moved, architecture, architecture.throughput[type_], architecture.energy_per_flop[type_])
-    queries = np.minimum(length, QUERIES)
-    # A single query reads each key once; a block of queries reads all that they see.
-    cached = np.where(length > 1, np.maximum(moved, flops * element / (2.0 * queries)), moved)
-    tile = TileBlock(m=queries, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
-    return _fused(flops, moved, blocks, cached, tile, utilisation, architecture, type_, element, np.ones((len(flops), 1)))
-
-
-def scan_costs(
-    sizes: Array, shapes: Array, utilisation: Array, architecture: Architecture, dtype: str, element: float, *, least: bool = False
-) -> KernelCosts:
-    """Cost of the chunked scans of state-space layers (`crossflow.program.scans`): blocks of tokens in waves over the units.
-
-    Their products reach the share of the matrix rate that fused attention reaches: no scan was measured. The kernels of one scan are
-    priced together, so that work on the matrix units of one hides behind the traffic of another.
+    Blocks of rows pass over the units in waves, at a share of the sustained matrix rate. Every block reads what its rows see through the
+    caches; main memory sees it once. No scan was measured: its products reach the share that those of attention reach. The kernels of one
+    scan are priced together, so that work on the matrix units of one hides behind the traffic of another.
 
     Parameters
     ----------
-    sizes : operations, bytes that cross main memory, the least of them, blocks, and launches, shape (5, kernels, n). [flop], [B], [1]
-    shapes : tokens that a block works on, and elements of a state and of a head, shape (3, kernels, n). [1]
+    sizes : operations, bytes that cross main memory, the least of them, blocks, and launches, each of shape (kernels, n). [flop], [B], [1]
+    shapes : queries or tokens that a block works on, keys or elements of a state, and elements of a head, each of shape (kernels, n). [1]
     utilisation : share of the matrix rate that the kernels reach, shape (kernels, 1). [1]
+    alone : kernels with a single query, which reads each key once, where others read all that a block sees.
     """
-    (flops, moved, ends, blocks, launches), (tokens, state, width) = sizes, shapes
+    (flops, moved, ends, blocks, launches), (rows, seen, width) = sizes, shapes
     type_ = wide_type(architecture, dtype)
     if least:
         return _least(flops, ends, architecture, architecture.throughput[type_], architecture.energy_per_flop[type_], launches)
-    rows = np.minimum(tokens, QUERIES)
-    cached = np.maximum(moved, flops * element / (2.0 * rows))
-    tile = TileBlock(m=rows, n=np.minimum(state, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
-    return _fused(flops, moved, blocks, cached, tile, utilisation, architecture, type_, element, launches)
-
-
-def _fused(
-    flops: Array, moved: Array, blocks: Array, cached: Array, tile: TileBlock, utilisation: Array, architecture: Architecture, type_: str,
-    element: float, launches: Array,
-) -> KernelCosts:  # fmt: skip
-    """Cost of kernels that keep what lies between their products on chip: `moved` bytes cross main memory, `cached` bytes the caches."""
+    rows = np.minimum(rows, QUERIES)
+    cached = np.where(alone, moved, np.maximum(moved, flops * element / (2.0 * rows)))
+    tile = TileBlock(m=rows, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
     execution = architecture.execution
     waves = np.ceil(blocks / architecture.units) * architecture.units / blocks
     rate = architecture.throughput[type_] * execution.matrix_utilisation * architecture.sustained_clock * utilisation

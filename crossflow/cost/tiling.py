@@ -53,22 +53,15 @@ _WHOLE = np.float32(1.0 - 1e-6)  # a quotient that is whole but for rounding cou
 
 @dataclass(frozen=True, kw_only=True)
 class TileBlock:
-    """A matrix product, or the part of it that one tile holds: dims of shape (gemms, n) or (tiles, gemms, n).
+    """A matrix product, or the part of it that one tile holds: dims of shape (gemms, n) or (tiles, gemms, n)."""
 
-    Attributes
-    ----------
-    m, n, k : dimensions; not whole numbers where a dimension is cut evenly.
-    repeats : how many such blocks make up the whole product.
-    revisits : share of the visits to C that read what an earlier cut of k has left there.
-    second : size of an element of B over that of the others.
-    """
-
+    # m, n, k: dimensions; not whole numbers where a dimension is cut evenly
     m: Numbers
     n: Numbers
     k: Numbers
-    repeats: Numbers
-    revisits: Numbers
-    second: Numbers
+    repeats: Numbers  # how many such blocks make up the whole product
+    revisits: Numbers  # share of the visits to C that read what an earlier cut of k has left there
+    second: Numbers  # size of an element of B over that of the others
 
 
 def traffic_by_level(

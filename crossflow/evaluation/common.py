@@ -21,11 +21,6 @@ NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
 Causes = list[tuple[Mask, str]]
 
 
-def unbuildable(device: Architecture, n: int) -> Causes:
-    """Points whose device cannot be built, with the sentences that say why."""
-    return [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
-
-
 def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:
     """Which points nothing stands against, for the others the index of the first cause, and the sentences."""
     against = np.array([mask for mask, _ in causes])
@@ -41,16 +36,12 @@ def rents(system: SystemSpec, device: Architecture, devices: Array, dtype: str, 
     return wide(rent, n), wide(worth, n)
 
 
-def within_limit(energy: Array, device: Architecture, devices: Array | int, elapsed: Array) -> Array:
-    """Energy of devices, no more than their power limit allows: memory that is busy beside long products shares it with them. [J]"""
-    return np.asarray(np.minimum(energy, devices * device.maximum_power * elapsed))
-
-
 def _energy(outcome: Outcome, device: Architecture, devices: Array, elapsed: Array) -> Array:
     """Energy of all devices with their links in a step of some length. [J]"""
     intra, inter = (np.zeros(1) if port is None else port.energy for port in (device.intra, device.inter))
     links = devices * (outcome.sent[0] * intra + outcome.sent[1] * inter)
-    return within_limit(outcome.energy + devices * device.static_power * elapsed, device, devices, elapsed) + links
+    # No more than the power limit allows: memory that is busy beside long products shares it with them.
+    return np.minimum(outcome.energy + devices * device.static_power * elapsed, devices * device.maximum_power * elapsed) + links
 
 
 def score_of(
@@ -77,7 +68,8 @@ def score_of(
     capacity = wide(device.memory.capacity * device.memory.instances, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
     unrunnable = _unrunnable(outcome, held, capacity, ~np.isfinite(total))
-    feasible, reason, reasons = first_cause([*unbuildable(device, n), *unrunnable, (wrong, INCONSISTENT)])
+    unbuildable = [(wide(mask, n), f"cannot be built: {sentence}") for mask, sentence in device.problems]
+    feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
     rate, bound = np.where(timed, samples / elapsed, 0.0), _table(outcome.bound, n)
     rent, worth = rents(system, device, devices, dtype, n)
     return Score(

@@ -49,41 +49,26 @@ NODES = 2  # on which everything can be measured: the fewest that have a network
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One event and how often it recurs; its identity as in a profile (`crossflow.cost.profile`).
+    """One event and how often it recurs; its identity as in a profile (`crossflow.cost.profile`)."""
 
-    Attributes
-    ----------
-    op, shape, dtype, device : what runs, on what, in which type, on which system.
-    ranks, scope : of a collective how many take part, and whether inside a node (intra) or between nodes (inter).
-    time, spread : of one, as predicted or measured. [s]
-    count : how often it occurs in a step, on all devices; a collective once for all its ranks, a transfer once for its sender. [1]
-    """
-
-    op: str
-    shape: str
-    dtype: str
-    device: str
-    ranks: int
-    scope: str
-    time: float
-    spread: float
-    count: float
+    op: str  # what runs
+    shape: str  # on what
+    dtype: str  # in which type
+    device: str  # on which system
+    ranks: int  # of a collective, how many take part
+    scope: str  # whether inside a node (intra) or between nodes (inter)
+    time: float  # of one, as predicted or measured. [s]
+    spread: float  # standard deviation of what was measured. [s]
+    count: float  # how often it occurs in a step, on all devices; a collective once for all its ranks, a transfer once for its sender. [1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventList:
-    """Different events of a step.
+    """Different events of a step."""
 
-    Attributes
-    ----------
-    events : those that take most time on all devices first.
-    step : device-time of a whole step, all devices. [s]
-    profiling : device-time to run each event once on two nodes, all-reduces on 8 ranks at most. [s]
-    """
-
-    events: tuple[Event, ...]
-    step: float
-    profiling: float
+    events: tuple[Event, ...]  # those that take most time on all devices first
+    step: float  # device-time of a whole step, all devices. [s]
+    profiling: float  # device-time to run each event once on two nodes, all-reduces on 8 ranks at most. [s]
 
     @property
     def recurrences(self) -> float:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Index
 from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members, check_strategy
 from crossflow.scenario import Scenario, tokens_of
 from crossflow.score import Score
-from crossflow.step.memory import Memory, host_share, memory
+from crossflow.step.memory import KINDS, Memory, host_share, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.task import StepTables, task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.strategy.layout import Layout
+from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.stacked import chosen
+
+HELD = ("memory", "host_memory", "host_capacity", "problems", "least")  # of an outcome, what is known of points that are not timed
 
 
 def transformer_score(
@@ -74,33 +78,19 @@ def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:
     """Outcome with the points that fit timed, and no end in sight for the others."""
-    n = len(layout)
     timed = transformer_step(chosen(job, fits), layout.at(fits), runs_on, held.at(fits))
-    empty = untimed(held)
 
-    def spread(values: Array, rest: float) -> Array:
-        whole = np.full(n, rest)
+    def spread(values: Any, rest: float = 0.0) -> Any:
+        if isinstance(values, Mapping):
+            return {name: spread(part) for name, part in values.items()}
+        if isinstance(values, tuple):
+            return tuple(map(spread, values))
+        whole = np.full(len(layout), rest)
         whole[fits] = values
         return whole
 
-    def spread_all(parts: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: spread(values, 0.0) for name, values in parts.items()}
-
-    return replace(
-        empty,
-        total=spread(timed.total, np.inf),
-        breakdown=spread_all(timed.breakdown),
-        communication=spread_all(timed.communication),
-        exposed=spread_all(timed.exposed),
-        flops=spread(timed.flops, 0.0),
-        model_flops=spread(timed.model_flops, 0.0),
-        energy=spread(timed.energy, 0.0),
-        traffic=spread(timed.traffic, 0.0),
-        sent=(spread(timed.sent[0], 0.0), spread(timed.sent[1], 0.0)),
-        measured=spread(timed.measured, 0.0),
-        bound=spread_all(timed.bound),
-        by_layer=spread_all(timed.by_layer),
-    )
+    known = {name: spread(values) for name, values in vars(timed).items() if name not in HELD}
+    return replace(untimed(held), **{**known, "total": spread(timed.total, np.inf)})
 
 
 def untimed(held: Memory) -> Outcome:
@@ -139,3 +129,15 @@ def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Mac
         host=found.host,
         profile=scenario.profile,
     )
+
+
+def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str, float], ...]:
+    """Bytes of a device of every stage by kind, each stage at its own fullest moment; none where all devices are alike. [B]"""
+    strategy = scenario.strategy
+    if isinstance(scenario.workload, TransformerSpec) and isinstance(strategy, Plan):
+        runs_on = machine(scenario, device)
+        held = memory(scenario.job(), Layout.of([strategy], np.array([float(scenario.workload_batch)]), runs_on.node), runs_on)
+        return tuple(dict(zip(KINDS, stage.tolist(), strict=True)) for stage in held.stages[:, :, 0].T)
+    if isinstance(strategy, Mesh):
+        return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)
+    return ()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, python
 from crossflow.engine.loops import COPIES
 from crossflow.errors import CrossflowError, StrategyError
 from crossflow.parallel.transform import assign_stages, divided
@@ -39,21 +39,13 @@ APART = ("workload.model",)  # settings of a workload that make a model of anoth
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Members:
-    """What the points of one batch compute.
+    """What the points of one batch compute."""
 
-    Attributes
-    ----------
-    workloads, nodes : different workloads, all of one kind and task, with the devices of a node and the nodes of each.
-    which : the workload of every point, shape (n,).
-    strategies : the strategy of every point.
-    job : what a step computes; numbers that differ are arrays of shape (n,).
-    """
-
-    workloads: tuple[Layered | LstmSpec | GemmSpec, ...]
-    nodes: tuple[tuple[int, int], ...]
-    which: Index
-    strategies: tuple[Any, ...]
-    job: Any
+    workloads: tuple[Layered | LstmSpec | GemmSpec, ...]  # different workloads, all of one kind and task
+    nodes: tuple[tuple[int, int], ...]  # devices of a node and nodes of each
+    which: Index  # the workload of every point, shape (n,)
+    strategies: tuple[Any, ...]  # the strategy of every point
+    job: Any  # what a step computes; numbers that differ are arrays of shape (n,)
 
     def at(self, points: Index) -> Members:
         """Some of the points."""
@@ -106,7 +98,7 @@ def together(scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int) 
     """Points that are evaluated in one batch each, for any settings but quantities and technology."""
     others = {path: values for path, values in discrete.items() if not _inside(scenario, path)}
     for settings, index in groups(others, n):
-        ours = {path: [_plain(values[i]) for i in index] for path, values in discrete.items() if path not in others}
+        ours = {path: [python(values[i]) for i in index] for path, values in discrete.items() if path not in others}
         base = _with(scenario, settings, ours, 0) if settings and ours else variant(scenario, settings)
         inner = _batches if isinstance(base.workload, Layered) else _graphs
         if not ours or type(base.workload) is not type(scenario.workload):
@@ -114,11 +106,6 @@ def together(scenario: Scenario, discrete: Mapping[str, Sequence[Any]], n: int) 
         else:
             found = inner(base, ours, len(index))
         yield from ((made, members, index[points]) for made, members, points in found)
-
-
-def _plain(value: Any) -> Any:
-    """A value as files hold it."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _inside(scenario: Scenario, path: str) -> bool:
@@ -201,18 +188,12 @@ def _steps(workload: LstmSpec | GemmSpec, *, unrolled: bool) -> int:
 
 @dataclass(kw_only=True)
 class _Read:
-    """Points of a layered model as they are read.
+    """Points of a layered model as they are read."""
 
-    Attributes
-    ----------
-    sized, jobs : different dimensions, and what a step computes with each.
-    which, strategies : of every point its dimensions, -1 where only a scenario of its own can read them, and its strategy.
-    """
-
-    which: Index
-    strategies: list[Any]
-    sized: list[Sized] = field(default_factory=list)
-    jobs: list[Job | DlrmJob] = field(default_factory=list)
+    which: Index  # dimensions of every point, -1 where only a scenario of its own can read them
+    strategies: list[Any]  # strategy of every point
+    sized: list[Sized] = field(default_factory=list)  # different dimensions
+    jobs: list[Job | DlrmJob] = field(default_factory=list)  # what a step computes with each
 
 
 def _batches(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:

@@ -171,24 +171,17 @@ def _slower(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Laid:
-    """A program as it runs: every copy of an operation on every kind of ranks.
+    """A program as it runs: every copy of an operation on every kind of ranks."""
 
-    Attributes
-    ----------
-    program, kinds, mesh, rows : what runs, kinds of ranks, the rank of every device, and rows of times.
-    runs, own : copies of operations, and those of every kind.
-    tasks, last : tasks of `own`, and the last task of every copy of it.
-    start, end : of every task, shape (tasks,). [s]
-    """
-
-    program: Program
-    kinds: Kinds
-    mesh: Index
-    rows: PriceRows
-    runs: Sequence[Copy]
-    own: Sequence[Copy]
-    tasks: Sequence[Task]
-    last: Sequence[int]
+    program: Program  # what runs
+    kinds: Kinds  # kinds of ranks
+    mesh: Index  # rank of every device
+    rows: PriceRows  # rows of times
+    runs: Sequence[Copy]  # copies of operations
+    own: Sequence[Copy]  # those of every kind
+    tasks: Sequence[Task]  # tasks of `own`
+    last: Sequence[int]  # last task of every copy of it
+    # start, end: of every task, shape (tasks,). [s]
     start: Array
     end: Array
 

@@ -19,25 +19,16 @@ Sides = Literal["both", "below", "above", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What one parameter does to the objective.
+    """What one parameter does to the objective."""
 
-    Attributes
-    ----------
-    parameter : the parameter.
-    elasticity : d ln(objective) / d ln(parameter); None where no neighbouring value can be computed. [1]
-    smooth : whether two widths of step, and both sides, agree within 1 %: where a whole number of units or a roofline
-        kinks in between they do not.
-    sides : sides of the value on which differences were taken.
-    resource : the resource whose part of the step changes most; None where no part does.
-    gain : relative improvement of the objective when the parameter is improved by 10 %, negative where both directions
-        lose; None where it cannot move. [1]
-    """
-
-    parameter: Parameter
-    elasticity: float | None
+    parameter: Parameter  # the parameter
+    elasticity: float | None  # d ln(objective) / d ln(parameter); None where no neighbouring value can be computed. [1]
+    # whether two widths of step, and both sides, agree within 1 %: where a whole number of units or a roofline kinks in between they do not
     smooth: bool
-    sides: Sides
-    resource: str | None
+    sides: Sides  # sides of the value on which differences were taken
+    resource: str | None  # the resource whose part of the step changes most; None where no part does
+    # relative improvement of the objective when the parameter is improved by 10 %, negative where both directions lose; None where it
+    # cannot move. [1]
     gain: float | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,21 +56,13 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What comes out of a changed scenario.
+    """What comes out of a changed scenario."""
 
-    Attributes
-    ----------
-    value : new value of the objective; infinite where the step never ends.
-    gain : relative improvement of the objective. [1]
-    bound_by : resource that bounds the largest part of the step then.
-    feasible, reason : whether the design can be built and holds its model, and what stands against it.
-    """
-
-    value: float
-    gain: float
-    bound_by: str
-    feasible: bool
-    reason: str | None
+    value: float  # new value of the objective; infinite where the step never ends
+    gain: float  # relative improvement of the objective. [1]
+    bound_by: str  # resource that bounds the largest part of the step then
+    feasible: bool  # whether the design can be built and holds its model
+    reason: str | None  # what stands against it
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -89,18 +72,11 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf(Answer):
-    """Parameters improved by a factor, each in the direction that helps.
+    """Parameters improved by a factor, each in the direction that helps."""
 
-    Attributes
-    ----------
-    factor : by which each is multiplied or divided. [1]
-    changes : the parameters.
-    obstructed : whether something stands against the design other than what stands against the scenario itself.
-    """
-
-    factor: float
-    changes: tuple[Change, ...]
-    obstructed: bool
+    factor: float  # by which each is multiplied or divided. [1]
+    changes: tuple[Change, ...]  # the parameters
+    obstructed: bool  # whether something stands against the design other than what stands against the scenario itself
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -121,25 +97,16 @@ class OtherStrategy(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class NextBottleneck:
-    """How far a parameter can be improved before something else binds.
+    """How far a parameter can be improved before something else binds."""
 
-    Attributes
-    ----------
-    path : the parameter.
-    multiplied : whether more of it is better; else it is divided.
-    factor : first factor at which the next percent brings less than half of what the first one did, or at which another
-        resource bounds the largest part of the step; None where neither happens up to `reach`. [1]
-    because : which of the two.
-    bound_by : resource that bounds the largest part of the step at that factor, or at `reach`.
-    reach : largest factor tried: 100, or less where the range of the quantity ends or the design can no longer be built. [1]
-    """
-
-    path: str
-    multiplied: bool
+    path: str  # the parameter
+    multiplied: bool  # whether more of it is better; else it is divided
+    # first factor at which the next percent brings less than half of what the first one did, or at which another resource bounds the
+    # largest part of the step; None where neither happens up to `reach`. [1]
     factor: float | None
-    because: Literal["falling elasticity", "another resource"] | None
-    bound_by: str
-    reach: float
+    because: Literal["falling elasticity", "another resource"] | None  # which of the two
+    bound_by: str  # resource that bounds the largest part of the step at that factor, or at `reach`
+    reach: float  # largest factor tried: 100, or less where the range of the quantity ends or the design can no longer be built. [1]
 
 
 @dataclass(frozen=True, kw_only=True)

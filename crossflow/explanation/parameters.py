@@ -9,6 +9,7 @@ from typing import Any, Literal
 from crossflow.architecture.datasheet import REFERENCE_UNIT, sizing_types
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.errors import CrossflowError
+from crossflow.files import held
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
 from crossflow.technology.library import TechLibrary, library_document
@@ -27,24 +28,14 @@ UNREAD = ("max_nodes", "chip_area")  # of a system: facts on file that no predic
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One number behind a prediction.
+    """One number behind a prediction."""
 
-    Attributes
-    ----------
-    path : as ``--set`` and the points of `evaluate` take it.
-    value : in the SI unit of `quantity`.
-    quantity : what it measures and the range that it may take.
-    kind : where it belongs: technology (library components), architecture, budget, or system (the network).
-    source : key of its source in the file that it stands in; None where the file names none.
-    low, high : range that the file gives, in the same unit; None where it gives none.
-    """
-
-    path: str
-    value: float
-    quantity: Quantity
-    kind: ParameterKind
-    source: str | None = None
-    low: float | None = None
+    path: str  # as ``--set`` and the points of `evaluate` take it
+    value: float  # in the SI unit of `quantity`
+    quantity: Quantity  # what it measures and the range that it may take
+    kind: ParameterKind  # where it belongs: technology (library components), architecture, budget, or system (the network)
+    source: str | None = None  # key of its source in the file that it stands in; None where the file names none
+    low: float | None = None  # range that the file gives, in the same unit; None where it gives none
     high: float | None = None
 
 
@@ -72,8 +63,8 @@ def _technology(scenario: Scenario, choices: Mapping[str, Sequence[str]]) -> Ite
     for entry, fields in in_use(scenario.system, library, choices).items():
         for path, quantity, value in quantities(_component(library, entry), entry):
             if path[-1] in fields:
-                own = _at(changes, path)
-                yield _parameter("techlib", path, quantity, value, "technology", _at(written, path) if own is None else own)
+                own = held(changes, path)
+                yield _parameter("techlib", path, quantity, value, "technology", held(written, path) if own is None else own)
 
 
 def in_use(system: SystemSpec, library: TechLibrary, choices: Mapping[str, Sequence[str]]) -> dict[ComponentPath, set[str]]:
@@ -145,7 +136,7 @@ def _system(scenario: Scenario) -> Iterator[Parameter]:
     unread = UNREAD if isinstance(system, DatasheetSystem) else UNREAD[:-1]
     for path, quantity, value in quantities(system):
         if path[0] not in unread and _read_for(path, scenario):
-            yield _parameter("system", path, quantity, value, KINDS.get(path[0], "architecture"), _at(written, path))
+            yield _parameter("system", path, quantity, value, KINDS.get(path[0], "architecture"), held(written, path))
 
 
 def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
@@ -162,13 +153,6 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
 
 
 # ------------------------------------------------------------------------------------------ files
-
-
-def _at(data: Any, path: Sequence[str]) -> Any:
-    """What plain data holds at a path, None where it holds nothing."""
-    for part in path:
-        data = data.get(part) if isinstance(data, Mapping) else None
-    return data
 
 
 def _parameter(root: str, path: tuple[str, ...], quantity: Quantity, value: Any, kind: ParameterKind, written: Any) -> Parameter:

@@ -102,9 +102,10 @@ def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
     near = near_strategies(scenario.strategy, scenario.workload, scenario.nodes, balanced=balanced, fused=fused)
     if not near:
         return ()
+    score = evaluate(scenario, {"strategy": list(near)}, columns=(trials.objective,))
     found = [
         OtherStrategy(strategy=strategy, changes=changes, **trials.answer(outcome, base))
-        for (strategy, changes), outcome in zip(near.items(), trials.of_strategies(list(near)), strict=True)
+        for (strategy, changes), outcome in zip(near.items(), trials.outcomes(score), strict=True)
     ]
     return tuple(sorted(found, key=lambda other: (not other.feasible, -other.gain)))
 
@@ -166,14 +167,11 @@ class _Trials:
         for move, i in place.items():
             for path, value in move:
                 points[path][i] = value
-        outcomes = self._outcomes(evaluate(self.scenario, points, columns=(self.objective,)))
+        outcomes = self.outcomes(evaluate(self.scenario, points, columns=(self.objective,)))
         return {key: outcomes[place[tuple(move.items())]] for key, move in moves.items()}
 
-    def of_strategies(self, strategies: Sequence[str]) -> list[_Outcome]:
-        """Outcome of every strategy, all in one batch."""
-        return self._outcomes(evaluate(self.scenario, {"strategy": list(strategies)}, columns=(self.objective,)))
-
-    def _outcomes(self, score: Score) -> list[_Outcome]:
+    def outcomes(self, score: Score) -> list[_Outcome]:
+        """Outcome of every point of a score."""
         columns = score.columns()
         with np.errstate(invalid="ignore"):
             times = np.stack([share * score.step_time for share in score.bound.values()], axis=1)

@@ -35,32 +35,22 @@ GROUP = "group"  # the axis of `place_group`
 
 @dataclass(frozen=True, kw_only=True)
 class AxisRoute:
-    """How the edges of one parallel axis lie on the network.
+    """How the edges of one parallel axis lie on the network."""
 
-    Parameters
-    ----------
-    name : name of the axis.
-    size : shards along it. [1]
-    package_size : consecutive ranks of a ring that share a package: the largest divisor of `size` for which every group [k g,
-        (k + 1) g) stays inside one package. 1: all of it crosses packages. [1]
-    crosses : whether some edge leaves a package.
-    package_hops, cluster_hops : largest number of hops of one edge inside a package, and of one that leaves it; 0 where there
-        is none. [1]
-    package_sharing, cluster_sharing : largest number of this axis's edges on one directed physical link inside packages, and
-        between them; 0 where unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
-    package_degree, cluster_degree : physical links over which a device's bandwidth is divided at each level. [1]
-    """
-
-    name: str
-    size: int
+    name: str  # name of the axis
+    size: int  # shards along it. [1]
+    # consecutive ranks of a ring that share a package: the largest divisor of `size` for which every group [k g, (k + 1) g) stays inside
+    # one package. 1: all of it crosses packages. [1]
     package_size: int
-    crosses: bool
-    package_hops: int
-    cluster_hops: int
+    crosses: bool  # whether some edge leaves a package
+    package_hops: int  # largest number of hops of one edge inside a package, 0 where there is none. [1]
+    cluster_hops: int  # of one that leaves it. [1]
+    # package_sharing, cluster_sharing: largest number of this axis's edges on one directed physical link inside packages, and between them;
+    # 0 where unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
     package_sharing: float
     cluster_sharing: float
-    package_degree: int
-    cluster_degree: int
+    package_degree: int  # physical links over which a device's bandwidth is divided inside packages. [1]
+    cluster_degree: int  # between them. [1]
 
     @property
     def hops(self) -> int:
@@ -73,24 +63,15 @@ class Placement:
     """Shards laid out on devices.
 
     The logical rank of a device is the sum over axes of digit times `strides`; `devices` maps it to a device.
-
-    Parameters
-    ----------
-    axes : parallel axes and sizes, as given.
-    network : what they are laid out on.
-    order : axes longer than 1 in the order walked, the first on the closest neighbours.
-    chains : axes without a wrap-around edge.
-    routes : one for each axis, in the order of `axes`.
-    total_sharing : largest number of edges of all axes together on one directed physical link. [1]
-    groups : routes of groups of devices that are no axes, each with the distance between two of its devices. [1]
     """
 
-    axes: tuple[tuple[str, int], ...]
-    network: Network
-    order: tuple[str, ...]
-    chains: frozenset[str]
-    routes: tuple[AxisRoute, ...]
-    total_sharing: float
+    axes: tuple[tuple[str, int], ...]  # parallel axes and sizes, as given
+    network: Network  # what they are laid out on
+    order: tuple[str, ...]  # axes longer than 1 in the order walked, the first on the closest neighbours
+    chains: frozenset[str]  # axes without a wrap-around edge
+    routes: tuple[AxisRoute, ...]  # one for each axis, in the order of `axes`
+    total_sharing: float  # largest number of edges of all axes together on one directed physical link. [1]
+    # routes of groups of devices that are no axes, each with the distance between two of its devices. [1]
     groups: tuple[tuple[AxisRoute, int], ...] = ()
 
     @property

@@ -97,22 +97,17 @@ def _check_shape(kind: str, nodes: int, shape: tuple[int, ...]) -> None:
 class Topology:
     """How the nodes of one level (a package, or a cluster of packages) are joined.
 
-    Parameters
-    ----------
-    kind : "single", "ring", "mesh2d", "torus2d", "torus3d", "switch" (or "crossbar"), "fully-connected" or "hybrid-cube-mesh"
-        (DGX-1; with fewer than 8 nodes, the GPUs 0 .. nodes-1 of one).
-    nodes : number of nodes.
-    shape : sizes along x, y, z. Left out, the most square one, longest first.
-
     Raises
     ------
     ValueError
         An unknown kind, or a kind and shape that do not hold exactly `nodes` nodes.
     """
 
+    # "single", "ring", "mesh2d", "torus2d", "torus3d", "switch" (or "crossbar"), "fully-connected" or "hybrid-cube-mesh" (DGX-1; with fewer
+    # than 8 nodes, the GPUs 0 .. nodes-1 of one).
     kind: str
-    nodes: int
-    shape: tuple[int, ...] = ()
+    nodes: int  # number of nodes
+    shape: tuple[int, ...] = ()  # sizes along x, y, z. Left out, the most square one, longest first.
 
     def __post_init__(self) -> None:
         # Normalised here so that equal networks compare and hash equal, however they were written.
@@ -240,17 +235,11 @@ def _row_width(topology: Topology, size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Edges:
-    """Logical edges on a topology, or on several copies of it.
+    """Logical edges on a topology, or on several copies of it."""
 
-    Parameters
-    ----------
-    source, target : end nodes of each edge, which differ, shape (e,).
-    copy : which copy of the topology (which package) the edge runs in, shape (e,).
-    """
-
-    source: Ints
-    target: Ints
-    copy: Ints
+    source: Ints  # node at which each edge begins, shape (e,)
+    target: Ints  # another one, at which it ends, shape (e,)
+    copy: Ints  # which copy of the topology (which package) the edge runs in, shape (e,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,19 +247,12 @@ class LinkCount:
     """How many logical edges run over the busiest physical links of (copies of) a topology.
 
     Links of one class have the same number of parallel physical links.
-
-    Parameters
-    ----------
-    busiest : edges of each group on the bundle of parallel links that has most of them, shape (groups, classes). [1]
-    together : edges of all groups on the bundle that has most of them, shape (classes,). [1]
-    width : parallel physical links in a bundle, shape (classes,). [1]
-    hops : largest number of hops of one edge, shape (groups,). [1]
     """
 
-    busiest: Ints
-    together: Ints
-    width: Ints
-    hops: tuple[int, ...]
+    busiest: Ints  # edges of each group on the bundle of parallel links that has most of them, shape (groups, classes). [1]
+    together: Ints  # edges of all groups on the bundle that has most of them, shape (classes,). [1]
+    width: Ints  # parallel physical links in a bundle, shape (classes,). [1]
+    hops: tuple[int, ...]  # largest number of hops of one edge, shape (groups,). [1]
 
 
 def count_edges(topology: Topology, groups: Sequence[Edges], *, copies: int) -> LinkCount:

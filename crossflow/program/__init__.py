@@ -8,21 +8,6 @@ from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, 
 from crossflow.program.program import Message, Op, Program, Tensor
 
 __all__ = [
-    "Attention",
-    "Block",
-    "DeviceGroup",
-    "Kernel",
-    "Lookup",
-    "Message",
-    "Op",
-    "Pass",
-    "Product",
-    "Program",
-    "ProgramBuilder",
-    "Scan",
-    "Tensor",
-    "Timed",
-    "is_program",
-    "read_program",
-    "write_program",
-]
+    "Attention", "Block", "DeviceGroup", "Kernel", "Lookup", "Message", "Op", "Pass", "Product", "Program", "ProgramBuilder", "Scan",
+    "Tensor", "Timed", "is_program", "read_program", "write_program",
+]  # fmt: skip

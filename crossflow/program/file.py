@@ -6,36 +6,41 @@ the fields.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BeforeValidator, Field, Strict
+from pydantic import BeforeValidator, Field, create_model
 
 from crossflow import files
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.blocks import Block, CopyPlaces
-from crossflow.program.collectives import Collective
+from crossflow.program.forms import NonNegative, NonNegativeInt, PositiveInt
 from crossflow.program.groups import DeviceGroup
-from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan, TableOptimizer, Timed
+from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.order import in_order
-from crossflow.program.program import COMPUTE, HOST, NETWORK, HostTime, Message, Op, Program, Tensor
-from crossflow.units import parse
+from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 
 VERSION = 1
 
 
-def _bytes(given: Any) -> Any:
-    return parse(given, "B") if isinstance(given, str) else given
+def _row_of(kind: type, /, **others: Any) -> Any:
+    """File model of a dataclass: its fields with a form and a description, ``Annotated[type, form, description]``.
 
-
-def _seconds(given: Any) -> Any:
-    return parse(given, "s") if isinstance(given, str) else given
+    `others` are further fields, as form and default, or those whose form or default in a file is another.
+    """
+    hints, rows = get_type_hints(kind, include_extras=True), dict[str, Any]()
+    for one in dataclasses.fields(kind):
+        if metadata := getattr(hints[one.name], "__metadata__", ()):
+            form, default = others.pop(one.name, (metadata[0], ... if one.default is dataclasses.MISSING else one.default))
+            rows[one.name] = (form, Field(default, description=metadata[1]))
+    return create_model(f"{kind.__name__}Row", __base__=FileModel, __doc__=kind.__doc__, **others, **rows)
 
 
 def _no_flag(given: Any) -> Any:
@@ -45,124 +50,18 @@ def _no_flag(given: Any) -> Any:
     return given
 
 
-def _whole(given: Any) -> Any:
-    """A whole number that JSON writes with a point, as an int; all else as it is."""
-    return int(given) if type(given) is float and given.is_integer() else given
+def _kernel_row(kind: str) -> Any:
+    return _row_of(KERNELS[kind], kind=(Annotated[Literal[kind], Field(description="what the row is")], ...))
 
 
-LARGEST = 1e24  # of any number, so that products of them can be computed
-# Numbers are numbers: neither text nor true and false.
-Positive = Annotated[float, Strict(), Field(gt=0.0, le=LARGEST)]
-NonNegative = Annotated[float, Strict(), Field(ge=0.0, le=LARGEST)]
-PositiveInt = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_whole)]
-NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_whole)]
-Flag = Annotated[bool, Strict()]
-Bytes = Annotated[NonNegative, BeforeValidator(_bytes)]
-Seconds = Annotated[NonNegative, BeforeValidator(_seconds)]
-OpPlaces = tuple[NonNegativeInt, ...]
-
-
-class ProductRow(FileModel):
-    """A matrix product C[m, n] = A[m, k] B[k, n]."""
-
-    kind: Literal["product"] = Field(description="what the row is")
-    m: Positive = Field(description="rows of A and C")
-    n: Positive = Field(description="columns of B and C")
-    k: Positive = Field(description="columns of A, rows of B")
-    batch: Positive = Field(1.0, description="equal products in one launch")
-    adds: Flag = Field(False, description="whether C is read, added to and written")
-    wide: Flag = Field(False, description="whether it keeps to 16 bits where the program computes in a narrower type")
-    result: Bytes | None = Field(
-        None, description="what an element of C moves, read and written; an element of at least 16 bits, twice with `adds`, where absent"
-    )
-    stored: str = Field("", description="data type of B in memory, where it is not that of the product; the kernel widens it")
-
-
-class PassRow(FileModel):
-    """Work that passes over data once."""
-
-    kind: Literal["pass"] = Field(description="what the row is")
-    moved: Bytes = Field(description="bytes read and written, all passes over memory counted")
-    flops: NonNegative = Field(0.0, description="operations")
-    launches: NonNegative = Field(1.0, description="kernels that it takes")
-
-
-class AttentionRow(FileModel):
-    """Fused attention, forward or backward."""
-
-    kind: Literal["attention"] = Field(description="what the row is")
-    samples: Positive = Field(description="samples of the batch")
-    heads: Positive = Field(description="heads of queries")
-    length: Positive = Field(description="queries of a head and sample")
-    seen: Positive = Field(description="keys that a query sees at most")
-    width: Positive = Field(description="elements of a head")
-    kv_heads: Positive | None = Field(None, description="heads of keys and values; as many as of queries where absent")
-    causal: Flag = Field(True, description="whether a query sees only the keys before it")
-    backward: Flag = Field(False, description="whether it computes gradients, with five products instead of two")
-    work: tuple[NonNegative, Bytes, Positive] | None = Field(
-        None,
-        description="operations, bytes of main memory and blocks of the kernel, where these do not follow from the sizes: of latents, "
-        "of a step of a ring, of a cache",
-    )
-    stored: str = Field("", description="data type of keys and values in memory, where it is not that of the queries")
-    window: NonNegative = Field(0.0, description="tokens before a query, with itself, that it sees under a causal mask; 0 for no window")
-    chunked: Flag = Field(False, description="whether the window is a fixed block of the sample rather than the last tokens")
-
-
-class LookupRow(FileModel):
-    """Lookups of embedding tables, or a part of their backward pass."""
-
-    kind: Literal["lookup"] = Field(description="what the row is")
-    samples: Positive = Field(description="samples whose rows are looked up")
-    tables: Positive = Field(description="tables on the device")
-    rows: Positive = Field(description="rows of one table")
-    width: Positive = Field(description="elements of a row")
-    pooling: Positive = Field(description="rows of one table that a sample looks up and adds up")
-    part: LookupPart = Field("forward", description="the lookups; of the backward pass the sort of the rows, and their update")
-    distinct: Positive = Field(1.0, le=1.0, description="distinct rows over looked-up rows")
-    load: Positive = Field(1.0, ge=1.0, description="lookups of the fullest device over the mean")
-    replicas: Positive = Field(1.0, description="ranks that hold the same tables and apply each other's updates")
-    element: Bytes = Field(4.0, gt=0.0, description="an element of a table")
-    output: Bytes = Field(4.0, description="a pooled element")
-    gradient: Bytes = Field(4.0, description="the gradient of a pooled element")
-    index: Bytes = Field(8.0, description="an index")
-    optimizer: TableOptimizer = Field("sgd", description="optimizer of the tables, with states in fp32")
-
-
-class ScanRow(FileModel):
-    """Chunked scan of a state-space layer, forward or backward."""
-
-    kind: Literal["scan"] = Field(description="what the row is")
-    samples: Positive = Field(description="samples of the batch")
-    heads: Positive = Field(description="heads; of the delta rule those of values")
-    length: Positive = Field(description="tokens of a sample")
-    width: Positive = Field(description="elements of a head")
-    state: Positive = Field(description="elements of B and C; of the delta rule those of a key")
-    groups: Positive = Field(1.0, description="groups of heads that share B and C; of the delta rule heads of keys and queries")
-    chunk: Positive = Field(256.0, description="tokens of a chunk")
-    delta: Flag = Field(False, description="whether the state follows the gated delta rule rather than state-space duality")
-    backward: Flag = Field(False, description="whether it computes gradients")
-
-
-class TimedRow(FileModel):
-    """A kernel that takes the time that was measured, on every device."""
-
-    kind: Literal["timed"] = Field(description="what the row is")
-    name: str = Field(description="which kernel it is, as profilers name it")
-    time: Seconds = Field(description="how long it takes")
-    flops: NonNegative = Field(0.0, description="operations, as far as they are known: they say what binds it and what energy it takes")
-    moved: Bytes = Field(0.0, description="bytes of main memory, as far as they are known")
-
-
-KernelRow = Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow | TimedRow, Field(discriminator="kind")]
-
-
-class MessageRow(FileModel):
-    """A collective or a transfer."""
-
-    collective: Collective = Field(description="what is sent")
-    size: Bytes = Field(description="whole buffer per rank: the full result of an all_gather, the full input otherwise")
-    axes: tuple[str, ...] = Field(min_length=1, description="axes of the mesh whose devices take part, or one of `groups`")
+KERNELS: Mapping[str, type[Kernel]] = {
+    "product": Product, "pass": Pass, "attention": Attention, "lookup": Lookup, "scan": Scan, "timed": Timed,
+}  # fmt: skip
+ProductRow, PassRow, AttentionRow, LookupRow, ScanRow, TimedRow = map(_kernel_row, KERNELS)
+KernelRow: Any = Annotated[ProductRow | PassRow | AttentionRow | LookupRow | ScanRow | TimedRow, Field(discriminator="kind")]
+MessageRow: Any = _row_of(Message, axes=(Annotated[tuple[str, ...], Field(min_length=1)], ...))
+OpRow: Any = _row_of(Op, stream=(str, ""))
+TensorRow: Any = _row_of(Tensor)
 
 
 class GroupRow(FileModel):
@@ -170,46 +69,6 @@ class GroupRow(FileModel):
 
     ranks: PositiveInt = Field(description="devices of each group")
     stride: PositiveInt = Field(1, description="distance between two of them, in devices as they stand in the system, node by node")
-
-
-class OpRow(FileModel):
-    """One operation: kernels, or one message."""
-
-    name: str = Field(description="for people, in timelines")
-    rank: NonNegativeInt = Field(0, description="class of ranks that runs it, along the axis `stages`")
-    layer: str = Field("", description="layer that it belongs to, for people")
-    phase: str = Field("", description="forward, backward, update or any other word; a program with a backward phase trains")
-    stream: str = Field("", description="in-order stream that it occupies; compute for kernels and network for a message where absent")
-    kernels: OpPlaces = Field((), description="rows of `kernels`, run one after the other")
-    message: NonNegativeInt | None = Field(None, description="row of `messages`")
-    calls: NonNegativeInt = Field(
-        0,
-        description="calls that the host makes; each takes the time of the software, none without. With kernels, all of them start "
-        "after so many calls (1 for a graph of kernels); without calls, each starts after one of its own",
-    )
-    host: HostTime = Field("kernel", description="which time of the software's `host` a call takes; `kernel` where it launches kernels")
-    after: OpPlaces = Field((), description="operations that it waits for, by their place; they stand before it")
-    carried: OpPlaces = Field(
-        (), description="in a block, operations that it waits for in the copy before; the first copy waits for nothing here"
-    )
-    paired: OpPlaces = Field(
-        (), description="in a block, operations of earlier blocks of as many copies that it waits for in the same copy, not in the last"
-    )
-    meets: str = Field(
-        "",
-        description="name of a meeting: operations of several classes with one name are one collective, which starts when the last class "
-        "arrives and ends for all at once",
-    )
-
-
-class TensorRow(FileModel):
-    """Memory of a device of one class of ranks."""
-
-    kind: str = Field(description="weights, gradients, optimizer, activations, buffers ...")
-    size: Bytes = Field(description="bytes on one device")
-    rank: NonNegativeInt = Field(0, description="class of ranks that holds it")
-    made: NonNegativeInt | None = Field(None, description="operation that makes it; there from the beginning where absent")
-    last: NonNegativeInt | None = Field(None, description="last operation that needs it; there to the end where absent")
 
 
 class BlockRow(FileModel):
@@ -242,16 +101,6 @@ class ProgramFile(FileModel):
     )
     blocks: tuple[BlockRow, ...] = Field((), description="operations that repeat, in their order; none inside another")
     tensors: tuple[TensorRow, ...] = Field((), description="what devices hold, between the operations that need it")
-
-
-KERNELS: Mapping[str, type[Kernel]] = {
-    "product": Product,
-    "pass": Pass,
-    "attention": Attention,
-    "lookup": Lookup,
-    "scan": Scan,
-    "timed": Timed,
-}
 
 
 def write_program(program: Program, path: str | Path) -> Path:
@@ -372,7 +221,7 @@ def program_of(data: Any, file: str = "program") -> Program:
     )
 
 
-def _stream(row: OpRow) -> str:
+def _stream(row: Any) -> str:
     """Stream of an operation that names none."""
     return NETWORK if row.message is not None else HOST if row.calls and not row.kernels else COMPUTE
 
@@ -422,7 +271,7 @@ def _misplaced(found: ProgramFile) -> Wrong:
             yield ("tensors", i, "last"), f"operation {tensor.last} stands before {tensor.made}, which makes it"
 
 
-def _wrong_window(kernel: AttentionRow) -> Iterator[tuple[str, str]]:
+def _wrong_window(kernel: Any) -> Iterator[tuple[str, str]]:
     """Windows of attention that leave nothing out."""
     if kernel.window and not kernel.causal:
         yield "window", "a window is supported under a causal mask only; leave it out, or give work"

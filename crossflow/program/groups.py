@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index
+from crossflow.arrays import Array, Index, alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +20,13 @@ class DeviceGroup:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
-    """Ranks that communicate, shape (n,).
+    """Ranks that communicate, shape (n,)."""
 
-    Attributes
-    ----------
-    size, per_node : how many, and how many of them share a node. [1]
-    stride, extent, devices : how they lie on a mesh of `devices`: `extent` ranks, `stride` devices apart. [1]
-    """
-
-    size: Array
-    per_node: Array
-    stride: Array
-    devices: Array
-    extent: Array
+    size: Array  # how many. [1]
+    per_node: Array  # how many of them share a node. [1]
+    stride: Array  # how they lie on a mesh: devices between neighbours. [1]
+    devices: Array  # devices of the mesh. [1]
+    extent: Array  # ranks. [1]
 
     @classmethod
     def alike(cls, size: int, per_node: int, n: int) -> Group:
@@ -58,15 +52,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pair(Group):
-    """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages.
+    """Two stages of a pipeline that communicate rank by rank, shape (n,); `extent` is the number of stages."""
 
-    Attributes
-    ----------
-    first, last : the two stages; 0 and 1 stand for any two neighbours. [1]
-    """
-
-    first: Array
-    last: Array
+    first: Array  # the stage that sends, 0 for any two neighbours. [1]
+    last: Array  # the one that receives, 1 for any two neighbours. [1]
 
     @functools.cached_property
     def places(self) -> list[tuple[tuple[int, ...], Index]]:
@@ -76,8 +65,4 @@ class Pair(Group):
 
 def _different(*columns: Array) -> list[tuple[tuple[int, ...], Index]]:
     """Different rows of whole numbers, each with the points that have it."""
-    if columns[0].size == 1:
-        return [(tuple(int(column[0]) for column in columns), np.zeros(1, dtype=np.intp))]
-    rows, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    which = which.ravel()
-    return [(tuple(int(value) for value in rows[:, i]), np.flatnonzero(which == i)) for i in range(rows.shape[1])]
+    return [(tuple(map(int, row)), members) for row, members in alike(np.stack(columns))]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.formats import DTYPE_BYTES
+from crossflow.program.forms import Bytes, Flag, NonNegative, Positive, Seconds
 
 Number = float | Array  # one value, or one for each design point, shape (n,)
 ONCE = 1.0
@@ -22,21 +24,20 @@ TableOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """Matrix product C[m, n] = A[m, k] B[k, n], `batch` equal ones in one launch. [1]
+    """A matrix product C[m, n] = A[m, k] B[k, n]."""
 
-    `adds` means that C is read, added to and written; a `wide` product keeps to 16 bits where the program computes in a narrower type.
-    `result` is what an element of C moves, read and written; by default an element, of at least 16 bits, twice where it is added to. [B]
-    Where B lies in memory in another type than that of the product, it is `stored` in that type, and the kernel widens what it reads.
-    """
-
-    m: Number
-    n: Number
-    k: Number
-    batch: Number = 1.0
-    adds: bool = False
-    wide: bool = False
-    result: Number | None = None
-    stored: str = ""
+    m: Annotated[Number, Positive, "rows of A and C"]
+    n: Annotated[Number, Positive, "columns of B and C"]
+    k: Annotated[Number, Positive, "columns of A, rows of B"]
+    batch: Annotated[Number, Positive, "equal products in one launch"] = 1.0
+    adds: Annotated[bool, Flag, "whether C is read, added to and written"] = False
+    wide: Annotated[bool, Flag, "whether it keeps to 16 bits where the program computes in a narrower type"] = False
+    result: Annotated[
+        Number | None,
+        Bytes | None,
+        "what an element of C moves, read and written; an element of at least 16 bits, twice with `adds`, where absent",
+    ] = None
+    stored: Annotated[str, str, "data type of B in memory, where it is not that of the product; the kernel widens it"] = ""
 
     @property
     def flops(self) -> Number:
@@ -46,125 +47,82 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Work that passes over data once: pointwise operations, reductions, softmax, lookups, an optimizer.
+    """Work that passes over data once: pointwise operations, reductions, softmax, lookups, an optimizer."""
 
-    Attributes
-    ----------
-    moved : bytes read and written, all passes over memory counted. [B]
-    flops : operations. [flop]
-    launches : kernels that it takes. [1]
-    """
-
-    moved: Number
-    flops: Number = 0.0
-    launches: Number = 1.0
+    moved: Annotated[Number, Bytes, "bytes read and written, all passes over memory counted"]
+    flops: Annotated[Number, NonNegative, "operations"] = 0.0
+    launches: Annotated[Number, NonNegative, "kernels that it takes"] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Fused attention forward, or backward, over `samples` samples. [1]
+    """Fused attention, forward or backward."""
 
-    Attributes
-    ----------
-    heads, kv_heads : heads of queries, and of keys and values. [1]
-    length, seen : queries of a head and sample, and keys that each sees at most. [1]
-    width : elements of a head. [1]
-    causal : whether a query sees only the keys before it, half of them in the mean.
-    backward : whether gradients are computed, with five products instead of two.
-    work : operations, bytes of main memory and blocks of one kernel, where these do not follow from the sizes: of latents, rings
-        and caches. [flop], [B], [1]
-    stored : type in which keys and values lie in memory, where it is not that of the queries.
-    window, chunked : the window that limits the keys that a query sees, 0 for none, and whether it is a fixed block (see
-        `crossflow.workload.transformer.AttentionGeometry`). [1]
-    """
-
-    samples: Number
-    heads: Number
-    length: Number
-    seen: Number
-    width: Number
-    kv_heads: Number | None = None
-    causal: bool = True
-    backward: bool = False
-    work: tuple[Number, Number, Number] | None = None
-    stored: str = ""
-    window: Number = 0.0
-    chunked: bool = False
+    samples: Annotated[Number, Positive, "samples of the batch"]
+    heads: Annotated[Number, Positive, "heads of queries"]
+    length: Annotated[Number, Positive, "queries of a head and sample"]
+    seen: Annotated[Number, Positive, "keys that a query sees at most"]
+    width: Annotated[Number, Positive, "elements of a head"]
+    kv_heads: Annotated[Number | None, Positive | None, "heads of keys and values; as many as of queries where absent"] = None
+    causal: Annotated[bool, Flag, "whether a query sees only the keys before it"] = True  # half of them in the mean
+    backward: Annotated[bool, Flag, "whether it computes gradients, with five products instead of two"] = False
+    work: Annotated[
+        tuple[Number, Number, Number] | None,
+        tuple[NonNegative, Bytes, Positive] | None,
+        "operations, bytes of main memory and blocks of the kernel, where these do not follow from the sizes: of latents, "
+        "of a step of a ring, of a cache",
+    ] = None
+    stored: Annotated[str, str, "data type of keys and values in memory, where it is not that of the queries"] = ""
+    # As in `crossflow.workload.transformer.AttentionGeometry`.
+    window: Annotated[Number, NonNegative, "tokens before a query, with itself, that it sees under a causal mask; 0 for no window"] = 0.0
+    chunked: Annotated[bool, Flag, "whether the window is a fixed block of the sample rather than the last tokens"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """Rows of embedding tables that a device looks up for `samples` samples and adds up, or a part of what their gradients take. [1]
+    """Lookups of embedding tables, or a part of their backward pass."""
 
-    Attributes
-    ----------
-    tables, rows, width : tables that the device holds, rows of one, and elements of a row.
-    pooling : rows of one table that a sample looks up on the device.
-    part : the lookups themselves; of the backward pass the sort of the looked-up rows, and their update.
-    distinct : distinct rows over looked-up rows: where a row is wanted again it may be found in cache.
-    load : lookups of the fullest device over the mean.
-    replicas : ranks that hold the same tables and apply each other's updates.
-    element, output, gradient, index : sizes of an element of a table, of a pooled one, of its gradient, and of an index. [B]
-    optimizer : ``sgd``, ``adagrad`` (a state each parameter) or ``rowwise_adagrad`` (one a row), in fp32.
-    """
-
-    samples: Number
-    tables: Number
-    rows: Number
-    width: Number
-    pooling: Number
-    part: LookupPart = "forward"
-    distinct: Number = 1.0
-    load: Number = 1.0
-    replicas: Number = 1.0
-    element: float = 4.0
-    output: float = 4.0
-    gradient: float = 4.0
-    index: float = 8.0
-    optimizer: TableOptimizer = "sgd"
+    samples: Annotated[Number, Positive, "samples whose rows are looked up"]
+    tables: Annotated[Number, Positive, "tables on the device"]
+    rows: Annotated[Number, Positive, "rows of one table"]
+    width: Annotated[Number, Positive, "elements of a row"]
+    pooling: Annotated[Number, Positive, "rows of one table that a sample looks up and adds up"]
+    part: Annotated[LookupPart, LookupPart, "the lookups; of the backward pass the sort of the rows, and their update"] = "forward"
+    # Where a row is wanted again it may be found in cache.
+    distinct: Annotated[Number, Annotated[Positive, Field(le=1.0)], "distinct rows over looked-up rows"] = 1.0
+    load: Annotated[Number, Annotated[Positive, Field(ge=1.0)], "lookups of the fullest device over the mean"] = 1.0
+    replicas: Annotated[Number, Positive, "ranks that hold the same tables and apply each other's updates"] = 1.0
+    element: Annotated[float, Annotated[Bytes, Field(gt=0.0)], "an element of a table"] = 4.0
+    output: Annotated[float, Bytes, "a pooled element"] = 4.0
+    gradient: Annotated[float, Bytes, "the gradient of a pooled element"] = 4.0
+    index: Annotated[float, Bytes, "an index"] = 8.0
+    # adagrad keeps a state for each parameter, rowwise_adagrad one a row.
+    optimizer: Annotated[TableOptimizer, TableOptimizer, "optimizer of the tables, with states in fp32"] = "sgd"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """Chunked scan of a state-space layer forward, or backward, over `samples` samples (see `crossflow.program.scans`). [1]
+    """Chunked scan of a state-space layer, forward or backward (see `crossflow.program.scans`)."""
 
-    Attributes
-    ----------
-    heads, groups : heads, and groups of them that share B and C; of the delta rule heads of values, and of keys and queries. [1]
-    length : tokens of a sample. [1]
-    width, state : elements of a head, and of B and C; a head's state has width x state elements. [1]
-    chunk : tokens of a chunk. [1]
-    delta : whether the state follows the gated delta rule rather than state-space duality.
-    backward : whether gradients are computed.
-    """
-
-    samples: Number
-    heads: Number
-    length: Number
-    width: Number
-    state: Number
-    groups: Number = 1.0
-    chunk: Number = 256.0
-    delta: bool = False
-    backward: bool = False
+    samples: Annotated[Number, Positive, "samples of the batch"]
+    heads: Annotated[Number, Positive, "heads; of the delta rule those of values"]
+    length: Annotated[Number, Positive, "tokens of a sample"]
+    width: Annotated[Number, Positive, "elements of a head"]
+    state: Annotated[Number, Positive, "elements of B and C; of the delta rule those of a key"]
+    groups: Annotated[Number, Positive, "groups of heads that share B and C; of the delta rule heads of keys and queries"] = 1.0
+    chunk: Annotated[Number, Positive, "tokens of a chunk"] = 256.0
+    delta: Annotated[bool, Flag, "whether the state follows the gated delta rule rather than state-space duality"] = False
+    backward: Annotated[bool, Flag, "whether it computes gradients"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A kernel that takes the time that was measured, on every device.
+    """A kernel that takes the time that was measured, on every device."""
 
-    Attributes
-    ----------
-    name : which kernel it is, as profilers name it.
-    time : [s]
-    flops, moved : operations, and bytes of main memory, as far as they are known: they say what binds it and what energy it takes.
-        [flop], [B]
-    """
-
-    name: str
-    time: Number
-    flops: Number = 0.0
-    moved: Number = 0.0
+    name: Annotated[str, str, "which kernel it is, as profilers name it"]
+    time: Annotated[Number, Seconds, "how long it takes"]
+    flops: Annotated[Number, NonNegative, "operations, as far as they are known: they say what binds it and what energy it takes"] = 0.0
+    moved: Annotated[Number, Bytes, "bytes of main memory, as far as they are known"] = 0.0
 
 
 Kernel = Product | Pass | Attention | Lookup | Scan | Timed
@@ -172,22 +130,14 @@ Kernel = Product | Pass | Attention | Lookup | Scan | Timed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelTable:
-    """Kernels of one kind and type.
+    """Kernels of one kind and type."""
 
-    Attributes
-    ----------
-    kind, wide : of all of them.
-    rows, places : the kernels, and their places among those of a program.
-    sizes : as `SIZES` names them, shape (sizes, kernels, n).
-    element : size of an element as the program keeps it. [B]
-    """
-
-    kind: type[Kernel]
-    wide: bool
-    rows: tuple[Kernel, ...]
-    places: Index
-    sizes: Array
-    element: float
+    kind: type[Kernel]  # of all of them
+    wide: bool  # of all of them
+    rows: tuple[Kernel, ...]  # the kernels
+    places: Index  # their places among those of a program
+    sizes: Array  # as `SIZES` names them, shape (sizes, kernels, n)
+    element: float  # size of an element as the program keeps it. [B]
 
     @functools.cached_property
     def result(self) -> Array:

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective, ring_volume, sent_bytes
+from crossflow.program.forms import Bytes, NonNegativeInt, OpPlaces
 from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, filled, kernel_tables, repeated
 
@@ -30,20 +31,12 @@ HOST_TIMES: tuple[HostTime, ...] = get_args(HostTime)
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A collective or a transfer.
+    """A collective or a transfer."""
 
-    Attributes
-    ----------
-    collective : what it is.
-    size : bytes of the whole buffer per rank: of the full result for all_gather, of the full input otherwise. [B]
-    axes : mesh axes, or groups of the program, whose devices take part.
-    group : the ranks that take part, where they are no axes of the mesh.
-    """
-
-    collective: Collective
-    size: Number
-    axes: tuple[str, ...] = ()
-    group: Group | None = None
+    collective: Annotated[Collective, Collective, "what is sent"]
+    size: Annotated[Number, Bytes, "whole buffer per rank: the full result of an all_gather, the full input otherwise"]
+    axes: Annotated[tuple[str, ...], tuple[str, ...], "axes of the mesh whose devices take part, or one of `groups`"] = ()
+    group: Group | None = None  # the ranks that take part, where they are no axes of the mesh
 
 
 # How the run of a block may hide a message: beside the weight gradients of its layer; in pieces, one a rank, beside each of some
@@ -53,58 +46,48 @@ Hiding = Literal["", "weights", "pieces", "kernels"]
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """One operation of a class of ranks.
+    """One operation: kernels, or one message."""
 
-    Attributes
-    ----------
-    name, layer : what it is, for people and for sums; never parsed.
-    phase : forward, backward, update, or anything else; products of a program with a backward pass lose what training steps lose.
-    rank : class of ranks that runs it.
-    stream : in-order stream that it occupies.
-    kernels : rows of `Program.kernels` that it runs one after the other; none for a message.
-    message : row of `Program.messages` that it sends, None for kernels.
-    calls : calls that the host makes for it. Where it runs no kernels and sends nothing, it is work of the host; otherwise all its
-        kernels start when the host has made so many calls, and where there are none, each after a call of its own. [1]
-    host : which of the host's times of the software a call takes.
-    after : operations whose end it waits for, by their place in the program.
-    count : equal ones of it, one after the other. [1]
-    hiding, beside : how a message of a block may be hidden, and the rows of `Program.kernels` beside which it runs.
-    carried : operations of its block whose end in the copy before it waits for; nothing in the first copy.
-    paired : operations of earlier blocks of as many copies whose end in the same copy it waits for.
-    meets : name of a meeting. Operations of several classes with one name are one collective: it starts when the last of their
-        classes arrives and ends for all at once.
-    """
-
-    name: str
-    rank: int = 0
-    layer: str = ""
-    phase: str = ""
-    stream: str = COMPUTE
-    kernels: tuple[int, ...] = ()
-    message: int | None = None
-    calls: int = 0
-    host: HostTime = "kernel"
-    after: tuple[int, ...] = ()
-    count: Number = ONCE
-    hiding: Hiding = ""
-    beside: tuple[int, ...] = ()
-    carried: tuple[int, ...] = ()
-    paired: tuple[int, ...] = ()
-    meets: str = ""
+    name: Annotated[str, str, "for people, in timelines"]
+    rank: Annotated[int, NonNegativeInt, "class of ranks that runs it, along the axis `stages`"] = 0
+    layer: Annotated[str, str, "layer that it belongs to, for people"] = ""  # and for sums; never parsed
+    phase: Annotated[str, str, "forward, backward, update or any other word; a program with a backward phase trains"] = ""
+    stream: Annotated[str, str, "in-order stream that it occupies; compute for kernels and network for a message where absent"] = COMPUTE
+    kernels: Annotated[tuple[int, ...], OpPlaces, "rows of `kernels`, run one after the other"] = ()
+    message: Annotated[int | None, NonNegativeInt | None, "row of `messages`"] = None
+    calls: Annotated[
+        int,
+        NonNegativeInt,
+        "calls that the host makes; each takes the time of the software, none without. With kernels, all of them start after so many calls "
+        "(1 for a graph of kernels); without calls, each starts after one of its own",
+    ] = 0
+    host: Annotated[HostTime, HostTime, "which time of the software's `host` a call takes; `kernel` where it launches kernels"] = "kernel"
+    after: Annotated[tuple[int, ...], OpPlaces, "operations that it waits for, by their place; they stand before it"] = ()
+    count: Number = ONCE  # equal ones of it, one after the other. [1]
+    hiding: Hiding = ""  # how a message of a block may be hidden
+    beside: tuple[int, ...] = ()  # rows of `Program.kernels` beside which it runs
+    carried: Annotated[
+        tuple[int, ...], OpPlaces, "in a block, operations that it waits for in the copy before; the first copy waits for nothing here"
+    ] = ()
+    paired: Annotated[
+        tuple[int, ...],
+        OpPlaces,
+        "in a block, operations of earlier blocks of as many copies that it waits for in the same copy, not in the last",
+    ] = ()
+    meets: Annotated[
+        str,
+        str,
+        "name of a meeting: operations of several classes with one name are one collective, which starts when the last class "
+        "arrives and ends for all at once",
+    ] = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MessageTable:
-    """Messages among groups of ranks, over n design points.
+    """Messages among groups of ranks, over n design points."""
 
-    Attributes
-    ----------
-    sizes : shape (messages, n). [B]
-    kinds : messages that share a collective and a group.
-    """
-
-    sizes: Array
-    kinds: tuple[tuple[Collective, Group, list[int]], ...]
+    sizes: Array  # shape (messages, n). [B]
+    kinds: tuple[tuple[Collective, Group, list[int]], ...]  # messages that share a collective and a group
 
     @classmethod
     def of(cls, messages: Sequence[Message], n: int) -> MessageTable:
@@ -126,22 +109,13 @@ class MessageTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """Memory of a device of one class of ranks.
+    """Memory of a device of one class of ranks; what an operation of a block makes is there once for each copy."""
 
-    Attributes
-    ----------
-    kind : what it holds: weights, gradients, optimizer, activations, buffers ...
-    size : [B]
-    rank : class of ranks that holds it.
-    made, last : operations between whose start and end it lives; from the beginning, and to the end, where None. What an operation
-        of a block makes is there once for each copy.
-    """
-
-    kind: str
-    size: Number
-    rank: int = 0
-    made: int | None = None
-    last: int | None = None
+    kind: Annotated[str, str, "weights, gradients, optimizer, activations, buffers ..."]
+    size: Annotated[Number, Bytes, "bytes on one device"]
+    rank: Annotated[int, NonNegativeInt, "class of ranks that holds it"] = 0
+    made: Annotated[int | None, NonNegativeInt | None, "operation that makes it; there from the beginning where absent"] = None
+    last: Annotated[int | None, NonNegativeInt | None, "last operation that needs it; there to the end where absent"] = None
 
 
 def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
@@ -157,19 +131,12 @@ def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerMembers:
-    """Which kernels of a program are of which layer and phase.
+    """Which kernels of a program are of which layer and phase."""
 
-    Attributes
-    ----------
-    order : kernels, as tables have them one after the other (`Program.in_tables`), those of a layer and phase together.
-    first, present : where in `order` those of each layer and phase begin that have any, and which these are: layer x phases + phase.
-    counts : kernels that occur other than once, with how often. [1]
-    """
-
-    order: Index
-    first: Index
-    present: Index
-    counts: tuple[tuple[int, Number], ...]
+    order: Index  # kernels, as tables have them one after the other (`Program.in_tables`), those of a layer and phase together
+    first: Index  # where in `order` those of each layer and phase begin that have any
+    present: Index  # which these are: layer x phases + phase
+    counts: tuple[tuple[int, Number], ...]  # kernels that occur other than once, with how often. [1]
 
     def totals(self, table: Array, rows: int) -> Array:
         """Sums over the kernels of each layer and phase, shape (..., rows, n), of values of shape (..., kernels, n)."""

@@ -32,39 +32,31 @@ SINGLE = 4.0  # sums, decays, states within a scan and C B^T are fp32 [B]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one scan takes, in units that follow from its sizes. [1]
+    """What one scan takes, in units that follow from its sizes. [1]"""
 
-    Attributes
-    ----------
-    group_pairs, head_pairs : products of all pairs of a chunk over the elements of a state, once for a group of heads, and for each head.
-    pairs : products of all pairs of a chunk over the elements of a head.
-    states : products of a chunk's tokens with the state of a head.
-    inverse : cubes of a chunk for each head, in multiplications and additions: a third for a triangle's inverse, two for a product.
-    heads, groups, keys : times that main memory sees the elements of all heads, of the groups' B or C, of a B or C for each head.
-    group_squares, head_singles, head_squares : times that it sees a number for each pair of a chunk: of a group and of a head in fp32,
-        and of a head in the type of the elements.
-    singles, kept : times that it sees the states of all chunks in fp32, and in the type of the elements.
-    gates : bytes of decays and time steps for each head and token beyond one element. [B]
-    ends : of `heads`, `groups` and elements for each head those that no kernel could leave out: the scan's own inputs and outputs.
-    launches : kernels.
-    """
-
+    # group_pairs, head_pairs: products of all pairs of a chunk over the elements of a state, once for a group of heads, and for each head
     group_pairs: float = 0.0
     head_pairs: float = 0.0
-    pairs: float
-    states: float
+    pairs: float  # products of all pairs of a chunk over the elements of a head
+    states: float  # products of a chunk's tokens with the state of a head
+    # cubes of a chunk for each head, in multiplications and additions: a third for a triangle's inverse, two for a product
     inverse: float = 0.0
+    # heads, groups, keys: times that main memory sees the elements of all heads, of the groups' B or C, of a B or C for each head
     heads: float
     groups: float
     keys: float = 0.0
+    # group_squares, head_singles, head_squares: times that it sees a number for each pair of a chunk: of a group and of a head in fp32, and
+    # of a head in the type of the elements
     group_squares: float = 0.0
     head_singles: float = 0.0
     head_squares: float = 0.0
+    # singles, kept: times that it sees the states of all chunks in fp32, and in the type of the elements
     singles: float = 0.0
     kept: float
-    gates: float
+    gates: float  # bytes of decays and time steps for each head and token beyond one element. [B]
+    # of `heads`, `groups` and elements for each head those that no kernel could leave out: the scan's own inputs and outputs
     ends: tuple[float, float, float]
-    launches: float
+    launches: float  # kernels
 
 
 # By whether it is the delta rule's, and whether it is backward.

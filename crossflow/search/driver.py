@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.search import exhaustive, gradient, local, nested, sampling, trials
-from crossflow.search.checks import check
+from crossflow.errors import CrossflowError
+from crossflow.search import exhaustive, gradient, local, nested, trials
 from crossflow.search.oracle import Best, BudgetSpent, Mapper, Oracle, Recorder, Row
 from crossflow.search.settings import (
     ExhaustiveSettings,
@@ -23,9 +23,13 @@ from crossflow.search.settings import (
     ScipySettings,
     SearchSettings,
 )
+from crossflow.search.space import Space
 
 if TYPE_CHECKING:
     from crossflow.search.problem import SearchProblem
+
+DRAWN = 4096  # random designs of one batch
+LARGEST = 5_000_000  # designs that are enumerated
 
 
 def search(
@@ -84,11 +88,34 @@ def _run(oracle: Oracle, settings: SearchSettings, name: str, solved: nested.Sol
         oracle(oracle.problem.space.sample(rng, 1))  # the space holds the one design
     elif isinstance(settings, OptunaSettings):
         trials.search(oracle, settings, name)
-    elif isinstance(settings, RandomSettings):
-        sampling.search(oracle, settings, rng)
+    elif isinstance(settings, RandomSettings):  # designs that do not depend on one another
+        space, count = oracle.problem.space, settings.evaluations
+        oracle.each(space.sample(rng, min(DRAWN, count - start)) for start in range(0, count, DRAWN))
     elif isinstance(settings, ExhaustiveSettings):
         exhaustive.search(oracle, settings)
     elif oracle.problem.space.options:
         nested.search(oracle, settings, solved)
     else:
         descend(oracle, settings, rng)
+
+
+def check(space: Space, settings: SearchSettings) -> None:
+    """Raise CrossflowError when a searcher cannot search such a space."""
+    if not space.paths:
+        raise CrossflowError("the space is empty: there is nothing to search")
+    if isinstance(settings, ExhaustiveSettings):
+        _check_enumerable(space)
+    if isinstance(settings, Local) and not space.dimensions:
+        searcher = getattr(settings, "searcher", "")
+        raise CrossflowError(f"searcher {searcher}: the space has options alone; use exhaustive, random, tpe or nsga2")
+    if isinstance(settings, OptunaSettings) and settings.searcher == "cma-es" and any(len(option.values) > 1 for option in space.options):
+        raise CrossflowError("searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`")
+
+
+def _check_enumerable(space: Space) -> None:
+    if space.shares or any(r.count is None for r in space.ranges):
+        raise CrossflowError(
+            "searcher exhaustive: the space holds quantities without an end; give ranges a count, and search shares with gradient"
+        )
+    if space.size > LARGEST:
+        raise CrossflowError(f"searcher exhaustive: the space holds {space.size:,} designs, more than {LARGEST:,}; draw some with random")

@@ -40,18 +40,11 @@ class Constraint:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignOutcome:
-    """What became of some designs.
+    """What became of some designs."""
 
-    Attributes
-    ----------
-    objectives : shape (objectives, n), natural values.
-    violation : shape (n,), 0 where all constraints hold; grows with the logarithm of what is missed. [1]
-    rows : columns to record, by name.
-    """
-
-    objectives: Array
-    violation: Array
-    rows: Mapping[str, Sequence[Any]]
+    objectives: Array  # shape (objectives, n), natural values
+    violation: Array  # shape (n,), 0 where all constraints hold; grows with the logarithm of what is missed. [1]
+    rows: Mapping[str, Sequence[Any]]  # columns to record, by name
 
     def __len__(self) -> int:
         return int(self.violation.size)

@@ -82,14 +82,9 @@ def _bounds(problem: SearchProblem, combinations: Index) -> Array:
     found = None if problem.space.ranges or len(problem.objectives) > 1 else problem.bound(middle)
     if found is not None:
         return np.asarray(found[0])
-    settings = [
-        dict(zip(problem.space.paths[problem.space.dimensions :], _values(problem, column), strict=True)) for column in combinations.T
-    ]
+    options = problem.space.options
+    settings = [{option.path: option.values[i] for option, i in zip(options, column, strict=True)} for column in combinations.T]
     return np.array([-np.inf if problem.illegal(given) is None else np.inf for given in settings])
-
-
-def _values(problem: SearchProblem, discrete: Index) -> list[object]:
-    return [option.values[i] for option, i in zip(problem.space.options, discrete, strict=True)]
 
 
 def _inner(oracle: Oracle, discrete: Index, numbers: Index, settings: Local, solved: Solve, share: int | None) -> Array:

@@ -34,50 +34,32 @@ class BudgetSpent(Exception):  # noqa: N818  (an end, not an error)
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """What a search has found.
+    """What a search has found."""
 
-    Attributes
-    ----------
-    evaluations : designs evaluated.
-    row : the best design with its figures, by the first objective; among designs that miss constraints, the one that
-        misses them least. None where nothing was evaluated.
-    front : designs that no other beats in all objectives, where there are several; only those that keep all constraints.
-    improvements : evaluations so far, the first objective of the best design by then, and whether it keeps all constraints.
-    pruned : designs that were left out because they cannot be best.
-    rows : rows of the record, those of earlier runs among them.
-    """
-
-    evaluations: int
+    evaluations: int  # designs evaluated
+    # the best design with its figures, by the first objective; among designs that miss constraints, the one that misses them least. None
+    # where nothing was evaluated.
     row: Row | None
-    front: tuple[Row, ...]
+    front: tuple[Row, ...]  # designs that no other beats in all objectives, where there are several; only those that keep all constraints
+    # evaluations so far, the first objective of the best design by then, and whether it keeps all constraints
     improvements: tuple[tuple[int, float, bool], ...]
-    pruned: int
-    rows: int
+    pruned: int  # designs that were left out because they cannot be best
+    rows: int  # rows of the record, those of earlier runs among them
 
 
 @dataclass(kw_only=True)
 class Oracle:
-    """Answers a search's questions; one a search.
+    """Answers a search's questions; one a search."""
 
-    Attributes
-    ----------
-    problem : what is searched.
-    evaluations, deadline : the budget, the second as seconds of `time.time`; None for no limit.
-    record : called with every batch's columns.
-    replay : rows of an earlier run, in order, that answer the first questions.
-    mapper : evaluates batches that do not depend on one another.
-    coordinates : of the best design evaluated, shape (dimensions,); None where the record gave it.
-    """
-
-    problem: SearchProblem
-    evaluations: int | None = None
-    deadline: float | None = None
-    record: Recorder | None = None
-    replay: Sequence[Row] = ()
-    mapper: Mapper | None = None
+    problem: SearchProblem  # what is searched
+    evaluations: int | None = None  # the budget; None for no limit
+    deadline: float | None = None  # seconds of `time.time` until which it may search; None for no limit
+    record: Recorder | None = None  # called with every batch's columns
+    replay: Sequence[Row] = ()  # rows of an earlier run, in order, that answer the first questions
+    mapper: Mapper | None = None  # evaluates batches that do not depend on one another
     spent: int = 0
     pruned: int = 0
-    coordinates: Array | None = None
+    coordinates: Array | None = None  # of the best design evaluated, shape (dimensions,); None where the record gave it
     _replayed: int = 0
     _rows: int = 0
     _best: tuple[float, float] = (np.inf, np.inf)

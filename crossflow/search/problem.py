@@ -29,22 +29,14 @@ ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 @dataclass(frozen=True, kw_only=True)
 class SearchProblem:
-    """A search problem.
+    """A search problem."""
 
-    Attributes
-    ----------
-    scenario, space : where it starts from, and what may change.
-    objectives, constraints : columns of a score.
-    fits : whether a design must hold its model in memory.
-    columns : further columns to record of each design.
-    """
-
-    scenario: Scenario
-    space: Space
-    objectives: tuple[Objective, ...]
-    constraints: tuple[Constraint, ...] = ()
-    fits: bool = True
-    columns: tuple[str, ...] = ()
+    scenario: Scenario  # where it starts from
+    space: Space  # what may change
+    objectives: tuple[Objective, ...]  # columns of a score to make small, or large
+    constraints: tuple[Constraint, ...] = ()  # columns of a score with bounds
+    fits: bool = True  # whether a design must hold its model in memory
+    columns: tuple[str, ...] = ()  # further columns to record of each design
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, alike
 from crossflow.errors import CrossflowError
 from crossflow.points import Points
 
@@ -222,14 +222,10 @@ class Space:
         values = self.values(designs)
         if not any(r.when for r in self.ranges) and not any(option.when for option in self.options):
             return [(np.arange(len(designs)), values)]
-        active = self.active(designs.discrete)
-        patterns, which = np.unique(active, axis=1, return_inverse=True)
-        parts = []
-        for i in range(patterns.shape[1]):
-            index = np.flatnonzero(which.ravel() == i)
-            here = {path: values[path] for path, on in zip(self.paths, patterns[:, i], strict=True) if on}
-            parts.append((index, picked(here, index)))
-        return parts
+        return [
+            (index, picked({path: values[path] for path, on in zip(self.paths, active, strict=True) if on}, index))
+            for active, index in alike(self.active(designs.discrete))
+        ]
 
     def values(self, designs: Designs) -> dict[str, Any]:
         """Values by path: arrays in SI units, lists of settings."""

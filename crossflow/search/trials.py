@@ -33,11 +33,13 @@ def search(oracle: Oracle, settings: OptunaSettings, name: str = "crossflow") ->
         trials = [_asked(study, distributions, settings) for _ in range(int(min(batch, oracle.remaining)))]
         outcome = oracle(_designs(space, [trial.params for trial in trials]))
         alone = settings.searcher == "cma-es"
+        # CMA-ES knows no constraints and is told the penalised merit.
         losses = oracle.problem.merit(outcome)[None] if alone else oracle.problem.losses(outcome)
+        losses = np.nan_to_num(losses, posinf=1e300, neginf=-1e300)
         for i, trial in enumerate(trials):
             if not alone:
                 trial.set_constraint("violation", float(outcome.violation[i]))
-            study.tell(trial, _told(losses[:, i]))
+            study.tell(trial, losses[:, i].tolist())
 
 
 def _asked(study: Any, distributions: Mapping[str, Any], settings: OptunaSettings) -> Any:
@@ -47,11 +49,6 @@ def _asked(study: Any, distributions: Mapping[str, Any], settings: OptunaSetting
         if settings.storage is None:
             raise
         raise CrossflowError(f"storage {settings.storage}: it holds a study of that name over another space ({error})") from None
-
-
-def _told(losses: Array) -> list[float]:
-    """Values of a trial, finite; CMA-ES knows no constraints and is told the penalised merit."""
-    return [float(value) for value in np.nan_to_num(losses, posinf=1e300, neginf=-1e300)]
 
 
 def _study(oracle: Oracle, settings: OptunaSettings, name: str) -> Any:

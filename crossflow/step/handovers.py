@@ -18,21 +18,15 @@ from crossflow.strategy.schedules import NATURAL, pipeline_order
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Boundaries:
-    """Boundaries between two stages that the passes of a pipeline cross.
+    """Boundaries between two stages that the passes of a pipeline cross."""
 
-    Attributes
-    ----------
-    first, last : earlier and later stage of every boundary, shape (boundaries, 1). [1]
-    onwards, inwards : boundary over which each row hands over its result, and over which it receives what it needs, forward and
-        backward, shape (2, rows); the number of boundaries where there is none.
-    often : how often a microbatch crosses every boundary from each row, shape (rows, boundaries). [1]
-    """
-
-    first: Array
-    last: Array
+    first: Array  # earlier stage of every boundary, shape (boundaries, 1). [1]
+    last: Array  # later stage, shape (boundaries, 1). [1]
+    # onwards, inwards: boundary over which each row hands over its result, and over which it receives what it needs, forward and backward,
+    # shape (2, rows); the number of boundaries where there is none
     onwards: Index
     inwards: Index
-    often: Array
+    often: Array  # how often a microbatch crosses every boundary from each row, shape (rows, boundaries). [1]
 
 
 def boundaries(schedule: str, stages: int, chunks: int, microbatches: int, *, training: bool) -> Boundaries:
@@ -61,20 +55,12 @@ def _boundaries(stages: int, chains: tuple[tuple[int, ...], ...], training: bool
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Handed:
-    """What the stages of pipelines of one shape hand over.
+    """What the stages of pipelines of one shape hand over."""
 
-    Attributes
-    ----------
-    boundaries : which stages hand over to which.
-    crosses : whether a transfer over each boundary leaves the node, shape (boundaries, n).
-    sent : time of a transfer over each boundary, shape (boundaries, n). [s]
-    gathered : time to put its parts together where receivers do not keep them divided, shape (n,). [s]
-    """
-
-    boundaries: Boundaries
-    crosses: Mask
-    sent: Array
-    gathered: Array
+    boundaries: Boundaries  # which stages hand over to which
+    crosses: Mask  # whether a transfer over each boundary leaves the node, shape (boundaries, n)
+    sent: Array  # time of a transfer over each boundary, shape (boundaries, n). [s]
+    gathered: Array  # time to put its parts together where receivers do not keep them divided, shape (n,). [s]
 
     @functools.cached_property
     def _times(self) -> Array:

@@ -28,24 +28,14 @@ MASTER, STATE = 4.0, 4.0  # weights that an optimizer updates, and its states, a
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """Time of what offloading adds to every unit, shape (units, n), zero where nothing is kept on the host. [s]
+    """Time of what offloading adds to every unit, shape (units, n), zero where nothing is kept on the host. [s]"""
 
-    Attributes
-    ----------
-    activations : of one microbatch and layer, to the host in the forward pass and back in the backward pass.
-    fetched : a shard of the weights to the device, once a pass.
-    stored : its gradients to the host, once a microbatch.
-    gradients : gradients of what a rank updates to the host, once a step.
-    update : the optimizer's step on the host.
-    renewed : updated weights to the device.
-    """
-
-    activations: Array
-    fetched: Array
-    stored: Array
-    gradients: Array
-    update: Array
-    renewed: Array
+    activations: Array  # of one microbatch and layer, to the host in the forward pass and back in the backward pass
+    fetched: Array  # a shard of the weights to the device, once a pass
+    stored: Array  # its gradients to the host, once a microbatch
+    gradients: Array  # gradients of what a rank updates to the host, once a step
+    update: Array  # the optimizer's step on the host
+    renewed: Array  # updated weights to the device
 
     def at(self, points: Index) -> Copies:
         """Copies of some of the points."""

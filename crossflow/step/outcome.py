@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.architecture.host import Host
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
+from crossflow.architecture.template import Host
 from crossflow.arrays import Array, Mask
 from crossflow.cost.network import Wires
 from crossflow.cost.profile import Profile
-from crossflow.workload.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,45 +44,28 @@ BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One step of every design point, shape (n,).
+    """One step of every design point, shape (n,)."""
 
-    Attributes
-    ----------
-    total : time of the step. [s]
-    breakdown : its parts on the device that decides it: compute, memory_bound_compute, exposed_communication, bubble, other;
-        they add up to `total`. [s]
-    communication, exposed : time of collectives by name on that device, in all and as far as it lengthens the step. [s]
-    by_layer : time of kernels, of communication and of what is exposed of that, by layer type on that device; keys such as
-        ``attention.compute``, ``mlp.communication``, ``mlp.exposed``, and ``pipeline.exposed`` of what stages hand over. [s]
-    memory : bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
-    measured : share of the time of kernels and of collectives in the passes that was measured. [1]
-    host_memory, host_capacity : bytes that the fullest device keeps on its host, and its share of the host's memory. [B]
-    flops, model_flops : operations done on all devices, and those that the model needs (nothing computed again). [flop]
-    energy : dynamic energy of operations and memory on all devices. [J]
-    traffic : bytes of main memory on all devices. [B]
-    sent : bytes that one device sends inside its node, and out of it. [B]
-    bound : time of the step that each resource binds: compute, memory levels, launch, host, network, bubble; they add up too. [s]
-    least : time below which no step can be, 0 where it is not worked out. [s]
-    problems : design points that cannot run, each with the sentence that says why.
-    """
-
-    total: Array
+    total: Array  # time of the step. [s]
+    # its parts on the device that decides it: compute, memory_bound_compute, exposed_communication, bubble, other; they add up to `total`.
+    # [s]
     breakdown: Mapping[str, Array]
-    communication: Mapping[str, Array]
-    exposed: Mapping[str, Array]
-    memory: Mapping[str, Array]
-    flops: Array
-    model_flops: Array
-    energy: Array
-    traffic: Array
-    sent: tuple[Array, Array]
+    communication: Mapping[str, Array]  # time of collectives by name on that device. [s]
+    exposed: Mapping[str, Array]  # of it, what lengthens the step. [s]
+    memory: Mapping[str, Array]  # bytes of the fullest device by kind: weights, gradients, optimizer, activations, buffers, ... [B]
+    flops: Array  # operations done on all devices. [flop]
+    model_flops: Array  # those that the model needs: nothing computed again. [flop]
+    energy: Array  # dynamic energy of operations and memory on all devices. [J]
+    traffic: Array  # bytes of main memory on all devices. [B]
+    sent: tuple[Array, Array]  # bytes that one device sends inside its node, and out of it. [B]
+    # time of the step that each resource binds: compute, memory levels, launch, host, network, bubble; they add up too. [s]
     bound: Mapping[str, Array]
+    # time of kernels, of communication and of what is exposed of that, by layer type on that device; keys such as ``attention.compute``,
+    # ``mlp.communication``, ``mlp.exposed``, and ``pipeline.exposed`` of what stages hand over. [s]
     by_layer: Mapping[str, Array] = field(default_factory=dict)
-    problems: tuple[tuple[Mask, str], ...] = ()
+    problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot run, each with the sentence that says why
+    # share of the time of kernels and of collectives in the passes that was measured. [1]
     measured: Array = field(default_factory=lambda: np.zeros(1))
-    host_memory: Array = field(default_factory=lambda: np.zeros(1))
-    host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))
-    least: Array = field(default_factory=lambda: np.zeros(1))
-
-
-__all__ = ["Job", "Machine", "Outcome"]
+    host_memory: Array = field(default_factory=lambda: np.zeros(1))  # bytes that the fullest device keeps on its host. [B]
+    host_capacity: Array = field(default_factory=lambda: np.full(1, np.inf))  # its share of the host's memory. [B]
+    least: Array = field(default_factory=lambda: np.zeros(1))  # time below which no step can be, 0 where it is not worked out. [s]

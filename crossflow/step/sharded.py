@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, by_point, once
+from crossflow.arrays import Array, Index, alike, by_point, once
 from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
 from crossflow.workload.transformer import Transformer
 
@@ -22,20 +22,12 @@ Groups = tuple[tuple[int, ...], ...]  # units that follow one another and repeat
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """What every unit takes, shape (units, n) or, of several rows of a pipeline, (rows, units, n). [s]
+    """What every unit takes, shape (units, n) or, of several rows of a pipeline, (rows, units, n). [s]"""
 
-    Attributes
-    ----------
-    before : collectives that its kernels wait for, and that do not wait for its weights.
-    compute : its kernels, and the collectives that wait for them.
-    arrive : gather of its weights.
-    leave : reduction of their gradients.
-    """
-
-    before: Array
-    compute: Array
-    arrive: Array
-    leave: Array
+    before: Array  # collectives that its kernels wait for, and that do not wait for its weights
+    compute: Array  # its kernels, and the collectives that wait for them
+    arrive: Array  # gather of its weights
+    leave: Array  # reduction of their gradients
 
     def times(self, often: Array, scale: Array | float = 1.0) -> UnitTimes:
         """What all occurrences take, `often` of each; kernels and their collectives take `scale` times as long."""
@@ -120,8 +112,7 @@ def _present_alike(groups: Groups, forward: Array, backward: Array) -> list[Inde
     if forward.ndim < 2:
         return [slice(None)]
     there = np.array([often[list(units)].any(axis=0) for often in (forward, backward) for units in groups])
-    kinds, which = np.unique(there, axis=1, return_inverse=True)
-    return [np.flatnonzero(which.ravel() == kind) for kind in range(kinds.shape[1])]
+    return [at for _, at in alike(there)]
 
 
 def forward_pass(groups: Groups, counts: Array, times: UnitTimes, first: Array) -> Array:

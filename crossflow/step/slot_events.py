@@ -93,31 +93,21 @@ SentTimes = tuple[tuple[str, float], ...]  # collectives by name with their time
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """What one unit takes in a pass, at full speed. [s]
+    """What one unit takes in a pass, at full speed. [s]"""
 
-    Attributes
-    ----------
-    name : its part of a layer.
-    forward, backward, weight : its kernels; backward without the weight's gradient; zero where there is none.
-    gather : of its sharded weights.
-    before, after, beside : collectives forward that its kernels wait for, that wait for them, and that run while they do.
-    before_back, after_back, beside_back : the same backward.
-    beside_weight, reduced : collectives beside the weight's gradient, and of sharded gradients after it.
-    """
-
-    name: str
-    forward: float
-    backward: float
-    weight: float
-    gather: float
-    before: SentTimes
-    after: SentTimes
-    beside: SentTimes
-    before_back: SentTimes
-    after_back: SentTimes
-    beside_back: SentTimes
-    beside_weight: SentTimes
-    reduced: SentTimes
+    name: str  # its part of a layer
+    forward: float  # its kernels
+    backward: float  # backward without the weight's gradient
+    weight: float  # the weight's gradient; zero where there is none
+    gather: float  # of its sharded weights
+    before: SentTimes  # collectives forward that its kernels wait for
+    after: SentTimes  # that wait for its kernels
+    beside: SentTimes  # that run while they do
+    before_back: SentTimes  # the same backward
+    after_back: SentTimes  # the same backward
+    beside_back: SentTimes  # the same backward
+    beside_weight: SentTimes  # collectives beside the weight's gradient
+    reduced: SentTimes  # those of sharded gradients after it
 
     @classmethod
     def of(cls, one: Occurrence, steps: Steps, *, split: bool) -> _Part:

@@ -28,46 +28,35 @@ WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gra
 
 @dataclass(frozen=True, kw_only=True)
 class SlotTimes:
-    """What one slot of every row of a pipeline takes, for points whose pipelines have one shape; arrays of shape (rows, n). [s]
+    """What one slot of every row of a pipeline takes, for points whose pipelines have one shape; arrays of shape (rows, n). [s]"""
 
-    Attributes
-    ----------
-    forward_of, input_of, weight_of : how often every unit occurs in a row: forward, and with a gradient of its input and of its
-        weights, shape (rows, units). [1]
-    on_stage : the same three on every stage, shape (3, stages, units). [1]
-    device : time of kernels by kind, as in `Passes`, forward and backward, shape (kinds, 2, rows, n).
-    net : time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n).
-    blocks : the same of every unit, in a pass forward, in one backward, and in that what there is more where its weights are frozen,
-        shape (3, units, n).
-    gpu, host : what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts.
-    waits : what the host takes longer than the device, forward and backward, shape (2, rows, n).
-    behind : what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n).
-    grown, renewing : what reductions of gradients after each pass lengthen it, and what gathers of updated weights then take
-        beyond the next pass forward (PipeDream), shape (rows, n).
-    busy : time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, of a training step
-        backward and, if apart, weight.
-    final : time of the last slot with gradients of weights.
-    handed : what passes hand over to other stages.
-    held, late : time that a row's stage is held up by what it hands over, and time that what a row receives travels while no stage
-        is held up, forward and backward, shape (2, rows, n).
-    """
-
+    # forward_of, input_of, weight_of: how often every unit occurs in a row: forward, and with a gradient of its input and of its weights,
+    # shape (rows, units). [1]
     forward_of: Array
     input_of: Array
     weight_of: Array
-    on_stage: Array
-    device: Array
-    net: Array
+    on_stage: Array  # the same three on every stage, shape (3, stages, units). [1]
+    device: Array  # time of kernels by kind, as in `Passes`, forward and backward, shape (kinds, 2, rows, n)
+    net: Array  # time that collectives of the passes themselves block, by collective, forward and backward, shape (collectives, 2, rows, n)
+    # the same of every unit, in a pass forward, in one backward, and in that what there is more where its weights are frozen, shape (3,
+    # units, n)
     blocks: Array
+    # gpu, host: what the device and what the host take alone for a slot of each kind, shape (kinds x rows, n); the longer counts
     gpu: Array
     host: Array
-    waits: Array
-    behind: Array
+    waits: Array  # what the host takes longer than the device, forward and backward, shape (2, rows, n)
+    behind: Array  # what gathers and reductions of sharded weights, and copies, take longer than that, shape (2, rows, n)
+    # grown, renewing: what reductions of gradients after each pass lengthen it, and what gathers of updated weights then take beyond the
+    # next pass forward (PipeDream), shape (rows, n)
     grown: Array
     renewing: Array
+    # time that slots of every kind keep their stage, shape (kinds x rows, n); kinds are forward, of a training step backward and, if apart,
+    # weight
     busy: Array
-    final: Array
-    handed: Handed
+    final: Array  # time of the last slot with gradients of weights
+    handed: Handed  # what passes hand over to other stages
+    # held, late: time that a row's stage is held up by what it hands over, and time that what a row receives travels while no stage is held
+    # up, forward and backward, shape (2, rows, n)
     held: Array
     late: Array
 
@@ -175,20 +164,13 @@ def counts_by_stage(often: Array, stages: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Closing:
-    """What every stage does once its last microbatch is through; arrays of shape (stages, n). [s]
+    """What every stage does once its last microbatch is through; arrays of shape (stages, n). [s]"""
 
-    Attributes
-    ----------
-    reductions : of gradients that are not reduced in the passes, by collective, shape (collectives, stages, n).
-    lowered : copies of gradients to the host.
-    exposed : of both, what comes after the last pass: they may run in buckets beside it, if no weights are sharded.
-    update, on_host, renewed, regather : the optimizer on the device; on the host, and what copies of updated weights take beyond;
-        and gathers of updated weights that the next step waits for.
-    """
-
-    reductions: Array
-    lowered: Array
-    exposed: Array
+    reductions: Array  # of gradients that are not reduced in the passes, by collective, shape (collectives, stages, n)
+    lowered: Array  # copies of gradients to the host
+    exposed: Array  # of both, what comes after the last pass: they may run in buckets beside it, if no weights are sharded
+    # update, on_host, renewed, regather: the optimizer on the device; on the host, and what copies of updated weights take beyond; and
+    # gathers of updated weights that the next step waits for
     update: Array
     on_host: Array
     renewed: Array

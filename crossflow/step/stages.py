@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from crossflow import arrays
 from crossflow.arrays import Array, Index, Mask, once, wide
 from crossflow.parallel.blocks import unit_places
 from crossflow.program.groups import Group
@@ -24,23 +25,16 @@ from crossflow.workload.transformer import Transformer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shape:
-    """Points that share the shape of their pipeline.
+    """Points that share the shape of their pipeline."""
 
-    Attributes
-    ----------
-    at : the points.
-    stages, chunks, microbatches : of the pipeline; chunks of one stage, microbatches of a replica, the most of the points where they
-        differ, 1 where there is one stage. [1]
-    schedule : name of its rule, or path of its file.
-    division : how layers are divided over its stages.
-    """
-
-    at: Index
+    at: Index  # the points
+    # stages, chunks, microbatches: of the pipeline; chunks of one stage, microbatches of a replica, the most of the points where they
+    # differ, 1 where there is one stage. [1]
     stages: int
     chunks: int
     microbatches: int
-    schedule: str
-    division: Division
+    schedule: str  # name of its rule, or path of its file
+    division: Division  # how layers are divided over its stages
 
     @property
     def order(self) -> PipelineOrder:
@@ -51,17 +45,8 @@ class Shape:
 def alike(layout: Layout, *, together: Collection[str] = ()) -> list[Shape]:
     """Shapes of all pipelines, each with the points that have it; schedules that are `together` whatever their microbatches."""
     apart = np.array([name not in together for name in layout.schedules])[layout.schedule]
-    keys = np.stack(
-        [
-            layout.pp, layout.chunks, np.where(apart & (layout.pp > 1), layout.microbatches, 1.0), layout.schedule.astype(float),
-            layout.division.astype(float),
-        ]
-    )  # fmt: skip
-    if (keys == keys[:, :1]).all():
-        return [_shape(keys[:, 0], layout, np.arange(keys.shape[1]))]
-    shapes, which = np.unique(keys, axis=1, return_inverse=True)
-    which = which.ravel()
-    return [_shape(shapes[:, i], layout, np.flatnonzero(which == i)) for i in range(shapes.shape[1])]
+    keys = [layout.pp, layout.chunks, np.where(apart & (layout.pp > 1), layout.microbatches, 1.0), layout.schedule, layout.division]
+    return [_shape(key, layout, at) for key, at in arrays.alike(np.stack(keys))]
 
 
 def _shape(key: Array, layout: Layout, at: Index) -> Shape:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, divide, summed
-from crossflow.step.by_layer import BETWEEN, FIGURES, by_type
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
 from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
@@ -27,6 +26,8 @@ from crossflow.workload.job import Job
 
 LINES = ("waits", "behind", "grown", "sent", "gathered")  # of `SlotTimes` and what they hand over, forward and backward together
 STEADY = 4  # rounds of `stages` microbatches after which a pipeline without flush is full
+FIGURES = ("compute", "communication", "exposed")  # of every layer type
+BETWEEN = "pipeline"  # stands for a layer type where stages hand over
 
 
 def transformer_step(job: Job, layout: Layout, machine: Machine, held: Memory | None = None, task: StepTables | None = None) -> Outcome:
@@ -90,35 +91,27 @@ def _stage_ends(slots: SlotTimes, rounds: Array, microbatches: Array, shape: Sha
 
 @dataclass(frozen=True, kw_only=True)
 class _Busiest:
-    """What the stage that decides the step takes in it, each of shape (n,), collectives of shape (collectives, n). [s]
+    """What the stage that decides the step takes in it, each of shape (n,), collectives of shape (collectives, n). [s]"""
 
-    Attributes
-    ----------
-    device : of kernels by what binds them, and between them, shape (kinds, n).
-    net, sent, behind : collectives that block in passes, all of passes, and those behind passes of sharded weights.
-    final : those after the last pass, copies to the host among them.
-    waits, gathering, grown, transfer, whole : as `LINES`.
-    late, update, on_host, renewed, regather : what follows the last pass, as `Closing` names it.
-    gathered, copied : gathers of updated weights, and their copies to the device, hidden or not.
-    """
-
-    device: Array
-    net: Array
-    sent: Array
-    behind: Array
-    final: Array
+    device: Array  # of kernels by what binds them, and between them, shape (kinds, n)
+    net: Array  # collectives that block in passes
+    sent: Array  # all of passes
+    behind: Array  # those behind passes of sharded weights
+    final: Array  # those after the last pass, copies to the host among them
+    # waits, gathering, grown, transfer, whole: as `LINES`
     waits: Array
     gathering: Array
     grown: Array
     transfer: Array
     whole: Array
+    # late, update, on_host, renewed, regather: what follows the last pass, as `Closing` names it
     late: Array
     update: Array
     on_host: Array
     renewed: Array
     regather: Array
-    gathered: Array
-    copied: Array
+    gathered: Array  # gathers of updated weights, hidden or not
+    copied: Array  # their copies to the device, hidden or not
 
     @classmethod
     def of(cls, layout: Layout, steps: Steps, slots: SlotTimes, closing: Closing, shape: Shape, rounds: Array, stage: Index) -> _Busiest:
@@ -189,13 +182,16 @@ def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, shape: S
     bubble = total - compute - memory_bound - other - outside
     bubble[bubble < 1e-12 * total] = 0.0
     shown = Exposures(beside=busiest.gathering, after=behind, renewed=busiest.renewed, regather=busiest.regather)
+    handed = np.zeros((3, len(at)))  # transfers between all stages inside nodes and between nodes, and the time of all of them
+    if machine.profile is not None:
+        handed[:] = rounds * np.stack([*slots.handed.scopes, slots.handed.onwards.sum(axis=(0, 1))])
     of_units = unit_times(steps, slots, shape, Counts.of(slots, layout, shape, rounds, stage), shown)
     of_units[1:, 0] += tied  # the first unit's is the table that the ends of a pipeline share
     return {
         "total": total, "compute": compute, "memory_bound_compute": memory_bound, "exposed_communication": outside, "bubble": bubble,
         "other": other, "sent": busiest.all_sent(tied), "exposed": busiest.exposed(tied, blocks=not stack.overlap.pipeline),
         "device": device, "waits": host, "units": of_units, "between": np.array([handing, sending]),
-        "handed": np.zeros((3, len(at))) if machine.profile is None else _handed(slots, rounds),
+        "handed": handed,
     }  # fmt: skip
 
 
@@ -235,11 +231,6 @@ def _in_slots(steps: Steps, slots: SlotTimes, shape: Shape) -> Array:
     gathered = handed.boundaries.often.sum(axis=1)[:, None] * handed.gathered
     lines = np.array([slots.waits.sum(axis=0), slots.behind.sum(axis=0), slots.grown, handed.boundaries.often @ handed.sent, gathered])
     return np.concatenate([slots.device.sum(axis=1), slots.net.sum(axis=1), sent, behind, lines])
-
-
-def _handed(slots: SlotTimes, rounds: Array) -> Array:
-    """Transfers of a step between all stages inside nodes and between nodes, and the time of all of them, shape (3, n). [1], [1], [s]"""
-    return np.asarray(rounds * np.stack([*slots.handed.scopes, slots.handed.onwards.sum(axis=(0, 1))]))
 
 
 def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:
@@ -291,3 +282,17 @@ def _outcome(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str,
         host_memory=held.host,
         host_capacity=held.host_capacity,
     )  # fmt: skip
+
+
+def by_type(values: Array, units: tuple[str, ...]) -> dict[str, Array]:
+    """Sums over the units of each layer type, shape (..., n), of values of shape (..., units, n)."""
+    names, members = _layer_types(units)
+    return {name: values[..., mine, :].sum(axis=-2) for name, mine in zip(names, members, strict=True)}
+
+
+@functools.lru_cache(maxsize=256)
+def _layer_types(units: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[list[int], ...]]:
+    """Layer types of units, and which units are of each."""
+    kinds = [name if name in ("embedding", "head") else name.split(".")[2] for name in units]
+    names = tuple(dict.fromkeys(kinds))
+    return names, tuple([i for i, kind in enumerate(kinds) if kind == name] for name in names)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from crossflow import files
 from crossflow.arrays import Array, Index
-from crossflow.errors import CrossflowError, SpecError
+from crossflow.errors import CrossflowError
 from crossflow.files import FileModel
 from crossflow.strategy.layout import Layout
 from crossflow.timeline.pipeline import Walk
@@ -68,32 +68,22 @@ def load_uneven(path: Path) -> Uneven:
     document = files.read_yaml(path)
     found = files.validate(Uneven, document)
     if found.even:
-        raise SpecError([document.problem(("kind",), "nothing differs; give ranks, stages, replicas, links, ports or jitter")])
+        raise document.error(("kind",), "nothing differs; give ranks, stages, replicas, links, ports or jitter")
     if "seed" in found.model_fields_set and not found.jitter:
-        raise SpecError([document.problem(("seed",), "it is of jitter, and there is none; give jitter, or leave it out")])
+        raise document.error(("seed",), "it is of jitter, and there is none; give jitter, or leave it out")
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Speeds of the devices of a plan, replicas that are alike taken together.
+    """Speeds of the devices of a plan, replicas that are alike taken together."""
 
-    Attributes
-    ----------
-    members : replicas (data and context ranks) of each kind, of which the first stands for all.
-    speed : of every rank of a tensor group, shape (stages, kinds, tp). [1]
-    slowest : of the slowest rank that passes wait for, shape (stages, kinds). [1]
-    jitter : computing of every slot over its mean, shape (slots, kinds). [1]
-    link : rate of the links out of every stage, shape (stages,). [1]
-    places : rank of every device, shape (stages, replicas, tp). [1]
-    """
-
-    members: tuple[Index, ...]
-    speed: Array
-    slowest: Array
-    jitter: Array
-    link: Array
-    places: Index
+    members: tuple[Index, ...]  # replicas (data and context ranks) of each kind, of which the first stands for all
+    speed: Array  # of every rank of a tensor group, shape (stages, kinds, tp). [1]
+    slowest: Array  # of the slowest rank that passes wait for, shape (stages, kinds). [1]
+    jitter: Array  # computing of every slot over its mean, shape (slots, kinds). [1]
+    link: Array  # rate of the links out of every stage, shape (stages,). [1]
+    places: Index  # rank of every device, shape (stages, replicas, tp). [1]
 
     def ranks(self, stage: int, replicas: Index, within: Index) -> list[int]:
         """Ranks of some replicas' tensor groups, of which those `within`, in a stage."""

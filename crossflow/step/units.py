@@ -37,23 +37,15 @@ class Send:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Unit:
-    """A layer of the dense part on one device.
+    """A layer of the dense part on one device."""
 
-    Attributes
-    ----------
-    name, layer, kind : what it is, the layer it belongs to, and the layer type whose strategy divides it.
-    parameters : on one device before FSDP shares them out. [1]
-    kept : what the backward pass needs of its forward pass. [B]
-    kernels : by phase.
-    before_forward, after_forward, before_backward, after_input : collectives that the next kernels wait for.
-    """
-
-    name: str
-    layer: DlrmLayer
-    kind: Kind
-    parameters: Array
-    kept: Array
-    kernels: Mapping[UnitPhase, Sequence[Kernel]]
+    name: str  # what it is
+    layer: DlrmLayer  # the layer it belongs to
+    kind: Kind  # the layer type whose strategy divides it
+    parameters: Array  # on one device before FSDP shares them out. [1]
+    kept: Array  # what the backward pass needs of its forward pass. [B]
+    kernels: Mapping[UnitPhase, Sequence[Kernel]]  # by phase
+    # before_forward, after_forward, before_backward, after_input: collectives that the next kernels wait for
     before_forward: tuple[Send, ...] = ()
     after_forward: tuple[Send, ...] = ()
     before_backward: tuple[Send, ...] = ()

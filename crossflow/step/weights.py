@@ -41,20 +41,12 @@ class WeightMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Weights of every unit, whatever device and network they are on; arrays of shape (units, n).
+    """Weights of every unit, whatever device and network they are on; arrays of shape (units, n)."""
 
-    Attributes
-    ----------
-    parameters : of one layer, embedding or head, on one device, before sharding over data ranks. [1]
-    owned : of these, those whose optimizer's states the device keeps. [1]
-    messages : collectives that keep them in step.
-    moved : bytes that a device sends for them in a step inside its node and out of it, shape (2, units, n). [B]
-    """
-
-    parameters: Array
-    owned: Array
-    messages: tuple[WeightMessage, ...]
-    moved: Array
+    parameters: Array  # of one layer, embedding or head, on one device, before sharding over data ranks. [1]
+    owned: Array  # of these, those whose optimizer's states the device keeps. [1]
+    messages: tuple[WeightMessage, ...]  # collectives that keep them in step
+    moved: Array  # bytes that a device sends for them in a step inside its node and out of it, shape (2, units, n). [B]
 
 
 def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:

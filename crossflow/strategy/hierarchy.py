@@ -30,19 +30,12 @@ KINDS: tuple[Kind, ...] = ("dense", "embedding", "transformer", "experts")
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchy:
-    """Roles of both levels for every layer type, inside a node first; two equal roles are one group over all devices.
+    """Roles of both levels for every layer type, inside a node first; two equal roles are one group over all devices."""
 
-    Attributes
-    ----------
-    dense : MLPs and, where they have no roles of their own, what follows.
-    embedding : tables.
-    transformer, experts : layers of attention and their MLPs, and experts.
-    """
-
-    dense: Levels = ("batch", "batch")
-    embedding: Levels = ("tables", "tables")
-    transformer: Levels = ("batch", "batch")
-    experts: Levels = ("batch", "batch")
+    dense: Levels = ("batch", "batch")  # MLPs and, where they have no roles of their own, what follows
+    embedding: Levels = ("tables", "tables")  # tables
+    transformer: Levels = ("batch", "batch")  # layers of attention and their MLPs
+    experts: Levels = ("batch", "batch")  # experts
 
     def __str__(self) -> str:
         others = [kind for kind in ("transformer", "experts") if getattr(self, kind) != self.dense]
@@ -159,10 +152,7 @@ def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, 
 
 
 def _degree(levels: Levels, role: Role, sizes: tuple[int, int]) -> int:
-    degree = 1
-    for level, size in zip(levels, sizes, strict=True):
-        degree *= size if level == role else 1
-    return degree
+    return math.prod(size for level, size in zip(levels, sizes, strict=True) if level == role)
 
 
 def legal_hierarchies(model: Dlrm, batch: int, node: int, nodes: int) -> tuple[Hierarchy, ...]:

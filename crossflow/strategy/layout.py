@@ -18,44 +18,21 @@ from crossflow.strategy.stages import Division
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spread:
-    """How ranks share and repeat the weights of some layers, shape (n,).
+    """How ranks share and repeat the weights of some layers, shape (n,)."""
 
-    Attributes
-    ----------
-    data : ranks that hold the same: data and context ranks together, those of a tensor group that holds copies, and those of
-        the mirrored stage (Chimera).
-    shards, copies : ranks over which weights are sharded where they are (FSDP), and that hold the same shard (hybrid sharding).
-    zero : what they share out, as in `Plan`.
-    """
-
+    # ranks that hold the same: data and context ranks together, those of a tensor group that holds copies, and those of the mirrored stage
+    # (Chimera)
     data: Group
-    shards: Group
-    copies: Group
-    zero: Array
+    shards: Group  # ranks over which weights are sharded where they are (FSDP)
+    copies: Group  # ranks that hold the same shard (hybrid sharding)
+    zero: Array  # what they share out, as in `Plan`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """Plans as arrays over design points, shape (n,); degrees as floats, options as masks.
+    """Plans as arrays over design points, shape (n,); degrees as floats, options as masks."""
 
-    Attributes
-    ----------
-    tp, cp, ep, dp, pp, chunks, micro_batch, microbatches : degrees and counts. [1]
-    zero, shard_group : as in `Plan`.
-    own_shards : ranks over which a layer type's weights are sharded, of those that any plan gives a group of its own; 0 without. [1]
-    apart : points whose shard groups of a layer type lie far apart, by type; what none has is not there.
-    sequence_parallel, full, selective : options as masks; a rank alone in its tensor group has tokens of its own as well, which
-        tells where several such ranks share an expert.
-    own_tensor : tensor degrees by layer type, of those that any plan gives one of its own. [1]
-    unsharded : points that keep a layer type's weights whole, by type; what none keeps is not there.
-    distant : points whose ranks of a layer type lie the other way round, by type; what none has is not there.
-    schedule : index of each point's schedule in `schedules`.
-    offload : points that keep something on the host, by what they keep; what none keeps is not there.
-    placement : index of each point's placement in `placements`.
-    division : index of how each point's layers are divided over stages in `divisions`.
-    node : devices of one node. [1]
-    """
-
+    # tp, cp, ep, dp, pp, chunks, micro_batch, microbatches: degrees and counts. [1]
     tp: Array
     cp: Array
     ep: Array
@@ -64,24 +41,27 @@ class Layout:
     chunks: Array
     micro_batch: Array
     microbatches: Array
-    zero: Array
-    shard_group: Array
+    zero: Array  # as in `Plan`
+    shard_group: Array  # as in `Plan`
+    # ranks over which a layer type's weights are sharded, of those that any plan gives a group of its own; 0 without. [1]
     own_shards: Mapping[Type, Array]
-    apart: Mapping[Type, Mask]
-    own_tensor: Mapping[Type, Array]
-    unsharded: Mapping[Type, Mask]
-    distant: Mapping[Type, Mask]
+    apart: Mapping[Type, Mask]  # points whose shard groups of a layer type lie far apart, by type; what none has is not there
+    own_tensor: Mapping[Type, Array]  # tensor degrees by layer type, of those that any plan gives one of its own. [1]
+    unsharded: Mapping[Type, Mask]  # points that keep a layer type's weights whole, by type; what none keeps is not there
+    distant: Mapping[Type, Mask]  # points whose ranks of a layer type lie the other way round, by type; what none has is not there
+    # sequence_parallel, full, selective: options as masks; a rank alone in its tensor group has tokens of its own as well, which tells
+    # where several such ranks share an expert
     sequence_parallel: Mask
     full: Mask
     selective: Mask
-    schedule: Index
+    schedule: Index  # index of each point's schedule in `schedules`
     schedules: tuple[str, ...]
-    offload: Mapping[Offload, Mask]
-    placement: Index
+    offload: Mapping[Offload, Mask]  # points that keep something on the host, by what they keep; what none keeps is not there
+    placement: Index  # index of each point's placement in `placements`
     placements: tuple[tuple[RankBlock, ...], ...]
-    division: Index
+    division: Index  # index of how each point's layers are divided over stages in `divisions`
     divisions: tuple[Division, ...]
-    node: int
+    node: int  # devices of one node. [1]
 
     @classmethod
     def of(cls, plans: Sequence[Plan], batch: Array, node: int) -> Layout:
@@ -91,7 +71,10 @@ class Layout:
             places = {one: i for i, one in enumerate(different)}
             found = cls.of(tuple(different.values()), np.ones(len(different)), node).at(np.array([places[id(plan)] for plan in plans]))
             return replace(found, microbatches=batch / (found.dp * found.micro_batch))
-        column = functools.partial(_column, plans)
+
+        def column(name: str) -> Array:
+            return np.array([getattr(plan, name) for plan in plans], dtype=float)
+
         dp, micro = column("dp"), column("micro_batch")
         schedules, placements, divisions = (
             tuple(dict.fromkeys(getattr(plan, name) for plan in plans)) for name in ("schedule", "placement", "division")
@@ -331,7 +314,3 @@ def _types(plans: Sequence[Plan], name: str) -> dict[Type, Mask]:
     """Plans that name a layer type in one of their lists, by type; what none names is not there."""
     named = {kind for plan in plans for kind in getattr(plan, name)}
     return {kind: np.array([kind in getattr(plan, name) for plan in plans]) for kind in TYPES if kind in named}
-
-
-def _column(plans: Sequence[Plan], name: str) -> Array:
-    return np.array([getattr(plan, name) for plan in plans], dtype=float)

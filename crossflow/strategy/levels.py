@@ -19,17 +19,11 @@ _CODES = {role: code for code, role in enumerate(get_args(Role))}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoleGroups:
-    """Groups of ranks that one layer type's roles make; arrays of shape (n,).
+    """Groups of ranks that one layer type's roles make; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    levels : codes of the roles inside nodes and between them, shape (2, n).
-    node, nodes : devices of a node, and nodes. [1]
-    """
-
-    levels: Array
-    node: float
-    nodes: Array
+    levels: Array  # codes of the roles inside nodes and between them, shape (2, n)
+    node: float  # devices of a node. [1]
+    nodes: Array  # nodes. [1]
 
     def group(self, *roles: Role) -> Group:
         """Ranks of one group of these roles together: the node's, one of each node, or all."""

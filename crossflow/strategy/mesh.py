@@ -76,18 +76,11 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """A strategy as it is written.
+    """A strategy as it is written."""
 
-    Attributes
-    ----------
-    axes : of the device mesh, cut products first, then replicas, then stages; of a mesh of nodes its two levels.
-    own : roles of the axes for layer types that have their own, by layer type.
-    options : everything else that a strategy says, by key.
-    """
-
-    axes: tuple[Axis, ...] = ()
-    own: tuple[tuple[str, Levels], ...] = ()
-    options: tuple[tuple[str, Any], ...] = ()
+    axes: tuple[Axis, ...] = ()  # of the device mesh, cut products first, then replicas, then stages; of a mesh of nodes its two levels
+    own: tuple[tuple[str, Levels], ...] = ()  # roles of the axes for layer types that have their own, by layer type
+    options: tuple[tuple[str, Any], ...] = ()  # everything else that a strategy says, by key
 
     def degree(self, *roles: Role) -> int:
         """Number of parts into which the axes of these roles divide what they divide."""

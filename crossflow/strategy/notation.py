@@ -36,22 +36,13 @@ _CUT = ("ddp", "fsdp", "tp", "pp")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Form:
-    """What strategies of one kind of workload may say.
+    """What strategies of one kind of workload may say."""
 
-    Attributes
-    ----------
-    workloads : that are of this kind, for sentences.
-    keys : degrees and options.
-    types : roles that each layer type can have, as words.
-    example : what to write as text.
-    beside : options that may stand beside layer types.
-    """
-
-    workloads: str
-    keys: tuple[str, ...]
-    types: Mapping[str, tuple[str, ...]]
-    example: str
-    beside: tuple[str, ...] = ()
+    workloads: str  # that are of this kind, for sentences
+    keys: tuple[str, ...]  # degrees and options
+    types: Mapping[str, tuple[str, ...]]  # roles that each layer type can have, as words
+    example: str  # what to write as text
+    beside: tuple[str, ...] = ()  # options that may stand beside layer types
 
 
 GRAPH = Form(

@@ -12,63 +12,47 @@ from crossflow.strategy.stages import Division
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One way to divide a transformer over devices.
+    """One way to divide a transformer over devices."""
 
-    Attributes
-    ----------
-    tp, cp, dp, pp : tensor, context, data and pipeline degrees; their product is the number of devices.
-    ep : expert degree; groups of experts lie along the data and context ranks. `ep` x `etp` divides `tp` x `cp` x `dp`.
-    etp : tensor degree of routed experts; that of the layers where 0. Where it is less, experts lie along the other tensor
-        ranks too, each of which then has tokens of its own; where it is more, data ranks share each expert (MoE parallel folding,
-        arXiv:2504.14960).
-    attention_tp, mlp_tp, embedding_tp : tensor degree of a layer type (of the embedding's table and the head); that of the plan
-        where 0. Where it is less, the other tensor ranks hold copies, for tokens of their own (data-parallel attention).
-    zero : what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP).
-    shard_group : ranks over which weights are sharded with zero 3, replicas of which hold the rest (hybrid sharding); 0 for all.
-    attention_shard_group, mlp_shard_group, experts_shard_group, embedding_shard_group : of the ranks that hold the same of a layer
-        type, those over which its weights are sharded with zero 3; as `shard_group` says where 0.
-    apart : layer types whose ranks of a shard group lie as far apart as they can, copies nearest; the other way round elsewhere.
-    unsharded : layer types whose weights stay whole on every rank with zero 3.
-    distant : layer types whose tensor, expert and data ranks lie in the opposite order: those that hold copies nearest, then those
-        that share out experts, those that share a layer far apart.
-    sequence_parallel : norms and residuals divided over the tensor group.
-    virtual_stages : model chunks a stage (interleaved schedule).
-    micro_batch : samples of one microbatch and replica.
-    recompute : what the backward pass computes again: nothing, attention's scores, or whole layers.
-    schedule : order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file.
-    first_stage, last_stage : layers of the first and the last stage, or chunk, where they differ from the others; 0 for even ones.
-    stage_layers : layers of every stage, or chunk, in the order of the model, any of them 0; empty for even ones.
-    offload : what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations.
-    placement : how ranks lie on consecutive devices, nearest first; context ranks lie nearest among those of dp.
-    """
-
+    # tp, cp, dp, pp: tensor, context, data and pipeline degrees; their product is the number of devices
     tp: int = 1
     cp: int = 1
-    ep: int = 1
+    ep: int = 1  # expert degree; groups of experts lie along the data and context ranks. `ep` x `etp` divides `tp` x `cp` x `dp`.
+    # tensor degree of routed experts; that of the layers where 0. Where it is less, experts lie along the other tensor ranks too, each of
+    # which then has tokens of its own; where it is more, data ranks share each expert (MoE parallel folding, arXiv:2504.14960).
     etp: int = 0
+    # attention_tp, mlp_tp, embedding_tp: tensor degree of a layer type (of the embedding's table and the head); that of the plan where 0.
+    # Where it is less, the other tensor ranks hold copies, for tokens of their own (data-parallel attention).
     attention_tp: int = 0
     mlp_tp: int = 0
     embedding_tp: int = 0
     dp: int = 1
     pp: int = 1
-    zero: int = 0
-    shard_group: int = 0
+    zero: int = 0  # what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP)
+    shard_group: int = 0  # ranks over which weights are sharded with zero 3, replicas of which hold the rest (hybrid sharding); 0 for all
+    # attention_shard_group, mlp_shard_group, experts_shard_group, embedding_shard_group: of the ranks that hold the same of a layer type,
+    # those over which its weights are sharded with zero 3; as `shard_group` says where 0
     attention_shard_group: int = 0
     mlp_shard_group: int = 0
     experts_shard_group: int = 0
     embedding_shard_group: int = 0
+    # layer types whose ranks of a shard group lie as far apart as they can, copies nearest; the other way round elsewhere
     apart: tuple[Type, ...] = ()
-    unsharded: tuple[Type, ...] = ()
+    unsharded: tuple[Type, ...] = ()  # layer types whose weights stay whole on every rank with zero 3
+    # layer types whose tensor, expert and data ranks lie in the opposite order: those that hold copies nearest, then those that share out
+    # experts, those that share a layer far apart
     distant: tuple[Type, ...] = ()
-    sequence_parallel: bool = False
-    virtual_stages: int = 1
-    micro_batch: int = 1
-    recompute: Recompute = "none"
-    schedule: str = "1f1b"
-    first_stage: int = 0
-    last_stage: int = 0
-    stage_layers: tuple[int, ...] = ()
+    sequence_parallel: bool = False  # norms and residuals divided over the tensor group
+    virtual_stages: int = 1  # model chunks a stage (interleaved schedule)
+    micro_batch: int = 1  # samples of one microbatch and replica
+    recompute: Recompute = "none"  # what the backward pass computes again: nothing, attention's scores, or whole layers
+    schedule: str = "1f1b"  # order of forward and backward passes in a pipeline: a rule's name, or the path of a schedule's file
+    first_stage: int = 0  # layers of the first stage, or chunk, where they differ from the others; 0 for even ones
+    last_stage: int = 0  # those of the last one
+    stage_layers: tuple[int, ...] = ()  # layers of every stage, or chunk, in the order of the model, any of them 0; empty for even ones
+    # what the host keeps: the optimizer's states, which it updates; with zero 3 the shards of the weights too; activations
     offload: tuple[Offload, ...] = ()
+    # how ranks lie on consecutive devices, nearest first; context ranks lie nearest among those of dp
     placement: tuple[RankBlock, ...] = BLOCKS
 
     @property

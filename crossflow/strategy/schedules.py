@@ -38,21 +38,13 @@ Slot = tuple[int, int, int]  # kind, row, microbatch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PipelineOrder:
-    """Order of the slots of every stage.
+    """Order of the slots of every stage."""
 
-    Attributes
-    ----------
-    stages, microbatches : numbers of both. [1]
-    chains : rows that a microbatch passes, in the order of the model; one chain for each direction.
-    slots : for every stage its slots in their order, shape (slots, 3): kind, row, microbatch.
-    flush : whether weights are updated once all microbatches are through; otherwise after each, without waiting (PipeDream).
-    """
-
-    stages: int
-    microbatches: int
-    chains: tuple[tuple[int, ...], ...]
-    slots: tuple[Index, ...]
-    flush: bool = True
+    stages: int  # of the pipeline. [1]
+    microbatches: int  # of a step. [1]
+    chains: tuple[tuple[int, ...], ...]  # rows that a microbatch passes, in the order of the model; one chain for each direction
+    slots: tuple[Index, ...]  # for every stage its slots in their order, shape (slots, 3): kind, row, microbatch
+    flush: bool = True  # whether weights are updated once all microbatches are through; otherwise after each, without waiting (PipeDream)
 
     @property
     def rows(self) -> int:
@@ -116,10 +108,6 @@ class PipelineOrder:
 # -------------------------------------------------------------------------------------------- rules
 
 
-def _natural(stages: int, chunks: int) -> tuple[tuple[int, ...], ...]:
-    return (tuple(range(stages * chunks)),)
-
-
 def _passes(stages: int, chunks: int, microbatches: int) -> tuple[Index, Index, Index]:
     """Chunks forward and backward, and microbatches, of a stage's passes: `stages` microbatches go through one chunk before the next."""
     k = np.arange(microbatches * chunks)
@@ -143,25 +131,25 @@ def _merged(forward: Index, backward: Index, first: int) -> Index:
     return np.concatenate([forward[:first], steady, backward[total - first :]])
 
 
-def one_f_one_b(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
-    """1F1B, also Dapple's; with several chunks a stage interleaved [2]_."""
-    ahead_, back, batch = _passes(stages, chunks, microbatches)
+def _natural(stages: int, chunks: int, microbatches: int, ahead: Callable[[int], int]) -> PipelineOrder:
+    """Chunks of the model in its order, of which each stage begins with so many forward passes."""
+    there, back, batch = _passes(stages, chunks, microbatches)
     slots = []
     for stage in range(stages):
-        forward = np.stack([np.full_like(batch, FORWARD), ahead_ * stages + stage, batch], axis=1)
+        forward = np.stack([np.full_like(batch, FORWARD), there * stages + stage, batch], axis=1)
         backward = np.stack([np.full_like(batch, BACKWARD), back * stages + stage, batch], axis=1)
-        slots.append(_merged(forward, backward, ahead(stages, chunks, stage)))
-    return PipelineOrder(stages=stages, microbatches=microbatches, chains=_natural(stages, chunks), slots=tuple(slots))
+        slots.append(_merged(forward, backward, ahead(stage)))
+    return PipelineOrder(stages=stages, microbatches=microbatches, chains=(tuple(range(stages * chunks)),), slots=tuple(slots))
+
+
+def one_f_one_b(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
+    """1F1B, also Dapple's; with several chunks a stage interleaved [2]_."""
+    return _natural(stages, chunks, microbatches, functools.partial(ahead, stages, chunks))
 
 
 def gpipe(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
     """All forward passes, then all backward passes [1]_."""
-    ahead_, back, batch = _passes(stages, chunks, microbatches)
-    slots = []
-    for stage in range(stages):
-        forward = np.stack([np.full_like(batch, FORWARD), ahead_ * stages + stage, batch], axis=1)
-        slots.append(np.concatenate([forward, np.stack([np.full_like(batch, BACKWARD), back * stages + stage, batch], axis=1)]))
-    return PipelineOrder(stages=stages, microbatches=microbatches, chains=_natural(stages, chunks), slots=tuple(slots))
+    return _natural(stages, chunks, microbatches, lambda _: microbatches * chunks)
 
 
 def zb_h1(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
@@ -307,8 +295,7 @@ def _read(path: Path) -> PipelineOrder:
     placed = spec.chunks if spec.chunks is not None else tuple(range(stages)) * chunks
     counted = Counter(placed)
     if sorted(counted) != list(range(stages)) or set(counted.values()) != {chunks}:
-        sentence = f"expected each of {stages} stages {chunks} times, got {', '.join(map(str, placed))}"
-        raise SpecError([document.problem(("chunks",), sentence)])
+        raise document.error(("chunks",), f"expected each of {stages} stages {chunks} times, got {', '.join(map(str, placed))}")
     seen: Counter[int] = Counter()
     chain = []
     for stage in placed:

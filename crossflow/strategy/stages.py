@@ -8,16 +8,11 @@ from typing import NamedTuple
 
 
 class Division(NamedTuple):
-    """What a plan says of how the layers of a model are divided over stages; with several chunks a stage, over chunks.
+    """What a plan says of how the layers of a model are divided over stages; with several chunks a stage, over chunks."""
 
-    Attributes
-    ----------
-    first, last : layers of the first and of the last one, 0 where they are like the others. [1]
-    listed : layers of every one, in the order of the model; empty where the others are as even as whole layers allow. [1]
-    """
-
-    first: int = 0
-    last: int = 0
+    first: int = 0  # layers of the first one, 0 where they are like the others. [1]
+    last: int = 0  # of the last one, 0 where they are like the others. [1]
+    # layers of every one, in the order of the model; empty where the others are as even as whole layers allow. [1]
     listed: tuple[int, ...] = ()
 
     def layers(self, depth: int, stages: int) -> tuple[int, ...]:

@@ -26,18 +26,13 @@ _PLAIN = {field.name: field.default for field in fields(Plan)}
 
 @dataclass(frozen=True, kw_only=True)
 class _Share:
-    """How one layer type lies on the mesh.
+    """How one layer type lies on the mesh."""
 
-    Attributes
-    ----------
-    cut, experts, sharded : levels of more than one device over which each layer is cut, experts are shared out, and weights sharded.
-    rest : all levels that neither cut nor share out, which hold copies or shards.
-    """
-
+    # cut, experts, sharded: levels of more than one device over which each layer is cut, experts are shared out, and weights sharded
     cut: tuple[int, ...]
     experts: tuple[int, ...]
     sharded: tuple[int, ...]
-    rest: tuple[int, ...]
+    rest: tuple[int, ...]  # all levels that neither cut nor share out, which hold copies or shards
 
     @property
     def order(self) -> tuple[int, ...]:

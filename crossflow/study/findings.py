@@ -26,6 +26,7 @@ COMPARED = 64  # swept points up to which every pair is compared
 def view(study: Study, table: records.PointsTable, results: Sequence[searches.SearchResult]) -> View:
     """What plots see of the study."""
     columns = table.columns()
+    natural = {name: True for name in columns if larger_is_better(name)}
     convergence = tuple(
         Convergence(
             search=result.run.name,
@@ -41,18 +42,13 @@ def view(study: Study, table: records.PointsTable, results: Sequence[searches.Se
         values=study.values,
         searches=tuple(study.spec.searches),
         space=tuple(dict.fromkeys(path for run in study.runs for path in run.problem.space.paths)),
-        objectives=_directions(study, columns),
+        # As is better, unless the objectives say otherwise.
+        objectives={**natural, **{o.name: o.maximise for run in study.runs for o in run.problem.objectives}},
         units=_units(study),
         best=tuple({**result.run.point, "search": result.run.name, **result.best.row} for result in results if result.best.row is not None),
         convergence=convergence,
         drawn=tuple(_drawn(study, columns)) if study.sampling is not None else (),
     )
-
-
-def _directions(study: Study, columns: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether each column is made large: as is better, unless the objectives say otherwise."""
-    natural = {name: True for name in columns if larger_is_better(name)}
-    return {**natural, **{o.name: o.maximise for run in study.runs for o in run.problem.objectives}}
 
 
 def _units(study: Study) -> dict[str, str]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossflow.drawing.words import label
-from crossflow.errors import CrossflowError, SpecError
+from crossflow.errors import SpecError
 from crossflow.files import Document
 from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better, unit_of
-from crossflow.search.checks import check
+from crossflow.search.driver import check
 from crossflow.search.goals import Constraint, Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GivenSettings, SearchSettings
@@ -50,13 +50,10 @@ def planned(spec: StudyFile, scenario: Scenario, points: Iterable[Mapping[str, A
         for name, settings in spec.searches.items():
             lost = [path for path in settings.over or () if not space.only((path,)).paths]
             if lost:
-                message = f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}"
-                raise SpecError([document.problem(("searches", name, "over"), message)])
-            try:
+                raise document.error(("searches", name, "over"), f"over: '{lost[0]}' is not in the space; space: {', '.join(spec.space)}")
+            with document.telling("searches", name):
                 own = _own_space(space, settings, here)
                 check(own, settings)
-            except CrossflowError as error:
-                raise SpecError([document.problem(("searches", name), str(error))]) from None
             problem = read_problem(spec, here, own, document)
             runs.append(PlannedSearch(number=len(runs), name=name, point=point, settings=settings, problem=problem))
     return runs
@@ -103,13 +100,11 @@ def _constraints(spec: StudyFile, document: Document) -> Iterator[Constraint]:
     for name, given in spec.constraints.items():
         if name == "fits":
             if not isinstance(given, bool):
-                raise SpecError([document.problem(("constraints", name), f"expected true or false, got {given!r}")])
+                raise document.error(("constraints", name), f"expected true or false, got {given!r}")
             continue
         found = _BOUND.match(str(given))
         if found is None:
-            raise SpecError([document.problem(("constraints", name), f"expected a bound such as '<= 300 W' or '>= 0.4', got {given!r}")])
-        try:
+            raise document.error(("constraints", name), f"expected a bound such as '<= 300 W' or '>= 0.4', got {given!r}")
+        with document.telling("constraints", name):
             bound = parse(found[2], unit_of(name))
-        except ValueError as error:
-            raise SpecError([document.problem(("constraints", name), str(error))]) from None
         yield Constraint(name=name, bound=bound, at_most=found[1] == "<=")

@@ -82,7 +82,7 @@ def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
     document = files.override(document, settings)
     spec = files.validate(StudyFile, document)
     if not isinstance(spec.scenario, Mapping):
-        raise SpecError([document.problem(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")])
+        raise document.error(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")
     if ("strategy" in spec.space or "strategy" in spec.sweep) and "strategy" not in spec.scenario:
         document = files.merge(document, Document(file=document.file, data={"scenario": {"strategy": ANY}}))
     scenario = from_document(document.under("scenario"), base, spec.name)
@@ -90,10 +90,8 @@ def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
     _check_values(spec, scenario, values, document)
     points = sweeps.Grid(values=values)
     runs = planned(spec, scenario, (points.point(i) for i in range(points.points)), document) if spec.searches else ()
-    try:
+    with document.telling("uncertainty"):
         sampling = sweeps.sampling(spec, scenario, values)
-    except CrossflowError as error:
-        raise SpecError([document.problem(("uncertainty",), str(error).removeprefix("uncertainty: "))]) from None
     return Study(spec=spec, scenario=scenario, values=values, document=document, runs=runs, sampling=sampling)
 
 

@@ -76,7 +76,8 @@ def start(out: Path, run: Mapping[str, Any], resume: bool) -> bool:
     goes_on = resume and earlier is not None
     if goes_on and earlier is not None:
         _same_study(out, earlier, run)
-        _check(out / POINTS)
+        for _ in scan(out / POINTS):
+            pass  # to tell of a bad line in the middle before anything is touched
     elif earlier is not None and not earlier.get("finished") and (out / POINTS).exists():
         raise CrossflowError(
             f"{out} holds an unfinished run of {earlier.get('name')}; continue it with --resume, or give another folder with --out"
@@ -117,12 +118,6 @@ def _same_study(out: Path, earlier: Mapping[str, Any], run: Mapping[str, Any]) -
                 f"{out} holds a run of a different {what} ({earlier.get(what)}, now {run.get(what)}); its points would not fit."
                 " Run without --resume into another folder with --out"
             )
-
-
-def _check(path: Path) -> None:
-    """CrossflowError for a bad line in the middle, before anything is touched."""
-    for _ in scan(path):
-        pass
 
 
 def scan(path: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -231,16 +226,10 @@ def _cell(value: Any) -> Any:
 
 @dataclass(kw_only=True)
 class PointsFile:
-    """The file of points while a run writes to it, in blocks of rows that belong together.
+    """The file of points while a run writes to it, in blocks of rows that belong together."""
 
-    Attributes
-    ----------
-    path : the file.
-    blocks : place of each block: offset and length, by its number.
-    """
-
-    path: Path
-    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    path: Path  # the file
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # place of each block: offset and length, by its number
 
     def append(self, block: int, text: str) -> None:
         """Append a block and see it onto the disk."""

@@ -10,8 +10,6 @@ import numpy as np
 import yaml
 
 from crossflow import files
-from crossflow.points import varied
-from crossflow.scenario import Scenario
 from crossflow.score import unit_of
 from crossflow.search.driver import search, solve
 from crossflow.search.goals import DesignOutcome
@@ -23,6 +21,7 @@ from crossflow.search.settings import GivenSettings, GradientSettings
 from crossflow.search.space import Designs
 from crossflow.study import records
 from crossflow.study.planning import PlannedSearch
+from crossflow.study.spaces import written
 from crossflow.study.workers import Workers, in_order
 from crossflow.units import show
 
@@ -136,11 +135,7 @@ class _Recorder:
             self.book.file.cut(places[used][0])
         for start in range(0, used, records.BLOCK):
             kept = list(self.left[start : min(start + records.BLOCK, used)])
-            self.book.add(self.run, _as_columns(kept), len(kept))
-
-
-def _as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
+            self.book.add(self.run, {name: [row[name] for row in kept] for name in kept[0]}, len(kept))
 
 
 def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: str) -> Iterator[SearchResult]:
@@ -195,14 +190,6 @@ def best_scenario(result: SearchResult) -> str:
         if row.get(path) is not None:
             data = files.replace(data, tuple(path.split(".")), written(scenario, path, row[path]), path)
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-
-
-def written(scenario: Scenario, path: str, value: Any) -> Any:
-    """A value as a scenario file gives it: a quantity with its unit."""
-    quantity = varied(scenario, path)
-    if quantity is None or not isinstance(value, float) or quantity.unit == "1":
-        return value
-    return f"{value!r} {quantity.unit}"
 
 
 def convergence_rows(results: Sequence[SearchResult]) -> Iterator[dict[str, Any]]:

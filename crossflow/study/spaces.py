@@ -16,7 +16,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
 from crossflow.paths import quantities
-from crossflow.points import Split, check_choice, split, variant, varied
+from crossflow.points import Split, split, variant, varied
 from crossflow.scenario import Scenario, check_strategy
 from crossflow.score import listed, no_column
 from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
@@ -83,7 +83,7 @@ def read_space(entries: Mapping[str, Any], scenario: Scenario, document: Documen
         except SpecError:
             raise
         except (CrossflowError, ValueError) as error:
-            raise SpecError([document.problem(("space", path), str(error).removeprefix(f"{path}: "))]) from None
+            raise document.error(("space", path), str(error).removeprefix(f"{path}: ")) from None
     space = Space(ranges=tuple(ranges), shares=tuple(shares), options=tuple(options))
     _check_conditions(space, document)
     _check_paths(space, document)
@@ -95,8 +95,7 @@ def _check_paths(space: Space, document: Document) -> None:
     paths = space.paths
     twice = next((path for i, path in enumerate(paths) if path in paths[:i]), None)
     if twice is not None:
-        message = f"'{twice}' stands twice in the space, alone and among the shares of its budget"
-        raise SpecError([document.problem(("space", twice), message)])
+        raise document.error(("space", twice), f"'{twice}' stands twice in the space, alone and among the shares of its budget")
 
 
 def check_path(path: str) -> None:
@@ -109,7 +108,8 @@ def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
     """The values of a path by kind; CrossflowError for one that cannot be read, or names what the library lacks."""
     found = split(scenario, {path: list(values)})
     for role, choice in found.choices.items():
-        check_choice(scenario, role, choice)
+        for name in choice.names:
+            scenario.library.component("link" if role.endswith("link") else role, name)
     return found
 
 
@@ -214,12 +214,11 @@ def _check_conditions(space: Space, document: Document) -> None:
     for entry in entries:
         for path, values in entry.when.items():
             if path not in by_path:
-                message = f"when: '{path}' is not an option of the space{did_you_mean(path, by_path)}"
-                raise SpecError([document.problem(("space", entry.path), message)])
+                raise document.error(("space", entry.path), f"when: '{path}' is not an option of the space{did_you_mean(path, by_path)}")
             strange = [value for value in values if value not in by_path[path]]
             if strange:
                 message = f"when: {path} is never {strange[0]!r}; it is one of {', '.join(map(str, by_path[path]))}"
-                raise SpecError([document.problem(("space", entry.path), message)])
+                raise document.error(("space", entry.path), message)
 
 
 def _strategies(scenario: Scenario, options: list[Options], *, placed: bool) -> tuple[str, ...]:
@@ -270,17 +269,17 @@ def _forms(scenario: Scenario, settings: Mapping[str, Sequence[Any]]) -> Iterato
     """The scenario, and what it becomes with values of settings that decide which figures a score has."""
     yield scenario
     chosen = {path: settings[path] for path in FORMING if path in settings}
-    chosen |= {path: [_written(scenario, path, values[0])] for path, values in settings.items() if path.startswith(OPERATION)}
+    chosen |= {path: [written(scenario, path, values[0])] for path, values in settings.items() if path.startswith(OPERATION)}
     for values in itertools.product(*chosen.values()) if chosen else ():
         settings = dict(zip(chosen, values, strict=True))
         with contextlib.suppress(CrossflowError):  # a combination that makes no scenario is told where it is evaluated
             yield _divided(scenario, settings)
 
 
-def _written(scenario: Scenario, path: str, value: Any) -> Any:
-    """A value of a quantity as a file has it, with the unit."""
+def written(scenario: Scenario, path: str, value: Any) -> Any:
+    """A value as a scenario file gives it: a quantity with its unit."""
     quantity = varied(scenario, path)
-    return f"{value!r} {quantity.unit}".removesuffix(" 1") if isinstance(value, float) and quantity is not None else value
+    return value if quantity is None or not isinstance(value, float) or quantity.unit == "1" else f"{value!r} {quantity.unit}"
 
 
 def _divided(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:

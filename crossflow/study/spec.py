@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from crossflow import files
-from crossflow.errors import SpecError
 from crossflow.explanation.uncertainty import Distribution
 from crossflow.files import Document, FileModel
 from crossflow.search.settings import SearchSettings
@@ -105,7 +104,7 @@ def sweep_values(path: str, values: Any, document: Document) -> list[Any]:
         return values
     if not isinstance(values, Mapping):
         words = "; 'legal' belongs in the space of a search" if path == "strategy" and values == "legal" else ""
-        raise SpecError([document.problem(place, f"expected a list of values, or {{from: ..., to: ..., count: ...}}{words}")])
+        raise document.error(place, f"expected a list of values, or {{from: ..., to: ..., count: ...}}{words}")
     described = files.validate_at(SpacedRange, document, *place)
     return spaced(described, document, place)
 
@@ -114,12 +113,10 @@ def spaced(described: SpacedRange, document: Document, place: tuple[str, str]) -
     """Numbers where both ends are numbers, quantities in the unit of the first end otherwise."""
     unit = str(described.start).lstrip("+-.0123456789eE_").strip() if isinstance(described.start, str) else ""
     plain = unit in ("", "%")
-    try:
+    with document.telling(*place):
         ends = [parse(end, "1" if plain else unit) for end in (described.start, described.stop)]
-    except ValueError as error:
-        raise SpecError([document.problem(place, str(error))]) from None
     if described.scale == "log" and min(ends) <= 0:
-        raise SpecError([document.problem(place, "a logarithmic scale needs ends greater than zero")])
+        raise document.error(place, "a logarithmic scale needs ends greater than zero")
     space = np.geomspace if described.scale == "log" else np.linspace
     numbers = [float(f"{value:.12g}") for value in space(ends[0], ends[1], described.count)]
     if unit == "%":

@@ -186,21 +186,15 @@ class Cluster:
         from distributed.scheduler import KilledWorker
 
         pool = self.client.get_executor(pure=False)
-        flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * self._width(), 8))
+        flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * len(self.client.nthreads()), 8))
         reached = time.monotonic()
         try:
             while flight.launch(pool):
                 yield from flight.land(timeout=1.0)
-                reached = time.monotonic() if self._alive() else reached
+                reached = time.monotonic() if self.client.status == "running" else reached
                 if time.monotonic() - reached > PATIENCE:
                     raise CrossflowError(f"lost the scheduler at {self.address}; {KEPT}")
         except KilledWorker as error:
             raise CrossflowError(f"a task killed one worker after the other ({error}); {KEPT}") from None
         except (CancelledError, FutureCancelledError, CommClosedError, OSError, RuntimeError) as error:
             raise CrossflowError(f"lost the scheduler at {self.address} ({type(error).__name__}); {KEPT}") from None
-
-    def _width(self) -> int:
-        return len(self.client.nthreads())
-
-    def _alive(self) -> bool:
-        return bool(self.client.status == "running")

@@ -141,12 +141,12 @@ def library_document(name: str, base: Path | None = None, above: tuple[Path, ...
     path = files.find("techlibs", name, base).resolve()
     document = files.read_yaml(path)
     if not isinstance(document.data, dict):
-        raise SpecError([document.problem((), "expected a mapping with the sections of a technology library")])
+        raise document.error((), "expected a mapping with the sections of a technology library")
     parent = document.data.get("extends")
     if parent is None:
         return document
     if parent == document.data.get("name") or path in above:
-        raise SpecError([document.problem(("extends",), "a library cannot extend itself")])
+        raise document.error(("extends",), "a library cannot extend itself")
     return files.merge(library_document(str(parent), path.parent, (*above, path)), document)
 
 

@@ -13,26 +13,16 @@ from crossflow.timeline.record import COMMUNICATION, COMPUTE, HOST, WAIT, WORK, 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One event of one class of devices.
+    """One event of one class of devices."""
 
-    Attributes
-    ----------
-    device, stream : class of devices, and index in `crossflow.timeline.record.STREAMS`.
-    name : what runs; of a collective, its name.
-    start, end : [s]
-    after : runs that it waited for.
-    beside : whether it runs on a stream of its own beside kernels, as the host's calls of a program do.
-    waits : whether it is the wait of a collective for its last rank.
-    """
-
-    device: int
-    stream: int
-    name: str
-    start: float
-    end: float
-    after: tuple[int, ...] = ()
-    beside: bool = False
-    waits: bool = False
+    device: int  # class of devices
+    stream: int  # index in `crossflow.timeline.record.STREAMS`
+    name: str  # what runs; of a collective, its name
+    start: float  # [s]
+    end: float  # [s]
+    after: tuple[int, ...] = ()  # runs that it waited for
+    beside: bool = False  # whether it runs on a stream of its own beside kernels, as the host's calls of a program do
+    waits: bool = False  # whether it is the wait of a collective for its last rank
 
     @property
     def works(self) -> bool:

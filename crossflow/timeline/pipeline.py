@@ -31,24 +31,16 @@ PLAIN = 45  # slots times points of one depth up to which plain numbers are fast
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """Slots of an order in a sequence that respects dependence.
+    """Slots of an order in a sequence that respects dependence."""
 
-    Attributes
-    ----------
-    before, source : place in the sequence of the slot before each on its stage, and of the one whose result it needs; one past the
-        end where there is none.
-    kind_row : kind x rows + row of each, into a table of durations.
-    crosses : whether what it needs comes from another stage, shape (slots,).
-    stages : places of the slots of every stage in its order, shape (stages, slots of a stage).
-    depths : places by depth: slots of one depth do not wait for each other.
-    """
-
+    # before, source: place in the sequence of the slot before each on its stage, and of the one whose result it needs; one past the end
+    # where there is none
     before: Index
     source: Index
-    kind_row: Index
-    crosses: Mask
-    stages: tuple[Index, ...]
-    depths: tuple[slice, ...]
+    kind_row: Index  # kind x rows + row of each, into a table of durations
+    crosses: Mask  # whether what it needs comes from another stage, shape (slots,)
+    stages: tuple[Index, ...]  # places of the slots of every stage in its order, shape (stages, slots of a stage)
+    depths: tuple[slice, ...]  # places by depth: slots of one depth do not wait for each other
 
     @functools.cached_property
     def plain(self) -> list[tuple[int, int, int]]:
@@ -146,7 +138,7 @@ def pipeline_ends(
         if further.any() and np.isnan(pace).any():
             pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
         unknown, rest = np.isnan(pace), further % period
-        result[:, here] = _last(ends, walk) + np.where((further == 0) | unknown, 0.0, pace * further)
+        result[:, here] = ends[[mine[-1] for mine in walk.stages]] + np.where((further == 0) | unknown, 0.0, pace * further)
         if unknown.any() or rest.any():
             longer = 2 * count - count % stages
             following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
@@ -168,11 +160,6 @@ def _flow_line(forward: Array, late: Array, microbatches: int | Index) -> Array:
     arrived = np.cumsum(forward, axis=0) + np.cumsum(late, axis=0)
     further = np.asarray(microbatches) - 1
     return arrived + further * np.maximum.accumulate(forward, axis=0) if further.any() else arrived
-
-
-def _last(ends: Array, walk: Walk) -> Array:
-    """End of the last slot of every stage, shape (stages, n). [s]"""
-    return np.asarray(ends[[mine[-1] for mine in walk.stages]])
 
 
 def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Index]:

@@ -28,67 +28,39 @@ ACTIVITIES = ("busy", "exposed_communication", "waiting", "host", "bubble", "imb
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PassEvents:
-    """Events of one pass, relative to its start; arrays of shape (events,).
+    """Events of one pass, relative to its start; arrays of shape (events,)."""
 
-    Attributes
-    ----------
-    label : what it is, such as ``F`` of a forward pass.
-    time : how long it takes. [s]
-    name : index of each event's name in the timeline's names.
-    stream, kind : index in `STREAMS`; what it is: kernels, communication, waiting.
-    start, end : [s]
-    layer : layer of the model, -1 where none is meant.
-    """
-
-    label: str
-    time: float
-    name: Index
-    stream: Index
-    kind: Index
-    start: Array
-    end: Array
-    layer: Index
+    label: str  # what it is, such as ``F`` of a forward pass
+    time: float  # how long it takes. [s]
+    name: Index  # index of each event's name in the timeline's names
+    stream: Index  # index in `STREAMS`
+    kind: Index  # what it is: kernels, communication, waiting
+    start: Array  # [s]
+    end: Array  # [s]
+    layer: Index  # layer of the model, -1 where none is meant
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slots:
-    """When passes run; arrays of shape (slots,), those of a device in the order of their starts.
+    """When passes run; arrays of shape (slots,), those of a device in the order of their starts."""
 
-    Attributes
-    ----------
-    device : class of devices.
-    passed : index of the pass.
-    start, end : [s]. A slot that takes other than its pass's time is stretched.
-    microbatch : -1 where none is meant.
-    source : slot on another device whose result it needs, -1 where there is none.
-    lag : time that the result travels. [s]
-    joins : further dependencies, slots and those that wait for them, shape (2, dependencies): collectives across devices.
-    """
-
-    device: Index
-    passed: Index
-    start: Array
-    end: Array
-    microbatch: Index
-    source: Index
-    lag: Array
-    joins: Index
+    device: Index  # class of devices
+    passed: Index  # index of the pass
+    start: Array  # [s]
+    end: Array  # a slot that takes other than its pass's time is stretched. [s]
+    microbatch: Index  # -1 where none is meant
+    source: Index  # slot on another device whose result it needs, -1 where there is none
+    lag: Array  # time that the result travels. [s]
+    joins: Index  # further dependencies, slots and those that wait for them, shape (2, dependencies): collectives across devices
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A class of devices that do the same at the same time.
+    """A class of devices that do the same at the same time."""
 
-    Attributes
-    ----------
-    name : such as ``stage 2`` or ``stage 2, replica 5``.
-    stage : pipeline stage.
-    ranks : the ranks of all its devices.
-    """
-
-    name: str
-    stage: int
-    ranks: Sequence[int]
+    name: str  # such as ``stage 2`` or ``stage 2, replica 5``
+    stage: int  # pipeline stage
+    ranks: Sequence[int]  # the ranks of all its devices
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -42,24 +42,14 @@ class TimePart:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What two timelines have and have not in common.
+    """What two timelines have and have not in common."""
 
-    Attributes
-    ----------
-    titles : of both.
-    totals : times of both steps. [s]
-    activities : where the time goes; the differences add up to that of the totals.
-    events : events of the largest differences, which overlap in time and do not add up.
-    utilisation : mean share of the step in which devices compute, of both. [1]
-    peak_memory : of the fullest devices of both. [B]
-    """
-
-    titles: tuple[str, str]
-    totals: tuple[float, float]
-    activities: tuple[TimePart, ...]
-    events: tuple[TimePart, ...]
-    utilisation: tuple[float, float]
-    peak_memory: tuple[float, float]
+    titles: tuple[str, str]  # of both
+    totals: tuple[float, float]  # times of both steps. [s]
+    activities: tuple[TimePart, ...]  # where the time goes; the differences add up to that of the totals
+    events: tuple[TimePart, ...]  # events of the largest differences, which overlap in time and do not add up
+    utilisation: tuple[float, float]  # mean share of the step in which devices compute, of both. [1]
+    peak_memory: tuple[float, float]  # of the fullest devices of both. [B]
 
     @property
     def ratio(self) -> float:

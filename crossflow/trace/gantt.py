@@ -47,45 +47,27 @@ NEUTRAL = "#777777"  # of kinds that are all waiting, which hatching tells apart
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pieces:
-    """Parts of slots in which a device does one thing, as rectangles; arrays of shape (pieces,), in order of rows and starts.
+    """Parts of slots in which a device does one thing, as rectangles; arrays of shape (pieces,), in order of rows and starts."""
 
-    Attributes
-    ----------
-    row : of the chart.
-    family : index of the kind of pass in the chart's families.
-    fill : index in `FILLS`.
-    start, width : [s]
-    base, height : shares of the height of the bar, from its bottom: a piece takes its width times its height. [1]
-    """
-
-    row: Index
-    family: Index
-    fill: Index
-    start: Array
-    width: Array
-    base: Array
-    height: Array
+    row: Index  # of the chart
+    family: Index  # index of the kind of pass in the chart's families
+    fill: Index  # index in `FILLS`
+    start: Array  # [s]
+    width: Array  # [s]
+    base: Array  # place of its bottom, as a share of the height of the bar. [1]
+    height: Array  # share of that height: it takes its width times this. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Boxes:
-    """Spans of time in rows; arrays of shape (boxes,).
+    """Spans of time in rows; arrays of shape (boxes,)."""
 
-    Attributes
-    ----------
-    row : of the chart.
-    start, width : [s]
-    label : what stands in each: the number of its microbatch, or the label of its pass where it has none.
-    family : index of the kind of pass in the chart's families.
-    solid : whether the device computes for most of each, so that its colour is dark.
-    """
-
-    row: Index
-    start: Array
-    width: Array
-    label: tuple[str, ...]
-    family: Index
-    solid: Mask
+    row: Index  # of the chart
+    start: Array  # [s]
+    width: Array  # [s]
+    label: tuple[str, ...]  # what stands in each: the number of its microbatch, or the label of its pass where it has none
+    family: Index  # index of the kind of pass in the chart's families
+    solid: Mask  # whether the device computes for most of each, so that its colour is dark
 
     def at(self, places: Mask) -> Boxes:
         """Some of the boxes."""
@@ -105,34 +87,19 @@ class MemoryLine:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gantt:
-    """Everything that a chart shows.
+    """Everything that a chart shows."""
 
-    Attributes
-    ----------
-    title : with the time of the step and the mean share of it in which devices compute.
-    span : first and last time shown. [s]
-    rows : names of classes of devices.
-    utilisation : share of the step that each computes, shape (rows,). [1]
-    families : kinds of passes with their colours.
-    pieces : what devices do.
-    slots : slots of the rows.
-    path : the critical path, slots that follow each other on one device as one box.
-    memory : the fullest and the emptiest class of devices.
-    capacity : memory of one device. [B]
-    note : what is left out or drawn otherwise.
-    """
-
-    title: str
-    span: tuple[float, float]
-    rows: tuple[str, ...]
-    utilisation: Array
-    families: Mapping[str, str]
-    pieces: Pieces
-    slots: Boxes
-    path: Boxes
-    memory: tuple[MemoryLine, ...]
-    capacity: float
-    note: str = ""
+    title: str  # with the time of the step and the mean share of it in which devices compute
+    span: tuple[float, float]  # first and last time shown. [s]
+    rows: tuple[str, ...]  # names of classes of devices
+    utilisation: Array  # share of the step that each computes, shape (rows,). [1]
+    families: Mapping[str, str]  # kinds of passes with their colours
+    pieces: Pieces  # what devices do
+    slots: Boxes  # slots of the rows
+    path: Boxes  # the critical path, slots that follow each other on one device as one box
+    memory: tuple[MemoryLine, ...]  # the fullest and the emptiest class of devices
+    capacity: float  # memory of one device. [B]
+    note: str = ""  # what is left out or drawn otherwise
 
 
 def gantt_of(timeline: Timeline, devices: Sequence[int] | None = None, span: tuple[float, float] | None = None) -> Gantt:
@@ -242,7 +209,7 @@ def pieces_of(timeline: Timeline, devices: Sequence[int], span: tuple[float, flo
     """What devices do in their slots; neighbours shorter than `resolution` [s] are laid together."""
     kinds = len(families_of(timeline))
     passes = [_together(_cut(one, kind, kinds), resolution) for one, kind in zip(timeline.passes, _kinds(timeline), strict=True)]
-    rows = [_together(_clipped(_row(timeline, device, passes), span), resolution) for device in devices]
+    rows = [_together(_row(timeline, device, passes, span), resolution) for device in devices]
     whole = _joined(rows)
     return Pieces(
         row=np.repeat(np.arange(len(rows)), [len(row.key) for row in rows]), family=whole.key % kinds, fill=whole.key // kinds,
@@ -272,8 +239,8 @@ def _covered(times: Array, start: Array, end: Array) -> Mask:
     return np.asarray(begun > over)
 
 
-def _row(timeline: Timeline, device: int, passes: Sequence[_Cut]) -> _Cut:
-    """Pieces of all slots of a class of devices."""
+def _row(timeline: Timeline, device: int, passes: Sequence[_Cut], span: tuple[float, float]) -> _Cut:
+    """Pieces of all slots of a class of devices, as far as they are shown."""
     mine, slots = timeline.slots_of(device), timeline.slots
     sizes = np.array([len(one.key) for one in passes], dtype=np.intp)
     of_slot = sizes[slots.passed[mine]]
@@ -282,12 +249,8 @@ def _row(timeline: Timeline, device: int, passes: Sequence[_Cut]) -> _Cut:
     first = (np.cumsum(sizes) - sizes)[slots.passed[mine]] - (np.cumsum(of_slot) - of_slot)
     found = _joined(passes).at(np.arange(len(slot)) + np.repeat(first, of_slot))
     begin, stretch = slots.start[slot], timeline.stretch[slot]
-    return dataclasses.replace(found, start=begin + stretch * found.start, end=begin + stretch * found.end)
-
-
-def _clipped(row: _Cut, span: tuple[float, float]) -> _Cut:
-    clipped = dataclasses.replace(row, start=np.clip(row.start, *span), end=np.clip(row.end, *span))
-    return clipped.at(clipped.end > clipped.start)
+    start, end = (np.clip(begin + stretch * side, *span) for side in (found.start, found.end))
+    return dataclasses.replace(found, start=start, end=end).at(end > start)
 
 
 def _together(row: _Cut, resolution: float) -> _Cut:

@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.drawing.words import quantity, short, signed
 from crossflow.timeline.record import ACTIVITIES, Timeline
-from crossflow.trace.compare import Comparison, TimePart, compare
+from crossflow.trace.compare import TimePart, compare
 from crossflow.trace.gantt import COMPUTES, Pieces, families_of, mean, pieces_of, thinned
 
 if TYPE_CHECKING:
@@ -43,26 +43,18 @@ OTHERWISE = (  # by fill, after what computes
 IDLE = Mark("idle", "·", "bright_black")
 
 
-def text_gantt(timeline: Timeline, width: int, devices: Sequence[int] | None = None) -> Group:
-    """A timeline as lines of a terminal.
+def text_gantt(timeline: Timeline, width: int) -> Group:
+    """A timeline as lines of a terminal of `width` columns; of more than `MOST_LINES` classes of devices some at even distances.
 
-    Parameters
-    ----------
-    width : columns of each line. [1]
-    devices : classes of devices, by default all; of more than `MOST_LINES` some at even distances.
-
-    Returns
-    -------
-    Group
-        A title; a line a class of devices, which ends with the share of the step that it computes; the axis of time; the legend;
-        the table of where the time goes.
+    A title; a line a class of devices, which ends with the share of the step that it computes; the axis of time; the legend; the
+    table of where the time goes.
     """
     from rich.console import Group
     from rich.text import Text
 
-    wanted = list(range(len(timeline.devices)) if devices is None else devices)
-    shown = thinned(wanted, MOST_LINES)
-    left = [f"{len(wanted) - len(shown)} of {len(wanted)} classes of devices are not shown"] * (len(shown) < len(wanted))
+    every = len(timeline.devices)
+    shown = thinned(range(every), MOST_LINES)
+    left = [f"{every - len(shown)} of {every} classes of devices are not shown"] * (len(shown) < every)
     return Group(
         Text(f"{timeline.title}: {quantity(timeline.total, 's')} a step", style="bold"), *_overfull(timeline),
         *gantt_lines(timeline, width, shown), *(Text(line, style="dim") for line in left), Text(), activity_table(timeline, shown),
@@ -80,7 +72,8 @@ def text_comparison(first: Timeline, second: Timeline, width: int) -> Group:
     told = [Text(sentence) for sentence in found.sentences()[2:]]
     lines = [[*_overfull(timeline), *chart] for timeline, chart in zip((first, second), charts, strict=True)]
     pairs = [part for name, chart in zip(names, lines, strict=True) for part in (name, *chart, Text())]
-    return Group(*pairs, *told, Text(), *(_parts_table(title, parts) for title, parts in _groups(found) if parts))
+    groups = (("time of a device, mean of all", found.activities), ("events that differ most", found.events))
+    return Group(*pairs, *told, Text(), *(_parts_table(title, parts) for title, parts in groups if parts))
 
 
 def _overfull(timeline: Timeline) -> list[Text]:
@@ -88,10 +81,6 @@ def _overfull(timeline: Timeline) -> list[Text]:
     from rich.text import Text
 
     return [] if timeline.overfull is None else [Text(timeline.overfull, style="bold red")]
-
-
-def _groups(found: Comparison) -> list[tuple[str, Sequence[TimePart]]]:
-    return [("time of a device, mean of all", found.activities), ("events that differ most", found.events)]
 
 
 def _parts_table(title: str, parts: Sequence[TimePart]) -> Table:

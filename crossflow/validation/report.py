@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,27 +14,21 @@ from crossflow.arrays import Array, Mask
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Predictions for one table of measurements.
+    """Predictions for one table of measurements."""
 
-    Attributes
-    ----------
-    name : file name without ending.
-    measured, predicted : of the rows that could be predicted, shape (rows,). [s]
-    groups : for each way of grouping (source, device, regime) the group of every such row.
-    skipped : reasons why other rows were not predicted, and how many rows each.
-    notes : what a reader must know of the figures.
-    """
-
-    name: str
-    measured: Array
-    predicted: Array
-    groups: Mapping[str, Sequence[str]]
-    skipped: Mapping[str, int]
-    notes: Sequence[str] = ()
+    name: str  # file name without ending
+    measured: Array  # of the rows that could be predicted, shape (rows,). [s]
+    predicted: Array  # of the same rows, shape (rows,). [s]
+    groups: Mapping[str, Sequence[str]]  # for each way of grouping (source, device, regime) the group of every such row
+    skipped: Mapping[str, int]  # reasons why other rows were not predicted, and how many rows each
+    notes: Sequence[str] = ()  # what a reader must know of the figures
 
     def to_dict(self) -> dict[str, Any]:
         """Overall errors, errors by group, and what was skipped."""
-        by = {way: {name: self._of(way, name) for name in dict.fromkeys(members)} for way, members in self.groups.items()}
+        by = {
+            way: {name: self.statistics(np.array([other == name for other in members], dtype=bool)) for name in dict.fromkeys(members)}
+            for way, members in self.groups.items()
+        }
         return {
             **self.statistics(np.ones(len(self.measured), dtype=bool)),
             "skipped": sum(self.skipped.values()),
@@ -43,10 +36,6 @@ class Table:
             "by": by,
             "notes": list(self.notes),
         }
-
-    def _of(self, way: str, name: str) -> dict[str, float | int | None]:
-        mine = np.array([member == name for member in self.groups[way]], dtype=bool)
-        return self.statistics(mine)
 
     def statistics(self, mine: Mask) -> dict[str, float | int | None]:
         """Errors of some of the rows."""
@@ -87,11 +76,6 @@ def errors(measured: Array, predicted: Array) -> dict[str, float | int | None]:
         "p90_abs_error": float(np.quantile(size, 0.9)),
         "bias": float(relative.mean()),
     }
-
-
-def count_skipped(reasons: Sequence[str]) -> dict[str, int]:
-    """How often each reason occurs."""
-    return dict(Counter(reasons))
 
 
 def _percent(value: Any) -> str:

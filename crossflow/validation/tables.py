@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +28,7 @@ from crossflow.files import Document
 from crossflow.formats import kept_bytes
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.units import parse
-from crossflow.validation.report import Table, count_skipped
+from crossflow.validation.report import Table
 
 TableRow = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
@@ -42,11 +43,7 @@ def shipped() -> Path:
 
 def read_rows(file: Path, columns: Sequence[str]) -> TableRows:
     """Rows of a CSV file with comment lines; SpecError when it cannot be read or a column is missing."""
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError([Problem(file=str(file), message=f"cannot be read: {error}")]) from None
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(line for line in files.read_text(file).splitlines() if line and not line.startswith("#"))
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:
         raise SpecError(
@@ -108,7 +105,8 @@ def gemm_table(folder: Path) -> Table:
     predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, np.stack([m, n, k, np.ones_like(m)])[:, mine]))
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
-    seconds = time[known] * 1e-6
+    seconds, used = time[known] * 1e-6, {row["source"] for row in kept} & set(measurements())
+    regimes = [">= 100 us" if value >= 100e-6 else "< 100 us" for value in seconds]
     return Table(
         name="gemm",
         measured=seconds,
@@ -116,13 +114,11 @@ def gemm_table(folder: Path) -> Table:
         groups={
             "source": [row["source"] for row in kept],
             "device": [row["device"] for row in kept],
-            "regime": [">= 100 us" if value >= 100e-6 else "< 100 us" for value in seconds],
-            "device and regime": [
-                f"{row['device']}, {'>=' if value >= 100e-6 else '<'} 100 us" for row, value in zip(kept, seconds, strict=True)
-            ],
+            "regime": regimes,
+            "device and regime": [f"{row['device']}, {regime}" for row, regime in zip(kept, regimes, strict=True)],
         },
-        skipped=count_skipped(reasons),
-        notes=[f"{source}: {text}" for source, text in _conditions_used(kept).items()],
+        skipped=Counter(reasons),
+        notes=[f"{source}: {', '.join(f'{key} {value}' for key, value in measurements()[source].items())}" for source in sorted(used)],
     )
 
 
@@ -152,11 +148,6 @@ def conditions(source: str) -> tuple[float, float]:
     """Host time that a source's figures include [s], and how much its operands switch [1]."""
     given = measurements().get(source, {})
     return parse(given.get("host_time", "0 us"), "s"), float(given.get("operand_activity", 1))
-
-
-def _conditions_used(rows: TableRows) -> dict[str, str]:
-    used = {row["source"] for row in rows} & set(measurements())
-    return {source: ", ".join(f"{key} {value}" for key, value in measurements()[source].items()) for source in sorted(used)}
 
 
 @functools.cache
@@ -222,7 +213,7 @@ def collectives_table(folder: Path) -> Table:
             "size": large,
             "regime": [f"{regime}, {what}" for regime, what in zip(regimes, large, strict=True)],
         },
-        skipped=count_skipped(reasons),
+        skipped=Counter(reasons),
     )
 
 
@@ -253,18 +244,10 @@ def _fabrics(file: Path) -> dict[str, Fabric]:
     """Fabrics of the systems that a table names."""
     if not file.is_file():
         raise CrossflowError(f"{file} is missing: collectives.csv names systems that it describes")
-    columns = (
-        "system",
-        "gpus_per_node",
-        "intra_fabric",
-        "intra_gb_s_per_direction",
-        "pcie_gb_s_per_direction",
-        "inter_network",
-        "inter_gbit_s_per_gpu",
-    )
-    rows = read_rows(file, columns)
+    rates = ("intra_gb_s_per_direction", "pcie_gb_s_per_direction", "inter_gbit_s_per_gpu")
+    rows = read_rows(file, ("system", "gpus_per_node", "intra_fabric", "inter_network", *rates))
     per_node = positive(file, rows, "gpus_per_node")
-    link, host, nic = (numbers(file, rows, column, missing=np.nan) for column in (columns[3], columns[4], columns[6]))
+    link, host, nic = (numbers(file, rows, column, missing=np.nan) for column in rates)
     return {
         row["system"]: Fabric(
             intra=row["intra_fabric"].lower(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.mesh import RECOMPUTE, Recompute
 from crossflow.strategy.plan import Plan
-from crossflow.validation.report import Table, count_skipped, errors
+from crossflow.validation.report import Table, errors
 from crossflow.validation.tables import TableRow, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
@@ -62,21 +63,14 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTable(Table):
-    """Predictions of training runs; rows that ran out of memory have no measured time.
+    """Predictions of training runs; rows that ran out of memory have no measured time."""
 
-    Attributes
-    ----------
-    peak, needed : memory that tensors took at most on the fullest device, as measured (NaN where it was not) and predicted. [B]
-    ran, fits : whether a run did not end for lack of memory, and whether it was predicted to fit.
-    sizes, layouts : for every row the model and size, and which of their layouts it is; runs of one layout repeat it.
-    """
-
-    peak: Array
-    needed: Array
-    ran: Mask
-    fits: Mask
-    sizes: Sequence[str]
-    layouts: Sequence[str]
+    peak: Array  # memory that tensors took at most on the fullest device, NaN where it was not measured. [B]
+    needed: Array  # the same as predicted. [B]
+    ran: Mask  # whether a run did not end for lack of memory
+    fits: Mask  # whether it was predicted to fit
+    sizes: Sequence[str]  # model and size of every row
+    layouts: Sequence[str]  # which of their layouts it is; runs of one layout repeat it
 
     def statistics(self, mine: Mask) -> dict[str, float | int | None]:
         """Errors of step times, order of layouts, error of memory, and how often what fits was told."""
@@ -116,8 +110,9 @@ def rank_correlation(measured: Array, predicted: Array, sizes: Any, layouts: Any
 
 def training_table(folder: Path) -> Table:
     """Measured training runs of ``training_runs.csv``, with the software and the networks of ``sources.csv``."""
-    rows = read_rows(folder / "training_runs.csv", COLUMNS)
-    _check(folder / "training_runs.csv", rows)
+    file = folder / "training_runs.csv"
+    rows = read_rows(file, COLUMNS)
+    _check(file, rows)
     found, reasons = runs(folder, rows)
     predicted, needed, fits = (np.full(len(rows), np.nan) for _ in range(3))
     for group in found:
@@ -126,12 +121,10 @@ def training_table(folder: Path) -> Table:
         held = memory(group.job, group.layout, group.machine)
         moment = measurements().get(rows[at[0]]["source"], {}).get("memory_moment")
         needed[at], fits[at] = held.update if moment == "update" else held.allocated, held.fits
-    file = folder / "training_runs.csv"
-    measured = _seconds(file, rows)
-    reasons += ["no time was measured and the run did not end for lack of memory"] * int(
-        (np.isfinite(predicted) & np.isnan(measured) & np.array([row.get("status") != "oom" for row in rows])).sum()
-    )
-    kept = np.isfinite(predicted) & (np.isfinite(measured) | np.array([row.get("status") == "oom" for row in rows]))
+    measured, ran = _seconds(file, rows), np.array([row.get("status") != "oom" for row in rows], dtype=bool)
+    kept = np.isfinite(predicted) & (np.isfinite(measured) | ~ran)
+    untimed = int((np.isfinite(predicted) & ~kept).sum())
+    reasons += ["no time was measured and the run did not end for lack of memory"] * untimed
     chosen = [row for row, keep in zip(rows, kept, strict=True) if keep]
     return TrainingTable(
         name="training_runs",
@@ -142,10 +135,10 @@ def training_table(folder: Path) -> Table:
             "device": [row["device"] for row in chosen],
             "source and model": [f"{row['source']}, {row['model']}" for row in chosen],
         },
-        skipped=count_skipped(reasons),
+        skipped=Counter(reasons),
         peak=np.array([_peak(file, row) for row in chosen]),
         needed=needed[kept],
-        ran=np.array([row.get("status") != "oom" for row in chosen], dtype=bool),
+        ran=ran[kept],
         fits=fits[kept] > 0,
         sizes=[", ".join(row.get(column) or "" for column in SIZE) for row in chosen],
         layouts=[", ".join(row.get(column) or "" for column in LAYOUT) for row in chosen],

@@ -28,20 +28,13 @@ Interaction = Literal["concatenation", "dot", "transformer"]
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """`count` embedding tables alike.
-
-    Attributes
-    ----------
-    rows, width : rows of one table, and elements of a row. [1]
-    pooling : rows of one table that a sample looks up and adds up, in the mean. [1]
-    distinct : distinct rows over looked-up rows of a batch: what is left of the traffic where a row is found in cache
-        when it is wanted again. [1]
-    """
+    """`count` embedding tables alike."""
 
     count: int
-    rows: int
-    width: int
-    pooling: float
+    rows: int  # rows of one table. [1]
+    width: int  # elements of a row. [1]
+    pooling: float  # rows of one table that a sample looks up and adds up, in the mean. [1]
+    # distinct rows over looked-up rows of a batch: what is left of the traffic where a row is found in cache when it is wanted again. [1]
     distinct: float = 1.0
 
     @property
@@ -108,26 +101,16 @@ class Encoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Dlrm:
-    """A whole recommendation model.
-
-    Attributes
-    ----------
-    tables : groups of equal tables.
-    dense_features : numbers of a sample that the bottom MLP reads. [1]
-    bottom, top : layers of the two MLPs in order; with `routing` those of one expert.
-    interaction : how pooled embeddings and the bottom MLP's output meet.
-    encoder : the transformer, where they meet in one.
-    routing : experts in the place of the top MLP, of which a sample passes some.
-    """
+    """A whole recommendation model."""
 
     name: str
-    tables: tuple[Tables, ...]
-    dense_features: int
-    bottom: tuple[Linear, ...]
-    top: tuple[Linear, ...]
-    interaction: Interaction = "concatenation"
-    encoder: Encoder | None = None
-    routing: Routing | None = None
+    tables: tuple[Tables, ...]  # groups of equal tables
+    dense_features: int  # numbers of a sample that the bottom MLP reads. [1]
+    bottom: tuple[Linear, ...]  # layers of the bottom MLP in order
+    top: tuple[Linear, ...]  # layers of the top MLP; with `routing` those of one expert
+    interaction: Interaction = "concatenation"  # how pooled embeddings and the bottom MLP's output meet
+    encoder: Encoder | None = None  # the transformer, where they meet in one
+    routing: Routing | None = None  # experts in the place of the top MLP, of which a sample passes some
 
     @property
     def table_parameters(self) -> int:
@@ -167,10 +150,6 @@ class Dlrm:
     def count(self) -> int:
         """Tables in all."""
         return sum(group.count for group in self.tables)
-
-    def lookup_bytes(self, element: int = 4) -> float:
-        """Bytes of the rows that one sample looks up; published counts are of fp32. [B]"""
-        return sum(group.lookups * group.width for group in self.tables) * element
 
     @property
     def matrix_flops(self) -> float:
@@ -213,34 +192,21 @@ def interaction_width(kind: Interaction, tables: tuple[Tables, ...], bottom: int
 
 @dataclass(frozen=True, kw_only=True)
 class DlrmJob:
-    """What a step of a recommendation model computes.
+    """What a step of a recommendation model computes."""
 
-    Attributes
-    ----------
-    model, training : the model, and whether there is a backward pass.
-    dtype : type of the dense part's products; weights and activations are kept in `element` bytes.
-    optimizer_states : values in fp32 that the optimizer keeps for each parameter of the dense part.
-    table_optimizer, table : the tables' optimizer, and the size of an element of a table. [B]
-    forward, backward, index : sizes on the wire of a pooled element, of its gradient, of an index. [B]
-    ahead : whether indices of the next batch travel during this one.
-    bucket : gradients that are reduced in one collective, at least. [B]
-    uneven : lookups of the fullest device over the mean, where whole tables are shared out. [1]
-    frozen : layers that do not train.
-    """
-
-    model: Dlrm
-    dtype: str
-    training: bool = True
-    optimizer_states: int = 0
-    table_optimizer: TableOptimizer = "rowwise_adagrad"
-    table: float = 2.0
-    forward: float = 2.0
-    backward: float = 2.0
-    index: float = 8.0
-    ahead: bool = True
-    bucket: float = 25.0 * 2**20
-    uneven: float = 1.0
-    frozen: frozenset[str] = frozenset()
+    model: Dlrm  # the model
+    dtype: str  # type of the dense part's products; weights and activations are kept in `element` bytes
+    training: bool = True  # whether there is a backward pass
+    optimizer_states: int = 0  # values in fp32 that the optimizer keeps for each parameter of the dense part
+    table_optimizer: TableOptimizer = "rowwise_adagrad"  # the tables' optimizer
+    table: float = 2.0  # size of an element of a table. [B]
+    forward: float = 2.0  # size on the wire of a pooled element. [B]
+    backward: float = 2.0  # of its gradient. [B]
+    index: float = 8.0  # of an index. [B]
+    ahead: bool = True  # whether indices of the next batch travel during this one
+    bucket: float = 25.0 * 2**20  # gradients that are reduced in one collective, at least. [B]
+    uneven: float = 1.0  # lookups of the fullest device over the mean, where whole tables are shared out. [1]
+    frozen: frozenset[str] = frozenset()  # layers that do not train
 
     @property
     def element(self) -> float:

@@ -38,23 +38,15 @@ class GraphLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One vertex of the compute graph: the operations of one layer at one time step, in order; in a block, at as many time steps.
+    """One vertex of the compute graph: the operations of one layer at one time step, in order; in a block, at as many time steps."""
 
-    Attributes
-    ----------
-    name, layer, phase : what it is; `layer` is an index into the graph's layers.
-    step : time step of a recurrent model, of its first copy; later ones are of the next steps, of a backward pass of those before.
-    first : whether it is the first of its layer to contribute to a gradient (later ones accumulate).
-    after : indices of the nodes whose results it needs: those of a block for the same copy, outside the block for the last.
-    carried : pairs of a node whose result the first copy needs, and one of the block that the others need from the copy before.
-    """
-
-    name: str
-    layer: int
+    name: str  # what it is
+    layer: int  # index into the graph's layers
     phase: Phase
-    step: Size = 0
-    first: bool = True
-    after: tuple[int, ...] = ()
+    step: Size = 0  # time step of a recurrent model, of its first copy; later ones are of the next steps, backward of those before
+    first: bool = True  # whether it is the first of its layer to contribute to a gradient (later ones accumulate)
+    after: tuple[int, ...] = ()  # indices of the nodes whose results it needs: those of a block for the same copy, outside it for the last
+    # Pairs of a node whose result the first copy needs, and one of the block that the others need from the copy before.
     carried: tuple[tuple[int, int], ...] = ()
 
 
@@ -63,29 +55,18 @@ class Graph:
     """A model: its layers, its nodes in an order that respects dependencies, and the sizes that strategies divide.
 
     Sizes, and copies of blocks, may be arrays over design points whose nodes are the same.
-
-    Attributes
-    ----------
-    model : model family, ``lstm`` or ``gemm``.
-    blocks : nodes that repeat over time steps.
-    batch : samples of one step over all devices.
-    sizes : further dimensions by name (hidden, vocabulary, sequence ...).
-    dtype : data type of weights, activations and gradients.
-    optimizer_states : values kept per parameter by the optimizer.
-    training : whether backward pass and update are part of a step.
-    tokens_per_sample : tokens in one sample, 0 where the word has no meaning.
     """
 
-    model: str
-    batch: Size
+    model: str  # model family, ``lstm`` or ``gemm``
+    batch: Size  # samples of one step over all devices
     layers: tuple[GraphLayer, ...]
     nodes: tuple[Node, ...]
-    blocks: tuple[Block, ...] = ()
-    sizes: Mapping[str, Size] = field(default_factory=dict)
-    dtype: str = "fp16"
-    optimizer_states: int = 0
-    training: bool = True
-    tokens_per_sample: Size = 0
+    blocks: tuple[Block, ...] = ()  # nodes that repeat over time steps
+    sizes: Mapping[str, Size] = field(default_factory=dict)  # further dimensions by name (hidden, vocabulary, sequence ...)
+    dtype: str = "fp16"  # data type of weights, activations and gradients
+    optimizer_states: int = 0  # values kept per parameter by the optimizer
+    training: bool = True  # whether backward pass and update are part of a step
+    tokens_per_sample: Size = 0  # tokens in one sample, 0 where the word has no meaning
 
     @property
     def parameters(self) -> Size:

@@ -18,31 +18,20 @@ JobTask = Literal["training", "forward", "prefill", "decode"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """What a step of a transformer computes; numbers of the model may be arrays over design points (`crossflow.workload.stacked`).
+    """What a step of a transformer computes; numbers of the model may be arrays over design points (`crossflow.workload.stacked`)."""
 
-    Attributes
-    ----------
-    model, task : training step, forward pass, or of a service: reading prompts (prefill), writing one token each (decode).
-    dtype : type that products with weights compute in; where it has fewer than 16 bits, activations, attention and the head stay in bf16.
-    weight_dtype : type in which a service keeps the weights of its layers; None for that of the products.
-    kv_dtype : type in which a service keeps keys and values; None for that of the activations.
-    optimizer_states : values in fp32 that the optimizer keeps for each parameter.
-    dropout : whether activations are dropped at random.
-    frozen : what does not train.
-    context : tokens that a request has in its cache in the mean of a decode step. [1]
-    cached : tokens that its cache holds at most; 0 for tasks that keep none. [1]
-    """
-
+    # model, task: training step, forward pass, or of a service: reading prompts (prefill), writing one token each (decode)
     model: Transformer
+    # type that products with weights compute in; where it has fewer than 16 bits, activations, attention and the head stay in bf16
     dtype: str
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
+    weight_dtype: str | None = None  # type in which a service keeps the weights of its layers; None for that of the products
+    kv_dtype: str | None = None  # type in which a service keeps keys and values; None for that of the activations
     task: JobTask = "training"
-    optimizer_states: int = 2
-    dropout: bool = False
-    frozen: Frozen | None = None
-    context: int = 0
-    cached: int = 0
+    optimizer_states: int = 2  # values in fp32 that the optimizer keeps for each parameter
+    dropout: bool = False  # whether activations are dropped at random
+    frozen: Frozen | None = None  # what does not train
+    context: int = 0  # tokens that a request has in its cache in the mean of a decode step. [1]
+    cached: int = 0  # tokens that its cache holds at most; 0 for tasks that keep none. [1]
 
     @property
     def training(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
@@ -367,22 +367,16 @@ class TransformerSpec(_Sourced):
     def _possible(self) -> Self:
         for problem in _contradictions(self):
             raise ValueError(problem)
-        if self.frozen:
+        checks: tuple[tuple[str, Callable[..., Any]], ...] = (("frozen", frozen_layers), ("wide_layers", check_entries))
+        for key, check in checks:
             try:
-                frozen_layers(self.frozen, self.transformer())
+                if entries := getattr(self, key):
+                    check(entries, self.transformer())
             except ValueError as error:
-                raise ValueError(f"frozen: {error}") from None
-        if self.wide_layers:
-            self._check_wide(self.transformer())
-        return self
-
-    def _check_wide(self, model: Transformer) -> None:
-        try:
-            check_entries(self.wide_layers, model)
-        except ValueError as error:
-            raise ValueError(f"wide_layers: {error}") from None
-        if all(part.wide for layer in model.layers for part in layer.parts):
+                raise ValueError(f"{key}: {error}") from None
+        if self.wide_layers and all(part.wide for layer in self.transformer().layers for part in layer.parts):
             raise ValueError("wide_layers: all layers stay in 16 bits; leave out the narrow type")
+        return self
 
     @property
     def tokens(self) -> int:
@@ -525,12 +519,7 @@ def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
         yield "kv_dtype: no layer has attention, which keeps keys and values; leave it out"
     elif spec.kv_dtype and not writes(spec):
         yield "kv_dtype: only a causal decoder with a language head keeps keys and values; leave it out"
-    if spec.wide_layers:
-        yield from _contradictions_of_width(spec)
-
-
-def _contradictions_of_width(spec: TransformerSpec) -> Iterator[str]:
-    if min(FORMATS[spec.dtype].bits, FORMATS[spec.weight_dtype or spec.dtype].bits) >= 16:
+    if spec.wide_layers and min(bits, FORMATS[weight or spec.dtype].bits) >= 16:
         yield f"wide_layers: no layer is narrower than 16 bits where dtype is {spec.dtype}; leave it out"
     ends = [entry for entry in spec.wide_layers if entry in ("embedding", "head")]
     if ends:

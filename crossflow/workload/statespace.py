@@ -38,30 +38,18 @@ SELECTIVE = {"forward": 7.0, "input": 19.0}
 
 @dataclass(frozen=True, kw_only=True)
 class StateSpace:
-    """Geometry of a state-space mixer.
+    """Geometry of a state-space mixer."""
 
-    Attributes
-    ----------
-    kind : the recurrence.
-    heads, groups : heads of inputs and outputs; groups of them that share B and C (keys and queries). [1]
-    width, state : elements of a head's input (value), and of B and C (key and query); a head's state has width x state elements. [1]
-    chunk : tokens that are worked on as matrix products, 0 where the recurrence has none. [1]
-    convolution : tokens that the short causal convolution before the recurrence sees. [1]
-    norm : whether a norm follows the recurrence (in Jamba's mamba1, norms of B, C and of the step).
-    step_rank : elements of the latent that the time steps of mamba1 are made of. [1]
-    stored : type in which a service keeps the state, "" for that of the activations.
-    """
-
-    kind: Recurrence
-    heads: int
-    groups: int
-    width: int
-    state: int
-    chunk: int
-    convolution: int
-    norm: bool
-    step_rank: int = 0
-    stored: str = ""
+    kind: Recurrence  # the recurrence
+    heads: int  # heads of inputs and outputs. [1]
+    groups: int  # groups of them that share B and C (keys and queries). [1]
+    width: int  # elements of a head's input (value). [1]
+    state: int  # of B and C (key and query); a head's state has width x state elements. [1]
+    chunk: int  # tokens that are worked on as matrix products, 0 where the recurrence has none. [1]
+    convolution: int  # tokens that the short causal convolution before the recurrence sees. [1]
+    norm: bool  # whether a norm follows the recurrence (in Jamba's mamba1, norms of B, C and of the step)
+    step_rank: int = 0  # elements of the latent that the time steps of mamba1 are made of. [1]
+    stored: str = ""  # type in which a service keeps the state, "" for that of the activations
 
     @property
     def gates(self) -> int:

@@ -29,31 +29,21 @@ LayerType = Literal["embedding", "attention", "ssm", "mlp", "experts", "head"]
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A weight matrix W[k, n] that multiplies token vectors.
+    """A weight matrix W[k, n] that multiplies token vectors."""
 
-    Attributes
-    ----------
-    name, k, n : what it is, inputs and outputs. [1]
-    cut : how tensor parallelism divides it.
-    bias : whether it adds a bias.
-    experts : how many there are of it, one an expert; a token passes only some (1 for a matrix that every token passes).
-    over : which tokens of a sample pass it.
-    shared : whether another part on the same device holds its weights.
-    kv_heads, kv_head : of the outputs of a matrix cut by columns, heads of keys and values, of `kv_head` elements each: no rank
-        has a part of one, so that ranks repeat them where there are more ranks than heads. [1]
-    depthwise : whether each output has k weights of its own, as in a convolution over k tokens: W[k, n] counts, but there is no product.
-    """
-
-    name: str
-    k: int
-    n: int
-    cut: Cut = "none"
-    bias: bool = False
-    experts: int = 1
-    over: Over = "tokens"
-    shared: bool = False
+    name: str  # what it is
+    k: int  # inputs. [1]
+    n: int  # outputs. [1]
+    cut: Cut = "none"  # how tensor parallelism divides it
+    bias: bool = False  # whether it adds a bias
+    experts: int = 1  # how many there are of it, one an expert; a token passes only some (1 for a matrix that every token passes)
+    over: Over = "tokens"  # which tokens of a sample pass it
+    shared: bool = False  # whether another part on the same device holds its weights
+    # kv_heads, kv_head: of the outputs of a matrix cut by columns, heads of keys and values, of `kv_head` elements each: no rank has a part
+    # of one, so that ranks repeat them where there are more ranks than heads. [1]
     kv_heads: int = 0
     kv_head: int = 0
+    # whether each output has k weights of its own, as in a convolution over k tokens: W[k, n] counts, but there is no product
     depthwise: bool = False
 
     @functools.cached_property
@@ -80,34 +70,21 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionGeometry:
-    """Geometry of attention: heads, width of queries and keys, width of values, and what a token leaves in the cache.
+    """Geometry of attention: heads, width of queries and keys, width of values, and what a token leaves in the cache."""
 
-    Attributes
-    ----------
-    heads, kv_heads : query heads, and heads of keys and values (fewer in grouped-query attention).
-    query, value : elements of one head's query or key, and of its value. [1]
-    cached : elements that one token keeps for later ones, all heads together. [1]
-    latent : of them, those from which keys and values of all heads are made (latent attention), 0 where heads have their own. [1]
-    causal : whether a token sees only those before it.
-    cross : whether keys and values come from the encoder.
-    rotary : whether queries and keys are rotated by their positions.
-    window : tokens that a token sees at most, itself included; 0 for all before it. [1]
-    chunked : whether the window is a fixed block of the sample (chunked attention) rather than the last tokens (sliding window).
-    gated : whether a gate, which the product for the queries also gives, multiplies the output.
-    """
-
-    heads: int
-    kv_heads: int
-    query: int
-    value: int
-    cached: int
-    latent: int = 0
-    causal: bool = True
-    cross: bool = False
-    rotary: bool = False
-    window: int = 0
+    heads: int  # query heads
+    kv_heads: int  # heads of keys and values (fewer in grouped-query attention)
+    query: int  # elements of one head's query or key. [1]
+    value: int  # of its value. [1]
+    cached: int  # elements that one token keeps for later ones, all heads together. [1]
+    latent: int = 0  # of them, those from which keys and values of all heads are made (latent attention), 0 where heads have their own. [1]
+    causal: bool = True  # whether a token sees only those before it
+    cross: bool = False  # whether keys and values come from the encoder
+    rotary: bool = False  # whether queries and keys are rotated by their positions
+    window: int = 0  # tokens that a token sees at most, itself included; 0 for all before it. [1]
+    # whether the window is a fixed block of the sample (chunked attention) rather than the last tokens (sliding window)
     chunked: bool = False
-    gated: bool = False
+    gated: bool = False  # whether a gate, which the product for the queries also gives, multiplies the output
 
     def kv_heads_on(self, ranks: Array) -> Array:
         """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
@@ -180,35 +157,23 @@ class Routing:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What lies between two residual additions.
+    """What lies between two residual additions."""
 
-    Attributes
-    ----------
-    type : layer type.
-    width : elements of a token's vector that enter and leave. [1]
-    matrices : weights in program order.
-    table : parameters of a lookup table, whose rows tensor parallelism divides. [1]
-    holder : which devices hold the table: ``all`` with the part; those ``apart`` from the stage of the model's embedding, as a copy
-        of its table; ``none``, because another part on the same device holds it.
-    vectors : parameters of norms and other vectors, which every rank has whole. [1]
-    inner : elements a token has between the matrices of an MLP (of one expert). [1]
-    gated : whether the MLP multiplies two branches (SwiGLU and kin).
-    attention, ssm, routing : for parts that attend, keep a state, or route.
-    wide : whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type.
-    """
-
-    type: LayerType
-    width: int
-    matrices: tuple[Matrix, ...] = ()
-    table: int = 0
+    type: LayerType  # layer type
+    width: int  # elements of a token's vector that enter and leave. [1]
+    matrices: tuple[Matrix, ...] = ()  # weights in program order
+    table: int = 0  # parameters of a lookup table, whose rows tensor parallelism divides. [1]
+    # which devices hold the table: ``all`` with the part; those ``apart`` from the stage of the model's embedding, as a copy of its table;
+    # ``none``, because another part on the same device holds it
     holder: Literal["all", "apart", "none"] = "all"
-    vectors: int = 0
-    inner: int = 0
-    gated: bool = False
+    vectors: int = 0  # parameters of norms and other vectors, which every rank has whole. [1]
+    inner: int = 0  # elements a token has between the matrices of an MLP (of one expert). [1]
+    gated: bool = False  # whether the MLP multiplies two branches (SwiGLU and kin)
+    # attention, ssm, routing: for parts that attend, keep a state, or route
     attention: AttentionGeometry | None = None
     ssm: StateSpace | None = None
     routing: Routing | None = None
-    wide: bool = False
+    wide: bool = False  # whether its products stay in 16 bits where a job computes, or keeps its weights, in a narrower type
 
     @property
     def parameters(self) -> int:
@@ -238,19 +203,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """`count` layers alike, one after the other.
+    """`count` layers alike, one after the other."""
 
-    Attributes
-    ----------
-    name, tokens, parts : for reports; tokens of a sample that pass them; parts in program order.
-    predicts : whether they are multi-token prediction layers (see `prediction_layers`). They run on the last stage, beside the head,
-        and are not among the layers that pipeline stages divide.
-    """
-
-    name: str
+    name: str  # for reports
     count: int
-    tokens: int
-    parts: tuple[Part, ...]
+    tokens: int  # tokens of a sample that pass them
+    parts: tuple[Part, ...]  # parts in program order
+    # whether they are multi-token prediction layers (see `prediction_layers`). They run on the last stage, beside the head, and are not
+    # among the layers that pipeline stages divide.
     predicts: bool = False
 
     @property
@@ -261,26 +221,16 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transformer:
-    """A whole model: embedding, layers in order, head.
+    """A whole model: embedding, layers in order, head."""
 
-    Attributes
-    ----------
-    name : for reports.
-    embedding, head : parts before the first and after the last layer; of a tied head only the use counts, its matrix is
-        the embedding's.
-    layers : groups of equal layers; those that predict further tokens come last.
-    tied : whether the head multiplies by the embedding's table.
-    vocabulary : rows of the table, 0 for a model of images. [1]
-    memory_tokens : tokens that cross-attention looks at, 0 without an encoder. [1]
-    """
-
-    name: str
+    name: str  # for reports
+    # embedding, head: parts before the first and after the last layer; of a tied head only the use counts, its matrix is the embedding's
     embedding: Part
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...]  # groups of equal layers; those that predict further tokens come last
     head: Part
-    tied: bool
-    vocabulary: int
-    memory_tokens: int = 0
+    tied: bool  # whether the head multiplies by the embedding's table
+    vocabulary: int  # rows of the table, 0 for a model of images. [1]
+    memory_tokens: int = 0  # tokens that cross-attention looks at, 0 without an encoder. [1]
 
     @functools.cached_property
     def main(self) -> tuple[Layer, ...]:
@@ -423,19 +373,9 @@ def self_attention(
     as many elements that weigh the output.
     """
     kv, d = kv_heads or heads, head or width // heads
-    qkv = bias if qkv_bias is None else qkv_bias
-    first = (
-        (
-            Matrix(name="query", k=width, n=heads * d, cut="column", bias=qkv),
-            Matrix(name="key_value", k=width, n=2 * kv * d, cut="column", bias=qkv, over="memory", kv_heads=kv, kv_head=2 * d),
-        )
-        if cross
-        else (
-            Matrix(
-                name="query_key_value", k=width, n=((1 + gate) * heads + 2 * kv) * d, cut="column", bias=qkv, kv_heads=kv, kv_head=2 * d
-            ),
-        )
-    )
+    queries = Matrix(name="query", k=width, n=heads * d, cut="column", bias=bias if qkv_bias is None else qkv_bias)
+    both = replace(queries, name="query_key_value", n=((1 + gate) * heads + 2 * kv) * d, kv_heads=kv, kv_head=2 * d)
+    first = (queries, replace(both, name="key_value", n=2 * kv * d, over="memory")) if cross else (both,)
     return Part(
         type="attention",
         width=width,
@@ -452,14 +392,8 @@ def latent_attention(
     *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1
 ) -> Part:
     """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent."""
-    low = (
-        (
-            Matrix(name="query_down", k=width, n=query_rank),
-            Matrix(name="query_up", k=query_rank, n=heads * (nope + rope), cut="column"),
-        )
-        if query_rank
-        else (Matrix(name="query", k=width, n=heads * (nope + rope), cut="column"),)
-    )
+    queries = Matrix(name="query", k=width, n=heads * (nope + rope), cut="column")
+    low = (Matrix(name="query_down", k=width, n=query_rank), replace(queries, name="query_up", k=query_rank)) if query_rank else (queries,)
     return Part(
         type="attention",
         width=width,
@@ -550,23 +484,15 @@ def experts(
     norm_vectors: int = 1,
 ) -> Part:
     """Mixture of experts: a router, `routing.experts` MLPs of which a token passes some, and `shared` elements of one that all pass."""
-    branches = 2 if gated else 1
-    common = (
-        (
-            Matrix(name="shared_up", k=width, n=branches * shared, cut="column", bias=bias),
-            Matrix(name="shared_down", k=shared, n=width, cut="row", bias=bias),
-        )
-        if shared
-        else ()
-    )
+    own = mlp(width=width, inner=inner, gated=gated, bias=bias).matrices
+    common = mlp(width=width, inner=shared, gated=gated, bias=bias).matrices if shared else ()
     return Part(
         type="experts",
         width=width,
         matrices=(
             Matrix(name="router", k=width, n=routing.experts, bias=router_bias),
-            *common,
-            Matrix(name="expert_up", k=width, n=branches * inner, cut="column", bias=bias, experts=routing.experts),
-            Matrix(name="expert_down", k=inner, n=width, cut="row", bias=bias, experts=routing.experts),
+            *(replace(matrix, name=f"shared_{matrix.name}") for matrix in common),
+            *(replace(matrix, name=f"expert_{matrix.name}", experts=routing.experts) for matrix in own),
         ),
         vectors=norm_vectors * width,
         inner=inner,

@@ -33,7 +33,7 @@ from pydantic import BaseModel
 
 import crossflow
 from crossflow import scenario
-from crossflow.architecture import execution, host, network, operation, software, template
+from crossflow.architecture import execution, network, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.evaluation.timelines import simulate
 from crossflow.program import file as programs
@@ -226,8 +226,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),
-        ("The host's memory: `host`", host.Host, None),
-        ("What running it takes: `operation`", operation.OperationSpec, None),
+        ("The host's memory: `host`", template.Host, None),
+        ("What running it takes: `operation`", template.OperationSpec, None),
         ("`kind: generated`", template.GeneratedSystem, template.SystemFields),
         ("Technology choice: `technology`", template.TechnologyChoice, None),
         ("On-chip levels: `levels.NAME`", template.OnChipLevel, None),

@@ -21,26 +21,16 @@ MOST_WRITTEN = 400  # cells in which the value is written
 
 
 class HeatmapData(NamedTuple):
-    """Everything that a heat map shows.
-
-    Attributes
-    ----------
-    x, y : axes of names.
-    value : scale of the colours.
-    values : best feasible value by row (y) and column (x), NaN where there is none.
-    infeasible : cells in which there are points, but none that is feasible.
-    best : row and column of the best cell; None where nothing is feasible.
-    falls : whether less of the value is better.
-    """
+    """Everything that a heat map shows."""
 
     title: str
-    x: Ticks
-    y: Ticks
-    value: Scale
-    values: list[list[float]]
-    infeasible: list[list[bool]]
-    best: tuple[int, int] | None
-    falls: bool
+    x: Ticks  # axis of names
+    y: Ticks  # axis of names
+    value: Scale  # scale of the colours
+    values: list[list[float]]  # best feasible value by row (y) and column (x), NaN where there is none
+    infeasible: list[list[bool]]  # cells in which there are points, but none that is feasible
+    best: tuple[int, int] | None  # row and column of the best cell; None where nothing is feasible
+    falls: bool  # whether less of the value is better
 
 
 def heatmap_data(view: View, plot: HeatmapPlot) -> HeatmapData:

@@ -32,24 +32,15 @@ class Coordinate(NamedTuple):
 
 
 class ParallelData(NamedTuple):
-    """Everything that a plot of parallel coordinates shows.
-
-    Attributes
-    ----------
-    coordinates : axes from left to right.
-    lines : heights of each design, the best first, NaN where it has no value.
-    objective, values : what colours the lines, and its value for each of them.
-    feasible : of each of them.
-    falls : whether less of the objective is better.
-    """
+    """Everything that a plot of parallel coordinates shows."""
 
     title: str
-    coordinates: list[Coordinate]
-    lines: list[list[float]]
-    objective: Scale
-    values: list[float]
-    feasible: list[bool]
-    falls: bool
+    coordinates: list[Coordinate]  # axes from left to right
+    lines: list[list[float]]  # heights of each design, the best first, NaN where it has no value
+    objective: Scale  # what colours the lines
+    values: list[float]  # its value for each of them
+    feasible: list[bool]  # of each of them
+    falls: bool  # whether less of the objective is better
 
 
 def parallel_data(view: View, plot: ParallelPlot) -> ParallelData:

@@ -38,27 +38,18 @@ class Colours(NamedTuple):
 
 
 class ParetoData(NamedTuple):
-    """Everything that a Pareto plot shows.
-
-    Attributes
-    ----------
-    x, y : axes.
-    points : feasible designs.
-    infeasible : the others.
-    front : designs that none beats, by x; `after` where y changes at the next of them: where x is made small.
-    fronts : the same among the designs of each name that colours, where each is to have its own; else none.
-    colours : one for each of the points; None where one colour does.
-    """
+    """Everything that a Pareto plot shows."""
 
     title: str
     x: Scale
     y: Scale
-    points: list[tuple[float, float]]
-    infeasible: list[tuple[float, float]]
-    front: list[tuple[float, float]]
+    points: list[tuple[float, float]]  # feasible designs
+    infeasible: list[tuple[float, float]]  # the others
+    front: list[tuple[float, float]]  # designs that none beats, by x; `after` where y changes at the next of them: where x is made small
+    # the same among the designs of each name that colours, where each is to have its own; else none
     fronts: list[list[tuple[float, float]]]
     after: bool
-    colours: Colours | None
+    colours: Colours | None  # one for each of the points; None where one colour does
 
 
 def pareto_data(view: View, plot: ParetoPlot) -> ParetoData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PositiveInt, Tag
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from crossflow.files import FileModel
 
@@ -101,19 +101,11 @@ class IntervalPlot(PlotFields):
     series: str | None = None
 
 
-def _kind(given: Any) -> str:
-    return str(given.get("kind", "lines") if isinstance(given, Mapping) else getattr(given, "kind", "lines"))
+def _with_kind(given: Any) -> Any:
+    return {"kind": "lines", **given} if isinstance(given, Mapping) else given
 
 
-Plot = Annotated[
-    Annotated[LinePlot, Tag("lines")]
-    | Annotated[BoxPlot, Tag("boxes")]
-    | Annotated[ConvergencePlot, Tag("convergence")]
-    | Annotated[ParetoPlot, Tag("pareto")]
-    | Annotated[ParallelPlot, Tag("parallel")]
-    | Annotated[HeatmapPlot, Tag("heatmap")]
-    | Annotated[BreakdownPlot, Tag("breakdown")]
-    | Annotated[ImportancePlot, Tag("importance")]
-    | Annotated[IntervalPlot, Tag("intervals")],
-    Discriminator(_kind),
-]
+_Kinds = (
+    LinePlot | BoxPlot | ConvergencePlot | ParetoPlot | ParallelPlot | HeatmapPlot | BreakdownPlot | ImportancePlot | IntervalPlot
+)  # fmt: skip
+Plot = Annotated[Annotated[_Kinds, Field(discriminator="kind")], BeforeValidator(_with_kind)]

@@ -11,20 +11,13 @@ from crossflow.explanation.uncertainty import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class Convergence:
-    """How one search came to its best.
+    """How one search came to its best."""
 
-    Attributes
-    ----------
-    search, point : name of the search, and how its swept point is written ("" where nothing is swept).
-    evaluations, best : designs evaluated, and the best objective (natural value, the first one) by then.
-    total : designs evaluated in all.
-    """
-
-    search: str
-    point: str
-    evaluations: tuple[int, ...]
-    best: tuple[float, ...]
-    total: int
+    search: str  # name of the search
+    point: str  # how its swept point is written ("" where nothing is swept)
+    evaluations: tuple[int, ...]  # designs evaluated
+    best: tuple[float, ...]  # best objective (natural value, the first one) by then
+    total: int  # designs evaluated in all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,25 +33,16 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A finished study.
+    """A finished study."""
 
-    Attributes
-    ----------
-    columns : columns over all points that some plot or the table needs: float arrays (NaN for what is missing), bool
-        arrays, or object arrays; `feasible` and `bound_by` always; `search` where there are searches.
-    values : swept values by path.
-    units : SI units of the numbers of searched paths, where they have one.
-    searches, space, objectives : names of the searches, searched paths, objectives (True where it is made large).
-    best : the best row of each search at each swept point, with its figures.
-    convergence, drawn : see there.
-    """
-
+    # columns over all points that some plot or the table needs: float arrays (NaN for what is missing), bool arrays, or object arrays;
+    # `feasible` and `bound_by` always; `search` where there are searches
     columns: Mapping[str, Any]
-    values: Mapping[str, Sequence[Any]]
-    units: Mapping[str, str] = field(default_factory=dict)
-    searches: tuple[str, ...] = ()
-    space: tuple[str, ...] = ()
-    objectives: Mapping[str, bool] = field(default_factory=dict)
-    best: tuple[Mapping[str, Any], ...] = ()
+    values: Mapping[str, Sequence[Any]]  # swept values by path
+    units: Mapping[str, str] = field(default_factory=dict)  # SI units of the numbers of searched paths, where they have one
+    searches: tuple[str, ...] = ()  # names of the searches
+    space: tuple[str, ...] = ()  # searched paths
+    objectives: Mapping[str, bool] = field(default_factory=dict)  # objectives, True where one is made large
+    best: tuple[Mapping[str, Any], ...] = ()  # the best row of each search at each swept point, with its figures
     convergence: tuple[Convergence, ...] = ()
     drawn: tuple[Drawn, ...] = ()
