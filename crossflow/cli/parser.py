@@ -42,6 +42,8 @@ def spread(argv: Sequence[str]) -> list[str]:
     >>> spread(["predict", "--set", "a=1", "b=2", "s.yaml"])
     ['predict', '--set', 'a=1', '--set', 'b=2', 's.yaml']
     """
+    if argv[:1] == ["emulate"]:  # whose words are a script's own
+        return list(argv)
     words: list[str] = []
     for word in argv:
         follows = len(words) > 1 and words[-2] == "--set" and "=" in words[-1]
@@ -59,7 +61,8 @@ def build() -> Parser:
     for name, (about, add_arguments) in _COMMANDS.items():
         command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
         add_arguments(command)
-        command.add_argument("--json", action="store_true", help="write JSON instead of a page for people")
+        if name != "emulate":  # whose stdout is the script's
+            command.add_argument("--json", action="store_true", help="write JSON instead of a page for people")
     return parser
 
 
@@ -117,6 +120,26 @@ def _validate(parser: Parser) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of measured tables")
 
 
+def _emulate(parser: Parser) -> None:
+    own, again = "(--world-size N | --nodes N) [options] -- SCRIPT.py [its words]", "--replay FILE [options]"
+    parser.usage = f"crossflow emulate {own}\n       crossflow emulate {again}"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its own words, or -m and a module")
+    parser.add_argument("--world-size", type=_positive, metavar="N", help="ranks that the script believes in")
+    parser.add_argument("--nodes", type=_positive, metavar="N", help="the same as nodes of the system")
+    parser.add_argument(
+        "--ranks", default="0", metavar="LIST", help="ranks that run for real, a process each, such as 0,7; 0 where not given"
+    )
+    parser.add_argument("--system", metavar="NAME", help="system whose network gives the delays: a name that `list` gives, or a file")
+    parser.add_argument("--delays", metavar="FILE", help="file of measured delays, or of a delay function")
+    about = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
+    parser.add_argument("--what-if", default="", metavar="CHANGES", help=about)
+    about = "what collectives queue for: each level of the network (wire, where not given) or each process group"
+    parser.add_argument("--link", choices=("wire", "group"), help=about)
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what was called and waited for, as .json or .json.gz")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="instead of a script, such a record with other delays or changes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary to a file as JSON, not to stderr as a page")
+
+
 def _bench(parser: Parser) -> None:
     """The command takes nothing of its own."""
 
@@ -141,5 +164,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "events": ("list the different events of a step: what would have to be measured to know all of it", _events),
     "study": ("run a study: a sweep or a search, with its tables and plots", _study),
     "validate": ("compare predictions with measured data", _validate),
+    "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", _emulate),
     "bench": ("measure the speed of crossflow itself", _bench),
 }
