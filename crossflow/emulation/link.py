@@ -64,8 +64,9 @@ class Pace:
 
     def reach(self, now: float) -> None:
         """The real rank has computed until now."""
-        gap = 0.0 if self.here is None else now - self.here
-        self.clocks = [clock + gap * one.factor for clock, one in zip(self.clocks, self.slow, strict=True)] or [now] * len(self.slow)
+        if self.here is None:
+            self.here, self.clocks = now, [now] * len(self.slow)
+        self.clocks = [clock + (now - self.here) * one.factor for clock, one in zip(self.clocks, self.slow, strict=True)]
         self.here = now
 
     def arrival(self, now: float, ranks: Iterable[int]) -> float:
@@ -92,7 +93,7 @@ class Call:
     arrival : when it is ready to start; of the real rank and of those that are slower. [s]
     time, host : its delay, and processor time of the host in it. [s]
     fill : writes the outputs.
-    done : is told start and end, or what went wrong.
+    done : is told how long it waited for other real ranks, when it ends, and what went wrong.
     meet : returns when other real ranks are ready, too; None where there are none. [s]
     """
 
@@ -136,14 +137,14 @@ class Link:
         _wake_up_in_time()
         while (call := self.calls.get()) is not None:
             try:
-                start, end = self._carry(call)
+                met, end = self._carry(call)
             except Exception as error:  # goes on in the script, where it waits
-                call.done(call.arrival, time.perf_counter(), error)
+                call.done(0.0, time.perf_counter(), error)
             else:
-                call.done(start, end, None)
+                call.done(met, end, None)
 
     def _carry(self, call: Call) -> tuple[float, float]:
-        """Take the time of a collective; its start and its end. [s]"""
+        """Take the time of a collective; how long it waited for other real ranks, and its end. [s]"""
         arrival = call.arrival if call.meet is None else call.meet(call.arrival)
         start, end = self.queues.place(self.name, arrival, call.time)
         began = time.thread_time()
@@ -154,7 +155,7 @@ class Link:
             end = max(end, time.perf_counter() + call.time - call.host)  # the rest goes over the wire once the host has done its share
             self.queues.free[self.name] = end
         sleep_until(end - self.early)
-        return start, end
+        return arrival - call.arrival, end
 
 
 def burn(seconds: float) -> None:

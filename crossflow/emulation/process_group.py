@@ -92,7 +92,7 @@ class Runtime:
                 time=called.changed.time,
                 host=base.host,
                 fill=fill,
-                done=lambda start, end, error: handle.deliver(arrival, called.changed.time, start, end, error),
+                done=handle.deliver,
                 meet=self._meeting(called, group.patience),
             )
         )
@@ -119,9 +119,10 @@ class Runtime:
     def waited(self, handles: Sequence[Handle], began: float, now: float) -> None:
         """The script has waited for collectives."""
         with self.lock:
+            end = max(handle.end for handle in handles)
             self.pace.reach(began)
-            self.pace.waited(now, max(handle.end for handle in handles))
-            self.recorder.waited([handle.number for handle in handles], began, now)
+            self.pace.waited(now, end)
+            self.recorder.waited([handle.number for handle in handles], began, now, now - max(end, began))
 
     def backward_ended(self) -> None:
         """A backward pass is over; what took futures of collectives, as gradient buckets do, has waited for them since the last began."""
@@ -140,13 +141,13 @@ class Handle(dist.Work):
         self.runtime, self.number, self.future, self.outputs = runtime, number, future, result
         self.taken = self.end = self.delivered = 0.0
 
-    def deliver(self, arrival: float, lasts: float, start: float, end: float, error: Exception | None) -> None:
+    def deliver(self, met: float, end: float, error: Exception | None) -> None:
         """End it, or let those who wait know what went wrong."""
         self.end, self.delivered = end, time.perf_counter() + self.runtime.early
         if error is not None:
             self.future.set_exception(error)
             return
-        self.runtime.recorder.ended(self.number, end, self.delivered, lasts, start - arrival)
+        self.runtime.recorder.met(self.number, met)
         self.future.set_result(self.outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - the other ranks always come
@@ -209,7 +210,7 @@ class StreamLink:
         with torch.cuda.stream(self.stream):
             call.fill()
             torch.cuda._sleep(int((late + call.time) * self.rate))
-            call.done(call.arrival, call.arrival + call.time, None)
+            call.done(0.0, call.arrival + call.time, None)
 
     def _cycles(self) -> float:
         """Cycles of a second, as a sleeping kernel counts them. [1/s]"""

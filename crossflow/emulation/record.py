@@ -21,7 +21,7 @@ from crossflow.files import Document, FileModel
 
 VERSION = 1
 WARM_UP = 2  # steps that do not count: frameworks lay out their buckets in the first
-LATE, LATE_SHARE = 200e-6, 0.04  # a collective is late if it ends that much, and that share of its time, after its time [s], [1]
+LATE, LATE_SHARE = 200e-6, 0.04  # a script that goes on that much, and that share of a mean time, after the end of what it waits for [s], [1]
 
 
 class GroupRow(FileModel):
@@ -161,23 +161,21 @@ class Recorder:
                 self.rows.append(self._places[number])
             return number
 
-    def ended(self, number: int, end: float, delivered: float, lasts: float, met: float) -> None:
-        """Note when a call should have ended and when it did."""
+    def met(self, number: int, waited: float) -> None:
+        """Note that a call waited for other real ranks before it started. [s]"""
         with self._lock:
-            behind = delivered - end
-            self.late += behind > max(LATE, LATE_SHARE * lasts)
-            self.latest = max(self.latest, behind)
             row = self._places.pop(number, None)
-            if row is not None and met > 0:
-                row["met"] = met
+            if row is not None and waited > 0:
+                row["met"] = waited
 
-    def waited(self, numbers: Sequence[int], at: float, until: float) -> None:
-        """Note that the script waited for calls; the time counts for the last of them."""
+    def waited(self, numbers: Sequence[int], at: float, until: float, behind: float) -> None:
+        """Note that the script waited for calls, and how long after the end of the last it went on; the time counts for the last call."""
         with self._lock:
             kind = self._kinds[numbers[-1]]
-            self.sums[kind].exposed += until - at
-            for number in numbers[:-1]:
-                self._kinds.pop(number, None)
+            sums = self.sums[kind]
+            sums.exposed += until - at
+            self.late += behind > max(LATE, LATE_SHARE * sums.time / sums.count)
+            self.latest = max(self.latest, behind)
             if self.keeps:
                 self.rows.append({"act": "wait", "at": at, "until": until, "of": tuple(numbers)})
 
