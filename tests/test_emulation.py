@@ -114,7 +114,9 @@ def test_tables_are_interpolated(tmp_path):
 
 
 def test_what_no_table_has_comes_from_the_system_or_is_refused(tmp_path):
-    with pytest.raises(CrossflowError, match="no delay is known of broadcast among 2 ranks; the delays have all_reduce of 2; give --system"):
+    with pytest.raises(
+        CrossflowError, match="no delay is known of broadcast among 2 ranks; the delays have all_reduce of 2; give --system"
+    ):
         delays_of(2, file=written(tmp_path, TABLE)).base("broadcast", 10, (0, 1))
     both = delays_of(8, "dgx-h100", written(tmp_path, TABLE))
     assert both.base("broadcast", 10, (0, 1)) == delays_of(8, "dgx-h100").base("broadcast", 10, (0, 1))
@@ -152,7 +154,9 @@ def test_a_wrong_file_of_delays_is_refused(tmp_path, text, problem):
 def test_a_function_that_returns_no_time_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text("def delay(op, size, ranks):\n    return -1\n", encoding="utf-8")
     delays = delays_of(8, file=written(tmp_path, "delay: mine.py:delay\n"))
-    with pytest.raises(CrossflowError, match="the delay function returned -1 for send of 8 B; expected seconds, or seconds and host seconds"):
+    with pytest.raises(
+        CrossflowError, match="the delay function returned -1 for send of 8 B; expected seconds, or seconds and host seconds"
+    ):
         delays.base("send", 8, (0, 1))
 
 

@@ -28,9 +28,7 @@ def test_a_message_is_ready_once_what_it_passes_on_has_come():
     first = Message(source=0, step=0, chunk=0), Message(source=3, step=0, chunk=3)
     assert run.ready() == first
     run.see(first[0])
-    with pytest.raises(
-        CrossflowError, match="unexpected message: chunk 3 from rank 0 at step 1 came before chunk 3 from rank 3 at step 0"
-    ):
+    with pytest.raises(CrossflowError, match="unexpected message: chunk 3 from rank 0 at step 1 came before chunk 3 from rank 3 at step 0"):
         run.see(Message(source=0, step=1, chunk=3))
     run.see(first[1])
     assert Message(source=0, step=1, chunk=3) in run.ready()

@@ -102,7 +102,10 @@ def test_backward_passes_count_where_no_optimizer_steps():
         ({"version": 2}, "version: expected one of 1, got 2"),
         ({"kind": "program"}, "kind: expected one of collectives, got 'program'"),
         ({"wrold": 2}, "unknown key 'wrold'"),
-        ({"ranks": [{"rank": 0, "groups": [], "rows": [{"act": "wait", "at": 0, "until": 1, "of": [3]}]}]}, "expected calls before it, got 3"),
+        (
+            {"ranks": [{"rank": 0, "groups": [], "rows": [{"act": "wait", "at": 0, "until": 1, "of": [3]}]}]},
+            "expected calls before it, got 3",
+        ),
     ],
 )
 def test_a_wrong_record_is_refused(tmp_path, change, sentence):

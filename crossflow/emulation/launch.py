@@ -211,8 +211,9 @@ def _run_script(words: Sequence[str]) -> None:
     try:
         exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
     except Exception as error:
-        trace = error.__traceback__
-        sys.excepthook(type(error), error, trace.tb_next if trace is not None else None)
+        begun = error.__traceback__
+        cut = error.with_traceback(begun.tb_next if begun is not None else None)
+        sys.excepthook(type(cut), cut, cut.__traceback__)
         raise SystemExit(1) from None
 
 

@@ -21,7 +21,10 @@ from crossflow.files import Document, FileModel
 
 VERSION = 1
 WARM_UP = 2  # steps that do not count: frameworks lay out their buckets in the first
-LATE, LATE_SHARE = 200e-6, 0.04  # a script that goes on that much, and that share of a mean time, after the end of what it waits for [s], [1]
+LATE, LATE_SHARE = (
+    200e-6,
+    0.04,
+)  # a script that goes on that much, and that share of a mean time, after the end of what it waits for [s], [1]
 
 
 class GroupRow(FileModel):
