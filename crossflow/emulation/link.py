@@ -112,11 +112,11 @@ class Link:
     Attributes
     ----------
     name : of the link.
-    early : how long it takes until a waiting script goes on, by which collectives are delivered earlier. [s]
+    early : how long it takes at present until a waiting script goes on, by which collectives are delivered earlier. [s]
     """
 
     name: str
-    early: float = 0.0
+    early: Callable[[], float] = float
     calls: queue.SimpleQueue[Call | None] = field(default_factory=queue.SimpleQueue)
     queues: Fifo = field(default_factory=Fifo)
 
@@ -154,7 +154,7 @@ class Link:
             burn(began + call.host - time.thread_time())
             end = max(end, time.perf_counter() + call.time - call.host)  # the rest goes over the wire once the host has done its share
             self.queues.free[self.name] = end
-        sleep_until(end - self.early)
+        sleep_until(end - self.early())
         return arrival - call.arrival, end
 
 

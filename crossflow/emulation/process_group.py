@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -23,6 +24,7 @@ from crossflow.errors import CrossflowError
 
 TRIALS, TRIAL = 24, 1e-3  # calls with which the time of delivery is measured, and their delay [s]
 LONGEST_EARLY = 500e-6  # of what may be taken for the time of delivery [s]
+FOLLOW = 2e-6  # by which that time moves towards every delivery that is seen, so that it follows their median [s]
 Tensors = Sequence[torch.Tensor]
 
 
@@ -36,6 +38,7 @@ class Runtime:
     recorder : notes calls and waits.
     real : global ranks that run for real, in this process or in others.
     meets : asks other real ranks when they are ready; None where there are none.
+    early : median time from the end of a collective until a script that waits for it goes on: measured at first, then followed. [s]
     """
 
     delays: Delays
@@ -102,7 +105,7 @@ class Runtime:
         key = name if device is None else f"{device}.{name}"
         with self.lock:
             if key not in self.links:
-                self.links[key] = Link(name=name, early=self.early) if device is None else StreamLink(device=device)
+                self.links[key] = Link(name=name, early=lambda: self.early) if device is None else StreamLink(device=device)
             return self.links[key]
 
     def _meeting(self, called: Called, patience: float) -> Callable[[float], float] | None:
@@ -123,6 +126,10 @@ class Runtime:
             self.pace.reach(began)
             self.pace.waited(now, end)
             self.recorder.waited([handle.number for handle in handles], began, now, now - max(end, began))
+
+    def follow(self, late: float) -> None:
+        """A waiting script went on so late; the next ones are delivered a little earlier, or later."""
+        self.early = min(max(self.early + math.copysign(FOLLOW, late), 0.0), LONGEST_EARLY)
 
     def backward_ended(self) -> None:
         """A backward pass is over; what took futures of collectives, as gradient buckets do, has waited for them since the last began."""
@@ -155,6 +162,8 @@ class Handle(dist.Work):
         began = time.perf_counter()
         self.future.wait()
         self.runtime.waited([self], began, time.perf_counter())
+        if began < self.end - self.runtime.early:
+            self.runtime.follow(time.perf_counter() - self.end)
         return True
 
     def get_future(self) -> Future[Any]:

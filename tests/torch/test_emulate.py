@@ -111,7 +111,8 @@ def test_a_call_without_a_delay_is_refused(script, tmp_path):
 def test_real_ranks_meet_and_say_who_they_are(script, tmp_path):
     """Rank 7 comes 0.3 s late, for which rank 0 waits."""
     target = tmp_path / "summary.json"
-    text = "import time; dist.barrier(); time.sleep(0.5 * (dist.get_rank() == 7)); dist.all_reduce(torch.ones(4)); print('rank', dist.get_rank())\n"
+    text = "import time; dist.barrier(); time.sleep(0.5 * (dist.get_rank() == 7)); dist.all_reduce(torch.ones(4))\n"
+    text += "print('rank', dist.get_rank())\n"
     done = script(text, "--json", str(target), ranks="0,7")
     assert sorted(done.stdout.splitlines()) == ["[rank 0] rank 0", "[rank 7] rank 7"]
     waited = [{row["op"]: row["exposed_s"] for row in one["collectives"]}["all_reduce"] for one in json.loads(target.read_text())["ranks"]]
@@ -207,10 +208,14 @@ def test_a_recorded_run_can_be_replayed(script, tmp_path):
 def test_torch_is_as_before(tmp_path):
     before = {name: getattr(dist.distributed_c10d, name) for name in ("init_process_group", "rendezvous", "_new_process_group_helper")}
     kept = dist.TCPStore, torch.autograd._engine_run_backward, list(dist.Backend.backend_list), dict(dist.Backend._plugins)
-    with pytest.raises(RuntimeError, match="mine"), emulated(Settings(world_size=8, system="dgx-h100")):
-        dist.init_process_group("gloo")
-        assert dist.get_world_size() == 8
-        raise RuntimeError("mine")
+
+    def fail():
+        with emulated(Settings(world_size=8, system="dgx-h100")):
+            dist.init_process_group("gloo")
+            raise RuntimeError(f"mine of {dist.get_world_size()}")
+
+    with pytest.raises(RuntimeError, match="mine of 8"):
+        fail()
     assert not dist.is_initialized()
     assert before == {name: getattr(dist.distributed_c10d, name) for name in before}
     assert kept == (dist.TCPStore, torch.autograd._engine_run_backward, list(dist.Backend.backend_list), dict(dist.Backend._plugins))

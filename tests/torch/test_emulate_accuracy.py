@@ -16,7 +16,16 @@ from crossflow.emulation.replay import replay
 ALL_REDUCE = ((1 << 10, 418.8), (4 << 10, 511.0), (32 << 10, 552.3), (256 << 10, 1314.0), (2 << 20, 7655.0), (16 << 20, 58900.0))
 ALL_GATHER = ((1 << 10, 276.2), (4 << 10, 300.2), (32 << 10, 322.6), (256 << 10, 859.6), (2 << 20, 4929.0), (16 << 20, 37500.0))
 OVERHEAD, CLOSED_FORM, REPLAY = 0.04, 0.01, 0.02
-TRIES = 6  # of which the best counts: other processes only make a run longer
+TRIES = 8  # of which the best counts: other processes only make a run longer
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads that spin would take the time of those that are measured."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -45,21 +54,22 @@ def best(measure, expected, within, tries=TRIES):
 
 
 def call(op, size):
-    whole = torch.ones(size // 4)
+    """A call of the process group and the wait for it: as in the paper, without what torch does in Python around any backend."""
+    group, whole = dist.group.WORLD, torch.ones(size // 4)
     if op == "all_reduce":
-        return lambda: dist.all_reduce(whole)
+        return lambda: group.allreduce([whole]).wait()
     part = whole[: size // 8].clone()
-    return lambda: dist.all_gather_into_tensor(whole, part)
+    return lambda: group.all_gather_single(whole, part).wait()
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(("op", "points"), [("all_reduce", ALL_REDUCE), ("all_gather", ALL_GATHER)])
 def test_calls_take_their_delays_as_in_table_1(delays, op, points):
     with emulated(delays((op,), points)):
         dist.init_process_group("gloo")
         for size, expected in points:
             repeats, run = 30 if expected < 5000 else 3, call(op, size)
-            run()
+            for _ in range(repeats):
+                run()
 
             def measure(run=run, repeats=repeats):
                 times = []
@@ -151,7 +161,7 @@ class Layer(torch.nn.Module):
         return Sleep.apply(x, self.weight)
 
 
-LAYERS, FORWARD, BACKWARD, DELAY = 4, 0.01, 0.02, 0.012
+LAYERS, FORWARD, BACKWARD, DELAY = 3, 0.04, 0.08, 0.05
 
 
 def step(model, optimizer):
@@ -166,14 +176,14 @@ def step(model, optimizer):
 def ddp(delays):
     """Run a few steps of data parallelism, a bucket a layer; the recorder, and the best step."""
 
-    def run(what_if="", steps=6):
+    def run(what_if="", steps=4):
         settings = delays(("all_reduce", "broadcast", "all_gather"), ((4, DELAY * 1e6), (8, DELAY * 1e6)), what_if=what_if, keeps=True)
         with emulated(settings) as recorder:
             dist.init_process_group("gloo")
             model = torch.nn.Sequential(*(Layer() for _ in range(LAYERS)))
             model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            return recorder, min([step(model, optimizer) for _ in range(steps)][2:])
+            return recorder, min([step(model, optimizer) for _ in range(steps)][1:])
 
     return run
 
@@ -186,16 +196,16 @@ def closed_form(delay):
     return end
 
 
-@pytest.mark.parametrize("extra", [0.0, 0.004, 0.02, 0.04])
+@pytest.mark.parametrize("extra", [0.0, 0.02, 0.06, 0.1])
 def test_data_parallelism_in_closed_form(ddp, extra):
     """The what-if curve: hidden until a bucket takes as long as a layer's backward pass, then all buckets follow one another."""
     best(lambda: ddp(f"all_reduce+{extra * 1e3:g}ms")[1], closed_form(DELAY + extra), 2 * CLOSED_FORM)
 
 
 def test_the_curve_has_a_knee_and_a_slope():
-    times = [closed_form(DELAY + extra) for extra in (0.0, 0.004, 0.008, 0.02, 0.04)]
-    assert times[2] - times[0] == pytest.approx(0.008)  # the last bucket, which nothing hides
-    assert times[4] - times[3] == pytest.approx(LAYERS * 0.02)
+    """What the test above is held against: below the knee one bucket is seen, the last; above it all of them are."""
+    below, above = (closed_form(DELAY + extra + 0.01) - closed_form(DELAY + extra) for extra in (0.0, 0.08))
+    assert (below, above) == pytest.approx((0.01, LAYERS * 0.01))
 
 
 def test_a_replay_agrees_with_the_emulated_run(ddp, tmp_path):
@@ -205,8 +215,8 @@ def test_a_replay_agrees_with_the_emulated_run(ddp, tmp_path):
         write_record(path, [recorder.record()], world_size=2)
         return replay(read_record(path), f"all_reduce+{extra * 1e3:g}ms")[0].step_time
 
-    _, run = ddp("all_reduce+20ms")
-    best(lambda: replayed(0.02), run, REPLAY)
+    _, run = ddp("all_reduce+60ms")
+    best(lambda: replayed(0.06), run, REPLAY)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

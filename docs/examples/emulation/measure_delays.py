@@ -18,8 +18,9 @@ parser.add_argument("output", type=Path)
 parser.add_argument("--ops", nargs="+", default=("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"))
 parser.add_argument("--sizes", nargs="+", type=float, default=(4e3, 32e3, 128e3, 512e3, 1e6, 2e6, 4e6, 8e6), help="[B]")
 parser.add_argument("--pause", type=float, default=4.0, help="[ms]")
-parser.add_argument("--repeats", type=int, default=15)
+parser.add_argument("--repeats", type=int, default=20)
 parser.add_argument("--backend", default="gloo")
+parser.add_argument("--host", action="store_true", help="also write processor time, for scripts whose computing it slows down")
 given = parser.parse_args()
 
 dist.init_process_group(given.backend)
@@ -54,7 +55,7 @@ def measured(op, size):
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
         hosts.append(time.process_time() - used)
-    return statistics.median(times[3:]), statistics.median(hosts[3:]) if device.type == "cpu" else 0.0
+    return statistics.median(times[3:]), statistics.median(hosts[3:])
 
 
 lines = ["kind: delays", f"title: {given.backend} among {ranks} ranks, measured in situ", "tables:"]
@@ -62,7 +63,7 @@ for op in given.ops:
     rows = []
     for size in (4,) if op == "barrier" else given.sizes:
         spent, host = measured(op, size)
-        rows.append(f"[{size:.0f} B, {spent * 1e6:.1f} us, {min(spent, host) * 1e6:.1f} us]")
+        rows.append(f"[{size:.0f} B, {spent * 1e6:.1f} us{f', {min(spent, host) * 1e6:.1f} us' * given.host}]")
     lines.append(f"  - {{op: {op}, ranks: {ranks}, points: [{', '.join(rows)}]}}")
 if dist.get_rank() == 0:
     given.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
