@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from crossflow.emulation.accounting import Entry, Ledger, Message, RingGraph, RingRun, _check_ring, transfers
+from crossflow.emulation.accounting import CallLedger, Entry, RingGraph, RingMessage, RingRun, _check_ring, transfers
 from crossflow.emulation.meeting import Meeting, Meets
 from crossflow.errors import CrossflowError
 
@@ -25,25 +25,25 @@ def test_messages_of_four_ranks_are_those_of_figure_3():
 
 def test_a_message_is_ready_once_what_it_passes_on_has_come():
     run = RingRun(graph=RingGraph.of("all_reduce", 4, (0,)))
-    first = Message(source=0, step=0, chunk=0), Message(source=3, step=0, chunk=3)
+    first = RingMessage(source=0, step=0, chunk=0), RingMessage(source=3, step=0, chunk=3)
     assert run.ready() == first
     run.see(first[0])
     with pytest.raises(CrossflowError, match="unexpected message: chunk 3 from rank 0 at step 1 came before chunk 3 from rank 3 at step 0"):
-        run.see(Message(source=0, step=1, chunk=3))
+        run.see(RingMessage(source=0, step=1, chunk=3))
     run.see(first[1])
-    assert Message(source=0, step=1, chunk=3) in run.ready()
+    assert RingMessage(source=0, step=1, chunk=3) in run.ready()
 
 
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        (Message(source=0, step=0, chunk=0), "chunk 0 from rank 0 at step 0 was already sent"),
-        (Message(source=1, step=0, chunk=1), "chunk 1 from rank 1 at step 0 is none of this ring"),
+        (RingMessage(source=0, step=0, chunk=0), "chunk 0 from rank 0 at step 0 was already sent"),
+        (RingMessage(source=1, step=0, chunk=1), "chunk 1 from rank 1 at step 0 is none of this ring"),
     ],
 )
 def test_unexpected_messages_are_reported(message, sentence):
     run = RingRun(graph=RingGraph.of("all_gather", 4, (0,)))
-    run.see(Message(source=0, step=0, chunk=0))
+    run.see(RingMessage(source=0, step=0, chunk=0))
     with pytest.raises(CrossflowError, match=sentence):
         run.see(message)
 
@@ -84,8 +84,8 @@ def together(ledger, *entries):
 
 
 def test_an_operation_starts_when_the_last_real_rank_has_come():
-    assert together(Ledger(real=(0, 3)), entry(0), entry(3)) == {0: 3.0, 3: 3.0}
-    assert together(Ledger(real=(0, 7)), entry(0)) == {0: 0.0}
+    assert together(CallLedger(real=(0, 3)), entry(0), entry(3)) == {0: 3.0, 3: 3.0}
+    assert together(CallLedger(real=(0, 7)), entry(0)) == {0: 0.0}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_operation_starts_when_the_last_real_rank_has_come():
     ],
 )
 def test_both_sides_of_a_disagreement_are_named(other, calls):
-    ledger = Ledger(real=(0, 3))
+    ledger = CallLedger(real=(0, 3))
     together(ledger, entry(0), entry(3))
     found = together(ledger, entry(0), entry(3, **other))
     said = {0: "rank 0 calls all_reduce of 4096 B float32", 3: f"rank 3 calls {calls}"}
@@ -107,20 +107,20 @@ def test_both_sides_of_a_disagreement_are_named(other, calls):
 
 
 def test_a_rank_that_has_ended_is_not_waited_for():
-    ledger = Ledger(real=(0, 3))
+    ledger = CallLedger(real=(0, 3))
     ledger.ended(3)
     sentence = "rank 0 waits in operation 1 of group '0', all_reduce of 4096 B float32; rank 3 has ended; it called nothing"
     assert together(ledger, entry(0)) == {0: sentence}
 
 
 def test_patience_ends_with_both_sides():
-    ledger = Ledger(real=(0, 3))
+    ledger = CallLedger(real=(0, 3))
     sentence = "rank 0 has waited 0.01 s in operation 1 of group '0', all_reduce of 4096 B float32; rank 3 has not come; it called nothing"
     assert together(ledger, entry(0, patience=0.01)) == {0: sentence}
 
 
 def test_transfers_meet_by_their_two_ranks():
-    ledger, pair = Ledger(real=(0, 3)), transfers((0, 1, 2, 3), 3, 0, "send")
+    ledger, pair = CallLedger(real=(0, 3)), transfers((0, 1, 2, 3), 3, 0, "send")
     assert pair == (0, 3) == transfers((0, 1, 2, 3), 0, 3, "recv")
     assert together(ledger, entry(0, op="send", ranks=pair), entry(3, op="recv", ranks=pair)) == {0: 3.0, 3: 3.0}
     ledger.ended(3)
@@ -131,7 +131,7 @@ def test_transfers_meet_by_their_two_ranks():
 
 
 def test_ranks_meet_over_a_socket():
-    meeting = Meeting(ledger=Ledger(real=(0, 3)))
+    meeting = Meeting(ledger=CallLedger(real=(0, 3)))
     found = {}
     threads = [
         threading.Thread(target=lambda rank=rank: found.update({rank: Meets(address=meeting.address)(entry(rank), 10.0 + rank)}))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crossflow.emulation.record import Called, Recorder, read_record, step_figures, write_record
+from crossflow.emulation.record import Called, CallRecorder, read_record, step_figures, write_record
 from crossflow.emulation.replay import replay
 from crossflow.emulation.what_if import Delay
 from crossflow.errors import SpecError
@@ -14,7 +14,7 @@ GAP, TIME, LATENCY = 10e-3, 4e-3, 1e-3
 
 def recorded(tmp_path, steps=5, calls=3, what_if="", **head):
     """Steps of three collectives 10 ms apart, each of 4 ms, all waited for at the end."""
-    recorder, now = Recorder(rank=0, keeps=True), 100.0
+    recorder, now = CallRecorder(rank=0, keeps=True), 100.0
     for _ in range(steps):
         numbers, end = [], 0.0
         for _ in range(calls):

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.emulation.delays import Delays, delays_of
-from crossflow.emulation.processes import Outcome, Settings, check_ranks, emulate, missing
+from crossflow.emulation.processes import RunOutcome, RunSettings, check_ranks, emulate, missing
 from crossflow.emulation.record import read_record, write_record
 from crossflow.emulation.replay import replay
 from crossflow.emulation.what_if import ranks_of, read_what_if
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise SystemExit(outcome.status)
 
 
-def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[Settings, int, str]:
+def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[RunSettings, int, str]:
     """What ranks are told, devices of a node, and what tells the files of several launched ranks apart."""
     if not words:
         raise CrossflowError("which script? write it after the options: crossflow emulate --world-size 1024 --system dgx-h100 -- train.py")
@@ -60,7 +60,7 @@ def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[Sett
             raise CrossflowError(f"torchrun has started more processes than --ranks {arguments.ranks} names; give a rank for each")
         suffix = f".rank{real[place]}" if len(real) > 1 else ""
         real = real[place : place + 1]
-    settings = Settings(
+    settings = RunSettings(
         world_size=world_size, rank=real[0], real=real, system=arguments.system, delays=arguments.delays, what_if=arguments.what_if,
         link=arguments.link, keeps=arguments.record is not None,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def _check_target(path: Path | None) -> None:
         raise CrossflowError(f"{path} is a folder; give a file")
 
 
-def _report(arguments: argparse.Namespace, settings: Settings, delays: Delays, outcome: Outcome, suffix: str) -> None:
+def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays, outcome: RunOutcome, suffix: str) -> None:
     """Write what was called: a page to stderr or JSON to a file, and the record."""
     found = [one for one in outcome.ranks.values() if one is not None]
     for rank in missing(outcome):

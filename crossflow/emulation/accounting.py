@@ -26,7 +26,7 @@ SEND, RECV = "send", "recv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class RingMessage:
     """A message of a ring: at `step` the rank `source` passes `chunk` on to its neighbour."""
 
     source: int
@@ -48,16 +48,16 @@ class RingGraph:
     """
 
     ranks: int
-    messages: tuple[Message, ...]
+    messages: tuple[RingMessage, ...]
     needs: tuple[int, ...]
 
     @functools.cached_property
-    def places(self) -> Mapping[Message, int]:
+    def places(self) -> Mapping[RingMessage, int]:
         """Bit of every message in bitmaps."""
         return {one: i for i, one in enumerate(self.messages)}
 
     @functools.cached_property
-    def senders(self) -> Mapping[int, tuple[Message, ...]]:
+    def senders(self) -> Mapping[int, tuple[RingMessage, ...]]:
         """Messages of every rank that sends, in their order."""
         sources = dict.fromkeys(one.source for one in self.messages)
         return {source: tuple(one for one in self.messages if one.source == source) for source in sources}
@@ -68,7 +68,7 @@ class RingGraph:
         """Graph of a ring collective among `ranks`, some of which are real (by their place in the ring)."""
         mine = set(real)
         messages = tuple(
-            Message(source=source, step=step, chunk=(source - step) % ranks)
+            RingMessage(source=source, step=step, chunk=(source - step) % ranks)
             for step in range(ring_steps(collective, ranks))
             for source in range(ranks)
             if {source, (source + 1) % ranks} & mine
@@ -100,12 +100,12 @@ class RingRun:
         """Whether all messages were seen."""
         return self.seen == (1 << len(self.graph.messages)) - 1
 
-    def ready(self) -> tuple[Message, ...]:
+    def ready(self) -> tuple[RingMessage, ...]:
         """Messages that may be sent: the next one of every sender where all that it waits for was seen."""
         following = (messages[count] for messages in self.graph.senders.values() if (count := self._sent(messages)) < len(messages))
         return tuple(one for one in following if self._lacks(one) == 0)
 
-    def see(self, message: Message) -> None:
+    def see(self, message: RingMessage) -> None:
         """Note a message that was sent or received; CrossflowError for one that could not be sent yet, or was already."""
         place = self.graph.places.get(message)
         if place is None:
@@ -118,15 +118,15 @@ class RingRun:
         self.seen |= 1 << place
         self.sent[message.source] = self.sent.get(message.source, 0) + 1
 
-    def _sent(self, messages: Sequence[Message]) -> int:
+    def _sent(self, messages: Sequence[RingMessage]) -> int:
         return self.sent.get(messages[0].source, 0)
 
-    def _lacks(self, message: Message) -> int:
+    def _lacks(self, message: RingMessage) -> int:
         """Bits of what a message waits for and was not seen."""
         return self.graph.needs[self.graph.places[message]] & ~self.seen
 
 
-def _named(message: Message) -> str:
+def _named(message: RingMessage) -> str:
     return f"chunk {message.chunk} from rank {message.source} at step {message.step}"
 
 
@@ -225,7 +225,7 @@ def _check_ring(collective: str, ranks: int, real: tuple[int, ...]) -> None:
 
 
 @dataclass(kw_only=True)
-class Ledger:
+class CallLedger:
     """The book of all operations that several real ranks share.
 
     Attributes

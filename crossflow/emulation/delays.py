@@ -21,7 +21,7 @@ from crossflow import files
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array
 from crossflow.cost.network import SWITCHED, Wires
-from crossflow.emulation.what_if import Delay, WhatIf, read_what_if
+from crossflow.emulation.what_if import Changes, Delay, read_what_if
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document, FileModel
 from crossflow.mapping.wiring import topology_of
@@ -37,7 +37,7 @@ PRICED = {
 ELEMENT = 4  # size of the element that a barrier reduces [B]
 INTRA, INTER = "intra", "inter"  # wires: inside nodes, between them
 LinkKind = Literal["wire", "group"]
-Ranks = tuple[int, ...]
+RankGroup = tuple[int, ...]
 Timed = tuple[float, float]  # time of a collective, and processor time of the host in it [s]
 
 
@@ -48,7 +48,7 @@ def _point(given: Any) -> Any:
     return tuple(parse(value, unit) for value, unit in zip((*given, "0 s")[:3], ("B", "s", "s"), strict=True))
 
 
-class TableRow(FileModel):
+class DelayTable(FileModel):
     """Measured times of one collective among so many ranks."""
 
     op: Literal[
@@ -67,7 +67,7 @@ class DelaysFile(FileModel):
 
     kind: Literal["delays"] = Field(description="what the file is")
     title: str = Field("", description="a line for reports, such as where the times were measured")
-    tables: tuple[TableRow, ...] = Field((), description="measured times, which come first")
+    tables: tuple[DelayTable, ...] = Field((), description="measured times, which come first")
     delay: str = Field(
         "",
         description="function of a Python file, `my_model.py:function`, for what no table has: it takes op, size in bytes and the global "
@@ -98,17 +98,17 @@ class SystemDelays:
                 raise CrossflowError(f"{document.file}: {name} does not hold {devices} devices: {error}") from None
         return cls(name=spec.name, wires=Wires(network=spec.network, architecture=architecture(spec), node=node), devices=devices)
 
-    def time(self, op: str, size: float, ranks: Ranks) -> Timed:
+    def time(self, op: str, size: float, ranks: RankGroup) -> Timed:
         """Time of a call of `size` bytes among the global ranks of a group. The collectives of accelerators take no host time. [s]"""
         buffer = np.array([float(size if op != "barrier" else ELEMENT)])
         group = self._pair(ranks) if op in ("send", "recv") else self._group(ranks)
         return float(self.wires.time(PRICED.get(op, op), buffer, group)[0]), 0.0
 
-    def crosses(self, ranks: Ranks) -> bool:
+    def crosses(self, ranks: RankGroup) -> bool:
         """Whether a group has ranks on several nodes."""
         return len({rank // self.wires.node for rank in ranks}) > 1
 
-    def _group(self, ranks: Ranks) -> Group:
+    def _group(self, ranks: RankGroup) -> Group:
         """Ranks as a group: as many on a node as on the fullest, and evenly apart, as far as such groups fill the system."""
         size, nodes = len(ranks), [rank // self.wires.node for rank in ranks]
         apart = max((ranks[-1] - ranks[0]) // (size - 1), 1)
@@ -117,7 +117,7 @@ class SystemDelays:
             raise CrossflowError(f"{self.name}: groups of {size} ranks do not fill {self.devices} devices, on which their links depend")
         return Group(**_columns(size=size, per_node=max(map(nodes.count, set(nodes))), stride=stride, devices=self.devices, extent=size))
 
-    def _pair(self, ranks: Ranks) -> Group:
+    def _pair(self, ranks: RankGroup) -> Group:
         """Two ranks of the whole system, one of which sends."""
         first, last = min(ranks), max(ranks)
         size = {"size": 2, "per_node": 1 if self.crosses(ranks) else 2, "stride": 1, "devices": self.devices, "extent": self.devices}
@@ -128,7 +128,7 @@ def _columns(**values: int) -> dict[str, Array]:
     return {name: np.array([float(value)]) for name, value in values.items()}
 
 
-Function = Callable[[str, int, Ranks], float | Timed]
+Function = Callable[[str, int, RankGroup], float | Timed]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,15 +147,15 @@ class Delays:
     tables: Mapping[tuple[str, int], tuple[tuple[float, float, float], ...]]
     function: Function | None
     system: SystemDelays | None
-    what_if: WhatIf
+    what_if: Changes
     link: LinkKind
     source: str
 
     @functools.cached_property
-    def _found(self) -> dict[tuple[str, int, Ranks], Delay]:
+    def _found(self) -> dict[tuple[str, int, RankGroup], Delay]:
         return {}
 
-    def base(self, op: str, size: int, ranks: Ranks) -> Delay:
+    def base(self, op: str, size: int, ranks: RankGroup) -> Delay:
         """Delay of a call without what-ifs; looked up once for each size and group."""
         key = op, size, ranks
         if key not in self._found:
@@ -164,12 +164,12 @@ class Delays:
             self._found[key] = Delay(time=time, latency=latency, host=host)
         return self._found[key]
 
-    def wire(self, op: str, name: str, ranks: Ranks) -> str:
+    def wire(self, op: str, name: str, ranks: RankGroup) -> str:
         """What a call of a process group queues for; the two directions of transfers are links of their own."""
         level = INTER if self.system is not None and self.system.crosses(ranks) else INTRA
         return ".".join((name if self.link == "group" else level, *((op,) if op in ("send", "recv") else ())))
 
-    def _time(self, op: str, size: int, ranks: Ranks) -> Timed:
+    def _time(self, op: str, size: int, ranks: RankGroup) -> Timed:
         """Time of a call; nothing moves in a group of one. [s]"""
         if len(ranks) < 2:
             return 0.0, 0.0
@@ -248,7 +248,7 @@ def _with_place(document: Document, path: tuple[str, ...], read: Callable[[], An
         raise SpecError([document.problem(path, str(error))]) from None
 
 
-def _check_tables(rows: Iterable[TableRow], document: Document) -> None:
+def _check_tables(rows: Iterable[DelayTable], document: Document) -> None:
     """SpecError for two tables of one call, and for sizes that do not increase."""
     seen: dict[tuple[str, int], int] = {}
     problems = []

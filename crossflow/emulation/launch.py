@@ -25,8 +25,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from crossflow.emulation.meeting import Meets
 from crossflow.emulation.process_group import EmulatedGroup, Runtime
-from crossflow.emulation.processes import VARIABLE, Settings
-from crossflow.emulation.record import Recorder
+from crossflow.emulation.processes import VARIABLE, RunSettings
+from crossflow.emulation.record import CallRecorder
 from crossflow.errors import CrossflowError
 from crossflow.files import write_text
 from crossflow.torch.installed import require_torch
@@ -35,7 +35,7 @@ BACKEND = "crossflow"
 
 
 @contextlib.contextmanager
-def emulated(settings: Settings) -> Iterator[Recorder]:
+def emulated(settings: RunSettings) -> Iterator[CallRecorder]:
     """Emulate the other ranks in this process; all of torch is as before on exit.
 
     Parameters
@@ -44,10 +44,10 @@ def emulated(settings: Settings) -> Iterator[Recorder]:
 
     Returns
     -------
-    Recorder
+    CallRecorder
         Which notes every collective.
     """
-    recorder = Recorder(rank=settings.rank, keeps=settings.keeps)
+    recorder = CallRecorder(rank=settings.rank, keeps=settings.keeps)
     meets = Meets(address=settings.meeting) if settings.meeting else None
     runtime = Runtime(delays=settings.delays_(), recorder=recorder, real=settings.real, meets=meets)
     with contextlib.ExitStack() as undo:
@@ -63,7 +63,7 @@ def emulated(settings: Settings) -> Iterator[Recorder]:
 class _Steps:
     """Notes every step of the first optimizer."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: CallRecorder) -> None:
         self.recorder, self.first = recorder, 0
 
     def __call__(self, optimizer: object, *_: Any) -> None:
@@ -92,10 +92,10 @@ def _register(undo: contextlib.ExitStack, runtime: Runtime) -> None:
     undo.callback(delattr, dist.Backend, BACKEND.upper())
 
 
-Made = Callable[[Any], Any]
+Maker = Callable[[Any], Any]
 
 
-def _replacements(settings: Settings, runtime: Runtime) -> Iterator[tuple[Any, str, Made]]:
+def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any, str, Maker]]:
     """Functions of torch that are replaced, and what makes the new one of the old one."""
     yield c10d, "_new_process_group_helper", _groups
     yield c10d, "rendezvous", lambda _: _rendezvous(settings)
@@ -122,7 +122,7 @@ def _groups(old: Any) -> Any:
     return helper
 
 
-def _rendezvous(settings: Settings) -> Any:
+def _rendezvous(settings: RunSettings) -> Any:
     """The others are always there."""
 
     def meet(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:  # noqa: ARG001
@@ -131,7 +131,7 @@ def _rendezvous(settings: Settings) -> Any:
     return meet
 
 
-def _initialised(old: Any, settings: Settings) -> Any:
+def _initialised(old: Any, settings: RunSettings) -> Any:
     """The script's world must be the emulated one."""
 
     def init_process_group(
@@ -188,7 +188,7 @@ def _backward(old: Any, runtime: Runtime) -> Any:
 
 def main(words: Sequence[str]) -> None:
     """Run a script as the rank that the environment says; ends as the script does."""
-    settings = Settings.read(os.environ.pop(VARIABLE))
+    settings = RunSettings.read(os.environ.pop(VARIABLE))
     if settings.watch >= 0:
         threading.Thread(target=_end_with_parent, args=(settings.watch,), daemon=True).start()
     require_torch("crossflow emulate")
@@ -217,7 +217,7 @@ def _run_script(words: Sequence[str]) -> None:
         raise SystemExit(1) from None
 
 
-def _leave(around: contextlib.AbstractContextManager[Recorder], recorder: Recorder, settings: Settings, process: int) -> None:
+def _leave(around: contextlib.AbstractContextManager[CallRecorder], recorder: CallRecorder, settings: RunSettings, process: int) -> None:
     """Leave what the rank called where the parent looks for it; workers that were forked leave nothing."""
     if os.getpid() == process:
         found = {"summary": recorder.summary(), "record": recorder.record() if settings.keeps else None, "torch": torch.__version__}

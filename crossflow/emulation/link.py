@@ -106,7 +106,7 @@ class Call:
 
 
 @dataclass(kw_only=True)
-class Link:
+class LinkThread:
     """A thread that ends the collectives of one link, each at its time.
 
     Attributes

@@ -7,7 +7,7 @@ import threading
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Client, Connection, Listener
 
-from crossflow.emulation.accounting import Entry, Ledger
+from crossflow.emulation.accounting import CallLedger, Entry
 from crossflow.errors import CrossflowError
 
 
@@ -21,7 +21,7 @@ class Meeting:
     key : that connections prove to know.
     """
 
-    ledger: Ledger
+    ledger: CallLedger
     key: bytes = field(default_factory=lambda: os.urandom(16))
 
     def __post_init__(self) -> None:

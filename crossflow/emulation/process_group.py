@@ -17,9 +17,9 @@ from torch.futures import Future
 
 from crossflow.emulation.accounting import RECV, SEND, Entry, transfers
 from crossflow.emulation.delays import Delays
-from crossflow.emulation.link import Call, Link, Pace
+from crossflow.emulation.link import Call, LinkThread, Pace
 from crossflow.emulation.meeting import Meets
-from crossflow.emulation.record import Called, Recorder
+from crossflow.emulation.record import Called, CallRecorder
 from crossflow.errors import CrossflowError
 
 TRIALS, TRIAL = 24, 1e-3  # calls with which the time of delivery is measured, and their delay [s]
@@ -42,10 +42,10 @@ class Runtime:
     """
 
     delays: Delays
-    recorder: Recorder
+    recorder: CallRecorder
     real: tuple[int, ...]
     meets: Meets | None = None
-    links: dict[str, Link | StreamLink] = field(default_factory=dict)
+    links: dict[str, LinkThread | StreamLink] = field(default_factory=dict)
     futures: list[Handle] = field(default_factory=list)
     early: float = 0.0
 
@@ -55,7 +55,7 @@ class Runtime:
 
     def _delivery(self) -> float:
         """Median time from the end of a collective until a script that waits for it goes on. [s]"""
-        link, late = Link(name="trial"), []
+        link, late = LinkThread(name="trial"), []
         for _ in range(TRIALS):
             future: Future[None] = Future()
             now = time.perf_counter()
@@ -101,11 +101,11 @@ class Runtime:
         )
         return handle
 
-    def _link(self, name: str, device: torch.device | None) -> Link | StreamLink:
+    def _link(self, name: str, device: torch.device | None) -> LinkThread | StreamLink:
         key = name if device is None else f"{device}.{name}"
         with self.lock:
             if key not in self.links:
-                self.links[key] = Link(name=name, early=lambda: self.early) if device is None else StreamLink(device=device)
+                self.links[key] = LinkThread(name=name, early=lambda: self.early) if device is None else StreamLink(device=device)
             return self.links[key]
 
     def _meeting(self, called: Called, patience: float) -> Callable[[float], float] | None:

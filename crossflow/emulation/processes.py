@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from crossflow.emulation.accounting import Ledger
+from crossflow.emulation.accounting import CallLedger
 from crossflow.emulation.delays import Delays, LinkKind, delays_of
 from crossflow.emulation.meeting import Meeting
 from crossflow.errors import CrossflowError
@@ -28,7 +28,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class RunSettings:
     """What a rank's process is told.
 
     Attributes
@@ -59,21 +59,21 @@ class Settings:
         return found
 
     @classmethod
-    def read(cls, text: str) -> Settings:
+    def read(cls, text: str) -> RunSettings:
         """Settings from the environment."""
         data = json.loads(text)
         return cls(**{**data, "real": tuple(data["real"])})
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class RunOutcome:
     """How an emulation ended: its exit status, and what every real rank called, as its process left it (None where it left nothing)."""
 
     status: int
     ranks: Mapping[int, dict[str, Any] | None]
 
 
-def emulate(settings: Settings, words: Sequence[str], local: int = 1) -> Outcome:
+def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunOutcome:
     """Run a script on real ranks of a world; `local` is what it is told of devices in a node. [1]
 
     Raises
@@ -90,12 +90,12 @@ def emulate(settings: Settings, words: Sequence[str], local: int = 1) -> Outcome
                 run.end()
         if run.ledger.failure is not None and run.interrupted is None:
             raise run.ledger.failure
-        return Outcome(status=status, ranks={rank: run.result(rank) for rank in settings.real})
+        return RunOutcome(status=status, ranks={rank: run.result(rank) for rank in settings.real})
 
 
 @dataclass(kw_only=True)
 class _Run:
-    settings: Settings
+    settings: RunSettings
     words: tuple[str, ...]
     folder: Path
     local: int
@@ -104,7 +104,7 @@ class _Run:
     readers: list[threading.Thread] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(real=self.settings.real)
+        self.ledger = CallLedger(real=self.settings.real)
         self.meeting = Meeting(ledger=self.ledger) if len(self.settings.real) > 1 else None
         self.watched, self.held = os.pipe()
 
@@ -224,7 +224,7 @@ def _prefixed(source: IO[bytes], target: IO[str], prefix: str) -> None:
             target.flush()
 
 
-def missing(outcome: Outcome) -> tuple[int, ...]:
+def missing(outcome: RunOutcome) -> tuple[int, ...]:
     """Ranks whose processes left nothing, as after a signal or os._exit."""
     return tuple(rank for rank, found in outcome.ranks.items() if found is None)
 

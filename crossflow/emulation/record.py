@@ -27,7 +27,7 @@ LATE, LATE_SHARE = (
 )  # a script that goes on that much, and that share of a mean time, after the end of what it waits for [s], [1]
 
 
-class GroupRow(FileModel):
+class RecordedGroup(FileModel):
     """A process group."""
 
     name: str = Field(description="its name in torch")
@@ -59,7 +59,7 @@ class WaitRow(FileModel):
     of: tuple[int, ...] = Field(description="calls that it waited for, by their place among the calls")
 
 
-Mark = Literal["optimizer", "backward"]
+StepKind = Literal["optimizer", "backward"]
 
 
 class StepRow(FileModel):
@@ -67,21 +67,21 @@ class StepRow(FileModel):
 
     act: Literal["step"] = Field(description="what the row is")
     at: float = Field(description="when [s]")
-    of: Mark = Field("optimizer", description="optimizer or backward; backward passes count where no optimizer steps")
+    of: StepKind = Field("optimizer", description="optimizer or backward; backward passes count where no optimizer steps")
 
 
-Row = Annotated[CallRow | WaitRow | StepRow, Field(discriminator="act")]
+RecordRow = Annotated[CallRow | WaitRow | StepRow, Field(discriminator="act")]
 
 
 class RankRecord(FileModel):
     """What one real rank did, in the order of time."""
 
     rank: int = Field(description="its global rank")
-    groups: tuple[GroupRow, ...] = Field(description="process groups")
-    rows: tuple[Row, ...] = Field(description="calls, waits and steps, times in seconds from the first")
+    groups: tuple[RecordedGroup, ...] = Field(description="process groups")
+    rows: tuple[RecordRow, ...] = Field(description="calls, waits and steps, times in seconds from the first")
 
 
-class Record(FileModel):
+class CallRecord(FileModel):
     """A recorded emulation."""
 
     kind: Literal["collectives"] = Field(description="what the file is")
@@ -130,7 +130,7 @@ class Called:
 
 
 @dataclass(kw_only=True)
-class Recorder:
+class CallRecorder:
     """Notes what a rank does, from several threads.
 
     Attributes
@@ -144,7 +144,7 @@ class Recorder:
     rows: list[dict[str, Any]] = field(default_factory=list)
     groups: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
     sums: dict[tuple[str, int], Sums] = field(default_factory=dict)
-    marks: dict[Mark, list[float]] = field(default_factory=dict)
+    marks: dict[StepKind, list[float]] = field(default_factory=dict)
     late: int = 0
     latest: float = 0.0
     calls: int = 0
@@ -182,7 +182,7 @@ class Recorder:
             if self.keeps:
                 self.rows.append({"act": "wait", "at": at, "until": until, "of": tuple(numbers)})
 
-    def marked(self, of: Mark, at: float) -> None:
+    def marked(self, of: StepKind, at: float) -> None:
         """Note the end of an optimizer's step or of a backward pass."""
         with self._lock:
             self.marks.setdefault(of, []).append(at)
@@ -221,7 +221,7 @@ def collectives(sums: Mapping[tuple[str, int], Sums]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -float(row["time_s"]))
 
 
-def step_figures(marks: Mapping[Mark, Sequence[float]]) -> dict[str, Any]:
+def step_figures(marks: Mapping[StepKind, Sequence[float]]) -> dict[str, Any]:
     """Iterations and the median time of one, None where fewer than two have ended; of backward passes where no optimizer steps. [1], [s]"""
     ends = marks.get("optimizer") or marks.get("backward") or ()
     times = [later - earlier for earlier, later in pairwise(ends)]
@@ -240,7 +240,7 @@ def write_record(path: Path, ranks: Iterable[Mapping[str, Any]], **head: Any) ->
     files.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> CallRecord:
     """Read a record; SpecError with every problem of the file."""
     try:
         raw = path.read_bytes()
@@ -250,14 +250,14 @@ def read_record(path: Path) -> Record:
     except (EOFError, ValueError, zlib.error) as error:
         raise SpecError([Problem(file=str(path), message=f"expected a record in JSON, {error}")]) from None
     document = Document(file=str(path), data=data)
-    found = files.validate(Record, document)
+    found = files.validate(CallRecord, document)
     problems = [document.problem(path_, message) for path_, message in _wrong(found)]
     if problems:
         raise SpecError(problems)
     return found
 
 
-def _wrong(found: Record) -> Iterable[tuple[tuple[str | int, ...], str]]:
+def _wrong(found: CallRecord) -> Iterable[tuple[tuple[str | int, ...], str]]:
     """Places in lists that are shorter, and times that run backwards."""
     for i, rank in enumerate(found.ranks):
         calls, before = 0, 0.0

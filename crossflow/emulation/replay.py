@@ -8,8 +8,8 @@ from typing import Any
 
 from crossflow.emulation.delays import Delays
 from crossflow.emulation.link import Fifo, Pace
-from crossflow.emulation.record import CallRow, Mark, RankRecord, Record, StepRow, Sums, WaitRow, collectives, step_figures
-from crossflow.emulation.what_if import Delay, WhatIf, read_what_if
+from crossflow.emulation.record import CallRecord, CallRow, RankRecord, StepKind, StepRow, Sums, WaitRow, collectives, step_figures
+from crossflow.emulation.what_if import Changes, Delay, read_what_if
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Replayed:
     """
 
     rank: int
-    marks: Mapping[Mark, Sequence[float]]
+    marks: Mapping[StepKind, Sequence[float]]
     sums: Mapping[tuple[str, int], Sums]
     end: float
 
@@ -41,7 +41,7 @@ class Replayed:
         return {"rank": self.rank, **step_figures(self.marks), "collectives": collectives(self.sums), "exposed_s": exposed}
 
 
-def replay(record: Record, what_if: WhatIf | str | None = None, delays: Delays | None = None) -> tuple[Replayed, ...]:
+def replay(record: CallRecord, what_if: Changes | str | None = None, delays: Delays | None = None) -> tuple[Replayed, ...]:
     """Every real rank of a record with other what-ifs, and with other delays where they are given.
 
     Parameters
@@ -52,16 +52,16 @@ def replay(record: Record, what_if: WhatIf | str | None = None, delays: Delays |
     """
     changes = read_what_if(what_if) if isinstance(what_if, str) else what_if
     if changes is None:
-        changes = read_what_if(record.what_if) if delays is None else WhatIf()
+        changes = read_what_if(record.what_if) if delays is None else Changes()
     changes = changes if delays is None else delays.what_if + changes
     changes.check_ranks(record.world_size, [one.rank for one in record.ranks])
     return tuple(_replayed(one, changes, delays) for one in record.ranks)
 
 
-def _replayed(rank: RankRecord, changes: WhatIf, delays: Delays | None) -> Replayed:
+def _replayed(rank: RankRecord, changes: Changes, delays: Delays | None) -> Replayed:
     queues, pace, sums = Fifo(), Pace(slow=changes.slow), dict[tuple[str, int], Sums]()
     ends: list[tuple[float, tuple[str, int]]] = []
-    marks: dict[Mark, list[float]] = {}
+    marks: dict[StepKind, list[float]] = {}
     now = before = 0.0
     for row in rank.rows:
         now, before = now + row.at - before, row.at

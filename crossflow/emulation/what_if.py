@@ -70,7 +70,7 @@ class Slow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhatIf:
+class Changes:
     """Changes to delays, in the order in which they are written, and ranks that are slower than the real one."""
 
     rules: tuple[Rule, ...] = ()
@@ -84,10 +84,10 @@ class WhatIf:
                 delay = rule.applied(delay)
         return delay
 
-    def __add__(self, other: WhatIf) -> WhatIf:
+    def __add__(self, other: Changes) -> Changes:
         """Both, one after the other."""
         text = ",".join(part for part in (self.text, other.text) if part)
-        return WhatIf(rules=self.rules + other.rules, slow=self.slow + other.slow, text=text)
+        return Changes(rules=self.rules + other.rules, slow=self.slow + other.slow, text=text)
 
     def check_ranks(self, world_size: int, real: Collection[int]) -> None:
         """CrossflowError where a slow rank is not in the world, or runs for real."""
@@ -98,7 +98,7 @@ class WhatIf:
                 raise CrossflowError(f"what-if {self.text}: rank {rank} runs for real; only an emulated rank can be made slower")
 
 
-def read_what_if(text: str) -> WhatIf:
+def read_what_if(text: str) -> Changes:
     """Read a list of changes; CrossflowError for the first that has no meaning.
 
     >>> read_what_if("all_reduce+2ms, bandwidth*0.5")("all_reduce", Delay(time=5e-3, latency=1e-3))
@@ -112,7 +112,7 @@ def read_what_if(text: str) -> WhatIf:
             slow.append(found)
         else:
             rules.append(found)
-    return WhatIf(rules=tuple(rules), slow=tuple(slow), text=",".join(text.replace(" ", "").split(",")))
+    return Changes(rules=tuple(rules), slow=tuple(slow), text=",".join(text.replace(" ", "").split(",")))
 
 
 def _read(written: str) -> Rule | Slow:

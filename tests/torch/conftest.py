@@ -2,4 +2,6 @@
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
+# Without torch, its name is that of this folder, which has no origin.
+found = importlib.util.find_spec("torch")
+collect_ignore_glob = [] if found is not None and found.origin is not None else ["test_*.py"]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from crossflow.emulation.launch import emulated
-from crossflow.emulation.processes import Settings
+from crossflow.emulation.processes import RunSettings
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BEGIN = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
@@ -210,7 +210,7 @@ def test_torch_is_as_before(tmp_path):
     kept = dist.TCPStore, torch.autograd._engine_run_backward, list(dist.Backend.backend_list), dict(dist.Backend._plugins)
 
     def fail():
-        with emulated(Settings(world_size=8, system="dgx-h100")):
+        with emulated(RunSettings(world_size=8, system="dgx-h100")):
             dist.init_process_group("gloo")
             raise RuntimeError(f"mine of {dist.get_world_size()}")
 
@@ -224,7 +224,7 @@ def test_torch_is_as_before(tmp_path):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="delays on a GPU's communication stream need a GPU, and here is none")
 def test_a_gpu_waits_on_its_stream():
-    with emulated(Settings(world_size=8, system="dgx-h100", what_if="all_reduce+50ms")):
+    with emulated(RunSettings(world_size=8, system="dgx-h100", what_if="all_reduce+50ms")):
         dist.init_process_group("nccl")
         torch.cuda.set_device(0)
         buffer = torch.ones(1024, device="cuda")

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from crossflow.emulation.launch import emulated
-from crossflow.emulation.processes import Settings
+from crossflow.emulation.processes import RunSettings
 from crossflow.emulation.record import read_record, write_record
 from crossflow.emulation.replay import replay
 
@@ -38,7 +38,7 @@ def delays(tmp_path):
         path.write_text(
             f"kind: delays\ntables: [{', '.join(f'{{op: {op}, ranks: 2, points: [{rows}]}}' for op in ops)}]\n", encoding="utf-8"
         )
-        return Settings(world_size=2, delays=str(path), **settings)
+        return RunSettings(world_size=2, delays=str(path), **settings)
 
     return write
 
