@@ -44,8 +44,8 @@ class Fifo:
 class Pace:
     """When slower ranks get where the real one is [1]_, Sec. 2.3: they run its program, and wait for what it waits for.
 
-    Between two waits such a rank computes `factor` times as long as the real one, so its clock runs ahead of the real rank's; a
-    collective with it starts when it arrives, and both clocks stand at its end once they have waited for it.
+    Between two waits such a rank computes `factor` times as long as the real one, so it falls behind. A collective with it starts when
+    it arrives. Once both have waited for the end, they go on together.
 
     Attributes
     ----------
