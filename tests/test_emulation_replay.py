@@ -29,7 +29,7 @@ def recorded(tmp_path, steps=5, calls=3, what_if="", **head):
                 )
             )  # fmt: skip
             end = max(now, end) + TIME
-        recorder.waited(numbers, now, end, 0.0)
+        recorder.waited(numbers, ("all_reduce", 2), now, end, 0.0)
         now = end
         recorder.marked("optimizer", now)
     path = tmp_path / "record.json.gz"

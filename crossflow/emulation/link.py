@@ -93,7 +93,7 @@ class Call:
     arrival : when it is ready to start; of the real rank and of those that are slower. [s]
     time, host : its delay, and processor time of the host in it. [s]
     fill : writes the outputs.
-    done : is told how long it waited for other real ranks, when it ends, and what went wrong.
+    done : is told how long it waited for other real ranks, how long its outputs took, when it ends, and what went wrong.
     meet : returns when other real ranks are ready, too; None where there are none. [s]
     """
 
@@ -101,7 +101,7 @@ class Call:
     time: float
     host: float
     fill: Callable[[], None]
-    done: Callable[[float, float, Exception | None], None]
+    done: Callable[[float, float, float, Exception | None], None]
     meet: Callable[[float], float] | None = None
 
 
@@ -137,25 +137,26 @@ class LinkThread:
         _wake_up_in_time()
         while (call := self.calls.get()) is not None:
             try:
-                met, end = self._carry(call)
+                told = self._carry(call)
             except Exception as error:  # goes on in the script, where it waits
-                call.done(0.0, time.perf_counter(), error)
+                call.done(0.0, 0.0, time.perf_counter(), error)
             else:
-                call.done(met, end, None)
+                call.done(*told, None)
 
-    def _carry(self, call: Call) -> tuple[float, float]:
-        """Take the time of a collective; how long it waited for other real ranks, and its end. [s]"""
+    def _carry(self, call: Call) -> tuple[float, float, float]:
+        """Take the time of a collective; how long it waited for other real ranks and its outputs took, and its end. [s]"""
         arrival = call.arrival if call.meet is None else call.meet(call.arrival)
         start, end = self.queues.place(self.name, arrival, call.time)
-        began = time.thread_time()
+        began, used = time.perf_counter(), time.thread_time()
         call.fill()
+        filled = time.perf_counter()
         if call.host > 0:
             sleep_until(start)
-            burn(began + call.host - time.thread_time())
+            burn(used + call.host - time.thread_time())
             end = max(end, time.perf_counter() + call.time - call.host)  # the rest goes over the wire once the host has done its share
-            self.queues.free[self.name] = end
+        end = self.queues.free[self.name] = max(end, filled)  # outputs that take longer than the delay keep the link
         sleep_until(end - self.early())
-        return arrival - call.arrival, end
+        return arrival - call.arrival, filled - began, end
 
 
 def burn(seconds: float) -> None:

@@ -88,7 +88,7 @@ class Runtime:
             arrival = self.pace.arrival(now, called.ranks)
             number = self.recorder.called(called)
         device = first.device if first is not None and first.is_cuda else None
-        handle = Handle(self, number, Future() if device is None else Future(devices=[device]), result)
+        handle = Handle(self, number, called, Future() if device is None else Future(devices=[device]), result)
         self._link(called.link, device).put(
             Call(
                 arrival=arrival,
@@ -125,7 +125,8 @@ class Runtime:
             end = max(handle.end for handle in handles)
             self.pace.reach(began)
             self.pace.waited(now, end)
-            self.recorder.waited([handle.number for handle in handles], began, now, now - max(end, began))
+            numbers, kind = [handle.number for handle in handles], handles[-1].kind
+            self.recorder.waited(numbers, kind, began, now, now - max(end, began))
 
     def follow(self, late: float) -> None:
         """A waiting script went on so late; the next ones are delivered a little earlier, or later."""
@@ -133,7 +134,8 @@ class Runtime:
 
     def backward_ended(self) -> None:
         """A backward pass is over; what took futures of collectives, as gradient buckets do, has waited for them since the last began."""
-        handles, self.futures = self.futures, []
+        handles = [handle for handle in self.futures if handle.delivered]
+        self.futures = [handle for handle in self.futures if not handle.delivered]
         if handles:
             began = max(handle.taken for handle in handles)
             self.waited(handles, began, max(began, *(handle.delivered for handle in handles)))
@@ -143,18 +145,19 @@ class Runtime:
 class Handle(dist.Work):
     """A collective that the script has called and may wait for."""
 
-    def __init__(self, runtime: Runtime, number: int, future: Future[Any], result: Any) -> None:
+    def __init__(self, runtime: Runtime, number: int, called: Called, future: Future[Any], result: Any) -> None:
         super().__init__()
         self.runtime, self.number, self.future, self.outputs = runtime, number, future, result
+        self.kind, self.lasts = called.kind, called.changed.time
         self.taken = self.end = self.delivered = 0.0
 
-    def deliver(self, met: float, end: float, error: Exception | None) -> None:
+    def deliver(self, met: float, filled: float, end: float, error: Exception | None) -> None:
         """End it, or let those who wait know what went wrong."""
         self.end, self.delivered = end, time.perf_counter() + self.runtime.early
         if error is not None:
             self.future.set_exception(error)
             return
-        self.runtime.recorder.met(self.number, met)
+        self.runtime.recorder.delivered(self.number, met, filled, self.lasts)
         self.future.set_result(self.outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - the other ranks always come
@@ -219,7 +222,7 @@ class StreamLink:
         with torch.cuda.stream(self.stream):
             call.fill()
             torch.cuda._sleep(int((late + call.time) * self.rate))
-            call.done(0.0, call.arrival + call.time, None)
+            call.done(0.0, 0.0, call.arrival + call.time, None)
 
     def _cycles(self) -> float:
         """Cycles of a second, as a sleeping kernel counts them. [1/s]"""

@@ -48,6 +48,7 @@ class CallRow(FileModel):
     time: float = Field(description="its delay, without what-ifs [s]")
     latency: float = Field(description="of it, what a message of one byte takes [s]")
     met: float = Field(0.0, description="time that it waited for other real ranks [s]")
+    fill: float = Field(0.0, description="time that writing its outputs took on this machine, which it takes at least [s]")
 
 
 class WaitRow(FileModel):
@@ -122,6 +123,11 @@ class Called:
         """Global ranks that take part."""
         return self.pair or self.members
 
+    @property
+    def kind(self) -> tuple[str, int]:
+        """What is called, and among how many ranks."""
+        return self.op, len(self.ranks)
+
     def row(self, group: int) -> dict[str, Any]:
         """Plain data of a record."""
         own: dict[str, Any] = {"act": "call", "at": self.at, "op": self.op, "size": self.size, "dtype": self.dtype, "group": group}
@@ -148,7 +154,6 @@ class CallRecorder:
     late: int = 0
     latest: float = 0.0
     calls: int = 0
-    _kinds: dict[int, tuple[str, int]] = field(default_factory=dict)
     _places: dict[int, dict[str, Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -156,31 +161,33 @@ class CallRecorder:
         """Note a call; its place among all calls."""
         with self._lock:
             number, self.calls = self.calls, self.calls + 1
-            kind = self._kinds[number] = call.op, len(call.ranks)
-            sums = self.sums.setdefault(kind, Sums())
+            sums = self.sums.setdefault(call.kind, Sums())
             sums.count, sums.size, sums.time = sums.count + 1, sums.size + call.size, sums.time + call.changed.time
             if self.keeps:
                 self._places[number] = call.row(self.groups.setdefault((call.group, call.members), len(self.groups)))
                 self.rows.append(self._places[number])
             return number
 
-    def met(self, number: int, waited: float) -> None:
-        """Note that a call waited for other real ranks before it started. [s]"""
+    def delivered(self, number: int, met: float, filled: float, lasts: float) -> None:
+        """Note how long a call waited for other real ranks before it started, and how long its outputs took beside its delay. [s]"""
         with self._lock:
+            self._behind(filled - lasts, lasts)
             row = self._places.pop(number, None)
-            if row is not None and waited > 0:
-                row["met"] = waited
+            if row is not None:
+                row.update({key: value for key, value in (("met", met), ("fill", filled)) if value > 0})
 
-    def waited(self, numbers: Sequence[int], at: float, until: float, behind: float) -> None:
-        """Note that the script waited for calls, and how long after the end of the last it went on; the time counts for the last call."""
+    def waited(self, numbers: Sequence[int], kind: tuple[str, int], at: float, until: float, behind: float) -> None:
+        """Note that the script waited for calls, the last of a kind, and how long after their end it went on."""
         with self._lock:
-            kind = self._kinds[numbers[-1]]
             sums = self.sums[kind]
             sums.exposed += until - at
-            self.late += behind > max(LATE, LATE_SHARE * sums.time / sums.count)
-            self.latest = max(self.latest, behind)
+            self._behind(behind, sums.time / sums.count)
             if self.keeps:
                 self.rows.append({"act": "wait", "at": at, "until": until, "of": tuple(numbers)})
+
+    def _behind(self, behind: float, lasts: float) -> None:
+        self.late += behind > max(LATE, LATE_SHARE * lasts)
+        self.latest = max(self.latest, behind)
 
     def marked(self, of: StepKind, at: float) -> None:
         """Note the end of an optimizer's step or of a backward pass."""

@@ -69,7 +69,7 @@ def _replayed(rank: RankRecord, changes: Changes, delays: Delays | None) -> Repl
             ranks = row.ranks or rank.groups[row.group].ranks
             delay = changes(row.op, _delay(row, ranks, delays)) if len(ranks) > 1 else Delay(time=0.0, latency=0.0)
             link = row.link if delays is None else delays.wire(row.op, rank.groups[row.group].name, ranks)
-            _, end = queues.place(link, pace.arrival(now, ranks) + row.met, delay.time)
+            _, end = queues.place(link, pace.arrival(now, ranks) + row.met, max(delay.time, row.fill))
             kind = row.op, len(ranks)
             one = sums.setdefault(kind, Sums())
             one.count, one.size, one.time = one.count + 1, one.size + row.size, one.time + delay.time
