@@ -23,8 +23,7 @@ def require_torch(use: str) -> None:
     CrossflowError
         Where torch is not installed.
     """
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:  # a mere folder of that name has none
+    if importlib.util.find_spec("torch") is None:
         raise CrossflowError(f"{use} needs torch, which is not installed; run: pip install 'crossflow[torch]'")
     version = importlib.metadata.version("torch")
     if version.rpartition(".")[0] not in TESTED:
