@@ -23,6 +23,8 @@ parser.add_argument("--backend", default="gloo")
 parser.add_argument("--host", action="store_true", help="also write processor time, for scripts whose computing it slows down")
 given = parser.parse_args()
 
+TOGETHER = {"all_reduce": 2}  # calls at once, which share the time: buckets of gradients follow one another, what is sharded comes alone
+
 dist.init_process_group(given.backend)
 torch.set_num_threads(1)
 device = torch.device("cuda" if given.backend == "nccl" else "cpu")
@@ -45,16 +47,17 @@ def call(op, whole):
 
 def measured(op, size):
     """Median time of one collective, and of the processor in it. [s]"""
-    whole = torch.ones(max(int(size) // 4 // ranks, 1) * ranks, device=device)
+    buffers = [torch.ones(max(int(size) // 4 // ranks, 1) * ranks, device=device) for _ in range(TOGETHER.get(op, 1))]
     times, hosts = [], []
     for _ in range(given.repeats):
         time.sleep(given.pause * 1e-3)
         begin, used = time.perf_counter(), time.process_time()
-        call(op, whole).wait()
+        for work in [call(op, whole) for whole in buffers]:
+            work.wait()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-        hosts.append(time.process_time() - used)
+        times.append((time.perf_counter() - begin) / TOGETHER.get(op, 1))
+        hosts.append((time.process_time() - used) / TOGETHER.get(op, 1))
     return statistics.median(times[3:]), statistics.median(hosts[3:])
 
 
