@@ -159,14 +159,17 @@ def _initialised(old: Any, settings: RunSettings) -> Any:
 def _unknown_objects(name: str, old: Any) -> Any:
     """Objects that an emulated rank sends are not known: the script keeps what it has, after the time of the call."""
 
+    place = 2 if name == "scatter_object_list" else 1  # of src among the arguments, after which comes the group
+
     def call(*given: Any, **named: Any) -> Any:
-        place = 2 if name == "scatter_object_list" else 1
-        source = named.get("src", given[place] if len(given) > place else None if name == "recv_object_list" else 0)
-        group = named.get("group") or dist.group.WORLD
-        if name != "recv_object_list" and (source == dist.get_rank() or named.get("group_src") == dist.get_rank(group)):
+        source, group = (named.get(word, given[at] if len(given) > at else None) for word, at in (("src", place), ("group", place + 1)))
+        group = group or dist.group.WORLD
+        if source is None and name != "recv_object_list":
+            source = dist.get_global_rank(group, named.get("group_src") or 0)
+        if source == dist.get_rank():
             return old(*given, **named)
         dist.barrier(group)
-        return source
+        return source if name == "recv_object_list" else None
 
     return call
 

@@ -5,4 +5,5 @@ Their folder is not called torch: the folder of tests is on Python's path, and w
 
 import importlib.util
 
+collect_ignore = ["scripts"]  # which are run, not imported
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]

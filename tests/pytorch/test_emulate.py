@@ -75,6 +75,14 @@ def test_workers_that_a_script_forks_do_no_harm(script):
     assert "4 x all_reduce among 8" in done.stderr
 
 
+def test_objects_of_emulated_ranks_leave_the_own_ones_as_they_are(script):
+    done = script(
+        "mine, theirs, part = ['a'], ['b'], [None]\ndist.broadcast_object_list(mine, src=0)\ndist.broadcast_object_list(theirs, 3)\n"
+        "dist.scatter_object_list(part, list(range(8)))\nprint(mine, theirs, part)\n"
+    )
+    assert (done.stdout, done.returncode) == ("['a'] ['b'] [0]\n", 0)
+
+
 def test_a_call_that_is_not_emulated_is_refused_by_name(script):
     done = script("dist.group.WORLD.merge_remote_group(None, None, 8)\n")
     assert "crossflow emulate does not support ProcessGroup.merge_remote_group" in done.stderr
