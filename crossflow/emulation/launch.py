@@ -158,7 +158,6 @@ def _initialised(old: Any, settings: RunSettings) -> Any:
 
 def _unknown_objects(name: str, old: Any) -> Any:
     """Objects that an emulated rank sends are not known: the script keeps what it has, after the time of the call."""
-
     place = 2 if name == "scatter_object_list" else 1  # of src among the arguments, after which comes the group
 
     def call(*given: Any, **named: Any) -> Any:

