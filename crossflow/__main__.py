@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     # Products of small matrices: threads would only wait for one another, and change last digits from machine to machine.
-    for library in ("OPENBLAS", "OMP", "MKL"):
+    for library in ("OPENBLAS", "OMP", "MKL") if words[:1] != ["emulate"] else ():  # whose script has its own
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         _run(words)

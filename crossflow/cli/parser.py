@@ -43,6 +43,8 @@ def spread(argv: Sequence[str]) -> list[str]:
     >>> spread(["predict", "--set", "a=1", "b=2", "s.yaml"])
     ['predict', '--set', 'a=1', '--set', 'b=2', 's.yaml']
     """
+    if argv[:1] == ["emulate"]:  # whose words are a script's own
+        return list(argv)
     words: list[str] = []
     for word in argv:
         follows = len(words) > 1 and words[-2] == "--set" and "=" in words[-1]
@@ -58,10 +60,11 @@ def build() -> Parser:
     parser.add_argument("--version", action="version", version=f"crossflow {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (about, arguments) in _COMMANDS.items():
-        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=_USAGES.get(name))
         for names, options in arguments:
             command.add_argument(*names, **options)
-        command.add_argument("--json", action="store_true", help="write JSON instead of a page for people")
+        if name != "emulate":  # whose stdout is the script's
+            command.add_argument("--json", action="store_true", help="write JSON instead of a page for people")
     return parser
 
 
@@ -81,6 +84,8 @@ _SETTINGS = _argument(
 )
 _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
+_CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
+_LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
 _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "list": (
         "name the technology libraries, templates, models and studies at hand",
@@ -107,7 +112,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--uneven", type=Path, metavar="UNEVEN.yaml", help="what makes devices, links and passes differ"),
         _SETTINGS,
     )),
-    "events": ("list the different events of a step: what would have to be measured to know all of it", (
+    "events": ("list the different events of a step: those to measure to know all of it", (
         _SCENARIO,
         _argument(
             "-o", "--output", type=Path, metavar="FILE.csv",
@@ -127,5 +132,22 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         "compare predictions with measured data",
         (_argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),),
     ),
+    "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
+        _argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its own words, or -m and a module"),
+        _argument("--world-size", type=_positive, metavar="N", help="ranks that the script believes in"),
+        _argument("--nodes", type=_positive, metavar="N", help="the same as nodes of the system"),
+        _argument("--ranks", default="0", metavar="LIST", help="ranks that run for real, a process each, such as 0,7; 0 where not given"),
+        _argument("--system", metavar="NAME", help="system whose network gives the delays: a name that `list` gives, or a file"),
+        _argument("--delays", metavar="FILE", help="file of measured delays, or of a delay function"),
+        _argument("--what-if", default="", metavar="CHANGES", help=_CHANGES),
+        _argument("--link", choices=("wire", "group"), help=_LINK),
+        _argument("--record", type=Path, metavar="FILE", help="write what was called and waited for, as .json or .json.gz"),
+        _argument("--replay", type=Path, metavar="FILE", help="instead of a script, such a record with other delays or changes"),
+        _argument("--json", type=Path, metavar="FILE", help="write the summary to a file as JSON, not to stderr as a page"),
+    )),
     "bench": ("measure the speed of crossflow itself", ()),
 }  # fmt: skip
+_USAGES = {
+    "emulate": "crossflow emulate (--world-size N | --nodes N) [options] -- SCRIPT.py [its words]\n"
+    "       crossflow emulate --replay FILE [options]"
+}

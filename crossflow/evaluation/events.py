@@ -1,4 +1,4 @@
-"""Different events of a step: what would have to be measured to know all of it, and how often each recurs [1]_.
+"""Different events of a step: those to measure to know all of it, and how often each recurs [1]_.
 
 References
 ----------

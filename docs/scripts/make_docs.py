@@ -35,6 +35,7 @@ import crossflow
 from crossflow import scenario
 from crossflow.architecture import execution, network, software, template
 from crossflow.architecture.model import Architecture
+from crossflow.emulation import delays, record
 from crossflow.evaluation.timelines import simulate
 from crossflow.program import file as programs
 from crossflow.scenario import ScenarioFile
@@ -223,6 +224,16 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Operations: `ops[i]`", programs.OpRow, None),
         ("Operations that repeat: `blocks[i]`", programs.BlockRow, None),
         ("Memory: `tensors[i]`", programs.TensorRow, None),
+    )),
+    ("Emulation", (
+        ("Delays of collectives: `kind: delays`", delays.DelaysFile, None),
+        ("Measured times: `tables[i]`", delays.DelayTable, None),
+        ("Records: `kind: collectives`", record.CallRecord, None),
+        ("What a real rank did: `ranks[i]`", record.RankRecord, None),
+        ("Process groups: `groups[i]`", record.RecordedGroup, None),
+        ("Calls: `rows[i]` of `act: call`", record.CallRow, None),
+        ("Waits: `rows[i]` of `act: wait`", record.WaitRow, None),
+        ("Steps: `rows[i]` of `act: step`", record.StepRow, None),
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),

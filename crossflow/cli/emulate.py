@@ -1,0 +1,163 @@
+"""`crossflow emulate`: a training script on a few real ranks of many, and what a recorded one would have taken under other conditions."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from crossflow.cli import page
+from crossflow.emulation.delays import Delays, delays_of
+from crossflow.emulation.processes import RunOutcome, RunSettings, check_ranks, emulate, missing
+from crossflow.emulation.record import read_record, write_record
+from crossflow.emulation.replay import replay
+from crossflow.emulation.what_if import ranks_of, read_what_if
+from crossflow.errors import CrossflowError
+from crossflow.files import json_text, write_text
+from crossflow.torch.installed import require_torch
+from crossflow.units import show
+
+_SHOWN = 8  # kinds of collectives on a page
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the script, or replay a record; ends with the script's exit status."""
+    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if arguments.replay is not None:
+        _replay(arguments, words)
+        return
+    settings, local, suffix = _settings(arguments, words)
+    delays = settings.delays_()
+    for target in (arguments.json, arguments.record):
+        _check_target(target)
+    require_torch("crossflow emulate")
+    outcome = emulate(settings, words, local)
+    _report(arguments, settings, delays, outcome, suffix)
+    if outcome.status:
+        raise SystemExit(outcome.status)
+
+
+def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[RunSettings, int, str]:
+    """What ranks are told, devices of a node, and what tells the files of several launched ranks apart."""
+    if not words:
+        raise CrossflowError("which script? write it after the options: crossflow emulate --world-size 1024 --system dgx-h100 -- train.py")
+    if words[0] != "-m" and not Path(words[0]).is_file():
+        raise CrossflowError(f"there is no script {words[0]}")
+    if words[0] == "-m" and len(words) < 2:
+        raise CrossflowError("-m: which module?")
+    world_size, local = _world(arguments)
+    real = ranks_of(arguments.ranks, "--ranks")
+    check_ranks(real, world_size)
+    suffix = ""
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started a process for each of them
+        place = int(os.environ["LOCAL_RANK"])
+        if place >= len(real):
+            raise CrossflowError(f"torchrun has started more processes than --ranks {arguments.ranks} names; give a rank for each")
+        suffix = f".rank{real[place]}" if len(real) > 1 else ""
+        real = real[place : place + 1]
+    settings = RunSettings(
+        world_size=world_size, rank=real[0], real=real, system=arguments.system, delays=arguments.delays, what_if=arguments.what_if,
+        link=arguments.link, keeps=arguments.record is not None,
+    )  # fmt: skip
+    return settings, local, suffix
+
+
+def _world(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Ranks of the world, and devices of a node."""
+    if (arguments.world_size is None) == (arguments.nodes is None):
+        raise CrossflowError("how many ranks? give --world-size N, or --nodes N of the system")
+    if arguments.nodes is None:
+        found = None if arguments.system is None else delays_of(arguments.world_size, arguments.system).system
+        return arguments.world_size, 1 if found is None else found.wires.node
+    if arguments.system is None:
+        raise CrossflowError("--nodes: nodes of which system? give --system NAME, or --world-size N")
+    from crossflow.architecture.system import resolve
+    from crossflow.files import Document
+
+    spec, _ = resolve(Document(file="--system", data={"template": arguments.system, "nodes": arguments.nodes}))
+    return spec.device_count, spec.devices_per_node
+
+
+def _check_target(path: Path | None) -> None:
+    """CrossflowError for a file that could not be written once the script has run."""
+    if path is not None and path.is_dir():
+        raise CrossflowError(f"{path} is a folder; give a file")
+
+
+def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays, outcome: RunOutcome, suffix: str) -> None:
+    """Write what was called: a page to stderr or JSON to a file, and the record."""
+    found = [one for one in outcome.ranks.values() if one is not None]
+    for rank in missing(outcome):
+        page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
+    head: dict[str, Any] = {"world_size": settings.world_size, "what_if": delays.what_if.text, "delays": delays.source}
+    _show(head, [one["summary"] for one in found], _named(arguments.json, suffix))
+    if arguments.record is not None and found:
+        target = _named(arguments.record, suffix)
+        write_record(target, [one["record"] for one in found], **head)
+        page.log(f"wrote {target}")
+
+
+def _named(path: Path | None, suffix: str) -> Any:
+    """A file's path with a suffix before its endings."""
+    if path is None or not suffix:
+        return path
+    stem, dot, rest = path.name.partition(".")
+    return path.with_name(f"{stem}{suffix}{dot}{rest}")
+
+
+def _replay(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+    """Replay a record with other delays or what-ifs."""
+    given = {"a script": words, "--record": arguments.record, "--ranks": arguments.ranks != "0", "--nodes": arguments.nodes}
+    given |= {"--world-size": arguments.world_size}
+    for name, value in given.items():
+        if value:
+            raise CrossflowError(f"--replay replays a record, which says the rest; leave out {name}")
+    record = read_record(arguments.replay)
+    delays = None
+    if arguments.system is not None or arguments.delays is not None:
+        delays = delays_of(record.world_size, arguments.system, arguments.delays, arguments.what_if, arguments.link)
+    elif arguments.link is not None:
+        raise CrossflowError("--link: the record says what each collective queued for; give --system or --delays with it")
+    what_if = read_what_if(arguments.what_if) if arguments.what_if and delays is None else None
+    replayed = replay(record, what_if, delays)
+    said = delays.what_if.text if delays is not None else record.what_if if what_if is None else what_if.text
+    head = {"world_size": record.world_size, "what_if": said, "delays": record.delays if delays is None else delays.source}
+    _show({**head, "replay": str(arguments.replay)}, [one.summary() for one in replayed], arguments.json)
+
+
+def _show(head: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], target: Path | None) -> None:
+    """The summary, to a file as JSON or to stderr as a page."""
+    if target is not None:
+        write_text(target, json_text({**head, "ranks": list(ranks)}))
+        return
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False, force_jupyter=False)
+    if not console.is_terminal:
+        console.width = page.WIDTH
+    changes = f", what if {head['what_if']}" if head["what_if"] else ""
+    for one in ranks:
+        console.print(Text.assemble((f"rank {one['rank']} of {head['world_size']}", "bold"), f", delays of {head['delays']}{changes}"))
+        for line in _lines(one):
+            console.print(f"  {line}", soft_wrap=True)
+
+
+def _lines(one: Mapping[str, Any]) -> list[str]:
+    """A rank's summary."""
+    if not one["collectives"]:
+        return ["no collective was called in this process, so nothing was emulated"]
+    step = one["step_time_s"]
+    lines = [f"{one['iterations']} iterations" + (f", {show(step, 's')} each (median)" if step is not None else "")]
+    for row in one["collectives"][:_SHOWN]:
+        counted = f"{row['count']} x {row['op']} among {row['ranks']}, {show(row['bytes'], 'B')}"
+        lines.append(f"{counted}: {show(row['time_s'], 's')}, of which the script waited {show(row['exposed_s'], 's')}")
+    if len(one["collectives"]) > _SHOWN:
+        lines.append(f"and {len(one['collectives']) - _SHOWN} more kinds; --json FILE has all of them")
+    if one.get("late"):
+        lines.append(
+            f"{one['late']} of them came late, by up to {show(one['latest_s'], 's')}: this machine is too slow or too busy for them"
+        )
+    return lines

@@ -1,0 +1,281 @@
+"""What an emulated script called and waited for, and the time between: sums for a summary, all of it for a file that replays."""
+
+from __future__ import annotations
+
+import gzip
+import statistics
+import threading
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from crossflow import files
+from crossflow.emulation.what_if import Delay
+from crossflow.errors import Problem, SpecError
+from crossflow.files import Document, FileModel
+
+VERSION = 1
+WARM_UP = 2  # steps that do not count: frameworks lay out their buckets in the first
+LATE, LATE_SHARE = (
+    200e-6,
+    0.04,
+)  # a script that goes on that much, and that share of a mean time, after the end of what it waits for [s], [1]
+
+
+class RecordedGroup(FileModel):
+    """A process group."""
+
+    name: str = Field(description="its name in torch")
+    ranks: tuple[int, ...] = Field(description="its global ranks")
+
+
+class CallRow(FileModel):
+    """A collective that the script called."""
+
+    act: Literal["call"] = Field(description="what the row is")
+    at: float = Field(description="when it was called [s]")
+    op: str = Field(description="what was called")
+    size: int = Field(description="buffer of one rank [B]")
+    dtype: str = Field("", description="of its elements")
+    group: int = Field(description="row of `groups`; of a transfer that of the whole group")
+    ranks: tuple[int, ...] | None = Field(None, description="of a transfer, the rank that sends and the one that receives")
+    link: str = Field(description="what it queued for")
+    time: float = Field(description="its delay, without what-ifs [s]")
+    latency: float = Field(description="of it, what a message of one byte takes [s]")
+    met: float = Field(0.0, description="time that it waited for other real ranks [s]")
+    fill: float = Field(0.0, description="time that writing its outputs took on this machine, which it takes at least [s]")
+
+
+class WaitRow(FileModel):
+    """The script waited."""
+
+    act: Literal["wait"] = Field(description="what the row is")
+    at: float = Field(description="when it began to wait [s]")
+    until: float = Field(description="when it went on [s]")
+    of: tuple[int, ...] = Field(description="calls that it waited for, by their place among the calls")
+
+
+StepKind = Literal["optimizer", "backward"]
+
+
+class StepRow(FileModel):
+    """A step has ended: the first optimizer has stepped, or a backward pass is over."""
+
+    act: Literal["step"] = Field(description="what the row is")
+    at: float = Field(description="when [s]")
+    of: StepKind = Field("optimizer", description="optimizer or backward; backward passes count where no optimizer steps")
+
+
+RecordRow = Annotated[CallRow | WaitRow | StepRow, Field(discriminator="act")]
+
+
+class RankRecord(FileModel):
+    """What one real rank did, in the order of time."""
+
+    rank: int = Field(description="its global rank")
+    groups: tuple[RecordedGroup, ...] = Field(description="process groups")
+    rows: tuple[RecordRow, ...] = Field(description="calls, waits and steps, times in seconds from the first")
+
+
+class CallRecord(FileModel):
+    """A recorded emulation."""
+
+    kind: Literal["collectives"] = Field(description="what the file is")
+    version: Literal[1] = Field(description="of the format")
+    world_size: int = Field(gt=0, description="ranks of the world")
+    delays: str = Field("", description="where the delays came from")
+    what_if: str = Field("", description="changes under which it ran; `time` and `latency` are without them")
+    ranks: tuple[RankRecord, ...] = Field(min_length=1, description="what every real rank did")
+
+
+@dataclass(kw_only=True)
+class Sums:
+    """Collectives of one kind and number of ranks: how many, their bytes, their time, and what of it the script waited. [1], [B], [s]"""
+
+    count: int = 0
+    size: int = 0
+    time: float = 0.0
+    exposed: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Called:
+    """A call: when, what, in which group; of a transfer its two ranks; what it queues for, its delay without what-ifs and with them."""
+
+    at: float
+    op: str
+    size: int
+    dtype: str
+    group: str
+    members: tuple[int, ...]
+    pair: tuple[int, ...] | None
+    link: str
+    base: Delay
+    changed: Delay
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks that take part."""
+        return self.pair or self.members
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """What is called, and among how many ranks."""
+        return self.op, len(self.ranks)
+
+    def row(self, group: int) -> dict[str, Any]:
+        """Plain data of a record."""
+        own: dict[str, Any] = {"act": "call", "at": self.at, "op": self.op, "size": self.size, "dtype": self.dtype, "group": group}
+        own |= {"link": self.link, "time": self.base.time, "latency": self.base.latency}
+        return own if self.pair is None else {**own, "ranks": self.pair}
+
+
+@dataclass(kw_only=True)
+class CallRecorder:
+    """Notes what a rank does, from several threads.
+
+    Attributes
+    ----------
+    rank : its global rank.
+    keeps : whether all rows are kept, for a file.
+    """
+
+    rank: int
+    keeps: bool = False
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    groups: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    sums: dict[tuple[str, int], Sums] = field(default_factory=dict)
+    marks: dict[StepKind, list[float]] = field(default_factory=dict)
+    late: int = 0
+    latest: float = 0.0
+    calls: int = 0
+    _places: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def called(self, call: Called) -> int:
+        """Note a call; its place among all calls."""
+        with self._lock:
+            number, self.calls = self.calls, self.calls + 1
+            sums = self.sums.setdefault(call.kind, Sums())
+            sums.count, sums.size, sums.time = sums.count + 1, sums.size + call.size, sums.time + call.changed.time
+            if self.keeps:
+                self._places[number] = call.row(self.groups.setdefault((call.group, call.members), len(self.groups)))
+                self.rows.append(self._places[number])
+            return number
+
+    def delivered(self, number: int, met: float, filled: float, lasts: float) -> None:
+        """Note how long a call waited for other real ranks before it started, and how long its outputs took beside its delay. [s]"""
+        with self._lock:
+            self._behind(filled - lasts, lasts)
+            row = self._places.pop(number, None)
+            if row is not None:
+                row.update({key: value for key, value in (("met", met), ("fill", filled)) if value > 0})
+
+    def waited(self, numbers: Sequence[int], kind: tuple[str, int], at: float, until: float, behind: float) -> None:
+        """Note that the script waited for calls, the last of a kind, and how long after their end it went on."""
+        with self._lock:
+            sums = self.sums[kind]
+            sums.exposed += until - at
+            self._behind(behind, sums.time / sums.count)
+            if self.keeps:
+                self.rows.append({"act": "wait", "at": at, "until": until, "of": tuple(numbers)})
+
+    def _behind(self, behind: float, lasts: float) -> None:
+        self.late += behind > max(LATE, LATE_SHARE * lasts)
+        self.latest = max(self.latest, behind)
+
+    def marked(self, of: StepKind, at: float) -> None:
+        """Note the end of an optimizer's step or of a backward pass."""
+        with self._lock:
+            self.marks.setdefault(of, []).append(at)
+            if self.keeps:
+                self.rows.append({"act": "step", "at": at, "of": of})
+
+    def record(self) -> dict[str, Any]:
+        """The rank's part of a record, as plain data."""
+        with self._lock:
+            rows = sorted(self.rows, key=lambda row: row["at"])
+            first = rows[0]["at"] if rows else 0.0
+            shifted = [{**row, **{key: round(row[key] - first, 9) for key in ("at", "until") if key in row}} for row in rows]
+            groups = [{"name": name, "ranks": ranks} for name, ranks in self.groups]
+            return {"rank": self.rank, "groups": groups, "rows": shifted}
+
+    def summary(self) -> dict[str, Any]:
+        """Sums of the rank, as plain data; times in s."""
+        with self._lock:
+            found = {
+                "rank": self.rank,
+                **step_figures(self.marks),
+                "collectives": collectives(self.sums),
+                "exposed_s": sum(one.exposed for one in self.sums.values()),
+                "late": self.late,
+                "latest_s": self.latest,
+            }
+        return found
+
+
+def collectives(sums: Mapping[tuple[str, int], Sums]) -> list[dict[str, Any]]:
+    """Sums by kind as plain data, those that take most time first."""
+    rows = [
+        {"op": op, "ranks": ranks, "count": one.count, "bytes": one.size, "time_s": one.time, "exposed_s": one.exposed}
+        for (op, ranks), one in sums.items()
+    ]
+    return sorted(rows, key=lambda row: -float(row["time_s"]))
+
+
+def step_figures(marks: Mapping[StepKind, Sequence[float]]) -> dict[str, Any]:
+    """Iterations and the median time of one, None where fewer than two have ended; of backward passes where no optimizer steps. [1], [s]"""
+    ends = marks.get("optimizer") or marks.get("backward") or ()
+    times = [later - earlier for earlier, later in pairwise(ends)]
+    counted = times[WARM_UP:] or times
+    return {"iterations": len(ends), "step_time_s": statistics.median(counted) if counted else None}
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def write_record(path: Path, ranks: Iterable[Mapping[str, Any]], **head: Any) -> None:
+    """Write a record to a file whose name ends in ``.json``, or in ``.json.gz`` to be compressed."""
+    import orjson
+
+    data = orjson.dumps({"kind": "collectives", "version": VERSION, **head, "ranks": list(ranks)})
+    files.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def read_record(path: Path) -> CallRecord:
+    """Read a record; SpecError with every problem of the file."""
+    try:
+        raw = path.read_bytes()
+        data = files.from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except OSError as error:
+        raise SpecError([Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")]) from None
+    except (EOFError, ValueError, zlib.error) as error:
+        raise SpecError([Problem(file=str(path), message=f"expected a record in JSON, {error}")]) from None
+    document = Document(file=str(path), data=data)
+    found = files.validate(CallRecord, document)
+    problems = [document.problem(path_, message) for path_, message in _wrong(found)]
+    if problems:
+        raise SpecError(problems)
+    return found
+
+
+def _wrong(found: CallRecord) -> Iterable[tuple[tuple[str | int, ...], str]]:
+    """Places in lists that are shorter, and times that run backwards."""
+    for i, rank in enumerate(found.ranks):
+        calls, before = 0, 0.0
+        for j, row in enumerate(rank.rows):
+            place = ("ranks", i, "rows", j)
+            if row.at < before:
+                yield (*place, "at"), "expected rows in the order of time"
+            before = row.at
+            if isinstance(row, CallRow):
+                calls += 1
+                if row.group >= len(rank.groups):
+                    yield (*place, "group"), f"expected a number from 0 to {len(rank.groups) - 1}, got {row.group}"
+            if isinstance(row, WaitRow) and max(row.of, default=-1) >= calls:
+                yield (*place, "of"), f"expected calls before it, got {max(row.of)}"

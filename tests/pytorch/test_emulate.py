@@ -1,0 +1,246 @@
+"""The command that emulates: what scripts see, how they end, and what is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from crossflow.emulation.launch import emulated
+from crossflow.emulation.processes import RunSettings
+
+SCRIPTS = Path(__file__).parent / "scripts"
+BEGIN = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+def command(*words):
+    return [sys.executable, "-m", "crossflow", "emulate", *words]
+
+
+def run(*words, **more):
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120, check=False, **more)
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a script that has joined its group, and run it on some ranks of a world of 8."""
+
+    def write(text, *options, ranks="0"):
+        path = tmp_path / "script.py"
+        path.write_text(BEGIN + text, encoding="utf-8")
+        return run("--world-size", "8", "--system", "dgx-h100", "--ranks", ranks, *options, "--", str(path), "a", "--set", "x=1", "y=2")
+
+    return write
+
+
+@pytest.mark.parametrize("ranks", [8, 1024])
+def test_everything_that_torch_distributed_offers(tmp_path, ranks):
+    target = tmp_path / "summary.json"
+    done = run("--world-size", str(ranks), "--system", "dgx-h100", "--json", str(target), "--", str(SCRIPTS / "api.py"))
+    assert (done.stdout, done.returncode) == (f"37 calls on rank 0 of {ranks}, backend gloo\n", 0)
+    summary = json.loads(target.read_text())
+    assert summary["world_size"] == ranks
+    assert {"all_reduce", "all_gather", "send", "recv", "barrier"} <= {row["op"] for row in summary["ranks"][0]["collectives"]}
+
+
+def test_a_script_sees_its_own_words_rank_and_backend(script):
+    done = script(
+        "import os, sys\nprint(sys.argv[1:], dist.get_rank(), dist.get_world_size(), dist.get_backend(), os.environ['LOCAL_WORLD_SIZE'], "
+        "__name__, 'OMP_NUM_THREADS' in os.environ)\ndist.barrier()\n"
+    )
+    assert done.stdout == "['a', '--set', 'x=1', 'y=2'] 0 8 gloo 8 __main__ False\n"
+    assert done.stderr.startswith("rank 0 of 8, delays of dgx-h100\n  0 iterations\n  1 x barrier among 8, 0 B: 36.2 us")
+
+
+def test_a_script_keeps_its_exit_status_and_its_traceback(script):
+    assert script("import sys; sys.exit(3)").returncode == 3
+    raised = script("def f():\n    raise RuntimeError('mine')\nf()\n")
+    assert raised.returncode == 1
+    assert "RuntimeError: mine" in raised.stderr
+    assert "crossflow" not in raised.stderr.partition("RuntimeError: mine")[0]
+
+
+def test_workers_that_a_script_forks_do_no_harm(script):
+    done = script(
+        "loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)\n"
+        "for batch in loader:\n    dist.all_reduce(batch)\nprint('done')\n"
+    )
+    assert (done.stdout, done.returncode) == ("done\n", 0)
+    assert "4 x all_reduce among 8" in done.stderr
+
+
+def test_objects_of_emulated_ranks_leave_the_own_ones_as_they_are(script):
+    done = script(
+        "mine, theirs, part = ['a'], ['b'], [None]\ndist.broadcast_object_list(mine, src=0)\ndist.broadcast_object_list(theirs, 3)\n"
+        "dist.scatter_object_list(part, list(range(8)))\nprint(mine, theirs, part)\n"
+    )
+    assert (done.stdout, done.returncode) == ("['a'] ['b'] [0]\n", 0)
+
+
+def test_a_call_that_is_not_emulated_is_refused_by_name(script):
+    done = script("dist.group.WORLD.merge_remote_group(None, None, 8)\n")
+    assert "crossflow emulate does not support ProcessGroup.merge_remote_group" in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_script_with_another_world_is_refused(script, tmp_path):
+    path = tmp_path / "other.py"
+    path.write_text("import torch.distributed as dist\ndist.init_process_group('gloo', rank=0, world_size=2)\n", encoding="utf-8")
+    done = run("--world-size", "8", "--system", "dgx-h100", "--", str(path))
+    assert "the script calls init_process_group with world_size = 2, but crossflow emulate was told 8" in done.stderr
+
+
+def test_a_script_without_collectives_is_told_so(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text("print('hello')\n", encoding="utf-8")
+    done = run("--nodes", "2", "--system", "dgx-h100", "--", str(path))
+    assert done.stdout == "hello\n"
+    assert "rank 0 of 16, delays of dgx-h100\n  no collective was called in this process, so nothing was emulated\n" in done.stderr
+
+
+def test_a_call_without_a_delay_is_refused(script, tmp_path):
+    delays = tmp_path / "delays.yaml"
+    delays.write_text("kind: delays\ntables: [{op: all_reduce, ranks: 2, points: [[1 B, 1 ms]]}]\n", encoding="utf-8")
+    path = tmp_path / "script.py"
+    path.write_text(BEGIN + "dist.barrier()\n", encoding="utf-8")
+    done = run("--world-size", "2", "--delays", str(delays), "--", str(path))
+    assert "no delay is known of barrier among 2 ranks; the delays have all_reduce of 2; give --system for the rest" in done.stderr
+
+
+# -------------------------------------------------------------------------------------------- several real ranks
+
+
+def test_real_ranks_meet_and_say_who_they_are(script, tmp_path):
+    """Rank 7 comes 0.3 s late, for which rank 0 waits."""
+    target = tmp_path / "summary.json"
+    text = "import time; dist.barrier(); time.sleep(0.5 * (dist.get_rank() == 7)); dist.all_reduce(torch.ones(4))\n"
+    text += "print('rank', dist.get_rank())\n"
+    done = script(text, "--json", str(target), ranks="0,7")
+    assert sorted(done.stdout.splitlines()) == ["[rank 0] rank 0", "[rank 7] rank 7"]
+    waited = [{row["op"]: row["exposed_s"] for row in one["collectives"]}["all_reduce"] for one in json.loads(target.read_text())["ranks"]]
+    assert waited[0] > max(0.4, waited[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "dist.all_reduce(torch.ones(4 + dist.get_rank()))",
+            ("rank 0 calls all_reduce of 16 B float32", "rank 7 calls all_reduce of 44 B"),
+        ),
+        (
+            "(dist.barrier if dist.get_rank() else lambda: dist.all_reduce(torch.ones(1)))()",
+            ("rank 7 calls barrier", "rank 0 calls all_reduce"),
+        ),
+        (
+            "dist.get_rank() or dist.recv(torch.ones(4), 7)",
+            ("rank 0 waits in operation 1 of group '0', recv from rank 7", "rank 7 has ended"),
+        ),
+    ],
+)
+def test_real_ranks_that_disagree_are_ended(script, text, sentence):
+    done = script(text + "\n", ranks="0,7")
+    assert done.returncode == 2
+    assert all(part in done.stderr for part in sentence)
+
+
+def test_the_first_rank_that_fails_ends_all(script):
+    done = script("import sys, time\nif dist.get_rank() == 7: sys.exit(5)\ntime.sleep(100)\n", ranks="0,7")
+    assert done.returncode == 5
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_no_process_is_left_behind(tmp_path, number, status):
+    path = tmp_path / "script.py"
+    path.write_text(
+        BEGIN + "import os, subprocess, sys, time\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        f"open(f'{tmp_path}/{{dist.get_rank()}}', 'w').write(f'{{os.getpid()}} {{other.pid}}')\ntime.sleep(100)\n",
+        encoding="utf-8",
+    )
+    words = command("--world-size", "8", "--system", "dgx-h100", "--ranks", "0,7", "--", str(path))
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        files = [tmp_path / "0", tmp_path / "7"]
+        wait_for(lambda: all(one.is_file() and len(one.read_text().split()) == 2 for one in files), 60)
+        process.send_signal(number)
+        assert process.wait(30) == status
+    started = [int(word) for one in files for word in one.read_text().split()]
+    wait_for(lambda: not any(alive(one) for one in started), 30)
+
+
+def wait_for(holds, seconds):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(process):
+    """Whether a process runs; what has ended and nobody has collected does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_torchrun_starts_a_rank_each(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(BEGIN + "dist.barrier(); print('rank', dist.get_rank(), 'of', dist.get_world_size())\n", encoding="utf-8")
+    words = ["--nproc-per-node", "2", "--master-port", "0", "-m", "crossflow", "emulate", "--world-size", "64", "--ranks", "0,7"]
+    words += ["--system", "dgx-h100", "--json", str(tmp_path / "summary.json"), "--", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words], capture_output=True, text=True, timeout=120, check=False, env=os.environ
+    )
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 64", "rank 7 of 64"], done.stderr
+    assert {one.name for one in tmp_path.glob("*.json")} == {"summary.rank0.json", "summary.rank7.json"}
+
+
+def test_a_recorded_run_can_be_replayed(script, tmp_path):
+    record, target = tmp_path / "record.json.gz", tmp_path / "replayed.json"
+    script("for _ in range(3):\n    dist.all_reduce(torch.ones(4))\n", "--record", str(record))
+    done = run("--replay", str(record), "--what-if", "all_reduce+10ms", "--json", str(target))
+    assert (done.returncode, done.stdout) == (0, "")
+    (rank,) = json.loads(target.read_text())["ranks"]
+    assert 0.01 < rank["exposed_s"] < 0.031  # less what passed between a call and the wait for it
+
+
+# -------------------------------------------------------------------------------------------- in process
+
+
+def test_torch_is_as_before(tmp_path):
+    before = {name: getattr(dist.distributed_c10d, name) for name in ("init_process_group", "rendezvous", "_new_process_group_helper")}
+    kept = dist.TCPStore, torch.autograd._engine_run_backward, list(dist.Backend.backend_list), dict(dist.Backend._plugins)
+
+    def fail():
+        with emulated(RunSettings(world_size=8, system="dgx-h100")):
+            dist.init_process_group("gloo")
+            raise RuntimeError(f"mine of {dist.get_world_size()}")
+
+    with pytest.raises(RuntimeError, match="mine of 8"):
+        fail()
+    assert not dist.is_initialized()
+    assert before == {name: getattr(dist.distributed_c10d, name) for name in before}
+    assert kept == (dist.TCPStore, torch.autograd._engine_run_backward, list(dist.Backend.backend_list), dict(dist.Backend._plugins))
+    assert not hasattr(dist.Backend, "CROSSFLOW")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="delays on a GPU's communication stream need a GPU, and here is none")
+def test_a_gpu_waits_on_its_stream():
+    with emulated(RunSettings(world_size=8, system="dgx-h100", what_if="all_reduce+50ms")):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(0)
+        buffer = torch.ones(1024, device="cuda")
+        dist.all_reduce(buffer)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        work = dist.all_reduce(buffer, async_op=True)
+        work.wait()
+        issued = time.perf_counter() - begin
+        torch.cuda.synchronize()
+        assert issued < 0.04 < time.perf_counter() - begin < 0.07

@@ -1,0 +1,70 @@
+"""`crossflow emulate` where there is nothing to run."""
+
+import importlib.util
+import os
+
+import pytest
+
+from crossflow.cli.parser import parse
+from crossflow.emulation.processes import RunSettings
+
+SYSTEM = ("--world-size", "8", "--system", "dgx-h100")
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("print('hello')\n", encoding="utf-8")
+    return str(path)
+
+
+def test_words_of_a_script_stay_as_they_are():
+    words = parse(["emulate", "--world-size", "8", "--", "train.py", "--set", "a=1", "b=2", "--world-size", "3"]).words
+    assert words[-6:] == ["train.py", "--set", "a=1", "b=2", "--world-size", "3"][-6:]
+    assert parse(["emulate", "--world-size", "8", "train.py", "--json"]).words == ["train.py", "--json"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed here")
+def test_without_torch_the_command_says_what_to_install(refused, script):
+    assert refused("emulate", *SYSTEM, "--", script) == (
+        "crossflow: crossflow emulate needs torch, which is not installed; run: pip install 'crossflow[torch]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (SYSTEM, "which script? write it after the options: crossflow emulate --world-size 1024 --system dgx-h100 -- train.py"),
+        ((*SYSTEM, "--", "nowhere.py"), "there is no script nowhere.py"),
+        (("--system", "dgx-h100", "--", "SCRIPT"), "how many ranks? give --world-size N, or --nodes N of the system"),
+        (("--nodes", "2", "--", "SCRIPT"), "--nodes: nodes of which system? give --system NAME, or --world-size N"),
+        (("--world-size", "8", "--", "SCRIPT"), "nothing says how long collectives take; give --system NAME, or --delays FILE with"),
+        ((*SYSTEM, "--ranks", "8", "--", "SCRIPT"), "--ranks: there is no rank 8 in a world of 8"),
+        ((*SYSTEM, "--ranks", "a", "--", "SCRIPT"), "--ranks: expected ranks such as 0,7 or 0-3, got 'a'"),
+        ((*SYSTEM, "--what-if", "al*2", "--", "SCRIPT"), "what-if 'al*2': unknown word 'al'; did you mean 'all'?"),
+        ((*SYSTEM, "--what-if", "rank[0]*2", "--", "SCRIPT"), "what-if rank[0]*2: rank 0 runs for real; only an emulated rank"),
+        (("--world-size", "12", "--system", "dgx-h100", "--", "SCRIPT"), "devices = 12 does not fill nodes of 8 devices"),
+        (("--world-size", "8", "--system", "dgx", "--", "SCRIPT"), "unknown template 'dgx'"),
+        ((*SYSTEM, "--delays", "nowhere.yaml", "--", "SCRIPT"), "nowhere.yaml: cannot be read: No such file or directory"),
+        (("--replay", "nowhere.json"), "nowhere.json: cannot be read: No such file or directory"),
+        (("--replay", "nowhere.json", "--", "SCRIPT"), "--replay replays a record, which says the rest; leave out a script"),
+        (("--replay", "nowhere.json", "--world-size", "2"), "--replay replays a record, which says the rest; leave out --world-size"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(refused, script, words, complaint):
+    assert complaint in refused("emulate", *(script if word == "SCRIPT" else word for word in words))
+
+
+def test_settings_survive_the_environment():
+    import json
+    from dataclasses import asdict
+
+    settings = RunSettings(world_size=8, rank=7, real=(0, 7), system="dgx-h100", what_if="all*2", link="group")
+    assert RunSettings.read(json.dumps(asdict(settings))) == settings
+
+
+def test_an_emulated_script_keeps_the_number_of_threads(monkeypatch, refused):
+    """Crossflow uses one thread itself; a script has what the user gave it."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    refused("emulate")
+    assert "OMP_NUM_THREADS" not in os.environ

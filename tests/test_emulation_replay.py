@@ -1,0 +1,105 @@
+"""Records of emulations: their files, and replays in closed form."""
+
+import json
+
+import pytest
+
+from crossflow.emulation.record import Called, CallRecorder, read_record, step_figures, write_record
+from crossflow.emulation.replay import replay
+from crossflow.emulation.what_if import Delay
+from crossflow.errors import SpecError
+
+GAP, TIME, LATENCY = 10e-3, 4e-3, 1e-3
+
+
+def recorded(tmp_path, steps=5, calls=3, what_if="", **head):
+    """Steps of three collectives 10 ms apart, each of 4 ms, all waited for at the end."""
+    recorder, now = CallRecorder(rank=0, keeps=True), 100.0
+    for _ in range(steps):
+        numbers, end = [], 0.0
+        for _ in range(calls):
+            now += GAP
+            delay = Delay(time=TIME, latency=LATENCY)
+            numbers.append(
+                recorder.called(
+                    Called(
+                        at=now, op="all_reduce", size=1000, dtype="float32", group="0", members=(0, 1), pair=None, link="intra",
+                        base=delay, changed=delay,
+                    )
+                )
+            )  # fmt: skip
+            end = max(now, end) + TIME
+        recorder.waited(numbers, ("all_reduce", 2), now, end, 0.0)
+        now = end
+        recorder.marked("optimizer", now)
+    path = tmp_path / "record.json.gz"
+    write_record(path, [recorder.record()], world_size=8, what_if=what_if, **head)
+    return read_record(path), recorder
+
+
+def test_a_replay_without_changes_is_the_run(tmp_path):
+    record, recorder = recorded(tmp_path)
+    (found,) = replay(record)
+    assert found.step_time == pytest.approx(recorder.summary()["step_time_s"])
+    assert found.step_time == pytest.approx(3 * GAP + TIME)
+    summary = recorder.summary()
+    assert found.summary()["collectives"][0] == pytest.approx(summary["collectives"][0])
+
+
+@pytest.mark.parametrize(
+    ("what_if", "step"),
+    [
+        ("all_reduce+2ms", 3 * GAP + TIME + 2e-3),  # hidden but for the last
+        ("all_reduce+10ms", GAP + 3 * (TIME + 10e-3)),  # the link is busy all the time
+        ("bandwidth*0.5", 3 * GAP + LATENCY + 2 * (TIME - LATENCY)),
+        ("all_gather+1s", 3 * GAP + TIME),
+        ("rank[1]*1.5", 3 * 1.5 * GAP + TIME),  # the other rank comes later to each
+        ("rank[5]*1.5", 3 * GAP + TIME),  # which is not in the group
+        ("rank[1]+1ms", 3 * GAP + TIME + 1e-3),
+    ],
+)
+def test_what_ifs_of_a_replay_in_closed_form(tmp_path, what_if, step):
+    record, _ = recorded(tmp_path)
+    (found,) = replay(record, what_if)
+    assert found.step_time == pytest.approx(step)
+
+
+def test_the_changes_of_a_record_hold_where_a_replay_has_none(tmp_path):
+    record, _ = recorded(tmp_path, what_if="all_reduce+2ms")
+    assert replay(record)[0].step_time == pytest.approx(3 * GAP + TIME + 2e-3)
+    assert replay(record, "")[0].step_time == pytest.approx(3 * GAP + TIME)
+
+
+def test_a_replay_takes_delays_of_another_system(tmp_path):
+    from crossflow.emulation.delays import delays_of
+
+    record, _ = recorded(tmp_path)
+    delays = delays_of(8, "dgx-h100")
+    (found,) = replay(record, delays=delays)
+    assert found.step_time == pytest.approx(3 * GAP + delays.base("all_reduce", 1000, (0, 1)).time)
+
+
+def test_backward_passes_count_where_no_optimizer_steps():
+    assert step_figures({"backward": (0.0, 1.0, 2.0, 5.0, 8.0)}) == {"iterations": 5, "step_time_s": 3.0}
+    assert step_figures({"optimizer": (0.0,), "backward": (0.0, 1.0)}) == {"iterations": 1, "step_time_s": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"version": 2}, "version: expected one of 1, got 2"),
+        ({"kind": "program"}, "kind: expected one of collectives, got 'program'"),
+        ({"wrold": 2}, "unknown key 'wrold'"),
+        (
+            {"ranks": [{"rank": 0, "groups": [], "rows": [{"act": "wait", "at": 0, "until": 1, "of": [3]}]}]},
+            "expected calls before it, got 3",
+        ),
+    ],
+)
+def test_a_wrong_record_is_refused(tmp_path, change, sentence):
+    record, _ = recorded(tmp_path)
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps({**record.model_dump(mode="json"), **change}), encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        read_record(path)
+    assert sentence in str(caught.value)
