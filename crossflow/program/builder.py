@@ -15,7 +15,7 @@ from crossflow.program.blocks import Block
 from crossflow.program.collectives import COLLECTIVES, Collective
 from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.kernels import ONCE, Kernel, Number
-from crossflow.program.program import COMPUTE, NETWORK, Message, Op, Program, Tensor
+from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 
 KERNELS: tuple[type, ...] = get_args(Kernel)
 KERNEL_NAMES = f"kernels ({', '.join(kernel.__name__ for kernel in KERNELS)})"
@@ -86,6 +86,14 @@ class ProgramBuilder:
         earlier = self._earlier("after", after)
         rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
         return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, count=count))
+
+    def call(
+        self, name: str, calls: int = 1, *, after: Iterable[int] = (), rank: int = 0, layer: str = "", phase: str = ""
+    ) -> int:
+        """Work of the host: so many calls, before which it issues nothing that was added later."""
+        _expect(_is_whole(calls) and calls > 0, name, "a whole number of calls", calls)
+        earlier = self._earlier("after", after)
+        return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=HOST, calls=int(calls), after=earlier))
 
     def send(
         self,

@@ -1,0 +1,165 @@
+"""A PyTorch model as a program: one step of rank 0 of a world that is not there, recorded on tensors without memory."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.program.kernels import Product
+from crossflow.program.program import Program
+from crossflow.torch import parallelize, source
+from crossflow.torch.fusion import fused
+from crossflow.torch.ops import MixedAdamW
+from crossflow.torch.parallelize import Parallelism
+from crossflow.torch.program import Mesh, Recorded, mesh_of, program_of
+from crossflow.torch.recorder import FORWARD, Record, Recorder
+from crossflow.torch.world import fake_world
+
+Kernels = Literal["fused", "eager"]
+OPTIMIZERS: Mapping[str, Callable[[Any], Any] | None] = {
+    "adamw": MixedAdamW, "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3), "none": None,
+}  # fmt: skip
+
+
+def record(
+    model: str | Callable[..., Any],
+    *,
+    world_size: int = 1,
+    parallel: str = "",
+    batch: int = 1,
+    sequence: int | None = None,
+    dtype: str = "",
+    optimizer: str = "adamw",
+    task: str = "training",
+    kernels: Kernels = "fused",
+    samples: int | None = None,
+    name: str = "",
+) -> Program:
+    """Record one step of a model as a program of `world_size` ranks.
+
+    Parameters
+    ----------
+    model : ``script.py:function``, ``module:function``, a function, or a ``config.json`` of Hugging Face. The function returns a model,
+        (model, inputs), (model, inputs, loss function), a mapping with these, or runs a step itself.
+    world_size : ranks. [1]
+    parallel : what divides the model, such as ``ddp`` or ``tp=8,fsdp``; the function itself may do so instead.
+    batch, sequence : samples of a rank and tokens of a sample, where the function gives no inputs. [1]
+    dtype : type of the weights; that of the source where empty.
+    optimizer : adamw, sgd or none, where the function gives none.
+    task : training, or inference, which is the forward pass alone.
+    kernels : fused joins pointwise operations as compilers do; eager leaves each to itself.
+    samples : samples of a step over all ranks; by default those of a rank times the ranks that share no layers. [1]
+    name : of the program.
+
+    Raises
+    ------
+    CrossflowError
+        Where the model cannot be recorded; one sentence says why, and the cure.
+    """
+    _check(
+        dtype=(dtype, ("", *source.DTYPES)), optimizer=(optimizer, OPTIMIZERS), task=(task, ("training", "inference")),
+        kernels=(kernels, ("fused", "eager")),
+    )  # fmt: skip
+    if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
+        raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
+    plan = parallelize.read(parallel, world_size)
+    options = source.Options(batch=batch, sequence=sequence, dtype=dtype, training=task == "training")
+    where = model if isinstance(model, str) else getattr(model, "__name__", "the function")
+    try:
+        with fake_world(world_size), Recorder() as recorder:
+            found = _run(model, plan, options, optimizer, recorder, where)
+    finally:
+        gc.collect()  # groups and meshes that only cycles hold
+    sent = [one for one in recorder.records if one.collective is not None and len(one.ranks) > 1]
+    mesh = mesh_of([one.ranks for one in sent], world_size, plan.names if plan is not None else {})
+    records = fused(recorder.records, recorder.held) if kernels == "fused" else recorder.records
+    step = Recorded(records=records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
+    own, tokens = found.shape(options)
+    ranks = world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
+    return program_of(
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or own * ranks, tokens=tokens,
+        training=options.training,
+    )  # fmt: skip
+
+
+def _check(**given: tuple[str, Iterable[str]]) -> None:
+    """Refuse words that are not known."""
+    for name, (word, known) in given.items():
+        if word not in known:
+            raise CrossflowError(f"{name}: expected one of {', '.join(filter(None, known))}, got '{word}'{did_you_mean(word, known)}")
+
+
+def _run(
+    given: str | Callable[..., Any], plan: Parallelism | None, options: source.Options, optimizer: str, recorder: Recorder, where: str
+) -> source.Model:
+    """Run two steps; the second one stays in the recorder, when buckets, prefetches and layouts are settled."""
+    if options.dtype:
+        torch.set_default_dtype(source.DTYPES[options.dtype])
+    found = source.load(given, options)
+    try:
+        step = found.step or _step(found, plan, options, optimizer)
+        step()
+        recorder.clear()
+        step()
+    except CrossflowError:
+        raise
+    except BaseException as error:
+        raise source.raised(error, where) from error
+    if not recorder.records:
+        raise CrossflowError(f"{where}: the step runs no operation of torch")
+    return found
+
+
+def _step(model: source.Model, plan: Parallelism | None, options: source.Options, optimizer: str) -> Callable[[], None]:
+    """One step of a model: forward, backward, update."""
+    module = model.module.train(options.training)
+    if options.dtype:
+        module = module.to(source.DTYPES[options.dtype])
+    module = module if plan is None else parallelize.parallelized(module, plan)
+    if not options.training:
+
+        def infer() -> None:
+            with torch.no_grad():
+                module(*model.args, **model.kwargs)
+
+        return infer
+    own, made = model.optimizer, OPTIMIZERS[optimizer]
+    if own is not None and plan is not None:  # its weights are others now
+        own = type(own)(module.parameters(), **own.defaults)
+    update = own if own is not None or made is None else made([one for one in module.parameters() if one.requires_grad])
+
+    def train() -> None:
+        source.loss_of(model, module(*model.args, **model.kwargs)).backward()
+        if update is not None:
+            update.step()
+        module.zero_grad()
+
+    return train
+
+
+def _sharing(sent: Sequence[Record], mesh: Mesh) -> int:
+    """Ranks that share the work on one sample: those of axes along which results travel forward, and not only weights. [1]"""
+    axes = {axis for one in sent if one.phase == FORWARD and one.collective != "all_gather" for axis in mesh.of[one.ranks]}
+    return math.prod(size for axis, size in mesh.axes.items() if axis in axes)
+
+
+def _dtype(records: Sequence[Record]) -> str:
+    """Type in which most operations of products are done, that of most passes where there are none."""
+    weight = Counter[str]()
+    for one in records:
+        if one.dtype:
+            weight[one.dtype] += int(sum(np.max(kernel.flops) for kernel in one.kernels if isinstance(kernel, Product)) or 1)
+    return weight.most_common(1)[0][0] if weight else "fp32"
+
+
+def _name(where: str) -> str:
+    place = where.rpartition(":")[2] if ":" in where else Path(where).stem
+    return Path(where).absolute().parent.name if place == "config" else place

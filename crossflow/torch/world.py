@@ -1,0 +1,123 @@
+"""A world of many ranks in one process: tensors without memory, collectives that complete at once, and what torch needs for both.
+
+All that is changed in torch is changed back when the world is left, also after an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.device_mesh as device_mesh
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+
+from crossflow.errors import CrossflowError
+from crossflow.torch.ops import FusedAttention
+from crossflow.torch.replicas import Replicated
+
+_MESH = ("__init__", "__getitem__", "_flatten", "_unflatten", "get_coordinate", "get_local_rank", "size")
+
+
+@contextlib.contextmanager
+def fake_world(size: int) -> Iterator[None]:
+    """Rank 0 of a world of `size` ranks, with a process group, in which every tensor is fake."""
+    if dist.is_initialized():
+        raise CrossflowError("torch.distributed is already initialised in this process; import the model in a process of its own")
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        stack.enter_context(_environment(rank))
+        stack.enter_context(_imports())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        stack.callback(_leave)
+        for owner, name, value in _changes():
+            stack.enter_context(replaced(owner, name, value))
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(FusedAttention())
+        yield
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _changes() -> Iterator[tuple[Any, str, Any]]:
+    """What is replaced in torch: owner, name, and what stands there while a world is there."""
+    yield torch.nn.parallel, "DistributedDataParallel", Replicated
+    yield torch.nn.parallel.distributed, "DistributedDataParallel", Replicated
+    yield dist, "init_process_group", _nothing  # it is there
+    yield dist.distributed_c10d, "init_process_group", _nothing
+    yield dist, "destroy_process_group", _nothing
+    yield torch, "compile", _uncompiled  # what a compiler fuses is worked out from the record
+    yield device_mesh, "init_device_mesh", _unfaked(device_mesh.init_device_mesh)
+    yield dist, "init_device_mesh", _unfaked(dist.init_device_mesh)
+    for name in _MESH:  # they compute with real tensors
+        if hasattr(device_mesh.DeviceMesh, name):
+            yield device_mesh.DeviceMesh, name, _unfaked(getattr(device_mesh.DeviceMesh, name))
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Take the place of a call that must do nothing here."""
+
+
+def _uncompiled(model: Any = None, **_: Any) -> Any:
+    """What `torch.compile` is given, or a decorator that leaves a function as it is."""
+    return model if model is not None else lambda function: function
+
+
+def _unfaked(function: Any) -> Any:
+    """A function that computes with real tensors while all others are fake."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of a module or class with another value, for a while."""
+    before = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _imports() -> Iterator[None]:
+    """Forget the search path that was added while a script was loaded."""
+    path = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
