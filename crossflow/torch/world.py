@@ -61,6 +61,7 @@ def _changes() -> Iterator[tuple[Any, str, Any]]:
     yield dist.distributed_c10d, "init_process_group", _nothing
     yield dist, "destroy_process_group", _nothing
     yield torch, "compile", _uncompiled  # what a compiler fuses is worked out from the record
+    yield torch.nn.Module, "_apply", _converted
     yield device_mesh, "init_device_mesh", _unfaked(device_mesh.init_device_mesh)
     yield dist, "init_device_mesh", _unfaked(dist.init_device_mesh)
     for name in _MESH:  # they compute with real tensors
@@ -75,6 +76,23 @@ def _nothing(*_args: Any, **_kwargs: Any) -> None:
 def _uncompiled(model: Any = None, **_: Any) -> Any:
     """What `torch.compile` is given, or a decorator that leaves a function as it is."""
     return model if model is not None else lambda function: function
+
+
+def _converted(module: Any, convert: Any, recurse: bool = True) -> Any:
+    """What `Module.to` and its like do: torch's own way cannot exchange fake weights. Shared weights stay shared."""
+    made: dict[int, Any] = {}
+    for part in module.modules() if recurse else (module,):
+        for name, one in part._parameters.items():
+            if one is None:
+                continue
+            with torch.no_grad():
+                new = convert(one)
+            if new is not one and id(one) not in made:
+                made[id(one)] = torch.nn.Parameter(new, one.requires_grad)
+            part._parameters[name] = made.get(id(one), one)
+        for name, one in part._buffers.items():
+            part._buffers[name] = one if one is None else convert(one)
+    return module
 
 
 def _unfaked(function: Any) -> Any:
