@@ -12,10 +12,10 @@ References
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from crossflow.program.kernels import Pass
-from crossflow.torch.recorder import UPDATE, Record
+from crossflow.torch.recorder import BACKWARD, FORWARD, UPDATE, Record
 
 
 def fused(records: Sequence[Record], lasting: Iterable[int]) -> list[Record]:
@@ -25,14 +25,15 @@ def fused(records: Sequence[Record], lasting: Iterable[int]) -> list[Record]:
     ----------
     lasting : storages that outlive the step, which are written whether anything reads them or not.
     """
-    groups = _groups(records)
-    last = {max(members): members for members in groups if len(members) > 1}
-    inner = {i for members in last.values() for i in members}
-    needed = _readers(records)
-    kept, found = frozenset(lasting), list[Record]()
+    groups = [members for members in _groups(records) if len(members) > 1]
+    sources = [_sources(records, members) for members in groups]
+    records = _recomputed(records, groups, sources)
+    last = {members[-1]: (members, made_of) for members, made_of in zip(groups, sources, strict=True)}
+    inner = {i for members in groups for i in members}
+    readers, kept, found = _readers(records), frozenset(lasting), list[Record]()
     for i, record in enumerate(records):
         if i in last:
-            found.append(_joined(records, last[i], needed, kept))
+            found.append(_joined(records, last[i][0], readers, kept))
         elif i not in inner:
             found.append(record)
     return found
@@ -80,6 +81,53 @@ def _readers(records: Sequence[Record]) -> dict[int, list[int]]:
         for key in record.reads:
             found.setdefault(key, []).append(i)
     return found
+
+
+def _sources(records: Sequence[Record], members: Sequence[int]) -> dict[int, dict[int, float]]:
+    """What each storage that a group makes is made of: storages from outside, with the bytes that are read of them. [B]"""
+    found: dict[int, dict[int, float]] = {}
+    for i in members:
+        mine: dict[int, float] = {}
+        for key, size in records[i].reads.items():
+            for source, amount in found.get(key, {key: size}).items():
+                mine[source] = max(mine.get(source, 0.0), amount)
+        found |= dict.fromkeys(records[i].writes, mine)
+    return found
+
+
+def _recomputed(records: Sequence[Record], groups: Sequence[Sequence[int]], made_of: Sequence[Mapping[int, Mapping[int, float]]]) -> list[Record]:
+    """Operations whose backward pass computes pointwise results again where that keeps less in memory [1]_.
+
+    A result of the forward pass that only passes of the backward pass read is not kept if what it is made of is kept anyway, or is
+    smaller. Nothing may have been written over that meanwhile.
+    """
+    readers, found = _readers(records), list(records)
+    written = {key: i for i, record in enumerate(records) if record.phase == FORWARD for key in record.writes}
+    for members, sources in zip(groups, made_of, strict=True):
+        if records[members[0]].phase != FORWARD:
+            continue
+        inside, kept = set(members), set[int]()
+        outside = {key: [i for i in readers.get(key, ()) if i > members[0] and i not in inside] for key in sources}
+        for key, places in outside.items():
+            pointwise = all(records[i].fuses and records[i].phase == BACKWARD for i in places)
+            intact = all(written.get(source, -1) < members[0] for source in sources[key])
+            if not places or not pointwise or not intact or key in sources[key]:
+                continue
+            more = {one: size for one, size in sources[key].items() if one not in kept and not _kept_anyway(records, readers, one)}
+            if sum(more.values()) > max(records[i].reads[key] for i in places):
+                continue
+            kept |= more.keys()
+            for i in places:
+                reads = {one: size for one, size in found[i].reads.items() if one != key}
+                for one, size in sources[key].items():
+                    reads[one] = max(reads.get(one, 0.0), size)
+                found[i] = dataclasses.replace(found[i], reads=reads)
+    return found
+
+
+def _kept_anyway(records: Sequence[Record], readers: Mapping[int, Sequence[int]], key: int) -> bool:
+    """Whether the backward pass reads a storage in any case."""
+    return any(records[i].phase == BACKWARD for i in readers.get(key, ()))
 
 
 def _joined(records: Sequence[Record], members: Sequence[int], readers: dict[int, list[int]], lasting: frozenset[int]) -> Record:

@@ -6,6 +6,7 @@ import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,10 +73,9 @@ def record(
         raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
     plan = parallelize.read(parallel, world_size)
     options = source.Options(batch=batch, sequence=sequence, dtype=dtype, training=task == "training")
-    where = model if isinstance(model, str) else getattr(model, "__name__", "the function")
     try:
-        with fake_world(world_size), Recorder() as recorder:
-            found = _run(model, plan, options, optimizer, recorder, where)
+        with fake_world(world_size) as world, Recorder() as recorder:
+            found = _run(model, plan, options, optimizer, recorder, world)
     finally:
         gc.collect()  # groups and meshes that only cycles hold
     sent = [one for one in recorder.records if one.collective is not None and len(one.ranks) > 1]
@@ -85,7 +85,7 @@ def record(
     own, tokens = found.shape(options)
     ranks = world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
     return program_of(
-        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or own * ranks, tokens=tokens,
+        step, mesh, name=name or _name(source.where_of(model)), dtype=_dtype(recorder.records), samples=samples or own * ranks, tokens=tokens,
         training=options.training,
     )  # fmt: skip
 
@@ -98,12 +98,12 @@ def _check(**given: tuple[str, Iterable[str]]) -> None:
 
 
 def _run(
-    given: str | Callable[..., Any], plan: Parallelism | None, options: source.Options, optimizer: str, recorder: Recorder, where: str
+    given: str | Callable[..., Any], plan: Parallelism | None, options: source.Options, optimizer: str, recorder: Recorder, world: ExitStack
 ) -> source.Model:
     """Run two steps; the second one stays in the recorder, when buckets, prefetches and layouts are settled."""
     if options.dtype:
         torch.set_default_dtype(source.DTYPES[options.dtype])
-    found = source.load(given, options)
+    where, found = source.where_of(given), source.load(given, options, world)
     try:
         step = found.step or _step(found, plan, options, optimizer)
         step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -67,16 +68,21 @@ class Model:
         return int(inputs[0].shape[0]), int(words.shape[1]) if words is not None else 0
 
 
-def load(source: str | Callable[..., Any], options: Options) -> Model:
-    """The model of a source; its function runs here."""
-    if callable(source):
-        return given(source, options, getattr(source, "__name__", "the function"))
-    path = Path(source)
-    if path.is_dir() or path.suffix == ".json":
-        from crossflow.torch import huggingface
+def load(source: str | Callable[..., Any], options: Options, world: contextlib.ExitStack) -> Model:
+    """The model of a source; its function runs here. What is changed for it lasts as long as the world."""
+    from crossflow.torch import huggingface
 
-        return huggingface.load(path, options)
-    return given(function(source), options, source)
+    if isinstance(source, str) and (Path(source).is_dir() or source.endswith(".json")):
+        return huggingface.load(Path(source), options, world)
+    found = given(source, options, where_of(source)) if callable(source) else given(function(source), options, source)
+    if "transformers" in sys.modules:
+        world.enter_context(huggingface.fused_attention())
+    return found
+
+
+def where_of(source: str | Callable[..., Any]) -> str:
+    """What a source is called in messages."""
+    return source if isinstance(source, str) else getattr(source, "__name__", "the function")
 
 
 def function(source: str) -> Callable[..., Any]:

@@ -27,8 +27,8 @@ _MESH = ("__init__", "__getitem__", "_flatten", "_unflatten", "get_coordinate", 
 
 
 @contextlib.contextmanager
-def fake_world(size: int) -> Iterator[None]:
-    """Rank 0 of a world of `size` ranks, with a process group, in which every tensor is fake."""
+def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
+    """Rank 0 of a world of `size` ranks, with a process group, in which every tensor is fake; what is left with it."""
     if dist.is_initialized():
         raise CrossflowError("torch.distributed is already initialised in this process; import the model in a process of its own")
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
@@ -45,7 +45,7 @@ def fake_world(size: int) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(FusedAttention())
-        yield
+        yield stack
 
 
 def _leave() -> None:
