@@ -71,12 +71,15 @@ def _config(file: Path) -> tuple[Any, Any]:
 
 def _built(kind: Any, config: Any, options: Options) -> Any:
     """The model, with our attention where its code allows one to choose."""
+    from transformers.initialization import no_init_weights
+
     dtype = DTYPES.get(options.dtype) or getattr(config, "dtype", None) or torch.bfloat16
     torch.set_default_dtype(torch.float32)
     refused: Exception | None = None
     for attention in (ATTENTION, "sdpa", "eager"):
         try:
-            return kind._from_config(config, attn_implementation=attention, dtype=dtype)
+            with no_init_weights():
+                return kind._from_config(config, attn_implementation=attention, dtype=dtype)
         except (ValueError, KeyError, ImportError) as error:
             refused = error
     raise raised(refused, kind.__name__) if refused is not None else CrossflowError(kind.__name__)

@@ -69,6 +69,7 @@ class Recorder(TorchDispatchMode):
         self._of_node: dict[int, str] = {}
         self._behind, self._updating, self._went_back = "", False, False
         self._hooks: list[Any] = []
+        self._any: set[int] = set()  # flags that say whether any is set
 
     def clear(self) -> None:
         """Forget the records so far."""
@@ -164,9 +165,12 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _item(self, tensor: Any, layer: str, phase: str) -> Any:
-        """A number that the host reads: it waits for the device, and is told 1."""
-        self.records.append(Record(name="item", layer=layer, phase=phase, reads={self._key(tensor): tensor.element_size()}, host=True))
-        return True if tensor.dtype == torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+        """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many."""
+        key = self._key(tensor)
+        self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host=True))
+        if tensor.dtype == torch.bool:
+            return key not in self._any
+        return 1.0 if tensor.dtype.is_floating_point else 1
 
     def _run(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
         reads, writes = kernels.traffic(func, args, kwargs, out)
@@ -176,6 +180,8 @@ class Recorder(TorchDispatchMode):
         found = kernels.kernels_of(func, args, kwargs, out)
         fuses = found is None and kernels.fuses(func)
         dtype = "" if found is None else kernels.dtype_of(args)
+        if kernels.name_of(func) == "any":
+            self._any |= outputs.keys()
         if found is None:
             found = (kernels.pass_over(inputs, outputs, out),)
         self.records.append(
