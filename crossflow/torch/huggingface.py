@@ -79,7 +79,9 @@ def _built(kind: Any, config: Any, options: Options) -> Any:
     for attention in (ATTENTION, "sdpa", "eager"):
         try:
             with no_init_weights():
-                return kind._from_config(config, attn_implementation=attention, dtype=dtype)
+                found = kind._from_config(config, attn_implementation=attention, dtype=dtype)
+            found.tie_weights()
+            return found
         except (ValueError, KeyError, ImportError) as error:
             refused = error
     raise raised(refused, kind.__name__) if refused is not None else CrossflowError(kind.__name__)

@@ -39,6 +39,7 @@ def record(
     sequence: int | None = None,
     dtype: str = "",
     optimizer: str = "adamw",
+    gradients: str = "fp32",
     task: str = "training",
     kernels: Kernels = "fused",
     samples: int | None = None,
@@ -55,6 +56,7 @@ def record(
     batch, sequence : samples of a rank and tokens of a sample, where the function gives no inputs. [1]
     dtype : type of the weights; that of the source where empty.
     optimizer : adamw, sgd or none, where the function gives none.
+    gradients : type in which `parallel` reduces gradients: fp32, as frameworks do, or that of the weights.
     task : training, or inference, which is the forward pass alone.
     kernels : fused joins pointwise operations as compilers do; eager leaves each to itself.
     samples : samples of a step over all ranks; by default those of a rank times the ranks that share no layers. [1]
@@ -67,12 +69,12 @@ def record(
     """
     _check(
         dtype=(dtype, ("", *source.DTYPES)), optimizer=(optimizer, OPTIMIZERS), task=(task, ("training", "inference")),
-        kernels=(kernels, ("fused", "eager")),
+        kernels=(kernels, ("fused", "eager")), gradients=(gradients, ("fp32", "weights")),
     )  # fmt: skip
     if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
         raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
     plan = parallelize.read(parallel, world_size)
-    options = source.Options(batch=batch, sequence=sequence, dtype=dtype, training=task == "training")
+    options = source.Options(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
     try:
         with fake_world(world_size) as world, Recorder() as recorder:
             found = _run(model, plan, options, optimizer, recorder, world)
@@ -123,7 +125,9 @@ def _step(model: source.Model, plan: Parallelism | None, options: source.Options
     module = model.module.train(options.training)
     if options.dtype:
         module = module.to(source.DTYPES[options.dtype])
-    module = module if plan is None else parallelize.parallelized(module, plan)
+    if plan is not None:
+        wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
+        module = parallelize.parallelized(module, plan, torch.float32 if wide else None)
     if not options.training:
 
         def infer() -> None:
@@ -143,6 +147,11 @@ def _step(model: source.Model, plan: Parallelism | None, options: source.Options
         module.zero_grad()
 
     return train
+
+
+def module_type(module: Any) -> torch.dtype:
+    """Type of the first weights of a model."""
+    return next((one.dtype for one in module.parameters()), torch.get_default_dtype())
 
 
 def _sharing(sent: Sequence[Record], mesh: Mesh) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
@@ -90,20 +90,19 @@ def _word(text: str) -> tuple[str, int | None]:
     return name.replace("fsdp2", "fsdp"), int(number) if mark else None
 
 
-def parallelized(model: Any, plan: Parallelism) -> Any:
-    """The model as a plan divides it, on the ranks of this world."""
+def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None) -> Any:
+    """The model as a plan divides it, on the ranks of this world; gradients are reduced in a type of their own where one is given."""
     if plan.tensor > 1:
         _divide(model, _mesh((plan.replicas * plan.shards, plan.tensor), ("data", "tp"))["tp"])
     if plan.data == "ddp" and plan.replicas > 1:
         mesh = _mesh((plan.replicas, plan.tensor), ("dp", "tp")) if plan.tensor > 1 else None
-        return Replicated(model, device_mesh=None if mesh is None else mesh["dp"], gradient_as_bucket_view=True)
+        return Replicated(model, device_mesh=None if mesh is None else mesh["dp"], gradient_as_bucket_view=True, reduce_dtype=reduce)
     if plan.data == "fsdp":
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
-        for block in blocks(model):
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        for part in (*blocks(model), model):
+            fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce))
     return model
 
 

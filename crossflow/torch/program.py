@@ -11,7 +11,7 @@ from crossflow.errors import CrossflowError
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.program import COMPUTE, NETWORK, Program
-from crossflow.torch.recorder import BACKWARD, FORWARD, Record
+from crossflow.torch.recorder import BACKWARD, FORWARD, UPDATE, Record
 
 _COPY_IN, _COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 
@@ -185,7 +185,8 @@ def _kind(records: Sequence[Record], step: Recorded, key: int, life: tuple[int, 
     first, last = life
     if step.held.get(key) == "gradients":
         return "gradients"
-    if first < 0 or records[first].collective is not None or records[last].collective is not None:
+    if first < 0 or records[first].name in (_COPY_IN, _COPY_OUT):
         return "buffers"
-    copied = records[first].name in (_COPY_IN, _COPY_OUT)
-    return "buffers" if copied or records[first].phase not in (FORWARD, BACKWARD) else "activations"
+    phases = records[first].phase, records[last].phase
+    passing = records[first].collective is not None or records[last].collective is not None
+    return "activations" if phases == (FORWARD, BACKWARD) or (phases[0] != UPDATE and not passing) else "buffers"

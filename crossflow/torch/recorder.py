@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel
 from crossflow.torch import kernels, messages
-from crossflow.torch.ops import local
+from crossflow.torch.ops import gradient, local
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
@@ -119,8 +119,8 @@ class Recorder(TorchDispatchMode):
         self._updating = True
         for group in optimizer.param_groups:
             for one in group["params"]:
-                if one.grad is not None:
-                    self.held.setdefault(self._key(local(one.grad)), "gradients")
+                if gradient(one) is not None:
+                    self.held.setdefault(self._key(local(gradient(one))), "gradients")
 
     def _updated(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._updating = False

@@ -22,17 +22,17 @@ FIRST = 2**20  # bytes of the first bucket, and of a mebibyte [B]
 
 
 class Replicated(nn.Module):
-    """Stands for DistributedDataParallel."""
+    """Stands for DistributedDataParallel; with a `reduce_dtype`, buckets are of that type, as Megatron's are of fp32."""
 
     def __init__(
         self, module: Any, *_: Any, bucket_cap_mb: float | None = None, process_group: Any = None, device_mesh: Any = None,
-        gradient_as_bucket_view: bool = False, **_options: Any,
+        gradient_as_bucket_view: bool = False, reduce_dtype: Any = None, **_options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         self.module = module
         self.cap = int((bucket_cap_mb or 25) * FIRST)
         self.group = device_mesh.get_group() if device_mesh is not None else process_group or dist.group.WORLD
-        self.views, self.syncs = gradient_as_bucket_view, True
+        self.views, self.dtype, self.syncs = gradient_as_bucket_view, reduce_dtype, True
         self.buckets: list[list[Any]] = []
         self._ready: list[Any] = []
         self._left: list[int] = []
@@ -76,6 +76,7 @@ class Replicated(nn.Module):
     def _reduce(self, parameters: list[Any]) -> None:
         """Copy the gradients of a bucket, divided by the ranks, and begin to sum them."""
         flat = torch.cat([one.grad.flatten() for one in parameters])
+        flat = flat if self.dtype is None else flat.to(self.dtype)
         self._works.append((parameters, flat, dist.all_reduce(flat, group=self.group, async_op=True)))
 
     @torch.no_grad()
@@ -88,5 +89,8 @@ class Replicated(nn.Module):
                 torch._foreach_copy_([one.grad for one in parameters], parts)
                 continue
             for one, part in zip(parameters, parts, strict=True):
-                one.grad = part
+                if part.dtype == one.dtype:
+                    one.grad = part
+                else:  # which a gradient cannot be; `MixedAdamW` looks here
+                    one.grad, one.main_grad = None, part
         self._works = []

@@ -31,12 +31,14 @@ class Options:
     batch, sequence : samples of one rank, and tokens of a sample. [1]
     dtype : type of the weights; that of the source where empty.
     training : whether a step trains.
+    wide : whether gradients are reduced in fp32 where weights have fewer bits.
     """
 
     batch: int
     sequence: int | None
     dtype: str
     training: bool
+    wide: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
