@@ -91,7 +91,7 @@ def _span(ranks: tuple[int, ...], world: int) -> tuple[int, int]:
 
 def program_of(step: Recorded, mesh: Mesh, *, name: str, dtype: str, samples: int, tokens: int, training: bool) -> Program:
     """The program of a recorded step, on which every rank does as rank 0 does."""
-    records = gathered_ahead([one for one in step.records if one.collective is None or len(one.ranks) > 1])
+    records = reduced_behind(gathered_ahead([one for one in step.records if one.collective is None or len(one.ranks) > 1]))
     builder = ProgramBuilder(name=name, dtype=dtype, axes=mesh.axes, groups=mesh.groups)
     waits = _dependencies(records)
     for record, after in zip(records, waits, strict=True):
@@ -129,6 +129,24 @@ def gathered_ahead(records: Sequence[Record]) -> list[Record]:
         if record.name == _COPY_OUT or record.phase != FORWARD:
             ahead = len(found)
     return found
+
+
+def reduced_behind(records: Sequence[Record]) -> list[Record]:
+    """What FSDP computes of reduced gradients goes behind the backward pass, which does not wait for it: it has a stream of its own."""
+    found, later = list[Record](), list[Record]()
+    reduced, made = set[int](), set[int]()  # what its collectives fill, and what is computed of that
+    for record in records:
+        if record.phase != BACKWARD:
+            found, later = found + later, []
+        sent = record.collective is not None
+        if record.phase == BACKWARD and not (made if sent else made | reduced).isdisjoint(record.reads):
+            made |= record.writes.keys()
+            later.append(record)
+            continue
+        if record.aside and record.collective != "all_gather":
+            reduced |= record.writes.keys()
+        found.append(record)
+    return found + later
 
 
 def _dependencies(records: Sequence[Record]) -> list[list[int]]:

@@ -32,6 +32,7 @@ class Record:
     fuses : whether a compiler joins it with pointwise operations around it.
     collective, size, ranks : of a message, its kind, its buffer and the ranks that take part. [B]
     blocks : whether all that is issued later waits for the message.
+    aside : whether FSDP sends it, from a stream of its own, on which what follows from it is computed too.
     host : whether the host waits for what it reads.
     dtype : type of what a kernel other than a pass computes.
     """
@@ -47,6 +48,7 @@ class Record:
     size: float = 0.0
     ranks: tuple[int, ...] = ()
     blocks: bool = False
+    aside: bool = False
     host: bool = False
     dtype: str = ""
 
@@ -70,6 +72,7 @@ class Recorder(TorchDispatchMode):
         self._behind, self._updating, self._went_back = "", False, False
         self._hooks: list[Any] = []
         self._any: set[int] = set()  # flags that say whether any is set
+        self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
     def clear(self) -> None:
         """Forget the records so far."""
@@ -180,6 +183,8 @@ class Recorder(TorchDispatchMode):
         found = kernels.kernels_of(func, args, kwargs, out)
         fuses = found is None and kernels.fuses(func)
         dtype = "" if found is None else kernels.dtype_of(args)
+        if func.namespace == "fsdp":
+            self._aside |= outputs.keys()
         if kernels.name_of(func) == "any":
             self._any |= outputs.keys()
         if found is None:
@@ -192,11 +197,14 @@ class Recorder(TorchDispatchMode):
         if messages.waits(func):
             return  # what is read later waits for it anyway
         sent = messages.message(func, args, kwargs)
-        reads, writes = messages.buffers(func, args, out)
+        reads, writes = map(self._sum, messages.buffers(func, args, out))
+        aside = not self._aside.isdisjoint(reads)
+        if aside:
+            self._aside |= writes.keys()
         self.records.append(
             Record(
-                name=sent.collective, layer=layer, phase=phase, reads=self._sum(reads), writes=self._sum(writes),
-                collective=sent.collective, size=sent.size, ranks=sent.ranks, blocks=sent.blocks,
+                name=sent.collective, layer=layer, phase=phase, reads=reads, writes=writes, collective=sent.collective, size=sent.size,
+                ranks=sent.ranks, blocks=sent.blocks and not aside, aside=aside,
             )
         )  # fmt: skip
 

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from crossflow.torch.ops import local
+
 FIRST = 2**20  # bytes of the first bucket, and of a mebibyte [B]
 
 
@@ -75,7 +77,7 @@ class Replicated(nn.Module):
     @torch.no_grad()
     def _reduce(self, parameters: list[Any]) -> None:
         """Copy the gradients of a bucket, divided by the ranks, and begin to sum them."""
-        flat = torch.cat([one.grad.flatten() for one in parameters])
+        flat = torch.cat([local(one.grad).flatten() for one in parameters])
         flat = flat if self.dtype is None else flat.to(self.dtype)
         self._works.append((parameters, flat, dist.all_reduce(flat, group=self.group, async_op=True)))
 
@@ -84,13 +86,14 @@ class Replicated(nn.Module):
         """Wait for all buckets at the end of the backward pass; gradients are views of them, or copies."""
         for parameters, flat, work in self._works:
             work.wait()
-            parts = [part.view_as(one) for one, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True)]
+            own = [local(one) for one in parameters]
+            parts = [part.view_as(one) for one, part in zip(own, flat.split([one.numel() for one in own]), strict=True)]
             if not self.views:
-                torch._foreach_copy_([one.grad for one in parameters], parts)
+                torch._foreach_copy_([local(one.grad) for one in parameters], parts)
                 continue
             for one, part in zip(parameters, parts, strict=True):
-                if part.dtype == one.dtype:
+                if one is local(one) and part.dtype == one.dtype:
                     one.grad = part
-                else:  # which a gradient cannot be; `MixedAdamW` looks here
+                else:  # which no gradient can be; `MixedAdamW` looks here
                     one.grad, one.main_grad = None, part
         self._works = []
