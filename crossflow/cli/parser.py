@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import keyword
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,7 +33,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def handler(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], None]:
     """The function that carries out a command, from the module of its name."""
-    run: Callable[[argparse.Namespace], None] = importlib.import_module(f"crossflow.cli.{arguments.command}").run
+    module = f"{arguments.command}_" if keyword.iskeyword(arguments.command) else arguments.command
+    run: Callable[[argparse.Namespace], None] = importlib.import_module(f"crossflow.cli.{module}").run
     return run
 
 
@@ -121,6 +123,28 @@ def _bench(parser: Parser) -> None:
     """The command takes nothing of its own."""
 
 
+def _import(parser: Parser) -> None:
+    about = "script.py:function or module:function, which returns the model or runs a step; or a config.json of Hugging Face, or its folder"
+    parser.add_argument("source", metavar="SOURCE", help=about)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz")
+    parser.add_argument("--world-size", type=_positive, default=1, metavar="N", help="ranks, 1 where not given")
+    about = "what divides the model: ddp, fsdp2, hsdp=K, tp=K, or tp=K with one of the others; nothing where the function does so itself"
+    parser.add_argument("--parallel", default="", metavar="WORDS", help=about)
+    parser.add_argument("--batch", type=_positive, default=1, metavar="N", help="samples of one rank where the function gives no inputs")
+    parser.add_argument("--sequence", type=_positive, metavar="N", help="tokens of a sample where the function gives no inputs")
+    parser.add_argument("--dtype", default="", metavar="TYPE", help="type of the weights: bf16, fp16 or fp32; that of the model where not given")
+    about = "adamw with fp32 copies of narrower weights, sgd or none, where the function gives none"
+    parser.add_argument("--optimizer", default="adamw", metavar="NAME", help=about)
+    about = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
+    parser.add_argument("--gradients", default="fp32", metavar="TYPE", help=about)
+    parser.add_argument("--task", default="training", metavar="TASK", help="training, or inference, which is the forward pass alone")
+    about = "fused joins pointwise operations as compilers and frameworks do; eager leaves each to itself"
+    parser.add_argument("--kernels", default="fused", metavar="WAY", help=about)
+    about = "samples of a step over all ranks, where they are not those of a rank times the ranks that share no layers"
+    parser.add_argument("--samples", type=_positive, metavar="N", help=about)
+    parser.add_argument("--name", default="", metavar="NAME", help="name of the program")
+
+
 def _settings(parser: Parser) -> None:
     about = "override a field, such as system.devices=512"
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help=about)
@@ -140,6 +164,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "timeline": ("show what every device does when: a trace for Perfetto, a picture, the terminal", _timeline),
     "events": ("list the different events of a step: what would have to be measured to know all of it", _events),
     "study": ("run a study: a sweep or a search, with its tables and plots", _study),
+    "import": ("record a PyTorch model as a program, at any world size and without running it", _import),
     "validate": ("compare predictions with measured data", _validate),
     "bench": ("measure the speed of crossflow itself", _bench),
 }

@@ -112,8 +112,10 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
     replicas = scenario.devices / program.classes
     often, sent = plan.busy.sum(axis=0), plan.sent.sum(axis=0) / program.classes
     done = {name: wide(replicas * (often @ getattr(kernels, name)), n) for name in ("flops", "energy")}
+    between = between_steps(scenario)
+    kinds["other"], bound["host"] = kinds["other"] + between, bound["host"] + between
     return Outcome(
-        total=total,
+        total=total + between,
         breakdown=kinds,
         communication=communication,
         exposed=exposed,
@@ -127,6 +129,12 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
         least=wide(tally(plan.busy, prices.lower_bound).max(axis=0), n),
         measured=_measured(plan, prices),
     )
+
+
+def between_steps(scenario: Scenario) -> float:
+    """Time of the host that no kernel of a step fills, where the scenario names software: a program is a step of one microbatch. [s]"""
+    host = None if scenario.stack is None else scenario.stack.host
+    return 0.0 if host is None else float(host.step[0] + host.microbatch[0])
 
 
 def _measured(plan: Schedule, prices: Prices) -> Array:

@@ -62,7 +62,7 @@ def _config(file: Path) -> tuple[Any, Any]:
             return found, getattr(transformers, name)
     from transformers.models.auto import modeling_auto
 
-    for mapping in ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION", "SPEECH_SEQ_2_SEQ", ""):
+    for mapping in ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION", ""):
         known = getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING" if mapping else "MODEL_MAPPING")
         if type(found) in known:
             return found, known[type(found)]

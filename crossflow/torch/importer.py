@@ -81,6 +81,8 @@ def record(
     finally:
         gc.collect()  # groups and meshes that only cycles hold
     sent = [one for one in recorder.records if one.collective is not None and len(one.ranks) > 1]
+    if world_size > 1 and not sent and options.training:
+        raise CrossflowError(f"{source.where_of(model)}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
     mesh = mesh_of([one.ranks for one in sent], world_size, plan.names if plan is not None else {})
     records = fused(recorder.records, recorder.held) if kernels == "fused" else recorder.records
     step = Recorded(records=records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
@@ -141,7 +143,8 @@ def _step(model: source.Model, plan: Parallelism | None, options: source.Options
     update = own if own is not None or made is None else made([one for one in module.parameters() if one.requires_grad])
 
     def train() -> None:
-        source.loss_of(model, module(*model.args, **model.kwargs)).backward()
+        with parallelize.divided_loss(plan):
+            source.loss_of(model, module(*model.args, **model.kwargs)).backward()
         if update is not None:
             update.step()
         module.zero_grad()

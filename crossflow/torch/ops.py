@@ -82,7 +82,7 @@ class MixedAdamW(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """One update of all parameters that have a gradient."""
         for group in self.param_groups:
-            trained = [one for one in group["params"] if gradient(one) is not None]
+            trained = [one for one in group["params"] if one.grad is not None or hasattr(one, "main_grad")]
             for one in trained:
                 if one not in self.state:
                     own = local(one)
@@ -91,13 +91,16 @@ class MixedAdamW(torch.optim.Optimizer):
             states = [self.state[one] for one in trained]
             masters = [state["master"] for state in states if "master" in state]
             moments = [state[name] for state in states for name in ("first", "second")]
-            adamw([local(one) for one in trained], [local(gradient(one)) for one in trained], masters, moments)
+            adamw([local(one) for one in trained], [gradient(one) for one in trained], masters, moments)
 
 
 def gradient(parameter: Any) -> Any:
-    """Gradient of a parameter, that of more bits where it has one; None where it has none."""
+    """This rank's part of a parameter's gradient, that of more bits where it has one; None where it has none."""
     own = getattr(parameter, "main_grad", None)
-    return parameter.grad if own is None else own
+    found = parameter.grad if own is None else own
+    if getattr(found, "placements", None) != getattr(parameter, "placements", None) and found is not None and own is None:
+        found = found.redistribute(placements=parameter.placements)
+    return found if found is None else local(found)
 
 
 def local(tensor: Any) -> Any:

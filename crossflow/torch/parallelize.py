@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import math
 from collections import Counter
@@ -14,7 +15,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, loss_parallel, parallelize_module
 
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.torch import world
@@ -142,6 +144,8 @@ def _divide(model: Any, mesh: Any) -> None:
     """Cut the layers of a model over a mesh: as its own plan says, or by names; and its table and head by the vocabulary."""
     tied = _tied(model)
     plan = dict(_own_plan(model) or _plan_by_name(model))
+    if not any(name in plan for name in tied):  # a table that is a matrix of the model's plan stays whole
+        plan |= _vocabulary(model, mesh.size())
     if not any(isinstance(style, RowwiseParallel) for style in plan.values()):
         raise CrossflowError(
             f"--parallel tp: {type(model).__name__} names no layers that a plan is known for; call parallelize_module in the function instead"
@@ -156,6 +160,28 @@ def _divide(model: Any, mesh: Any) -> None:
     for name in tied:
         owner, _, own = name.rpartition(".")
         setattr(model.get_submodule(owner), own, model.get_parameter(tied[name]))
+
+
+def _vocabulary(model: Any, ranks: int) -> dict[str, ParallelStyle]:
+    """The largest table of embeddings and the head of as many words, cut by the vocabulary where the ranks divide it."""
+    inside = {id(one) for block in blocks(model) for one in block.modules()}
+    outside = [(name, one) for name, one in model.named_modules() if id(one) not in inside]
+    tables = [(one.num_embeddings, name) for name, one in outside if isinstance(one, nn.Embedding)]
+    words, table = max(tables, default=(1, ""))
+    heads = [name for name, one in outside if isinstance(one, nn.Linear) and one.out_features == words]
+    if words % ranks or not heads:
+        return {}
+    return {table: RowwiseParallel(input_layouts=Replicate()), heads[-1]: _Columns(output_layouts=Shard(-1), use_local_output=False)}
+
+
+@contextlib.contextmanager
+def divided_loss(plan: Parallelism | None) -> Iterator[None]:
+    """What a step needs whose logits are divided by the vocabulary: their loss sums over the ranks."""
+    if plan is None or plan.tensor == 1:
+        yield
+        return
+    with loss_parallel(), implicit_replication():
+        yield
 
 
 def _tied(model: Any) -> Mapping[str, str]:

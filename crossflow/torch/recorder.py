@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel
 from crossflow.torch import kernels, messages
-from crossflow.torch.ops import gradient, local
+from crossflow.torch.ops import local
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
@@ -71,6 +71,7 @@ class Recorder(TorchDispatchMode):
         self._of_node: dict[int, str] = {}
         self._behind, self._updating, self._went_back = "", False, False
         self._hooks: list[Any] = []
+        self._same: dict[int, int] = {}  # storage of what was waited for -> that of the message
         self._any: set[int] = set()  # flags that say whether any is set
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
@@ -122,8 +123,9 @@ class Recorder(TorchDispatchMode):
         self._updating = True
         for group in optimizer.param_groups:
             for one in group["params"]:
-                if gradient(one) is not None:
-                    self.held.setdefault(self._key(local(gradient(one))), "gradients")
+                for found in (one.grad, getattr(one, "main_grad", None)):
+                    if found is not None:
+                        self.held.setdefault(self._key(local(found)), "gradients")
 
     def _updated(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._updating = False
@@ -194,8 +196,12 @@ class Recorder(TorchDispatchMode):
         )
 
     def _send(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
-        if messages.waits(func):
-            return  # what is read later waits for it anyway
+        if messages.waits(func):  # what reads its result later waits for the message
+            for before, after in zip(tree_leaves(args), tree_leaves(out), strict=False):
+                if isinstance(after, torch.Tensor):
+                    self._same[after.untyped_storage()._cdata] = self._key(before)
+                    self._kept.setdefault(after.untyped_storage()._cdata, after.untyped_storage())
+            return
         sent = messages.message(func, args, kwargs)
         reads, writes = map(self._sum, messages.buffers(func, args, out))
         aside = not self._aside.isdisjoint(reads)
@@ -222,7 +228,7 @@ class Recorder(TorchDispatchMode):
 
     def _key(self, tensor: Any) -> int:
         storage = tensor.untyped_storage()
-        key: int = storage._cdata
+        key: int = self._same.get(storage._cdata, storage._cdata)
         self._kept.setdefault(key, storage)
         self.sizes[key] = max(self.sizes.get(key, 0.0), float(storage.nbytes()))
         return key

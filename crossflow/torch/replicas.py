@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from crossflow.torch.ops import local
+from crossflow.torch.ops import gradient, local
 
 FIRST = 2**20  # bytes of the first bucket, and of a mebibyte [B]
 
@@ -77,7 +77,7 @@ class Replicated(nn.Module):
     @torch.no_grad()
     def _reduce(self, parameters: list[Any]) -> None:
         """Copy the gradients of a bucket, divided by the ranks, and begin to sum them."""
-        flat = torch.cat([local(one.grad).flatten() for one in parameters])
+        flat = torch.cat([gradient(one).flatten() for one in parameters])
         flat = flat if self.dtype is None else flat.to(self.dtype)
         self._works.append((parameters, flat, dist.all_reduce(flat, group=self.group, async_op=True)))
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -64,6 +65,8 @@ def _changes() -> Iterator[tuple[Any, str, Any]]:
     yield torch.nn.Module, "_apply", _converted
     yield device_mesh, "init_device_mesh", _unfaked(device_mesh.init_device_mesh)
     yield dist, "init_device_mesh", _unfaked(dist.init_device_mesh)
+    # Distributed tensors work out the shapes of whole tensors; no rank runs that.
+    yield ShardingPropagator, "_propagate_tensor_meta_non_cached", _unfaked(ShardingPropagator._propagate_tensor_meta_non_cached)
     for name in _MESH:  # they compute with real tensors
         if hasattr(device_mesh.DeviceMesh, name):
             yield device_mesh.DeviceMesh, name, _unfaked(getattr(device_mesh.DeviceMesh, name))
