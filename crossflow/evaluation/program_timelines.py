@@ -13,7 +13,7 @@ from crossflow.engine.kinds import Kinds, kinds_of, split
 from crossflow.engine.schedule import durations, longest_path
 from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
 from crossflow.errors import CrossflowError
-from crossflow.evaluation.programs import launches, placed, table
+from crossflow.evaluation.programs import between_steps, launches, placed, table
 from crossflow.mapping.placement import Placement
 from crossflow.program.program import Op, Program
 from crossflow.scenario import Scenario
@@ -180,12 +180,24 @@ class _Laid:
 
     def timeline(self, scenario: Scenario, title: str, bubble: float | None = None) -> Timeline:
         """The timeline; `bubble` is what an even world leaves idle, where this is none. [s]"""
-        memory = scenario.architecture.memory
+        memory, end, between = scenario.architecture.memory, float(self.end.max()), between_steps(scenario)
+        events = self._events()
+        if between:
+            last = [max((i for i, one in enumerate(events) if one.device == kind), key=lambda i: events[i].end) for kind in self._every]
+            events += [
+                Run(device=kind, stream=HOST, name="host between steps", start=end, end=end + between, after=(event,))
+                for kind, event in zip(self._every, last, strict=True)
+            ]
         return timeline_of(
-            self._events(), list(self._devices()), title=title, total=float(self.end.max()), node=scenario.nodes[0],
-            memory=[self._memory(kind) for kind in range(len(self.kinds.classes))],
+            events, list(self._devices()), title=title, total=end + between, node=scenario.nodes[0],
+            memory=[self._memory(kind) for kind in self._every],
             capacity=float(memory.capacity[0] * memory.instances[0]), bubble=bubble,
         )  # fmt: skip
+
+    @property
+    def _every(self) -> range:
+        """All kinds of ranks."""
+        return range(len(self.kinds.classes))
 
     def _devices(self) -> Iterator[Device]:
         """Classes of devices of the timeline: kinds of ranks."""

@@ -132,9 +132,9 @@ def _outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Ou
 
 
 def between_steps(scenario: Scenario) -> float:
-    """Time of the host that no kernel of a step fills, where the scenario names software: a program is a step of one microbatch. [s]"""
+    """Time of the host that no kernel of a training step fills, where the scenario names software: of a step of one microbatch. [s]"""
     host = None if scenario.stack is None else scenario.stack.host
-    return 0.0 if host is None else float(host.step[0] + host.microbatch[0])
+    return 0.0 if host is None or not scenario.program().trains else float(host.step[0] + host.microbatch[0])
 
 
 def _measured(plan: Schedule, prices: Prices) -> Array:
