@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
 def summary(program: Program) -> dict[str, Any]:
     """What the program holds, as plain data."""
     return {
-        "name": program.name, "dtype": program.dtype, "mesh": dict(program.axes), "groups": {name: vars(one) for name, one in program.groups},
+        "name": program.name, "dtype": program.dtype, "mesh": dict(program.axes),
+        "groups": {name: vars(one) for name, one in program.groups},
         "operations": len(program.ops), "kernels": len(program.kernels), "parameters": program.parameters, "samples": program.samples,
         "tokens": program.tokens, "host_synchronisations": sum(op.calls for op in program.ops), "messages": messages(program),
         "memory_bytes": dict(program.memory[0]),
@@ -63,8 +64,8 @@ def sections(program: Program) -> list[RenderableType]:
     rows: dict[str, RenderableType] = {
         "mesh": mesh,
         "operations": f"{count(len(program.ops))}, products in {program.dtype}",
-        "parameters": count(program.parameters),
-        "samples": f"{count(program.samples)} a step" + (f" of {count(program.tokens)} tokens" if program.tokens else ""),
+        "parameters": count(float(program.parameters)),
+        "samples": f"{count(float(program.samples))} a step" + (f" of {count(program.tokens)} tokens" if program.tokens else ""),
         "memory": ", ".join(f"{kind} {show(float(size), 'B')}" for kind, size in program.memory[0].items()),
     }
     calls = sum(op.calls for op in program.ops)

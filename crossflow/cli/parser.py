@@ -132,7 +132,9 @@ def _import(parser: Parser) -> None:
     parser.add_argument("--parallel", default="", metavar="WORDS", help=about)
     parser.add_argument("--batch", type=_positive, default=1, metavar="N", help="samples of one rank where the function gives no inputs")
     parser.add_argument("--sequence", type=_positive, metavar="N", help="tokens of a sample where the function gives no inputs")
-    parser.add_argument("--dtype", default="", metavar="TYPE", help="type of the weights: bf16, fp16 or fp32; that of the model where not given")
+    parser.add_argument(
+        "--dtype", default="", metavar="TYPE", help="type of the weights: bf16, fp16 or fp32; that of the model where not given"
+    )
     about = "adamw with fp32 copies of narrower weights, sgd or none, where the function gives none"
     parser.add_argument("--optimizer", default="adamw", metavar="NAME", help=about)
     about = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"

@@ -87,9 +87,7 @@ class ProgramBuilder:
         rows = tuple(self._row(self._kernels, self._distinct[0], kernel) for kernel in kernels)
         return self._add(Op(name=name, rank=rank, layer=layer, phase=phase, stream=stream, kernels=rows, after=earlier, count=count))
 
-    def call(
-        self, name: str, calls: int = 1, *, after: Iterable[int] = (), rank: int = 0, layer: str = "", phase: str = ""
-    ) -> int:
+    def call(self, name: str, calls: int = 1, *, after: Iterable[int] = (), rank: int = 0, layer: str = "", phase: str = "") -> int:
         """Work of the host: so many calls, before which it issues nothing that was added later."""
         _expect(_is_whole(calls) and calls > 0, name, "a whole number of calls", calls)
         earlier = self._earlier("after", after)

@@ -95,7 +95,9 @@ def _sources(records: Sequence[Record], members: Sequence[int]) -> dict[int, dic
     return found
 
 
-def _recomputed(records: Sequence[Record], groups: Sequence[Sequence[int]], made_of: Sequence[Mapping[int, Mapping[int, float]]]) -> list[Record]:
+def _recomputed(
+    records: Sequence[Record], groups: Sequence[Sequence[int]], made_of: Sequence[Mapping[int, Mapping[int, float]]]
+) -> list[Record]:
     """Operations whose backward pass computes pointwise results again where that keeps less in memory [1]_.
 
     A result of the forward pass that only passes of the backward pass read is not kept if what it is made of is kept anyway, or is

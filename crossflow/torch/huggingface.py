@@ -89,7 +89,7 @@ def _built(kind: Any, config: Any, options: Options) -> Any:
 
 @contextlib.contextmanager
 def fused_attention() -> Iterator[None]:
-    """Let models of transformers run attention as one kernel, whichever they name; masks are not built, for they are known by their kind."""
+    """Let models of transformers run attention as one kernel, whichever they name; masks are not built: their kind is known."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -132,7 +132,9 @@ def _inputs(module: Any, config: Any, options: Options, where: str) -> Mapping[s
         frames = 2 * config.max_source_positions
         found["input_features"] = torch.zeros((options.batch, config.num_mel_bins, frames), dtype=module.dtype)
     if main not in found:
-        raise CrossflowError(f"{where}: {type(module).__name__} takes {main}, which the import does not know; return (model, inputs) from a function")
+        raise CrossflowError(
+            f"{where}: {type(module).__name__} takes {main}, which the import does not know; return (model, inputs) from a function"
+        )
     if config.is_encoder_decoder:
         found["decoder_input_ids"] = torch.zeros((options.batch, options.sequence or _length(config)), dtype=torch.long)
     if options.training and "labels" in named:

@@ -82,15 +82,17 @@ def record(
         gc.collect()  # groups and meshes that only cycles hold
     sent = [one for one in recorder.records if one.collective is not None and len(one.ranks) > 1]
     if world_size > 1 and not sent and options.training:
-        raise CrossflowError(f"{source.where_of(model)}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
+        raise CrossflowError(
+            f"{source.where_of(model)}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1"
+        )
     mesh = mesh_of([one.ranks for one in sent], world_size, plan.names if plan is not None else {})
     records = fused(recorder.records, recorder.held) if kernels == "fused" else recorder.records
     step = Recorded(records=records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
     own, tokens = found.shape(options)
     ranks = world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
     return program_of(
-        step, mesh, name=name or _name(source.where_of(model)), dtype=_dtype(recorder.records), samples=samples or own * ranks, tokens=tokens,
-        training=options.training,
+        step, mesh, name=name or _name(source.where_of(model)), dtype=_dtype(recorder.records), samples=samples or own * ranks,
+        tokens=tokens, training=options.training,
     )  # fmt: skip
 
 

@@ -15,10 +15,12 @@ from crossflow.program.kernels import BACKWARD, QUERIES, Attention, Kernel, Look
 _FREE_SPACES = frozenset({"prim", "profiler", "inductor"})
 _FREE = frozenset({
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "detach_", "lift_fresh", "alias", "set_", "resize_",
-    "is_same_size", "_has_same_storage_numel", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "record_stream", "_assert_async",
-    "is_pinned", "requires_grad_", "lift", "lift_fresh_copy", "_functional_assert_async",
+    "is_same_size", "_has_same_storage_numel", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "record_stream",
+    "_assert_async", "is_pinned", "requires_grad_", "lift", "lift_fresh_copy", "_functional_assert_async",
 })  # fmt: skip
-_SETS = frozenset({"copy_", "zero_", "fill_", "uniform_", "normal_", "random_", "exponential_", "bernoulli_", "_foreach_copy_", "_foreach_zero_"})
+_SETS = frozenset(
+    {"copy_", "zero_", "fill_", "uniform_", "normal_", "random_", "exponential_", "bernoulli_", "_foreach_copy_", "_foreach_zero_"}
+)
 # Of the first tensor these read as many elements as they give, not all of it.
 _PICKS = frozenset({
     "embedding", "index", "index_select", "gather", "take", "nll_loss_forward", "nll_loss2d_forward", "_unsafe_index", "take_along_dim",
@@ -80,7 +82,7 @@ def traffic(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Iterator[tuple
 
 
 def dtype_of(args: Any) -> str:
-    """Name of the type of the first tensor of numbers with a point, \"\" where there is none."""
+    """Name of the type of the first tensor of numbers with a point, empty where there is none."""
     found = next((one.dtype for one in _tensors(args) if one.dtype.is_floating_point), None)
     return {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}.get(found, "fp8" if found else "")
 
@@ -215,7 +217,7 @@ def _scattered(args: Any, _kwargs: Any, out: Any) -> Made:
 
 
 def _adamw(args: Any, _kwargs: Any, _out: Any) -> Made:
-    """Gradients are read twice (norm, step), states and what is updated are read and written; 16-bit weights are written from their copy."""
+    """Gradients are read twice (norm, step), states and what is updated are read and written; 16-bit weights are written."""
     weights, gradients, masters, states = (sum(map(_bytes, part)) for part in args)
     elements = sum(one.numel() for one in args[0])
     wide = sum(_bytes(one) for one in args[0] if one.element_size() >= 4)

@@ -43,7 +43,9 @@ def message(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Sent:
     name = func._schema.name.partition("::")[2]
     collective = next((kind for word, kind in _KINDS if word in name), None)
     if collective is None:
-        raise CrossflowError(f"the collective {name} of torch is not supported; supported: {', '.join(sorted({kind for _, kind in _KINDS}))}")
+        raise CrossflowError(
+            f"the collective {name} of torch is not supported; supported: {', '.join(sorted({kind for _, kind in _KINDS}))}"
+        )
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
     ranks = _ranks(given)
     inputs, outputs = (list(map(_bytes, sides)) for sides in _sides(func, args))

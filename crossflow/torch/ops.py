@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional
 from torch.overrides import TorchFunctionMode
 
 _ATTENTION = "(Tensor query, Tensor key, Tensor value, bool causal, int window) -> Tensor"
@@ -39,7 +39,7 @@ def _gradients(_gradient: Any, query: Any, key: Any, value: Any, _causal: bool, 
     return tuple(torch.empty_like(one) for one in (query, key, value))
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001 - torch calls it with these names
     ctx.save_for_backward(*inputs[:3])
     ctx.mask = inputs[3:]
 
@@ -56,13 +56,13 @@ class FusedAttention(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As torch calls it."""
-        if func is F.scaled_dot_product_attention:
+        if func is torch.nn.functional.scaled_dot_product_attention:
             return _scaled_dot_product(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _scaled_dot_product(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **_: Any
+    query: Any, key: Any, value: Any, _mask: Any = None, _dropout: float = 0.0, is_causal: bool = False, **_: Any
 ) -> Any:
     """Attention of tensors of three or more dimensions; what a mask that is given leaves out is not known, and counts as seen."""
     lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
@@ -79,7 +79,7 @@ class MixedAdamW(torch.optim.Optimizer):
         super().__init__(params, {})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, _closure: Any = None) -> Any:
         """One update of all parameters that have a gradient."""
         for group in self.param_groups:
             trained = [one for one in group["params"] if one.grad is not None or hasattr(one, "main_grad")]
@@ -95,7 +95,7 @@ class MixedAdamW(torch.optim.Optimizer):
 
 
 def gradient(parameter: Any) -> Any:
-    """This rank's part of a parameter's gradient, that of more bits where it has one; None where it has none."""
+    """The gradient of a parameter, the part of this rank, that of more bits where it has one; None where it has none."""
     own = getattr(parameter, "main_grad", None)
     found = parameter.grad if own is None else own
     if getattr(found, "placements", None) != getattr(parameter, "placements", None) and found is not None and own is None:

@@ -12,14 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, loss_parallel, parallelize_module
 
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.torch import world
 from crossflow.torch.replicas import Replicated
 
 WORDS = ("ddp", "fsdp", "fsdp2", "hsdp", "tp", "pp")
@@ -74,10 +72,16 @@ def read(text: str, ranks: int) -> Parallelism | None:
     if data and data[0] != "ddp":
         shards = words[data[0]] or (math.gcd(left, 8) if data[0] == "hsdp" else left)
         if left % shards or (data[0] == "fsdp" and shards != left):
-            raise CrossflowError(f"--parallel {text}: {shards} shards do not fill the {left} ranks beside tp; `hsdp=K` shards over K of them")
+            raise CrossflowError(
+                f"--parallel {text}: {shards} shards do not fill the {left} ranks beside tp; `hsdp=K` shards over K of them"
+            )
     if not data and left > 1:
-        raise CrossflowError(f"--parallel {text}: it leaves {left} of {ranks} ranks without work; add ddp or fsdp, or take a world of {tensor}")
-    return Parallelism(data="" if not data else "ddp" if data[0] == "ddp" else "fsdp", shards=shards, replicas=left // shards, tensor=tensor)
+        raise CrossflowError(
+            f"--parallel {text}: it leaves {left} of {ranks} ranks without work; add ddp or fsdp, or take a world of {tensor}"
+        )
+    return Parallelism(
+        data="" if not data else "ddp" if data[0] == "ddp" else "fsdp", shards=shards, replicas=left // shards, tensor=tensor
+    )
 
 
 def _word(text: str) -> tuple[str, int | None]:
@@ -117,7 +121,9 @@ def blocks(model: Any) -> list[Any]:
     found = list[Any]()
     for module in model.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and not any(module in set(one.modules()) for one in found):
-            kinds = Counter(type(one) for one in module if next(one.parameters(), None) is not None and next(one.children(), None) is not None)
+            kinds = Counter(
+                type(one) for one in module if next(one.parameters(), None) is not None and next(one.children(), None) is not None
+            )
             found += [one for one in module if kinds[type(one)] > 1]
     return found
 
@@ -129,7 +135,7 @@ class _Columns(ColwiseParallel):
     """A matrix cut by columns. Those that read one tensor share it as a distributed one, so that its gradient is summed once."""
 
     @staticmethod
-    def _prepare_input_fn(input_layouts: Any, desired_input_layouts: Any, mod: Any, inputs: Any, device_mesh: Any) -> Any:
+    def _prepare_input_fn(_given: Any, _desired: Any, _module: Any, inputs: Any, device_mesh: Any) -> Any:
         given = inputs[0]
         if isinstance(given, DTensor):
             return given
@@ -148,7 +154,7 @@ def _divide(model: Any, mesh: Any) -> None:
         plan |= _vocabulary(model, mesh.size())
     if not any(isinstance(style, RowwiseParallel) for style in plan.values()):
         raise CrossflowError(
-            f"--parallel tp: {type(model).__name__} names no layers that a plan is known for; call parallelize_module in the function instead"
+            f"--parallel tp: {type(model).__name__} has no layers with a known plan; call parallelize_module in the function instead"
         )
     ranks = mesh.size()
     for name, style in plan.items():

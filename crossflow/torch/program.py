@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crossflow.errors import CrossflowError
 from crossflow.program.builder import ProgramBuilder
@@ -95,7 +95,7 @@ def program_of(step: Recorded, mesh: Mesh, *, name: str, dtype: str, samples: in
     builder = ProgramBuilder(name=name, dtype=dtype, axes=mesh.axes, groups=mesh.groups)
     waits = _dependencies(records)
     for record, after in zip(records, waits, strict=True):
-        where = {"layer": record.layer, "phase": record.phase if training else FORWARD}
+        where: dict[str, Any] = {"layer": record.layer, "phase": record.phase if training else FORWARD}
         if record.collective is not None:
             axes = mesh.of[record.ranks]
             builder.send(record.collective, record.size, axes, after=after, stream=_stream(axes, mesh), **where)
@@ -151,7 +151,8 @@ def reduced_behind(records: Sequence[Record]) -> list[Record]:
 
 def _dependencies(records: Sequence[Record]) -> list[list[int]]:
     """Operations whose end each waits for: those that wrote what it reads or writes, messages that read what it writes, and messages for
-    which all later kernels wait."""
+    which all later kernels wait.
+    """
     writer: dict[int, int] = {}
     sending: dict[int, int] = {}
     found, blocking = list[list[int]](), None
@@ -171,7 +172,7 @@ def _dependencies(records: Sequence[Record]) -> list[list[int]]:
 
 
 def _hold(builder: ProgramBuilder, records: Sequence[Record], step: Recorded) -> None:
-    """Memory by liveness: what outlives the step all the time, other storages from the operation that fills them to the last that needs them."""
+    """Memory by liveness: what outlives the step is there all the time, other storages from what fills them to what needs them last."""
     lasting: dict[str, float] = {}
     for key, kind in step.held.items():
         if kind != "gradients":

@@ -192,7 +192,9 @@ class Recorder(TorchDispatchMode):
         if found is None:
             found = (kernels.pass_over(inputs, outputs, out),)
         self.records.append(
-            Record(name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses, dtype=dtype)
+            Record(
+                name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses, dtype=dtype
+            )
         )
 
     def _send(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
@@ -232,4 +234,3 @@ class Recorder(TorchDispatchMode):
         self._kept.setdefault(key, storage)
         self.sizes[key] = max(self.sizes.get(key, 0.0), float(storage.nbytes()))
         return key
-

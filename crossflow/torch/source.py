@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -158,7 +158,7 @@ def given(made: Callable[..., Any], options: Options, where: str) -> Model:
     unknown = [name for name in needed if known.get(name) is None]
     if unknown:
         raise CrossflowError(
-            f"{where} needs {', '.join(unknown)}, which the import does not know; it gives batch, sequence and dtype, as far as they are given"
+            f"{where} needs {', '.join(unknown)}, which the import does not know; it gives batch, sequence and dtype where these are given"
         )
     given_ = {name: value for name, value in known.items() if name in named and value is not None}
     try:
@@ -186,14 +186,18 @@ def _model(found: Any, options: Options, where: str, again: Callable[[], Any]) -
         optimizer = next((one for one in rest if isinstance(one, torch.optim.Optimizer)), None)
         rest = [one for one in rest if not isinstance(one, torch.optim.Optimizer)]
         if len(rest) > 2 or (len(rest) == 2 and not callable(rest[1])):
-            raise CrossflowError(f"{where} returns {len(found)} things; expected (model, inputs, loss function), the last or last two left out")
+            raise CrossflowError(
+                f"{where} returns {len(found)} things; expected (model, inputs, loss function), the last or last two left out"
+            )
         args, kwargs = _called(rest[0]) if rest else (_inputs(module, options, where), {})
         return Model(module=module, args=args, kwargs=kwargs, loss=rest[1] if len(rest) == 2 else None, optimizer=optimizer)
     if callable(found):
         return Model(step=found, kwargs={})
     if found is None or isinstance(found, torch.Tensor | float | int):
         return Model(step=again, kwargs={})
-    raise CrossflowError(f"{where} returns {type(found).__name__}; expected a model, (model, inputs), (model, inputs, loss), or a step to run")
+    raise CrossflowError(
+        f"{where} returns {type(found).__name__}; expected a model, (model, inputs), (model, inputs, loss), or a step to run"
+    )
 
 
 def _called(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -234,5 +238,5 @@ def loss_of(model: Model, output: Any) -> Any:
     if first.dim() == 0:
         return first
     if tokens is not None and not tokens.dtype.is_floating_point and first.shape[:-1] == tokens.shape:
-        return F.cross_entropy(first.flatten(0, -2).float(), tokens.flatten())
+        return torch.nn.functional.cross_entropy(first.flatten(0, -2).float(), tokens.flatten())
     return first.float().mean()

@@ -32,7 +32,14 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
     """Rank 0 of a world of `size` ranks, with a process group, in which every tensor is fake; what is left with it."""
     if dist.is_initialized():
         raise CrossflowError("torch.distributed is already initialised in this process; import the model in a process of its own")
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    rank = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+    }
     with contextlib.ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
