@@ -18,7 +18,7 @@ from crossflow.program.kernels import Product
 from crossflow.program.program import Program
 from crossflow.torch import parallelize, source
 from crossflow.torch.fusion import fused
-from crossflow.torch.ops import MixedAdamW
+from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
 from crossflow.torch.program import Mesh, Recorded, mesh_of, program_of
 from crossflow.torch.recorder import FORWARD, Record, Recorder
@@ -85,7 +85,7 @@ def record(
         raise CrossflowError(
             f"{source.where_of(model)}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1"
         )
-    mesh = mesh_of([one.ranks for one in sent], world_size, plan.names if plan is not None else {})
+    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
     records = fused(recorder.records, recorder.held) if kernels == "fused" else recorder.records
     step = Recorded(records=records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
     own, tokens = found.shape(options)
@@ -111,6 +111,8 @@ def _run(
         torch.set_default_dtype(source.DTYPES[options.dtype])
     where, found = source.where_of(given), source.load(given, options, world)
     try:
+        if found.step is not None and plan is not None:
+            raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
         step = found.step or _step(found, plan, options, optimizer)
         step()
         recorder.clear()
@@ -130,6 +132,8 @@ def _step(model: source.Model, plan: Parallelism | None, options: source.Options
     if options.dtype:
         module = module.to(source.DTYPES[options.dtype])
     if plan is not None:
+        if any(isinstance(one, parallelize.Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
+            raise CrossflowError("the function divides the model itself; leave --parallel out")
         wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
         module = parallelize.parallelized(module, plan, torch.float32 if wide else None)
     if not options.training:

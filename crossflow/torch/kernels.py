@@ -96,7 +96,7 @@ def pass_over(reads: Mapping[int, float], writes: Mapping[int, float], out: Any)
 def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Kernel, ...] | None:
     """Kernels of an operation that is no plain pass over what it reads and writes; None for one that is."""
     made = _KERNELS.get(name_of(func))
-    return made(args, kwargs, out) if made is not None and all(one.numel() for one in _tensors(out)) else None
+    return made(args, kwargs, out) if made is not None and all(one.numel() for one in _tensors(out)[:1]) else None
 
 
 # -------------------------------------------------------------------------------------------- products

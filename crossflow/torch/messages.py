@@ -25,11 +25,14 @@ _QUIET = ("wait_tensor", "barrier", "monitored_barrier")
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A message, as `crossflow.program.program.Message` has it, among `ranks`; `blocks` where all that follows waits for it. [B]"""
+    """A message, as `crossflow.program.program.Message` has it, among `ranks`, which may have a name; `blocks` where all that follows
+    waits for it. [B]
+    """
 
     collective: Collective
     size: float
     ranks: tuple[int, ...]
+    axis: str
     blocks: bool
 
 
@@ -47,10 +50,12 @@ def message(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Sent:
             f"the collective {name} of torch is not supported; supported: {', '.join(sorted({kind for _, kind in _KINDS}))}"
         )
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
-    ranks = _ranks(given)
+    group = _group(given)
+    ranks = tuple(dist.get_process_group_ranks(group))
     inputs, outputs = (list(map(_bytes, sides)) for sides in _sides(func, args))
     size = sum(inputs) * (len(ranks) if collective == "all_gather" else 1) if inputs else sum(outputs)
-    return Sent(collective=collective, size=size, ranks=ranks, blocks=not given.get("asyncOp", given.get("async_op", True)))
+    axis = str(group.group_desc).partition("mesh_")[2]  # as device meshes describe groups
+    return Sent(collective=collective, size=size, ranks=ranks, axis=axis, blocks=not given.get("asyncOp", given.get("async_op", True)))
 
 
 def _sides(func: Any, args: Any) -> tuple[list[Any], list[Any]]:
@@ -70,13 +75,11 @@ def buffers(func: Any, args: Any, out: Any) -> tuple[Iterator[tuple[Any, float]]
     return ((one, _bytes(one)) for one in inputs), ((one, _bytes(one)) for one in made)
 
 
-def _ranks(given: Mapping[str, Any]) -> tuple[int, ...]:
+def _group(given: Mapping[str, Any]) -> Any:
     named = given.get("group_name")
     if isinstance(named, str):
-        group = dist.distributed_c10d._resolve_process_group(named)
-    else:
-        group = next(dist.ProcessGroup.unbox(one) for one in given.values() if isinstance(one, torch.ScriptObject) and _is_group(one))
-    return tuple(dist.get_process_group_ranks(group))
+        return dist.distributed_c10d._resolve_process_group(named)
+    return next(dist.ProcessGroup.unbox(one) for one in given.values() if isinstance(one, torch.ScriptObject) and _is_group(one))
 
 
 def _is_group(one: Any) -> bool:

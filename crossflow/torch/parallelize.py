@@ -45,10 +45,9 @@ class Parallelism:
     tensor: int
 
     @property
-    def names(self) -> Mapping[tuple[int, int], str]:
-        """Names of axes by the distance of their neighbours and their size."""
-        whole = self.tensor * self.shards
-        return {(whole, self.replicas): "dp", (self.tensor, self.shards): "fsdp", (1, self.tensor): "tp"}
+    def whole(self) -> str:
+        """Name of the axis of all ranks."""
+        return "tp" if self.tensor > 1 else "dp" if self.data == "ddp" else "fsdp"
 
 
 def read(text: str, ranks: int) -> Parallelism | None:
@@ -101,8 +100,8 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None) -> A
     if plan.tensor > 1:
         _divide(model, _mesh((plan.replicas * plan.shards, plan.tensor), ("data", "tp"))["tp"])
     if plan.data == "ddp" and plan.replicas > 1:
-        mesh = _mesh((plan.replicas, plan.tensor), ("dp", "tp")) if plan.tensor > 1 else None
-        return Replicated(model, device_mesh=None if mesh is None else mesh["dp"], gradient_as_bucket_view=True, reduce_dtype=reduce)
+        mesh = _mesh((plan.replicas, plan.tensor), ("dp", "tp"))["dp"]
+        return Replicated(model, device_mesh=mesh, gradient_as_bucket_view=True, reduce_dtype=reduce)
     if plan.data == "fsdp":
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)

@@ -50,7 +50,7 @@ class Mesh:
     of: Mapping[tuple[int, ...], tuple[str, ...]]
 
 
-def mesh_of(groups: Sequence[tuple[int, ...]], world: int, names: Mapping[tuple[int, int], str]) -> Mesh:
+def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> Mesh:
     """Axes of the ranks 0 to `world`, from the groups of rank 0 that communicate.
 
     A group whose ranks lie `stride` apart covers the axes between `stride` and the end of its first cycle. Groups whose cycles do not
@@ -58,17 +58,20 @@ def mesh_of(groups: Sequence[tuple[int, ...]], world: int, names: Mapping[tuple[
 
     Parameters
     ----------
-    names : of axes by the distance of their neighbours and their size. [1]
+    groups : ranks of each, with the name of the axis that they are.
     """
-    spans = {ranks: _span(ranks, world) for ranks in dict.fromkeys(groups)}
+    spans = {ranks: _span(ranks, world) for ranks in groups}
     ends = {1, world}
     lying = {}
     for ranks, (stride, size) in spans.items():
         both = sorted({*ends, stride, stride * size})
         if all(far % near == 0 for near, far in itertools.pairwise(both)):
             ends, lying[ranks] = set(both), (stride, stride * size)
-    marks = sorted(ends)
-    axes = {names.get((near, far // near), f"d{i}"): (near, far) for i, (near, far) in enumerate(itertools.pairwise(marks))}
+    named = {span: groups[ranks] for ranks, span in lying.items()}
+    axes: dict[str, tuple[int, int]] = {}
+    for i, span in enumerate(itertools.pairwise(sorted(ends))):
+        name = named.get(span, "")
+        axes[name if name and name not in axes else f"d{i}"] = span
     of = {ranks: tuple(name for name, (near, far) in axes.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()}
     beside = {f"group{i}": ranks for i, ranks in enumerate(ranks for ranks in spans if ranks not in lying)}
     return Mesh(

@@ -30,7 +30,7 @@ class Record:
     kernels : what it runs on the device; none of an operation that sends, and of one for which the host waits.
     reads, writes : bytes that it moves of each storage. [B]
     fuses : whether a compiler joins it with pointwise operations around it.
-    collective, size, ranks : of a message, its kind, its buffer and the ranks that take part. [B]
+    collective, size, ranks, axis : of a message, its kind, its buffer, the ranks that take part, and the name of their axis. [B]
     blocks : whether all that is issued later waits for the message.
     aside : whether FSDP sends it, from a stream of its own, on which what follows from it is computed too.
     host : whether the host waits for what it reads.
@@ -47,6 +47,7 @@ class Record:
     collective: Collective | None = None
     size: float = 0.0
     ranks: tuple[int, ...] = ()
+    axis: str = ""
     blocks: bool = False
     aside: bool = False
     host: bool = False
@@ -172,7 +173,8 @@ class Recorder(TorchDispatchMode):
     def _item(self, tensor: Any, layer: str, phase: str) -> Any:
         """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many."""
         key = self._key(tensor)
-        self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host=True))
+        if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
+            self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host=True))
         if tensor.dtype == torch.bool:
             return key not in self._any
         return 1.0 if tensor.dtype.is_floating_point else 1
@@ -212,7 +214,7 @@ class Recorder(TorchDispatchMode):
         self.records.append(
             Record(
                 name=sent.collective, layer=layer, phase=phase, reads=reads, writes=writes, collective=sent.collective, size=sent.size,
-                ranks=sent.ranks, blocks=sent.blocks and not aside, aside=aside,
+                ranks=sent.ranks, axis=sent.axis, blocks=sent.blocks and not aside, aside=aside,
             )
         )  # fmt: skip
 

@@ -143,6 +143,8 @@ _CURES = {
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "GuardOnDataDependent": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "Torch not compiled with CUDA": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
+    "not linked with support for cuda": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
+    "needs a non-CPU accelerator": "the first form of FSDP needs an accelerator; use fully_shard, or --parallel fsdp2",
     "Found no NVIDIA driver": "the import runs on fake tensors of the CPU; choose the device by torch.cuda.is_available()",
 }
 
@@ -184,7 +186,7 @@ def _model(found: Any, options: Options, where: str, again: Callable[[], Any]) -
     if isinstance(found, tuple | list) and found and isinstance(found[0], nn.Module):
         module, *rest = found
         optimizer = next((one for one in rest if isinstance(one, torch.optim.Optimizer)), None)
-        rest = [one for one in rest if not isinstance(one, torch.optim.Optimizer)]
+        rest = [one for one in rest if one is not None and not isinstance(one, torch.optim.Optimizer)]
         if len(rest) > 2 or (len(rest) == 2 and not callable(rest[1])):
             raise CrossflowError(
                 f"{where} returns {len(found)} things; expected (model, inputs, loss function), the last or last two left out"

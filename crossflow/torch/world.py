@@ -46,6 +46,8 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(_environment(rank))
         stack.enter_context(_imports())
         stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(False)  # its kernels hide the products of a whole LSTM
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
         stack.callback(_leave)
         for owner, name, value in _changes():
@@ -63,20 +65,25 @@ def _leave() -> None:
 
 def _changes() -> Iterator[tuple[Any, str, Any]]:
     """What is replaced in torch: owner, name, and what stands there while a world is there."""
-    yield torch.nn.parallel, "DistributedDataParallel", Replicated
-    yield torch.nn.parallel.distributed, "DistributedDataParallel", Replicated
+    yield from _everywhere("DistributedDataParallel", torch.nn.parallel.DistributedDataParallel, Replicated)
+    yield from _everywhere("init_device_mesh", device_mesh.init_device_mesh, _unfaked(device_mesh.init_device_mesh))
     yield dist, "init_process_group", _nothing  # it is there
     yield dist.distributed_c10d, "init_process_group", _nothing
     yield dist, "destroy_process_group", _nothing
     yield torch, "compile", _uncompiled  # what a compiler fuses is worked out from the record
     yield torch.nn.Module, "_apply", _converted
-    yield device_mesh, "init_device_mesh", _unfaked(device_mesh.init_device_mesh)
-    yield dist, "init_device_mesh", _unfaked(dist.init_device_mesh)
     # Distributed tensors work out the shapes of whole tensors; no rank runs that.
     yield ShardingPropagator, "_propagate_tensor_meta_non_cached", _unfaked(ShardingPropagator._propagate_tensor_meta_non_cached)
     for name in _MESH:  # they compute with real tensors
         if hasattr(device_mesh.DeviceMesh, name):
             yield device_mesh.DeviceMesh, name, _unfaked(getattr(device_mesh.DeviceMesh, name))
+
+
+def _everywhere(name: str, own: Any, value: Any) -> Iterator[tuple[Any, str, Any]]:
+    """A function or class in all modules of torch that hold it."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("torch.") and vars(module).get(name) is own:
+            yield module, name, value
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
@@ -129,16 +136,13 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
+    before = dict(os.environ)
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
