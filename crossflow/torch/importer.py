@@ -22,6 +22,7 @@ from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
 from crossflow.torch.program import Mesh, Recorded, mesh_of, program_of
 from crossflow.torch.recorder import FORWARD, Record, Recorder
+from crossflow.torch.replicas import Replicated
 from crossflow.torch.world import fake_world
 
 Kernels = Literal["fused", "eager"]
@@ -110,9 +111,9 @@ def _run(
     if options.dtype:
         torch.set_default_dtype(source.DTYPES[options.dtype])
     where, found = source.where_of(given), source.load(given, options, world)
+    if found.step is not None and plan is not None:
+        raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
     try:
-        if found.step is not None and plan is not None:
-            raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
         step = found.step or _step(found, plan, options, optimizer)
         step()
         recorder.clear()
@@ -132,7 +133,7 @@ def _step(model: source.Model, plan: Parallelism | None, options: source.Options
     if options.dtype:
         module = module.to(source.DTYPES[options.dtype])
     if plan is not None:
-        if any(isinstance(one, parallelize.Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
+        if any(isinstance(one, Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
             raise CrossflowError("the function divides the model itself; leave --parallel out")
         wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
         module = parallelize.parallelized(module, plan, torch.float32 if wide else None)

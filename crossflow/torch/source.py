@@ -115,6 +115,7 @@ def _script(path: Path) -> Any:
     assert spec is not None  # the name ends in .py
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 

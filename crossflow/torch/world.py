@@ -9,7 +9,9 @@ import contextlib
 import functools
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
+import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.torch.ops import FusedAttention
 from crossflow.torch.replicas import Replicated
@@ -50,8 +53,10 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
         torch._C._set_mkldnn_enabled(False)  # its kernels hide the products of a whole LSTM
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
         stack.callback(_leave)
-        for owner, name, value in _changes():
-            stack.enter_context(replaced(owner, name, value))
+        for own, value in _changes():
+            stack.enter_context(_replaced_everywhere(own, value))
+        for owner, name, value in _methods():
+            stack.enter_context(_replaced(owner, name, value))
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(FusedAttention())
@@ -63,14 +68,17 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def _changes() -> Iterator[tuple[Any, str, Any]]:
-    """What is replaced in torch: owner, name, and what stands there while a world is there."""
-    yield from _everywhere("DistributedDataParallel", torch.nn.parallel.DistributedDataParallel, Replicated)
-    yield from _everywhere("init_device_mesh", device_mesh.init_device_mesh, _unfaked(device_mesh.init_device_mesh))
-    yield dist, "init_process_group", _nothing  # it is there
-    yield dist.distributed_c10d, "init_process_group", _nothing
-    yield dist, "destroy_process_group", _nothing
-    yield torch, "compile", _uncompiled  # what a compiler fuses is worked out from the record
+def _changes() -> Iterator[tuple[Any, Any]]:
+    """Functions and classes of torch that are replaced, with what stands there while a world is there."""
+    yield torch.nn.parallel.DistributedDataParallel, Replicated
+    yield device_mesh.init_device_mesh, _unfaked(device_mesh.init_device_mesh)
+    yield dist.init_process_group, lambda *_args, **_kwargs: None  # it is there
+    yield dist.destroy_process_group, lambda *_args, **_kwargs: None
+    yield torch.compile, _uncompiled  # what a compiler fuses is worked out from the record
+
+
+def _methods() -> Iterator[tuple[Any, str, Any]]:
+    """Methods of torch that are replaced: class, name, and what stands there while a world is there."""
     yield torch.nn.Module, "_apply", _converted
     # Distributed tensors work out the shapes of whole tensors; no rank runs that.
     yield ShardingPropagator, "_propagate_tensor_meta_non_cached", _unfaked(ShardingPropagator._propagate_tensor_meta_non_cached)
@@ -79,15 +87,21 @@ def _changes() -> Iterator[tuple[Any, str, Any]]:
             yield device_mesh.DeviceMesh, name, _unfaked(getattr(device_mesh.DeviceMesh, name))
 
 
-def _everywhere(name: str, own: Any, value: Any) -> Iterator[tuple[Any, str, Any]]:
-    """A function or class in all modules of torch that hold it."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("torch.") and vars(module).get(name) is own:
-            yield module, name, value
+@contextlib.contextmanager
+def _replaced_everywhere(own: Any, value: Any) -> Iterator[None]:
+    """Another function or class in all modules that hold one, by whichever name, and back in those that hold it then."""
+    _exchange(own, value)
+    try:
+        yield
+    finally:
+        _exchange(value, own)
 
 
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Take the place of a call that must do nothing here."""
+def _exchange(old: Any, new: Any) -> None:
+    for module in [module for name, module in list(sys.modules.items()) if not name.startswith("crossflow.")]:
+        names = [name for name, value in list(getattr(module, "__dict__", {}).items()) if value is old]
+        for name in names:
+            setattr(module, name, new)
 
 
 def _uncompiled(model: Any = None, **_: Any) -> Any:
@@ -124,8 +138,8 @@ def _unfaked(function: Any) -> Any:
 
 
 @contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of a module or class with another value, for a while."""
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of a class with another value, for a while."""
     before = owner.__dict__[name]
     setattr(owner, name, value)
     try:
@@ -147,9 +161,14 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _imports() -> Iterator[None]:
-    """Forget the search path that was added while a script was loaded."""
-    path = list(sys.path)
+    """Forget the user's modules, whose tensors are fake, and the search path to them; those of installed packages stay."""
+    path, known, own = list(sys.path), set(sys.modules), Path(crossflow.__file__).parent
+    installed = tuple(str(Path(place)) for place in {*sysconfig.get_paths().values(), str(own)})
     try:
         yield
     finally:
         sys.path[:] = path
+        for name in set(sys.modules) - known:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and not file.startswith(installed):
+                del sys.modules[name]
