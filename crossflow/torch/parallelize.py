@@ -219,9 +219,10 @@ def _named(model: Any, plan: Mapping[str, str]) -> Iterator[tuple[str, ParallelS
 
 
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:
-    """Matrices of the blocks: by rows where they end an attention or an MLP, by columns where they begin one."""
+    """Matrices of the blocks: by rows where they end an attention or an MLP, by their name or as they narrow, by columns elsewhere."""
     names = {id(module): name for name, module in model.named_modules()}
     for block in blocks(model):
         inside = [(f"{names[id(block)]}.{name}", one) for name, one in block.named_modules() if isinstance(one, nn.Linear)]
-        for name, _ in inside:
-            yield name, RowwiseParallel() if name.rpartition(".")[2] in _ROWS else _Columns()
+        for name, one in inside:
+            ends = name.rpartition(".")[2] in _ROWS or one.out_features < one.in_features
+            yield name, RowwiseParallel() if ends else _Columns()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,8 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        stack.callback(setattr, sys, "excepthook", sys.excepthook)  # which a process group changes
+        stack.enter_context(_quiet())
         stack.enter_context(_environment(rank))
         stack.enter_context(_imports())
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -61,6 +65,20 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(FusedAttention())
         yield stack
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings of libraries about what only runs here, and no log of errors, which come as one sentence."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(torch|transformers)\.")
+            yield
+    finally:
+        log.disabled = before
 
 
 def _leave() -> None:

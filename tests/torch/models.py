@@ -2,9 +2,8 @@
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, WORDS, LAYERS = 64, 256, 2
 
@@ -21,9 +20,9 @@ class Block(nn.Module):
         batch, length, _ = x.shape
         y = self.first(x)
         q, k, v = (part(y).view(batch, length, -1, self.head).transpose(1, 2) for part in (self.q, self.k, self.v))
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(seen.transpose(1, 2).reshape(batch, length, -1))
-        return x + self.down(F.gelu(self.up(self.second(x))))
+        return x + self.down(nn.functional.gelu(self.up(self.second(x))))
 
 
 class Gpt(nn.Module):
@@ -62,16 +61,16 @@ def without_inputs():
 
 def own_replicas():
     dist.init_process_group("nccl")
-    return DDP(mlp()), torch.randn(4, 32)
+    return DistributedDataParallel(mlp()), torch.randn(4, 32)
 
 
 def mapping():
-    model = DDP(mlp())
+    model = DistributedDataParallel(mlp())
     return {"model": model, "inputs": torch.randn(4, 32), "loss": lambda y: y.sum(), "optimizer": torch.optim.Adam(model.parameters())}
 
 
 def step():
-    model, data = DDP(mlp()), torch.randn(4, 32)
+    model, data = DistributedDataParallel(mlp()), torch.randn(4, 32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def run():
@@ -91,7 +90,7 @@ def own_mesh():
     mesh, model = init_device_mesh("cpu", (2, 4), mesh_dim_names=("data", "tensor")), mlp()
     for block in model:
         parallelize_module(block, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    return DDP(model, process_group=mesh["data"].get_group()), torch.randn(4, 32)
+    return DistributedDataParallel(model, process_group=mesh["data"].get_group()), torch.randn(4, 32)
 
 
 def pairs():

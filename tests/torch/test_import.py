@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -125,8 +126,8 @@ def test_shards_and_their_replicas_are_two_axes():
 def test_tensor_parallelism_sends_what_our_own_builder_sends(tmp_path):
     """Two sums a layer and pass, and those of table, head and loss."""
     program = imported(world_size=4, parallel="tp=4")
-    workload = {"model": "transformer", "layers": LAYERS, "hidden": WIDTH, "heads": 4, "ffn": 4 * WIDTH, "gated": False, "vocabulary": WORDS,
-                "sequence": TOKENS, "positions": "none", "norm": "layernorm", "biases": False, "tied_embeddings": False,
+    workload = {"model": "transformer", "layers": LAYERS, "hidden": WIDTH, "heads": 4, "ffn": 4 * WIDTH, "gated": False,
+                "vocabulary": WORDS, "sequence": TOKENS, "positions": "none", "norm": "layernorm", "biases": False, "tied_embeddings": False,
                 "global_batch": 1, "dtype": "fp32"}  # fmt: skip
     from crossflow.evaluation.events import events
 
@@ -203,8 +204,8 @@ REFUSED = {
     ),
     "routed": (
         "",
-        "{0}:routed: what runs depends on the values of data, which the import does not have; take a routing whose shapes are fixed, such as "
-        "grouped products (line {1} of models.py)",
+        "{0}:routed: what runs depends on the values of data, which the import does not have; take a routing whose shapes are fixed, such "
+        "as grouped products (line {1} of models.py)",
     ),
     "on_device": (
         "",
@@ -214,17 +215,22 @@ REFUSED = {
 }
 
 
+def state():
+    """What an import changes for a while."""
+    changed = torch.compile, torch.nn.Module._apply, torch.nn.parallel.DistributedDataParallel, torch.distributed.init_process_group
+    return *changed, torch.get_default_dtype(), torch.distributed.is_initialized(), sys.excepthook, list(sys.path), dict(os.environ)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_use_is_one_sentence_and_leaves_nothing(name, tmp_path, refused):
     words, sentence = REFUSED[name]
-    target, before = tmp_path / "a.program.json", (torch.compile, torch.nn.Module._apply, torch.get_default_dtype(), dict(os.environ))
+    target, before = tmp_path / "a.program.json", state()
     sequence = ("--sequence", "32") if name == "gpt" else ()
     line = next((i for i, text in enumerate(HERE.read_text().splitlines(), 1) if LINES.get(name, "?") in text), 0)
     said = refused("import", f"{HERE}:{name}", *words.split(), *sequence, "-o", str(target))
     assert said == f"crossflow: {sentence.format(HERE, line)}\n"
     assert not target.exists()
-    assert before == (torch.compile, torch.nn.Module._apply, torch.get_default_dtype(), dict(os.environ))
-    assert not torch.distributed.is_initialized()
+    assert before == state()
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "n
          "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
 FEW = {**SMALL, "num_key_value_heads": 2, "head_dim": 16}
 ROUTED = {**FEW, "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-LATENT = {**SMALL, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "q_lora_rank": 16,
-          "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "first_k_dense_replace": 1}  # fmt: skip
+LATENT = {**SMALL, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+          "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+          "first_k_dense_replace": 1}  # fmt: skip
 BOTH = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
         "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "vocab_size": 256, "max_source_positions": 32, "max_target_positions": 64,
         "max_position_embeddings": 64, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 0, "bos_token_id": 0}  # fmt: skip
@@ -26,11 +27,13 @@ SEES = {**SMALL, "image_size": 32, "patch_size": 8}
 MODELS = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2"), FEW),
     **dict.fromkeys(("gpt_neox", "bert", "roberta", "falcon"), SMALL), "opt": {**SMALL, "ffn_dim": 128, "word_embed_proj_dim": 64},
-    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 256}, "bloom": {"n_layer": 2, "hidden_size": 64, "n_head": 4, "vocab_size": 256},
+    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 256},
+    "bloom": {"n_layer": 2, "hidden_size": 64, "n_head": 4, "vocab_size": 256},
     "t5": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 256, "decoder_start_token_id": 0},
     "vit": SEES, "mixtral": ROUTED, "qwen2_moe": {**ROUTED, "shared_expert_intermediate_size": 64}, "qwen3_moe": ROUTED, "gpt_oss": ROUTED,
     "deepseek_v3": LATENT, "whisper": BOTH, "bart": BOTH, "clip": {"text_config": SMALL, "vision_config": SEES},
-    "mamba2": {"num_hidden_layers": 2, "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "vocab_size": 256},
+    "mamba2": {"num_hidden_layers": 2, "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2,
+               "vocab_size": 256},
 }  # fmt: skip
 
 
@@ -102,10 +105,11 @@ def test_steps_are_those_of_our_own_builder(kind, tmp_path):
 
 def test_wrong_configs_are_refused(tmp_path, exactly):
     path = config(tmp_path, "llama", **FEW)
-    with pytest.raises(CrossflowError, match=exactly(f"{tmp_path / 'no' / 'config.json'}: no such file; name the config.json of a model, or the "
-                                                     "folder that holds it")):  # fmt: skip
-        (tmp_path / "no").mkdir()
-        record(str(tmp_path / "no"))
+    missing = tmp_path / "no"
+    missing.mkdir()
+    sentence = f"{missing / 'config.json'}: no such file; name the config.json of a model, or the folder that holds it"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        record(str(missing))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CrossflowError, match=exactly(f"{path}: the key 'model_type' is missing, by which transformers knows a model")):
         record(path)
