@@ -163,6 +163,31 @@ def test_memory_is_what_lives_at_once():
     assert built.build().memory == ({"weights": 100.0, "buffers": 80.0},)
 
 
+def test_a_training_step_takes_what_its_software_takes_between_kernels(tmp_path):
+    """The host's time of a step and a microbatch, at the end of prediction and timeline alike; a forward pass takes none."""
+    built = ProgramBuilder(dtype="bf16")
+    built.compute("one", Product(m=4096, n=4096, k=4096), phase="backward")
+    still = {"like": "megatron-core", "host": {name: {"value": "0 us", "source": "test"} for name in ("step", "microbatch")}}
+    given, none = (scenario_of(built.build(), tmp_path, {"template": "h100-sxm"}, software=one) for one in ("megatron-core", still))
+    host = given.stack.host.step + given.stack.host.microbatch
+    assert predict(given).step_time == pytest.approx(float(predict(none).step_time + host[0]))
+    assert simulate(given).total == pytest.approx(predict(given).step_time)
+    forward = replace(built.build(), ops=(replace(built.build().ops[0], phase="forward"),))
+    ahead = scenario_of(forward, tmp_path, {"template": "h100-sxm"}, software="megatron-core")
+    assert predict(ahead).step_time < predict(none).step_time
+
+
+def test_the_host_waits_in_a_call():
+    """What is launched behind a call of the host waits for it."""
+    built = ProgramBuilder(dtype="bf16")
+    first = built.compute("one", Product(m=64, n=64, k=64))
+    built.call("item", 2, after=[first])
+    op = built.build().ops[-1]
+    assert (op.stream, op.calls, op.after) == ("host", 2, (0,))
+    with pytest.raises(TypeError, match="item: expected a whole number of calls, got 0"):
+        built.call("item", 0)
+
+
 def test_host_calls_fill_a_stream_of_their_own(tmp_path):
     """A host that is slower than its kernels sets the pace, and is drawn beside them."""
     built = ProgramBuilder(dtype="bf16")
