@@ -81,20 +81,24 @@ def record(
             found = _run(model, plan, options, optimizer, recorder, world)
     finally:
         gc.collect()  # groups and meshes that only cycles hold
-    sent = [one for one in recorder.records if one.collective is not None and len(one.ranks) > 1]
-    if world_size > 1 and not sent and options.training:
-        raise CrossflowError(
-            f"{source.where_of(model)}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1"
-        )
-    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
+    where = source.where_of(model)
+    mesh, replicas = _meshed(recorder.records, plan, options, where, world_size)
     records = fused(recorder.records, recorder.held) if kernels == "fused" else recorder.records
     step = Recorded(records=records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
     own, tokens = found.shape(options)
-    ranks = world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
     return program_of(
-        step, mesh, name=name or _name(source.where_of(model)), dtype=_dtype(recorder.records), samples=samples or own * ranks,
-        tokens=tokens, training=options.training,
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or own * replicas, tokens=tokens,
+        training=options.training,
     )  # fmt: skip
+
+
+def _meshed(records: Sequence[Record], plan: Parallelism | None, options: source.Options, where: str, world_size: int) -> tuple[Mesh, int]:
+    """Mesh of the ranks that communicate, and how many of all ranks share no layers. [1]"""
+    sent = [one for one in records if one.collective is not None and len(one.ranks) > 1]
+    if world_size > 1 and not sent and options.training:
+        raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
+    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
+    return mesh, world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
 
 
 def _check(**given: tuple[str, Iterable[str]]) -> None:

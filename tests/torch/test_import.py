@@ -127,7 +127,8 @@ def test_tensor_parallelism_sends_what_our_own_builder_sends(tmp_path):
     """Two sums a layer and pass, and those of table, head and loss."""
     program = imported(world_size=4, parallel="tp=4")
     workload = {"model": "transformer", "layers": LAYERS, "hidden": WIDTH, "heads": 4, "ffn": 4 * WIDTH, "gated": False,
-                "vocabulary": WORDS, "sequence": TOKENS, "positions": "none", "norm": "layernorm", "biases": False, "tied_embeddings": False,
+                "vocabulary": WORDS, "sequence": TOKENS, "positions": "none", "norm": "layernorm",
+                "biases": False, "tied_embeddings": False,
                 "global_batch": 1, "dtype": "fp32"}  # fmt: skip
     from crossflow.evaluation.events import events
 
