@@ -14,12 +14,12 @@ import torch
 
 from crossflow.errors import CrossflowError
 from crossflow.torch import ops
-from crossflow.torch.source import DTYPES, Model, Options, raised
+from crossflow.torch.source import DTYPES, SourceModel, SourceOptions, raised
 
 ATTENTION = "crossflow"  # our attention's name in transformers
 
 
-def load(path: Path, options: Options, world: contextlib.ExitStack) -> Model:
+def load(path: Path, options: SourceOptions, world: contextlib.ExitStack) -> SourceModel:
     """The model of a config file, or of the folder that holds it.
 
     Raises
@@ -39,9 +39,9 @@ def load(path: Path, options: Options, world: contextlib.ExitStack) -> Model:
         module = _built(kind, config, options)
     except CrossflowError:
         raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         raise raised(error, str(file)) from error
-    return Model(module=module, kwargs=_inputs(module, config, options, str(file)))
+    return SourceModel(module=module, kwargs=_inputs(module, config, options, str(file)))
 
 
 def _config(file: Path) -> tuple[Any, Any]:
@@ -69,7 +69,7 @@ def _config(file: Path) -> tuple[Any, Any]:
     raise CrossflowError(f"{file}: transformers has no model of type {found.model_type}")
 
 
-def _built(kind: Any, config: Any, options: Options) -> Any:
+def _built(kind: Any, config: Any, options: SourceOptions) -> Any:
     """The model, with our attention where its code allows one to choose."""
     from transformers.initialization import no_init_weights
 
@@ -115,7 +115,7 @@ def _attend(
     return found.transpose(1, 2), None
 
 
-def _inputs(module: Any, config: Any, options: Options, where: str) -> Mapping[str, Any]:
+def _inputs(module: Any, config: Any, options: SourceOptions, where: str) -> Mapping[str, Any]:
     """Arguments of the forward pass: tokens, images or sounds, and labels in training where the model takes them."""
     named = inspect.signature(module.forward).parameters
     tokens = (options.batch, options.sequence or _length(config))

@@ -20,8 +20,8 @@ from crossflow.torch import parallelize, source
 from crossflow.torch.fusion import fused
 from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
-from crossflow.torch.program import Mesh, Recorded, mesh_of, program_of
-from crossflow.torch.recorder import FORWARD, Record, Recorder
+from crossflow.torch.program import RankMesh, Recorded, mesh_of, program_of
+from crossflow.torch.recorder import FORWARD, Record, StepRecorder
 from crossflow.torch.replicas import Replicated
 from crossflow.torch.world import fake_world
 
@@ -75,9 +75,9 @@ def record(
     if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
         raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
     plan = parallelize.read(parallel, world_size)
-    options = source.Options(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
+    options = source.SourceOptions(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
     try:
-        with fake_world(world_size) as world, Recorder() as recorder:
+        with fake_world(world_size) as world, StepRecorder() as recorder:
             found = _run(model, plan, options, optimizer, recorder, world)
     finally:
         gc.collect()  # groups and meshes that only cycles hold
@@ -92,8 +92,10 @@ def record(
     )  # fmt: skip
 
 
-def _meshed(records: Sequence[Record], plan: Parallelism | None, options: source.Options, where: str, world_size: int) -> tuple[Mesh, int]:
-    """Mesh of the ranks that communicate, and how many of all ranks share no layers. [1]"""
+def _meshed(
+    records: Sequence[Record], plan: Parallelism | None, options: source.SourceOptions, where: str, world_size: int
+) -> tuple[RankMesh, int]:
+    """RankMesh of the ranks that communicate, and how many of all ranks share no layers. [1]"""
     sent = [one for one in records if one.collective is not None and len(one.ranks) > 1]
     if world_size > 1 and not sent and options.training:
         raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
@@ -109,8 +111,13 @@ def _check(**given: tuple[str, Iterable[str]]) -> None:
 
 
 def _run(
-    given: str | Callable[..., Any], plan: Parallelism | None, options: source.Options, optimizer: str, recorder: Recorder, world: ExitStack
-) -> source.Model:
+    given: str | Callable[..., Any],
+    plan: Parallelism | None,
+    options: source.SourceOptions,
+    optimizer: str,
+    recorder: StepRecorder,
+    world: ExitStack,
+) -> source.SourceModel:
     """Run two steps; the second one stays in the recorder, when buckets, prefetches and layouts are settled."""
     if options.dtype:
         torch.set_default_dtype(source.DTYPES[options.dtype])
@@ -124,14 +131,14 @@ def _run(
         step()
     except CrossflowError:
         raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         raise source.raised(error, where) from error
     if not recorder.records:
         raise CrossflowError(f"{where}: the step runs no operation of torch")
     return found
 
 
-def _step(model: source.Model, plan: Parallelism | None, options: source.Options, optimizer: str) -> Callable[[], None]:
+def _step(model: source.SourceModel, plan: Parallelism | None, options: source.SourceOptions, optimizer: str) -> Callable[[], None]:
     """One step of a model: forward, backward, update."""
     module = model.module.train(options.training)
     if options.dtype:
@@ -168,7 +175,7 @@ def module_type(module: Any) -> torch.dtype:
     return next((one.dtype for one in module.parameters()), torch.get_default_dtype())
 
 
-def _sharing(sent: Sequence[Record], mesh: Mesh) -> int:
+def _sharing(sent: Sequence[Record], mesh: RankMesh) -> int:
     """Ranks that share the work on one sample: those of axes along which results travel forward, and not only weights. [1]"""
     axes = {axis for one in sent if one.phase == FORWARD and one.collective != "all_gather" for axis in mesh.of[one.ranks]}
     return math.prod(size for axis, size in mesh.axes.items() if axis in axes)

@@ -101,33 +101,33 @@ def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Kernel, ...
 
 # -------------------------------------------------------------------------------------------- products
 
-Made = tuple[Kernel, ...]
+KernelRows = tuple[Kernel, ...]
 
 
-def _mm(args: Any, _kwargs: Any, _out: Any) -> Made:
+def _mm(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
     (m, k), n = args[0].shape, args[1].shape[-1]
     return (Product(m=float(m), n=float(n), k=float(k)),)
 
 
-def _addmm(args: Any, kwargs: Any, out: Any) -> Made:
+def _addmm(args: Any, kwargs: Any, out: Any) -> KernelRows:
     return _mm(args[1:], kwargs, out)
 
 
-def _linear(args: Any, _kwargs: Any, _out: Any) -> Made:
+def _linear(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
     rows, (n, k) = math.prod(args[0].shape[:-1]), args[1].shape
     return (Product(m=float(rows), n=float(n), k=float(k)),)
 
 
-def _bmm(args: Any, _kwargs: Any, _out: Any) -> Made:
+def _bmm(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
     batch, m, k = args[0].shape
     return (Product(m=float(m), n=float(args[1].shape[-1]), k=float(k), batch=float(batch)),)
 
 
-def _baddbmm(args: Any, kwargs: Any, out: Any) -> Made:
+def _baddbmm(args: Any, kwargs: Any, out: Any) -> KernelRows:
     return _bmm(args[1:], kwargs, out)
 
 
-def _grouped(args: Any, _kwargs: Any, _out: Any) -> Made:
+def _grouped(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
     """Products of groups of rows, as many rows in each: forward (rows with weights), or the weights' gradient (columns with rows)."""
     first, second = args[0], args[1]
     if first.dim() == 2 and second.dim() == 3:
@@ -142,12 +142,12 @@ def _grouped(args: Any, _kwargs: Any, _out: Any) -> Made:
     return (Product(m=float(first.shape[0]), n=float(second.shape[1]), k=first.shape[1] / groups, batch=float(groups)),)
 
 
-def _convolution(args: Any, _kwargs: Any, out: Any) -> Made | None:
+def _convolution(args: Any, _kwargs: Any, out: Any) -> KernelRows | None:
     weight, groups = args[1], args[8]
     return _implicit(weight, groups, _pixels(out if not args[6] else args[0]), ("forward",))
 
 
-def _convolution_backward(args: Any, _kwargs: Any, _out: Any) -> Made | None:
+def _convolution_backward(args: Any, _kwargs: Any, _out: Any) -> KernelRows | None:
     gradient, data, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
     ways = tuple(way for way, want in zip(("input", "weight"), wanted, strict=False) if want)
     return _implicit(weight, groups, _pixels(gradient if not args[7] else data), ways)
@@ -158,7 +158,7 @@ def _pixels(tensor: Any) -> float:
     return float(tensor.shape[0] * math.prod(tensor.shape[2:]))
 
 
-def _implicit(weight: Any, groups: int, rows: float, ways: tuple[str, ...]) -> Made | None:
+def _implicit(weight: Any, groups: int, rows: float, ways: tuple[str, ...]) -> KernelRows | None:
     """Products with a kernel of shape (outputs, inputs of a group, ...); a depthwise convolution multiplies no matrices."""
     n, k = weight.shape[0] / groups, float(math.prod(weight.shape[1:]))
     if weight.shape[1] == 1 and groups > 1:
@@ -170,11 +170,11 @@ def _implicit(weight: Any, groups: int, rows: float, ways: tuple[str, ...]) -> M
 # -------------------------------------------------------------------------------------------- attention and tables
 
 
-def _attention(args: Any, _kwargs: Any, _out: Any) -> Made:
+def _attention(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
     return (attention_of(*args[:3], causal=args[3], window=args[4], backward=False),)
 
 
-def _attention_backward(args: Any, _kwargs: Any, _out: Any) -> Made:
+def _attention_backward(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
     return (attention_of(*args[1:4], causal=args[4], window=args[5], backward=True),)
 
 
@@ -198,7 +198,7 @@ def attention_of(query: Any, key: Any, value: Any, *, causal: bool, window: int,
     )  # fmt: skip
 
 
-def _lookup(args: Any, _kwargs: Any, out: Any) -> Made:
+def _lookup(args: Any, _kwargs: Any, out: Any) -> KernelRows:
     """Rows of one table, added up a sample."""
     table, indices = args[0], args[1]
     samples = out[0].shape[0]
@@ -211,12 +211,12 @@ def _lookup(args: Any, _kwargs: Any, out: Any) -> Made:
     )  # fmt: skip
 
 
-def _scattered(args: Any, _kwargs: Any, out: Any) -> Made:
+def _scattered(args: Any, _kwargs: Any, out: Any) -> KernelRows:
     """The gradient of a table: written empty, then rows read and added."""
     return (Pass(moved=_bytes(out) + 3.0 * _bytes(args[0]) + _bytes(args[1]), flops=float(args[0].numel()), launches=2.0),)
 
 
-def _adamw(args: Any, _kwargs: Any, _out: Any) -> Made:
+def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
     """Gradients are read twice (norm, step), states and what is updated are read and written; 16-bit weights are written."""
     weights, gradients, masters, states = (sum(map(_bytes, part)) for part in args)
     elements = sum(one.numel() for one in args[0])
@@ -224,7 +224,7 @@ def _adamw(args: Any, _kwargs: Any, _out: Any) -> Made:
     return (Pass(moved=2.0 * gradients + 2.0 * (masters + states) + weights + wide, flops=12.0 * elements),)
 
 
-_KERNELS: Mapping[str, Callable[[Any, Any, Any], Made | None]] = {
+_KERNELS: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
     "mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "_scaled_mm": _mm, "linear": _linear, "bmm": _bmm, "baddbmm": _baddbmm,
     "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped, "convolution": _convolution, "convolution_backward": _convolution_backward,
     "attention": _attention, "attention_backward": _attention_backward, "_embedding_bag": _lookup, "adamw": _adamw,

@@ -24,7 +24,7 @@ _QUIET = ("wait_tensor", "barrier", "monitored_barrier")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
+class TorchMessage:
     """A message, as `crossflow.program.program.Message` has it, among `ranks`, which may have a name; `blocks` where all that follows
     waits for it. [B]
     """
@@ -41,7 +41,7 @@ def waits(func: Any) -> bool:
     return any(word in func._schema.name for word in _QUIET)
 
 
-def message(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Sent:
+def message(func: Any, args: Any, kwargs: Mapping[str, Any]) -> TorchMessage:
     """The message of an operation."""
     name = func._schema.name.partition("::")[2]
     collective = next((kind for word, kind in _KINDS if word in name), None)
@@ -55,7 +55,9 @@ def message(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Sent:
     inputs, outputs = (list(map(_bytes, sides)) for sides in _sides(func, args))
     size = sum(inputs) * (len(ranks) if collective == "all_gather" else 1) if inputs else sum(outputs)
     axis = str(group.group_desc).partition("mesh_")[2]  # as device meshes describe groups
-    return Sent(collective=collective, size=size, ranks=ranks, axis=axis, blocks=not given.get("asyncOp", given.get("async_op", True)))
+    return TorchMessage(
+        collective=collective, size=size, ranks=ranks, axis=axis, blocks=not given.get("asyncOp", given.get("async_op", True))
+    )
 
 
 def _sides(func: Any, args: Any) -> tuple[list[Any], list[Any]]:

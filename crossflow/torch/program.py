@@ -35,7 +35,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mesh:
+class RankMesh:
     """Axes of the ranks, nearest neighbours first, and groups of ranks that are no axes.
 
     Attributes
@@ -50,7 +50,7 @@ class Mesh:
     of: Mapping[tuple[int, ...], tuple[str, ...]]
 
 
-def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> Mesh:
+def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> RankMesh:
     """Axes of the ranks 0 to `world`, from the groups of rank 0 that communicate.
 
     A group whose ranks lie `stride` apart covers the axes between `stride` and the end of its first cycle. Groups whose cycles do not
@@ -74,7 +74,7 @@ def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> Mesh:
         axes[name if name and name not in axes else f"d{i}"] = span
     of = {ranks: tuple(name for name, (near, far) in axes.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()}
     beside = {f"group{i}": ranks for i, ranks in enumerate(ranks for ranks in spans if ranks not in lying)}
-    return Mesh(
+    return RankMesh(
         axes={name: far // near for name, (near, far) in axes.items()},
         groups={name: DeviceGroup(ranks=spans[ranks][1], stride=spans[ranks][0]) for name, ranks in beside.items()},
         of={**of, **{ranks: (name,) for name, ranks in beside.items()}},
@@ -92,7 +92,7 @@ def _span(ranks: tuple[int, ...], world: int) -> tuple[int, int]:
     return stride, len(ranks)
 
 
-def program_of(step: Recorded, mesh: Mesh, *, name: str, dtype: str, samples: int, tokens: int, training: bool) -> Program:
+def program_of(step: Recorded, mesh: RankMesh, *, name: str, dtype: str, samples: int, tokens: int, training: bool) -> Program:
     """The program of a recorded step, on which every rank does as rank 0 does."""
     records = reduced_behind(gathered_ahead([one for one in step.records if one.collective is None or len(one.ranks) > 1]))
     builder = ProgramBuilder(name=name, dtype=dtype, axes=mesh.axes, groups=mesh.groups)
@@ -110,7 +110,7 @@ def program_of(step: Recorded, mesh: Mesh, *, name: str, dtype: str, samples: in
     return builder.build(samples=samples, tokens=tokens, parameters=float(step.parameters), training=training)
 
 
-def _stream(axes: tuple[str, ...], mesh: Mesh) -> str:
+def _stream(axes: tuple[str, ...], mesh: RankMesh) -> str:
     """Stream of a group: each communicator has its own, as in NCCL."""
     return NETWORK if len(set(mesh.of.values())) < 2 else f"{NETWORK} {' '.join(axes)}"
 

@@ -54,7 +54,7 @@ class Record:
     dtype: str = ""
 
 
-class Recorder(TorchDispatchMode):
+class StepRecorder(TorchDispatchMode):
     """Collects records while it is entered; `sizes` has the bytes of every storage that it saw.
 
     `held` names the kind of storages that outlive a step: weights, optimizer, gradients. [B]

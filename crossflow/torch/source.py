@@ -23,7 +23,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class SourceOptions:
     """What is not in the source.
 
     Attributes
@@ -42,7 +42,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class SourceModel:
     """A model with what it is called on, or a whole training step.
 
     Attributes
@@ -61,7 +61,7 @@ class Model:
     optimizer: Any = None
     step: Callable[[], Any] | None = None
 
-    def shape(self, options: Options) -> tuple[int, int]:
+    def shape(self, options: SourceOptions) -> tuple[int, int]:
         """Samples of a rank, and tokens of a sample, 0 where the word has no meaning: those of the inputs where there are any. [1]"""
         inputs = [one for one in tree_leaves((self.args, self.kwargs)) if isinstance(one, torch.Tensor) and one.dim() > 0]
         if not inputs:
@@ -70,7 +70,7 @@ class Model:
         return int(inputs[0].shape[0]), int(words.shape[1]) if words is not None else 0
 
 
-def load(source: str | Callable[..., Any], options: Options, world: contextlib.ExitStack) -> Model:
+def load(source: str | Callable[..., Any], options: SourceOptions, world: contextlib.ExitStack) -> SourceModel:
     """The model of a source; its function runs here. What is changed for it lasts as long as the world."""
     from crossflow.torch import huggingface
 
@@ -96,7 +96,7 @@ def function(source: str) -> Callable[..., Any]:
         module = _script(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except CrossflowError:
         raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         raise raised(error, place) from error
     found = getattr(module, name, None)
     if found is None:
@@ -122,8 +122,6 @@ def _script(path: Path) -> Any:
 
 def raised(error: BaseException, where: str) -> CrossflowError:
     """An error of the user's code as one sentence, with the line where it arose and, where one is known, the cure."""
-    if isinstance(error, KeyboardInterrupt):
-        raise error
     what = next(iter(str(error).strip().splitlines()), "")
     kind = type(error).__name__
     place, trace = "", error.__traceback__
@@ -150,7 +148,7 @@ _CURES = {
 }
 
 
-def given(made: Callable[..., Any], options: Options, where: str) -> Model:
+def given(made: Callable[..., Any], options: SourceOptions, where: str) -> SourceModel:
     """The model that a function returns, or the function itself where it is the step."""
     known = {"batch": options.batch, "sequence": options.sequence, "dtype": DTYPES.get(options.dtype)}
     try:
@@ -168,22 +166,22 @@ def given(made: Callable[..., Any], options: Options, where: str) -> Model:
         found = made(**given_)
     except CrossflowError:
         raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         raise raised(error, where) from error
     return _model(found, options, where, lambda: made(**given_))
 
 
-def _model(found: Any, options: Options, where: str, again: Callable[[], Any]) -> Model:
+def _model(found: Any, options: SourceOptions, where: str, again: Callable[[], Any]) -> SourceModel:
     """What a function returned, in the one form."""
     if isinstance(found, nn.Module):
-        return Model(module=found, args=_inputs(found, options, where), kwargs={})
+        return SourceModel(module=found, args=_inputs(found, options, where), kwargs={})
     if isinstance(found, Mapping) and isinstance(found.get("module", found.get("model")), nn.Module):
         module, inputs = found.get("module", found.get("model")), found.get("inputs")
         unknown = [key for key in found if key not in ("module", "model", "inputs", "loss", "optimizer")]
         if unknown:
             raise CrossflowError(f"{where} returns a mapping with '{unknown[0]}'; its keys are model, inputs, loss and optimizer")
         args, kwargs = _called(inputs) if inputs is not None else (_inputs(module, options, where), {})
-        return Model(module=module, args=args, kwargs=kwargs, loss=found.get("loss"), optimizer=found.get("optimizer"))
+        return SourceModel(module=module, args=args, kwargs=kwargs, loss=found.get("loss"), optimizer=found.get("optimizer"))
     if isinstance(found, tuple | list) and found and isinstance(found[0], nn.Module):
         module, *rest = found
         optimizer = next((one for one in rest if isinstance(one, torch.optim.Optimizer)), None)
@@ -193,11 +191,11 @@ def _model(found: Any, options: Options, where: str, again: Callable[[], Any]) -
                 f"{where} returns {len(found)} things; expected (model, inputs, loss function), the last or last two left out"
             )
         args, kwargs = _called(rest[0]) if rest else (_inputs(module, options, where), {})
-        return Model(module=module, args=args, kwargs=kwargs, loss=rest[1] if len(rest) == 2 else None, optimizer=optimizer)
+        return SourceModel(module=module, args=args, kwargs=kwargs, loss=rest[1] if len(rest) == 2 else None, optimizer=optimizer)
     if callable(found):
-        return Model(step=found, kwargs={})
+        return SourceModel(step=found, kwargs={})
     if found is None or isinstance(found, torch.Tensor | float | int):
-        return Model(step=again, kwargs={})
+        return SourceModel(step=again, kwargs={})
     raise CrossflowError(
         f"{where} returns {type(found).__name__}; expected a model, (model, inputs), (model, inputs, loss), or a step to run"
     )
@@ -210,7 +208,7 @@ def _called(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
-def _inputs(module: Any, options: Options, where: str) -> tuple[Any, ...]:
+def _inputs(module: Any, options: SourceOptions, where: str) -> tuple[Any, ...]:
     """Inputs of a model that came without: tokens for a table of embeddings, a vector for a matrix."""
     first = next((one for one in module.modules() if next(one.parameters(recurse=False), None) is not None), None)
     if isinstance(first, nn.Embedding):
@@ -223,7 +221,7 @@ def _inputs(module: Any, options: Options, where: str) -> tuple[Any, ...]:
     raise CrossflowError(f"{where} returns {type(module).__name__} without inputs, and they do not follow from it; return (model, inputs)")
 
 
-def loss_of(model: Model, output: Any) -> Any:
+def loss_of(model: SourceModel, output: Any) -> Any:
     """Loss of what a model returned: that of its function, its own, that of the next token, or the mean."""
     if model.loss is not None:
         return model.loss(output)
