@@ -1,5 +1,6 @@
 """Tests of what needs torch; they are collected where it is installed."""
 
-import importlib.util
+from importlib import metadata
 
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
+# A package, and not this folder, which Python would also find by that name.
+collect_ignore_glob = [] if any(one.metadata["Name"] == "torch" for one in metadata.distributions()) else ["test_*.py"]

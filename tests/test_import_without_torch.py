@@ -1,10 +1,13 @@
 """The importer where torch is missing."""
 
-import importlib.util
+import importlib.metadata
 
 
 def test_a_missing_torch_is_one_sentence(monkeypatch, tmp_path, refused):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     said = refused("import", "model.py:build", "-o", str(tmp_path / "model.program.json"))
     assert said == "crossflow: crossflow import needs torch, which is not installed; run: pip install 'crossflow[torch]'\n"
     assert not list(tmp_path.iterdir())
