@@ -162,6 +162,15 @@ def test_memory_is_what_lives_at_once():
     assert built.build().memory == ({"weights": 100.0, "buffers": 80.0},)
 
 
+def test_the_host_waits_in_a_call():
+    """What is launched behind a call of the host waits for it."""
+    built = ProgramBuilder(dtype="bf16")
+    first = built.compute("one", Product(m=64, n=64, k=64))
+    built.compute("item", calls=2, after=[first])
+    op = built.build().ops[-1]
+    assert (op.stream, op.calls, op.after) == ("host", 2, (0,))
+
+
 def test_host_calls_fill_a_stream_of_their_own(tmp_path):
     """A host that is slower than its kernels sets the pace, and is drawn beside them."""
     built = ProgramBuilder(dtype="bf16")

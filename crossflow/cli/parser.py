@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import keyword
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,7 +34,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def handler(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], None]:
     """The function that carries out a command, from the module of its name."""
-    run: Callable[[argparse.Namespace], None] = importlib.import_module(f"crossflow.cli.{arguments.command}").run
+    module = f"{arguments.command}_" if keyword.iskeyword(arguments.command) else arguments.command
+    run: Callable[[argparse.Namespace], None] = importlib.import_module(f"crossflow.cli.{module}").run
     return run
 
 
@@ -86,6 +88,12 @@ _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
+_SOURCE = "script.py:function or module:function, which returns the model or runs a step; or a config.json of Hugging Face, or its folder"
+_PARALLEL = "what divides the model: ddp, fsdp2, hsdp=K, tp=K, or tp=K with one of the others; nothing where the function does so itself"
+_OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, where the function gives none"
+_GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
+_KERNELS = "fused joins pointwise operations as compilers and frameworks do; eager leaves each to itself"
+_SAMPLES = "samples of a step over all ranks, where they are not those of a rank times the ranks that share no layers"
 _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "list": (
         "name the technology libraries, templates, models and studies at hand",
@@ -132,6 +140,21 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         "compare predictions with measured data",
         (_argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),),
     ),
+    "import": ("record a PyTorch model as a program, at any world size and without running it", (
+        _argument("source", metavar="SOURCE", help=_SOURCE),
+        _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),
+        _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks, 1 where not given"),
+        _argument("--parallel", default="", metavar="WORDS", help=_PARALLEL),
+        _argument("--batch", type=_positive, default=1, metavar="N", help="samples of one rank where the function gives no inputs"),
+        _argument("--sequence", type=_positive, metavar="N", help="tokens of a sample where the function gives no inputs"),
+        _argument("--dtype", default="", metavar="TYPE", help="type of the weights: bf16, fp16 or fp32; that of the model where not given"),
+        _argument("--optimizer", default="adamw", metavar="NAME", help=_OPTIMIZER),
+        _argument("--gradients", default="fp32", metavar="TYPE", help=_GRADIENTS),
+        _argument("--task", default="training", metavar="TASK", help="training, or inference, which is the forward pass alone"),
+        _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
+        _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
+        _argument("--name", default="", metavar="NAME", help="name of the program"),
+    )),
     "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
         _argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its own words, or -m and a module"),
         _argument("--world-size", type=_positive, metavar="N", help="ranks that the script believes in"),

@@ -190,6 +190,11 @@ def _data(source: Path) -> Any:
     return files.from_json(gzip.decompress(raw) if source.suffix == ".gz" else raw)
 
 
+def check_name(path: str | Path) -> None:
+    """Raise SpecError for a name that no file of a program has."""
+    _named(Path(path))
+
+
 def _named(path: Path) -> Path:
     """The path of a program's file, if that is what its name says."""
     if not path.name.endswith((".json", ".json.gz")):

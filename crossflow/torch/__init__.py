@@ -2,3 +2,24 @@
 
 Modules of this package import torch, which is an extra (`pip install 'crossflow[torch]'`); the rest of crossflow never does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crossflow.torch.importer import record
+
+__all__ = ["record"]
+
+
+def __getattr__(name: str) -> Any:
+    """`record`, which needs torch, when it is first used."""
+    if name != "record":
+        raise AttributeError(f"module 'crossflow.torch' has no attribute '{name}'")
+    from crossflow.torch.installed import require_torch
+
+    require_torch("importing a model")
+    from crossflow.torch.importer import record
+
+    return record

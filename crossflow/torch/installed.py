@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import warnings
 
 from crossflow.errors import CrossflowError
@@ -23,8 +22,9 @@ def require_torch(use: str) -> None:
     CrossflowError
         Where torch is not installed.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise CrossflowError(f"{use} needs torch, which is not installed; run: pip install 'crossflow[torch]'")
-    version = importlib.metadata.version("torch")
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise CrossflowError(f"{use} needs torch, which is not installed; run: pip install 'crossflow[torch]'") from None
     if version.rpartition(".")[0] not in TESTED:
         warnings.warn(f"torch {version} was not tested with crossflow; tested: {', '.join(f'{one}.*' for one in TESTED)}", stacklevel=2)

@@ -1,0 +1,76 @@
+"""`crossflow import`: a PyTorch model as the file of a program."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from crossflow.cli import page
+from crossflow.cli.page import count
+from crossflow.program.file import check_name, write_program
+from crossflow.program.program import Program
+from crossflow.torch.installed import require_torch
+from crossflow.units import show
+
+OPTIONS = ("world_size", "parallel", "batch", "sequence", "dtype", "optimizer", "gradients", "task", "kernels", "samples", "name")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Record the model and write its program, all of it or nothing."""
+    check_name(arguments.output)
+    require_torch("crossflow import")
+    from crossflow.torch.importer import record
+
+    program = record(arguments.source, **{name: getattr(arguments, name) for name in OPTIONS})
+    write_program(program, arguments.output)
+    page.log(f"wrote {arguments.output}")
+    if arguments.json:
+        page.emit_json(summary(program))
+    else:
+        page.emit(*sections(program))
+
+
+def summary(program: Program) -> dict[str, Any]:
+    """What the program holds, as plain data."""
+    return {
+        "name": program.name, "dtype": program.dtype, "mesh": dict(program.axes),
+        "groups": {name: vars(one) for name, one in program.groups},
+        "operations": len(program.ops), "kernels": len(program.kernels), "parameters": program.parameters, "samples": program.samples,
+        "tokens": program.tokens, "host_synchronisations": sum(op.calls for op in program.ops), "messages": messages(program),
+        "memory_bytes": dict(program.memory[0]),
+    }  # fmt: skip
+
+
+def messages(program: Program) -> list[dict[str, Any]]:
+    """Messages of a step by collective, axes and phase: how many, and bytes of their buffers. [1], [B]"""
+    often, size = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for op in program.ops:
+        if op.message is not None:
+            one = program.messages[op.message]
+            key = one.collective, " x ".join(one.axes), op.phase
+            often[key] += 1
+            size[key] += one.size  # type: ignore[assignment]  # of one design point
+    names = ("collective", "axes", "phase")
+    return [{**dict(zip(names, key, strict=True)), "count": number, "bytes": size[key]} for key, number in often.items()]
+
+
+def sections(program: Program) -> list[RenderableType]:
+    """The page: what was recorded, what it sends, what a device holds at most."""
+    mesh = " x ".join(f"{name} {size}" for name, size in program.axes) or "one device"
+    rows: dict[str, RenderableType] = {
+        "mesh": mesh,
+        "operations": f"{count(len(program.ops))}, products in {program.dtype}",
+        "parameters": count(float(program.parameters)),
+        "samples": f"{count(float(program.samples))} a step" + (f" of {count(float(program.tokens))} tokens" if program.tokens else ""),
+        "memory": ", ".join(f"{kind} {show(float(size), 'B')}" for kind, size in program.memory[0].items()),
+    }
+    calls = sum(op.calls for op in program.ops if op.host == "kernel")
+    if calls:
+        rows["host"] = f"waits for the device {calls} times"
+    sent = [(one["collective"], one["axes"], one["phase"], count(one["count"]), show(one["bytes"], "B")) for one in messages(program)]
+    table = [Text(), *page.columns_of(("messages", "axes", "phase", "count", "bytes"), sent)] if sent else []
+    return [Text(program.name, "bold"), Text(), page.indented(page.pairs(rows)), *table]

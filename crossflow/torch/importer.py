@@ -1,0 +1,195 @@
+"""A PyTorch model as a program: one step of rank 0 of a world that is not there, recorded on tensors without memory."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.program.kernels import Product
+from crossflow.program.program import Program
+from crossflow.torch import parallelize, source
+from crossflow.torch.fusion import fused
+from crossflow.torch.ops import MixedAdamW, local
+from crossflow.torch.parallelize import Parallelism
+from crossflow.torch.program import RankMesh, Recorded, mesh_of, program_of
+from crossflow.torch.recorder import FORWARD, Record, StepRecorder
+from crossflow.torch.replicas import Replicated
+from crossflow.torch.world import fake_world
+
+Kernels = Literal["fused", "eager"]
+OPTIMIZERS: Mapping[str, Callable[[Any], Any] | None] = {
+    "adamw": MixedAdamW, "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3), "none": None,
+}  # fmt: skip
+
+
+def record(
+    model: str | Callable[..., Any],
+    *,
+    world_size: int = 1,
+    parallel: str = "",
+    batch: int = 1,
+    sequence: int | None = None,
+    dtype: str = "",
+    optimizer: str = "adamw",
+    gradients: str = "fp32",
+    task: str = "training",
+    kernels: Kernels = "fused",
+    samples: int | None = None,
+    name: str = "",
+) -> Program:
+    """Record one step of a model as a program of `world_size` ranks.
+
+    Parameters
+    ----------
+    model : ``script.py:function``, ``module:function``, a function, or a ``config.json`` of Hugging Face. The function returns a model,
+        (model, inputs), (model, inputs, loss function), a mapping with these, or runs a step itself.
+    world_size : ranks. [1]
+    parallel : what divides the model, such as ``ddp`` or ``tp=8,fsdp``; the function itself may do so instead.
+    batch, sequence : samples of a rank and tokens of a sample, where the function gives no inputs. [1]
+    dtype : type of the weights; that of the source where empty.
+    optimizer : adamw, sgd or none, where the function gives none.
+    gradients : type in which `parallel` reduces gradients: fp32, as frameworks do, or that of the weights.
+    task : training, or inference, which is the forward pass alone.
+    kernels : fused joins pointwise operations as compilers do; eager leaves each to itself.
+    samples : samples of a step over all ranks; by default those of a rank times the ranks that share no layers. [1]
+    name : of the program.
+
+    Raises
+    ------
+    CrossflowError
+        Where the model cannot be recorded; one sentence says why, and the cure.
+    """
+    _check(
+        dtype=(dtype, ("", *source.DTYPES)), optimizer=(optimizer, OPTIMIZERS), task=(task, ("training", "inference")),
+        kernels=(kernels, ("fused", "eager")), gradients=(gradients, ("fp32", "weights")),
+    )  # fmt: skip
+    if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
+        raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
+    plan = parallelize.read(parallel, world_size)
+    options = source.SourceOptions(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
+    try:
+        with fake_world(world_size) as world, StepRecorder() as recorder:
+            found = _run(model, plan, options, optimizer, recorder, world)
+    finally:
+        gc.collect()  # groups and meshes that only cycles hold
+    where = source.where_of(model)
+    mesh, replicas = _meshed(recorder.records, plan, options, where, world_size)
+    records = fused(recorder.records, recorder.held) if kernels == "fused" else recorder.records
+    step = Recorded(records=records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
+    own, tokens = found.shape(options)
+    return program_of(
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or own * replicas, tokens=tokens,
+        training=options.training,
+    )  # fmt: skip
+
+
+def _meshed(
+    records: Sequence[Record], plan: Parallelism | None, options: source.SourceOptions, where: str, world_size: int
+) -> tuple[RankMesh, int]:
+    """RankMesh of the ranks that communicate, and how many of all ranks share no layers. [1]"""
+    sent = [one for one in records if one.collective is not None and len(one.ranks) > 1]
+    if world_size > 1 and not sent and options.training:
+        raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
+    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
+    return mesh, world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
+
+
+def _check(**given: tuple[str, Iterable[str]]) -> None:
+    """Refuse words that are not known."""
+    for name, (word, known) in given.items():
+        if word not in known:
+            raise CrossflowError(f"{name}: expected one of {', '.join(filter(None, known))}, got '{word}'{did_you_mean(word, known)}")
+
+
+def _run(
+    given: str | Callable[..., Any],
+    plan: Parallelism | None,
+    options: source.SourceOptions,
+    optimizer: str,
+    recorder: StepRecorder,
+    world: ExitStack,
+) -> source.SourceModel:
+    """Run two steps; the second one stays in the recorder, when buckets, prefetches and layouts are settled."""
+    if options.dtype:
+        torch.set_default_dtype(source.DTYPES[options.dtype])
+    where, found = source.where_of(given), source.load(given, options, world)
+    if found.step is not None and plan is not None:
+        raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
+    try:
+        step = found.step or _step(found, plan, options, optimizer)
+        step()
+        recorder.clear()
+        step()
+    except CrossflowError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise source.raised(error, where) from error
+    if not recorder.records:
+        raise CrossflowError(f"{where}: the step runs no operation of torch")
+    return found
+
+
+def _step(model: source.SourceModel, plan: Parallelism | None, options: source.SourceOptions, optimizer: str) -> Callable[[], None]:
+    """One step of a model: forward, backward, update."""
+    module = model.module.train(options.training)
+    if options.dtype:
+        module = module.to(source.DTYPES[options.dtype])
+    if plan is not None:
+        if any(isinstance(one, Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
+            raise CrossflowError("the function divides the model itself; leave --parallel out")
+        wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
+        module = parallelize.parallelized(module, plan, torch.float32 if wide else None)
+    if not options.training:
+
+        def infer() -> None:
+            with torch.no_grad():
+                module(*model.args, **model.kwargs)
+
+        return infer
+    own, made = model.optimizer, OPTIMIZERS[optimizer]
+    if own is not None and plan is not None:  # its weights are others now
+        own = type(own)(module.parameters(), **own.defaults)
+    update = own if own is not None or made is None else made([one for one in module.parameters() if one.requires_grad])
+
+    def train() -> None:
+        with parallelize.divided_loss(plan):
+            source.loss_of(model, module(*model.args, **model.kwargs)).backward()
+        if update is not None:
+            update.step()
+        module.zero_grad()
+
+    return train
+
+
+def module_type(module: Any) -> torch.dtype:
+    """Type of the first weights of a model."""
+    return next((one.dtype for one in module.parameters()), torch.get_default_dtype())
+
+
+def _sharing(sent: Sequence[Record], mesh: RankMesh) -> int:
+    """Ranks that share the work on one sample: those of axes along which results travel forward, and not only weights. [1]"""
+    axes = {axis for one in sent if one.phase == FORWARD and one.collective != "all_gather" for axis in mesh.of[one.ranks]}
+    return math.prod(size for axis, size in mesh.axes.items() if axis in axes)
+
+
+def _dtype(records: Sequence[Record]) -> str:
+    """Type in which most operations of products are done, that of most passes where there are none."""
+    weight = Counter[str]()
+    for one in records:
+        if one.dtype:
+            weight[one.dtype] += int(sum(np.max(kernel.flops) for kernel in one.kernels if isinstance(kernel, Product)) or 1)
+    return weight.most_common(1)[0][0] if weight else "fp32"
+
+
+def _name(where: str) -> str:
+    place = where.rpartition(":")[2] if ":" in where else Path(where).stem
+    return Path(where).absolute().parent.name if place == "config" else place

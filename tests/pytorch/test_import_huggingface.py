@@ -1,0 +1,118 @@
+"""Models of transformers as programs: each family, and the step beside that of our own builder."""
+
+import json
+import math
+
+import pytest
+
+import crossflow
+from crossflow.errors import CrossflowError
+from crossflow.program import write_program
+from crossflow.program.kernels import Attention, Product
+from crossflow.torch import record
+
+pytest.importorskip("transformers")
+
+SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 256,
+         "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
+FEW = {**SMALL, "num_key_value_heads": 2, "head_dim": 16}
+ROUTED = {**FEW, "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {**SMALL, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+          "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+          "first_k_dense_replace": 1}  # fmt: skip
+BOTH = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "vocab_size": 256, "max_source_positions": 32, "max_target_positions": 64,
+        "max_position_embeddings": 64, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 0, "bos_token_id": 0}  # fmt: skip
+SEES = {**SMALL, "image_size": 32, "patch_size": 8}
+MODELS = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2"), FEW),
+    **dict.fromkeys(("gpt_neox", "bert", "roberta", "falcon"), SMALL), "opt": {**SMALL, "ffn_dim": 128, "word_embed_proj_dim": 64},
+    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 256},
+    "bloom": {"n_layer": 2, "hidden_size": 64, "n_head": 4, "vocab_size": 256},
+    "t5": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 256, "decoder_start_token_id": 0},
+    "vit": SEES, "mixtral": ROUTED, "qwen2_moe": {**ROUTED, "shared_expert_intermediate_size": 64}, "qwen3_moe": ROUTED, "gpt_oss": ROUTED,
+    "deepseek_v3": LATENT, "whisper": BOTH, "bart": BOTH, "clip": {"text_config": SMALL, "vision_config": SEES},
+    "mamba2": {"num_hidden_layers": 2, "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2,
+               "vocab_size": 256},
+}  # fmt: skip
+
+
+def config(folder, kind, **keys):
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **keys}))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_families_import(kind, tmp_path):
+    keys = {**MODELS[kind], **({"max_position_embeddings": 66} if kind == "roberta" else {})}
+    program = record(config(tmp_path, kind, **keys), world_size=2, parallel="ddp", batch=2, sequence=None if kind == "vit" else 32)
+    products = sum(isinstance(program.kernels[i], Product) for op in program.ops for i in op.kernels)
+    attention = [program.kernels[i] for op in program.ops for i in op.kernels if isinstance(program.kernels[i], Attention)]
+    assert products > 10
+    assert program.samples == 4
+    if kind not in ("bloom", "mamba2"):  # whose attention is products, or none
+        assert sum(one.backward for one in attention) == sum(not one.backward for one in attention) >= 2
+
+
+def test_windows_and_latents_reach_the_kernels(tmp_path):
+    windowed = record(config(tmp_path, "mistral", **FEW, sliding_window=16), sequence=64)
+    assert {one.window for one in windowed.kernels if isinstance(one, Attention)} == {16}
+    latent = record(config(tmp_path, "deepseek_v3", **LATENT), sequence=64)
+    (forward,) = {one.work for one in latent.kernels if isinstance(one, Attention) and not one.backward}
+    assert forward[0] == 2 * 4 * (64 * 64 / 2) * (24 + 16)
+
+
+def test_experts_take_the_mean_of_the_tokens(tmp_path):
+    program = record(config(tmp_path, "mixtral", **ROUTED), batch=2, sequence=32)
+    grouped = {(one.m, one.n, one.k) for one in program.kernels if isinstance(one, Product) and one.batch == 4}
+    assert (2 * 32 * 2 / 4, 2 * 128, 64) in grouped
+
+
+LLAMA = {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, "max_position_embeddings": 4096,
+         "num_hidden_layers": 2}  # fmt: skip
+CASES = {
+    "llama": ({**LLAMA, "tie_word_embeddings": False}, 4096, 2),
+    "gpt2": ({"n_embd": 1600, "n_head": 25, "n_layer": 4, "vocab_size": 50257, "n_positions": 1024}, 1024, 8),
+    "mixtral": ({**LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+                 "sliding_window": None, "tie_word_embeddings": False}, 4096, 1),
+    "bert": ({"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "num_hidden_layers": 8, "vocab_size": 30522,
+              "max_position_embeddings": 512, "architectures": ["BertForMaskedLM"]}, 512, 32),
+    "vit": ({"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "num_hidden_layers": 8,
+             "architectures": ["ViTForImageClassification"], "num_labels": 1000, "image_size": 224, "patch_size": 16}, None, 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_steps_are_those_of_our_own_builder(kind, tmp_path):
+    """The same config as a transformer of ours and as an imported program, replicated 8 times, on the default software."""
+    keys, sequence, batch = CASES[kind]
+    path = config(tmp_path, kind, **keys, torch_dtype="bfloat16")
+    program = record(path, world_size=8, parallel="ddp", batch=batch, sequence=sequence)
+    file = write_program(program, tmp_path / "model.program.json.gz")
+    system, model = (
+        {"template": "dgx-h100", "nodes": 1},
+        {"model": path, "global_batch": 8 * batch, **({"sequence": sequence} if sequence else {})},
+    )
+    ours = crossflow.from_dict({"system": system, "workload": model, "strategy": {"dp": 8, "micro_batch": batch}})
+    theirs = crossflow.from_dict({"system": system, "workload": str(file), "software": ours.stack.name})
+    mine, given = crossflow.predict(ours), crossflow.predict(theirs)
+    assert given.step_time == pytest.approx(mine.step_time, rel=0.05)
+    assert program.parameters == pytest.approx(float(ours.job().model.parameters), rel=2e-3)
+    busy = [one.to_dict()["breakdown_s"] for one in (given, mine)]
+    assert math.isclose(*(sum(part[name] for name in ("compute", "memory_bound_compute")) for part in busy), rel_tol=0.1)
+
+
+def test_wrong_configs_are_refused(tmp_path, exactly):
+    path = config(tmp_path, "llama", **FEW)
+    missing = tmp_path / "no"
+    missing.mkdir()
+    sentence = f"{missing / 'config.json'}: no such file; name the config.json of a model, or the folder that holds it"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        record(str(missing))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CrossflowError, match=exactly(f"{path}: the key 'model_type' is missing, by which transformers knows a model")):
+        record(path)
+    config(tmp_path, "wav2vec2")
+    with pytest.raises(CrossflowError, match="Wav2Vec2Model takes input_values, which the import does not know"):
+        record(path)
