@@ -90,7 +90,7 @@ def sections(program: Program) -> list[RenderableType]:
     }
     calls = sum(op.calls for op in program.ops if op.host == "kernel")
     if calls:
-        rows["host"] = f"waits for the device {calls} times"
+        rows["host"] = f"waits for the device {'once' if calls == 1 else f'{calls} times'}"
     sent = [(one["collective"], one["axes"], one["phase"], count(one["count"]), show(one["bytes"], "B")) for one in messages(program)]
     table = [Text(), *page.columns_of(("messages", "axes", "phase", "count", "bytes"), sent)] if sent else []
     return [Text(program.name, "bold"), Text(), page.indented(page.pairs(rows)), *table]

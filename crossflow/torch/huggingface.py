@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from crossflow.errors import CrossflowError
+from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.torch import ops
 from crossflow.torch.source import DTYPES, SourceModel, SourceOptions, raised
 
@@ -50,13 +50,20 @@ def _config(file: Path) -> tuple[Any, Any]:
 
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
-        found = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain) if "model_type" in plain else None
     except (ValueError, OSError) as error:
         raise CrossflowError(f"{file}: {next(iter(str(error).splitlines()), 'cannot be read')}") from None
+    if not isinstance(plain, dict):
+        raise CrossflowError(f"{file}: expected a mapping, the configuration of a model")
+    kind = plain.pop("model_type", None)
+    if kind is None:
+        raise CrossflowError(f"{file}: the key 'model_type' is missing, by which transformers knows a model")
+    if kind not in transformers.CONFIG_MAPPING:
+        known = list(transformers.CONFIG_MAPPING.keys())
+        raise CrossflowError(f"{file}: transformers knows no model_type '{kind}'{did_you_mean(str(kind), known)}")
+    try:
+        found = transformers.AutoConfig.for_model(kind, **plain)
     except Exception as error:
         raise raised(error, str(file)) from error
-    if found is None:
-        raise CrossflowError(f"{file}: the key 'model_type' is missing, by which transformers knows a model")
     for name in found.architectures or ():
         if hasattr(transformers, name):
             return found, getattr(transformers, name)

@@ -51,14 +51,26 @@ def _differentiate(ctx: Any, gradient: Any) -> Any:
 attention.register_autograd(_differentiate, setup_context=_keep)
 
 
+_SCALED = torch.nn.functional.scaled_dot_product_attention
+
+
 class FusedAttention(TorchFunctionMode):
-    """Runs `scaled_dot_product_attention` as one kernel, in every form: with a mask, with dropout, with grouped heads."""
+    """Runs `scaled_dot_product_attention` as one kernel, in every form: with a mask, with dropout, with grouped heads.
+
+    Functions of torch that call it, as that of `MultiheadAttention`, look it up in its module, where this mode is off.
+    """
+
+    def __enter__(self) -> Any:
+        torch.nn.functional.scaled_dot_product_attention = _scaled_dot_product
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        torch.nn.functional.scaled_dot_product_attention = _SCALED
+        return super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As torch calls it."""
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return _scaled_dot_product(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        return (_scaled_dot_product if func is _SCALED else func)(*args, **(kwargs or {}))
 
 
 def _scaled_dot_product(

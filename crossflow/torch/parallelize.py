@@ -60,7 +60,10 @@ def read(text: str, ranks: int) -> Parallelism | None:
     """
     if not text.strip():
         return None
-    words = dict(_word(one) for one in text.split(","))
+    given = [_word(one) for one in text.split(",")]
+    words = dict(given)
+    if len(words) < len(given):
+        raise CrossflowError(f"--parallel {text}: a word is given twice")
     tensor = words.get("tp") or 1
     data = [word for word in words if word != "tp"]
     if len(data) > 1:

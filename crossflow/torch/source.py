@@ -122,7 +122,8 @@ def _script(path: Path) -> Any:
 
 def raised(error: BaseException, where: str) -> CrossflowError:
     """An error of the user's code as one sentence, with the line where it arose and, where one is known, the cure."""
-    what = next(iter(str(error).strip().splitlines()), "")
+    what = " ".join(line.strip() for line in str(error).strip().splitlines())
+    what = what if len(what) <= LONGEST else f"{what[:LONGEST]} ..."
     kind = type(error).__name__
     place, trace = "", error.__traceback__
     while trace is not None:
@@ -136,7 +137,10 @@ def raised(error: BaseException, where: str) -> CrossflowError:
     return CrossflowError(f"{where} raised {kind}{place}: {what}" if what else f"{where} raised {kind}{place}")
 
 
+LONGEST = 300  # characters of a message of other people's code
 _CURES = {
+    "does not have a sharding strategy registered": "torch cannot divide one of its operations over tensor ranks; write attention with "
+    "scaled_dot_product_attention, or leave tp out",
     "DynamicOutputShapeException": "what runs depends on the values of data, which the import does not have; take a routing whose shapes "
     "are fixed, such as grouped products",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
@@ -168,7 +172,20 @@ def given(made: Callable[..., Any], options: SourceOptions, where: str) -> Sourc
         raise
     except (Exception, SystemExit) as error:
         raise raised(error, where) from error
+    idle = [name for name, default in (("batch", 1), ("sequence", None)) if getattr(options, name) != default and name not in named]
+    if idle and not _lacks_inputs(found):
+        raise CrossflowError(
+            f"{where} has inputs of its own, so --{idle[0]} changes nothing; leave it out, or let the function take '{idle[0]}'"
+        )
     return _model(found, options, where, lambda: made(**given_))
+
+
+def _lacks_inputs(found: Any) -> bool:
+    """Whether what a function returned leaves the inputs to the import."""
+    if isinstance(found, Mapping):
+        return found.get("inputs") is None
+    parts = found if isinstance(found, tuple | list) else (found,)
+    return all(isinstance(one, nn.Module | torch.optim.Optimizer) for one in parts)
 
 
 def _model(found: Any, options: SourceOptions, where: str, again: Callable[[], Any]) -> SourceModel:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
@@ -98,6 +98,8 @@ def _changes() -> Iterator[tuple[Any, Any]]:
 def _methods() -> Iterator[tuple[Any, str, Any]]:
     """Methods of torch that are replaced: class, name, and what stands there while a world is there."""
     yield torch.nn.Module, "_apply", _converted
+    yield FakeTensor, "__deepcopy__", _copied
+    yield torch.autocast, "__init__", _autocast(torch.autocast.__init__)
     # Distributed tensors work out the shapes of whole tensors; no rank runs that.
     yield ShardingPropagator, "_propagate_tensor_meta_non_cached", _unfaked(ShardingPropagator._propagate_tensor_meta_non_cached)
     for name in _MESH:  # they compute with real tensors
@@ -125,6 +127,26 @@ def _exchange(old: Any, new: Any) -> None:
 def _uncompiled(model: Any = None, **_: Any) -> Any:
     """What `torch.compile` is given, or a decorator that leaves a function as it is."""
     return model if model is not None else lambda function: function
+
+
+def _copied(tensor: Any, memo: dict[int, Any]) -> Any:
+    """What `copy.deepcopy` makes of a fake tensor; torch's own copy of a fake parameter does not share its memory with its views."""
+    if id(tensor) not in memo:
+        with torch.no_grad():
+            new = tensor.detach().clone()
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(new, tensor.requires_grad) if parameter else new.requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
+
+
+def _autocast(own: Any) -> Any:
+    """`torch.autocast` of a GPU, where the import has tensors of the CPU, in the type that it has on a GPU."""
+
+    def init(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        cuda = device_type == "cuda"
+        own(self, "cpu" if cuda else device_type, torch.float16 if cuda and dtype is None else dtype, *args, **kwargs)
+
+    return init
 
 
 def _converted(module: Any, convert: Any, recurse: bool = True) -> Any:
@@ -158,12 +180,15 @@ def _unfaked(function: Any) -> Any:
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """An attribute of a class with another value, for a while."""
-    before = owner.__dict__[name]
+    before = owner.__dict__.get(name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
 
 
 @contextlib.contextmanager
