@@ -146,3 +146,7 @@ def leaves():
 
 def number():
     return "gpt"
+
+
+def large4():
+    return Gpt(layers=4)
