@@ -181,21 +181,21 @@ def _step(
         if wide and stages is not None and stages.microbatches > 1:
             add_up(module, torch.float32)
         module = parallelize.parallelized(module, plan, torch.float32 if wide else None)
-    args, kwargs = model.args, model.kwargs
     if stages is not None:
-        args, kwargs = microbatch_of((args, kwargs), model.shape(options)[0], stages.microbatches)
+        args, kwargs = microbatch_of((model.args, model.kwargs), model.shape(options)[0], stages.microbatches)
+        model = replace(model, args=args, kwargs=kwargs)
     if not options.training:
 
         def infer() -> None:
             with torch.no_grad():
-                module(*args, **kwargs)
+                module(*model.args, **model.kwargs)
 
         return infer
 
     def back(synchronises: bool) -> None:
         idle = module.no_sync() if isinstance(module, Replicated) and not synchronises else nullcontext()
         with idle, parallelize.divided_loss(plan):
-            source.loss_of(model, module(*args, **kwargs)).backward()
+            source.loss_of(model, module(*model.args, **model.kwargs)).backward()
 
     update = functools.cache(lambda: _update(model, module, plan, stages, optimizer, recorder))
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_map
+
 from crossflow.errors import CrossflowError
+from crossflow.program.kernels import Product
 from crossflow.strategy import schedules
 from crossflow.strategy.schedules import PipelineOrder, pipeline_order
 from crossflow.strategy.stages import stage_layers
@@ -131,24 +136,26 @@ def pipelined(step: Recorded, marks: Sequence[int], stages: Stages, ranks: int, 
     parts = [list(step.records[a:b]) for a, b in itertools.pairwise((0, *marks, len(step.records)))]
     updates = [one for one in parts[-1] if one.phase == UPDATE]
     parts = [[one for one in part if one.phase != UPDATE] for part in parts]
-    lasting = {key for key, kind in step.held.items() if kind} | _shared([*parts, updates])
+    shared = _shared([*parts, updates])
+    lasting = step.held.keys() | shared
     cuts = [_cut(part, stages, step, lasting, join=join) for part in parts]
-    names = _Names(step=step, lasting=lasting)
+    summed = {key for part in parts for one in part if one.phase == BACKWARD for key in one.writes} & shared
+    names = _Names(step=dataclasses.replace(step, held={**dict.fromkeys(summed, "gradients"), **step.held}), lasting=lasting)
     order = pipeline_order("1f1b", stages.count, 1, stages.microbatches)
     found = list[Record]()
     for stage, kind, microbatch in _in_turn(order if training else order.forward_only):
-        cut, phase = cuts[stages.variant(microbatch)], PHASES[kind]
+        cut, phase = cuts[stages.variant(microbatch) if training else 0], PHASES[kind]
         own = [names.renamed(one, stage, microbatch) for one in cut.slots.get((stage, phase), ())]
         found += own
-        if (stage, phase) in cut.sent:
-            there = stage + (1 if phase == FORWARD else -1)
-            found.append(_transfer(cut.sent[stage, phase], names, (stage, there), microbatch, phase, ranks))
         ended = next((one for one in reversed(own) if one.collective is None), None)
         if phase == BACKWARD and ended is not None:
             found.append(dataclasses.replace(
                 ended, name="host of a microbatch", layer="", kernels=(), reads=dict.fromkeys(ended.writes, 0.0), writes={},
                 host="microbatch",
             ))  # fmt: skip
+        if (stage, phase) in cut.sent:
+            there = stage + (1 if phase == FORWARD else -1)
+            found.append(_transfer(cut.sent[stage, phase], names, (stage, there), microbatch, phase, ranks))
     for stage, mine in _updates(updates, cuts, stages, step.held, join=join, lasting=lasting):
         found += [names.renamed(one, stage, 0) for one in mine]
     return Recorded(
@@ -176,6 +183,7 @@ def _cut(records: Sequence[Record], stages: Stages, step: Recorded, lasting: set
     for stage, mine in enumerate(members):
         own = [records[i] for i in mine]
         if join:
+            own = _added_up(own, lasting)
             sent = {key for (place, _), keys in crossing.items() if place == stage for key in keys}
             own = fused(own, lasting | sent)
         for one in own:
@@ -183,11 +191,35 @@ def _cut(records: Sequence[Record], stages: Stages, step: Recorded, lasting: set
     return _Cut(slots=slots, sent=crossing)
 
 
+def _added_up(records: Sequence[Record], lasting: set[int]) -> list[Record]:
+    """Gradients of weights that their product adds to those of earlier microbatches, or writes in their type, in one kernel.
+
+    As Megatron's `gradient_accumulation_fusion` does. A storage of gradients outlives a microbatch.
+    """
+    readers, maker = Counter(key for one in records for key in one.reads), dict[int, int]()
+    found: list[Record | None] = list(records)
+    for i, record in enumerate(records):
+        made = next((key for key in record.reads if key in maker and readers[key] == 1), None)
+        summed = next(iter(record.writes), -1)
+        if record.name in ("add_", "_to_copy") and made is not None and summed in lasting and record.reads.keys() <= {made, summed}:
+            before = records[maker[made]]
+            (product,) = before.kernels
+            assert isinstance(product, Product)
+            moved = (record.reads.get(summed, 0.0) + record.writes[summed]) / float(product.m * product.n * product.batch)
+            reads = before.reads | {key: size for key, size in record.reads.items() if key == summed}
+            kernel = dataclasses.replace(product, adds=summed in record.reads, result=moved)
+            found[i], found[maker[made]] = dataclasses.replace(before, kernels=(kernel,), reads=reads, writes=record.writes), None
+        if record.phase == BACKWARD and len(record.kernels) == 1 and isinstance(record.kernels[0], Product) and len(record.writes) == 1:
+            maker |= dict.fromkeys(record.writes, i)
+    return [one for one in found if one is not None]
+
+
 def _without_weights(records: Sequence[Record], held: Mapping[int, str]) -> set[int]:
     """Places of the operations of a forward pass that depend on no weights."""
     made, found = set[int](), set[int]()
     for i, record in enumerate(records):
-        if record.phase != FORWARD or record.host or record.collective or any(held.get(key) == "weights" or key in made for key in record.reads):
+        weighed = any(held.get(key) == "weights" or key in made for key in record.reads)
+        if record.phase != FORWARD or record.host or record.collective or weighed:
             made |= record.writes.keys()
         else:
             found.add(i)
@@ -237,9 +269,7 @@ def _in_turn(order: PipelineOrder) -> Iterator[tuple[int, int, int]]:
                 yield stage, kind, microbatch
 
 
-def _transfer(
-    sent: Mapping[int, float], names: _Names, way: tuple[int, int], microbatch: int, phase: str, ranks: int
-) -> Record:
+def _transfer(sent: Mapping[int, float], names: _Names, way: tuple[int, int], microbatch: int, phase: str, ranks: int) -> Record:
     """What one stage hands to another."""
     there, here = ({names.of(key, stage, microbatch): size for key, size in sent.items()} for stage in reversed(way))
     return Record(
@@ -306,9 +336,6 @@ def microbatch_of(given: Any, samples: int, microbatches: int) -> Any:
     CrossflowError
         Where the samples do not divide.
     """
-    import torch
-    from torch.utils._pytree import tree_map
-
     if samples % microbatches:
         raise CrossflowError(
             f"a batch of {samples} does not divide into {microbatches} microbatches; give --batch or --microbatches so that it does"

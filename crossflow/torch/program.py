@@ -178,13 +178,15 @@ def _dependencies(records: Sequence[Record]) -> list[list[int]]:
     for i, record in enumerate(records):
         after = {writer[key] for key in (*record.reads, *record.writes) if key in writer}
         after |= {sending[key] for key in record.writes if key in sending}
-        after |= {blocking.pop(record.stage)} if record.stage in blocking else set()
+        after |= {blocking[record.stage]} if record.stage in blocking else set()
         found.append(sorted(after))
         writer |= dict.fromkeys(record.writes, i)
         if record.collective is not None:
             sending |= dict.fromkeys(record.reads, i)
         if record.blocks or record.host:
             blocking[record.stage] = i
+        elif record.collective is None:  # kernels behind it follow on their stream
+            blocking.pop(record.stage, None)
     return found
 
 
