@@ -89,17 +89,22 @@ def record(
         gc.collect()  # groups and meshes that only cycles hold
     where = source.where_of(model)
     mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
-    step = Recorded(records=recorder.records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
+    step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)
     if stages is not None:
-        step = pipelined(step, recorder.marks, stages, ranks, join=kernels == "fused", training=options.training)
         mesh = replace(mesh, axes={**mesh.axes, STAGES: stages.count}, of={**mesh.of, (0, ranks): (STAGES,)})
-    elif kernels == "fused":
-        step = replace(step, records=fused(step.records, step.held))
     own, tokens = found.shape(options)
     return program_of(
         step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or own * replicas, tokens=tokens,
         training=options.training,
     )  # fmt: skip
+
+
+def _laid_out(recorder: StepRecorder, stages: Stages | None, ranks: int, *, join: bool, training: bool) -> Recorded:
+    """What was recorded, with pointwise operations joined where asked for, and as the stages of `ranks` ranks each run it."""
+    step = Recorded(records=recorder.records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
+    if stages is not None:
+        return pipelined(step, recorder.marks, stages, ranks, join=join, training=training)
+    return replace(step, records=fused(step.records, step.held)) if join else step
 
 
 def _microbatches(plan: Parallelism | None, given: int | None) -> int:
