@@ -90,12 +90,9 @@ def record(
     where = source.where_of(model)
     mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
     step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)
-    if stages is not None:
-        mesh = replace(mesh, axes={**mesh.axes, STAGES: stages.count}, of={**mesh.of, (0, ranks): (STAGES,)})
-    own, tokens = found.shape(options)
     return program_of(
-        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or own * replicas, tokens=tokens,
-        training=options.training,
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or found.shape(options)[0] * replicas,
+        tokens=found.shape(options)[1], training=options.training,
     )  # fmt: skip
 
 
@@ -120,12 +117,15 @@ def _microbatches(plan: Parallelism | None, given: int | None) -> int:
 def _meshed(
     records: Sequence[Record], plan: Parallelism | None, options: source.SourceOptions, where: str, world_size: int
 ) -> tuple[RankMesh, int]:
-    """RankMesh of the ranks of a stage that communicate, and how many of them share no layers. [1]"""
+    """RankMesh of the ranks that communicate, and how many of the ranks of a stage share no layers. [1]"""
     sent = [one for one in records if one.collective is not None and len(one.ranks) > 1]
     if world_size > 1 and not sent and options.training:
         raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
     mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
-    return mesh, world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
+    shared = plan.tensor if plan is not None else _sharing(sent, mesh)
+    if plan is not None and plan.stages > 1:
+        mesh = replace(mesh, axes={**mesh.axes, STAGES: plan.stages}, of={**mesh.of, (0, world_size): (STAGES,)})
+    return mesh, world_size // shared
 
 
 def _check(**given: tuple[str, Iterable[str]]) -> None:
