@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+import crossflow
+from crossflow.__main__ import main
+from crossflow.emulation.delays import delays_of
 from crossflow.emulation.record import Called, CallRecorder, read_record, step_figures, write_record
 from crossflow.emulation.replay import replay
 from crossflow.emulation.what_if import Delay
@@ -103,3 +106,64 @@ def test_a_wrong_record_is_refused(tmp_path, change, sentence):
     with pytest.raises(SpecError) as caught:
         read_record(path)
     assert sentence in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------ as a program
+
+
+def emulated(system, world=16, size=40_000_000, groups=((0, "0", tuple(range(16))),), **head):
+    """Steps of own time and collectives among process groups, with the delays of a system."""
+    delays, recorder, now, queues = delays_of(world, system), CallRecorder(rank=0, keeps=True), 0.0, {}
+    for _ in range(5):
+        numbers, ends = [], []
+        for i, name, members in groups:
+            now += GAP * (i + 1)
+            delay, link = delays.base("all_reduce", size, members), delays.wire("all_reduce", name, members)
+            call = Called(
+                at=now,
+                op="all_reduce",
+                size=size,
+                dtype="float32",
+                group=name,
+                members=members,
+                pair=None,
+                link=link,
+                base=delay,
+                changed=delay,
+            )
+            numbers.append(recorder.called(call))
+            queues[link] = max(queues.get(link, 0.0), now) + delay.time
+            ends.append(queues[link])
+        recorder.waited(numbers, ("all_reduce", len(groups[-1][2])), now, max(now, *ends), 0.0)
+        now = max(now, *ends) + GAP / 2
+        recorder.marked("optimizer", now)
+    return {"rank": 0, **recorder.record()}
+
+
+@pytest.mark.parametrize(
+    "groups", [((0, "0", tuple(range(16))),), ((0, "0", tuple(range(16))), (1, "tp", tuple(range(8))), (2, "dp", (0, 8)))]
+)
+@pytest.mark.parametrize("system", ["dgx-h100", "h100-ib-cluster"])
+def test_the_program_of_a_record_takes_what_its_replay_takes(tmp_path, system, groups):
+    path = tmp_path / "run.json"
+    write_record(path, [emulated(system, groups=groups)], world_size=16)
+    program = tmp_path / "run.program.json.gz"
+    assert main(["import", str(path), "-o", str(program)]) == 0
+    given = {"system": {"template": system, "devices": 16}, "workload": str(program)}
+    found = crossflow.predict(crossflow.from_dict(given))
+    assert found.step_time == pytest.approx(replay(read_record(path))[0].step_time, rel=1e-6)
+    assert found.score.exposed_communication["all_reduce"][0] > 0
+
+
+def test_what_a_record_does_not_say_is_refused(tmp_path, capsys):
+    path = tmp_path / "run.json"
+    rank = emulated("dgx-h100")
+    write_record(path, [rank, {**rank, "rank": 7}], world_size=16)
+    assert main(["import", str(path), "-o", str(tmp_path / "run.program.json")]) == 2
+    assert "a program is made of one real rank, and the record has 2; emulate with --ranks 0" in capsys.readouterr().err
+    assert main(["import", str(path), "-o", str(tmp_path / "run.program.json"), "--dtype", "bf16"]) == 2
+    assert "--dtype is for models; a record of crossflow emulate says it itself" in capsys.readouterr().err
+    write_record(path, [{**rank, "rows": rank["rows"][:4]}], world_size=16)
+    assert main(["import", str(path), "-o", str(tmp_path / "run.program.json")]) == 2
+    assert "the record has 1 steps; two or more are needed, between which one is whole" in capsys.readouterr().err
+    assert not (tmp_path / "run.program.json").exists()

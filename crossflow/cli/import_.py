@@ -1,10 +1,11 @@
-"""`crossflow import`: a PyTorch model as the file of a program."""
+"""`crossflow import`: a PyTorch model, or a recorded emulation, as the file of a program."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
@@ -12,6 +13,8 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import count
+from crossflow.emulation.record import is_record, read_record
+from crossflow.errors import CrossflowError
 from crossflow.program.file import check_name, write_program
 from crossflow.program.kernels import Number
 from crossflow.program.program import Program
@@ -24,12 +27,9 @@ OPTIONS = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Record the model and write its program, all of it or nothing."""
+    """Write the program of a model or of a record, all of it or nothing."""
     check_name(arguments.output)
-    require_torch("crossflow import")
-    from crossflow.torch.importer import record
-
-    program = record(arguments.source, **{name: getattr(arguments, name) for name in OPTIONS})
+    program = _of_record(arguments) if is_record(Path(arguments.source)) else _of_model(arguments)
     write_program(program, arguments.output)
     page.log(f"wrote {arguments.output}")
     if arguments.json:
@@ -38,14 +38,34 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(*sections(program))
 
 
+def _of_model(arguments: argparse.Namespace) -> Program:
+    require_torch("crossflow import")
+    from crossflow.torch.importer import record
+
+    return record(arguments.source, **{name: getattr(arguments, name) for name in OPTIONS})
+
+
+def _of_record(arguments: argparse.Namespace) -> Program:
+    """The program of a recorded emulation, of which everything is known but its name."""
+    from crossflow.cli.parser import parse
+    from crossflow.emulation.program import recorded_program
+
+    given = parse(["import", arguments.source, "-o", str(arguments.output)])
+    for option in OPTIONS:
+        if option != "name" and getattr(arguments, option) != getattr(given, option):
+            raise CrossflowError(f"--{option.replace('_', '-')} is for models; a record of crossflow emulate says it itself")
+    source = Path(arguments.source)
+    return recorded_program(read_record(source), arguments.name or source.name.partition(".")[0])
+
+
 def summary(program: Program) -> dict[str, Any]:
     """What the program holds, as plain data."""
     return {
         "name": program.name, "dtype": program.dtype, "mesh": dict(program.axes),
         "groups": {name: vars(one) for name, one in program.groups},
         "operations": len(program.ops), "kernels": len(program.kernels), "parameters": program.parameters, "samples": program.samples,
-        "tokens": program.tokens, "host_synchronisations": sum(op.calls for op in program.ops), "messages": messages(program),
-        "memory_bytes": dict(_fullest(program)),
+        "tokens": program.tokens, "host_synchronisations": sum(op.calls for op in program.ops if op.host == "kernel"),
+        "messages": messages(program), "memory_bytes": dict(_fullest(program)),
     }  # fmt: skip
 
 

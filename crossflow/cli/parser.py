@@ -88,7 +88,10 @@ _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
-_SOURCE = "script.py:function or module:function, which returns the model or runs a step; or a config.json of Hugging Face, or its folder"
+_SOURCE = (
+    "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
+    "or a record of emulate"
+)
 _PARALLEL = (
     "what divides the model: ddp, fsdp2, hsdp=K, tp=K, tp=K with one of these, pp=K, or pp=K with ddp, tp=K or both; nothing where the "
     "function does so itself"
@@ -144,7 +147,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         "compare predictions with measured data",
         (_argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),),
     ),
-    "import": ("record a PyTorch model as a program, at any world size and without running it", (
+    "import": ("write a program from a PyTorch model, at any world size and without running it, or from a record of emulate", (
         _argument("source", metavar="SOURCE", help=_SOURCE),
         _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),
         _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks, 1 where not given"),

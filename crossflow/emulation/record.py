@@ -21,10 +21,8 @@ from crossflow.files import Document, FileModel
 
 VERSION = 1
 WARM_UP = 2  # steps that do not count: frameworks lay out their buckets in the first
-LATE, LATE_SHARE = (
-    200e-6,
-    0.04,
-)  # a script that goes on that much, and that share of a mean time, after the end of what it waits for [s], [1]
+# A script goes on late that does so that much, and that share of a mean time, after the end of what it waits for. [s], [1]
+LATE, LATE_SHARE = 200e-6, 0.04
 
 
 class RecordedGroup(FileModel):
@@ -247,11 +245,24 @@ def write_record(path: Path, ranks: Iterable[Mapping[str, Any]], **head: Any) ->
     files.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
+def is_record(path: Path) -> bool:
+    """Whether a file is meant for a record."""
+    try:
+        data = _data(path) if path.name.endswith((".json", ".json.gz")) else None
+    except (OSError, EOFError, ValueError, zlib.error):
+        return False
+    return isinstance(data, Mapping) and data.get("kind") == "collectives"
+
+
+def _data(path: Path) -> Any:
+    raw = path.read_bytes()
+    return files.from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+
+
 def read_record(path: Path) -> CallRecord:
     """Read a record; SpecError with every problem of the file."""
     try:
-        raw = path.read_bytes()
-        data = files.from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        data = _data(path)
     except OSError as error:
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")]) from None
     except (EOFError, ValueError, zlib.error) as error:

@@ -191,7 +191,10 @@ def alive(process):
 
 def test_torchrun_starts_a_rank_each(tmp_path):
     path = tmp_path / "script.py"
-    path.write_text(BEGIN + "dist.barrier(); print('rank', dist.get_rank(), 'of', dist.get_world_size())\n", encoding="utf-8")
+    path.write_text(
+        BEGIN + "import os; dist.barrier(); os.write(1, f'rank {dist.get_rank()} of {dist.get_world_size()}\\n'.encode())\n",
+        encoding="utf-8",
+    )
     words = ["--nproc-per-node", "2", "--master-port", "0", "-m", "crossflow", "emulate", "--world-size", "64", "--ranks", "0,7"]
     words += ["--system", "dgx-h100", "--json", str(tmp_path / "summary.json"), "--", str(path)]
     done = subprocess.run(

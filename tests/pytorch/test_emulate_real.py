@@ -27,7 +27,9 @@ def allowed():
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not allowed(), reason="two real ranks over a shaped link need network namespaces, which are not allowed here"),
-    pytest.mark.skipif(os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1), reason="two real ranks need two processors, and these are busy"),
+    pytest.mark.skipif(
+        not os.environ.get("CROSSFLOW_MEASURE"), reason="it measures real ranks; set CROSSFLOW_MEASURE=1 on an idle machine"
+    ),
 ]
 
 
