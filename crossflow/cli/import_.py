@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from crossflow.cli.page import count
 from crossflow.emulation.record import is_record, read_record
 from crossflow.errors import CrossflowError
 from crossflow.program.file import check_name, write_program
+from crossflow.program.kernels import Number
 from crossflow.program.program import Program
 from crossflow.torch.installed import require_torch
 from crossflow.units import show
 
-OPTIONS = ("world_size", "parallel", "batch", "sequence", "dtype", "optimizer", "gradients", "task", "kernels", "samples", "name")
+OPTIONS = (
+    "world_size", "parallel", "batch", "microbatches", "sequence", "dtype", "optimizer", "gradients", "task", "kernels", "samples", "name",
+)  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -61,8 +65,13 @@ def summary(program: Program) -> dict[str, Any]:
         "groups": {name: vars(one) for name, one in program.groups},
         "operations": len(program.ops), "kernels": len(program.kernels), "parameters": program.parameters, "samples": program.samples,
         "tokens": program.tokens, "host_synchronisations": sum(op.calls for op in program.ops if op.host == "kernel"),
-        "messages": messages(program), "memory_bytes": dict(program.memory[0]),
+        "messages": messages(program), "memory_bytes": dict(_fullest(program)),
     }  # fmt: skip
+
+
+def _fullest(program: Program) -> Mapping[str, Number]:
+    """Memory of a device of the stage that holds most. [B]"""
+    return max(program.memory, key=lambda held: sum(map(float, held.values())))
 
 
 def messages(program: Program) -> list[dict[str, Any]]:
@@ -86,7 +95,7 @@ def sections(program: Program) -> list[RenderableType]:
         "operations": f"{count(len(program.ops))}, products in {program.dtype}",
         "parameters": count(float(program.parameters)),
         "samples": f"{count(float(program.samples))} a step" + (f" of {count(float(program.tokens))} tokens" if program.tokens else ""),
-        "memory": ", ".join(f"{kind} {show(float(size), 'B')}" for kind, size in program.memory[0].items()),
+        "memory": ", ".join(f"{kind} {show(float(size), 'B')}" for kind, size in _fullest(program).items()),
     }
     calls = sum(op.calls for op in program.ops if op.host == "kernel")
     if calls:

@@ -92,7 +92,11 @@ _SOURCE = (
     "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
     "or a record of emulate"
 )
-_PARALLEL = "what divides the model: ddp, fsdp2, hsdp=K, tp=K, or tp=K with one of the others; nothing where the function does so itself"
+_PARALLEL = (
+    "what divides the model: ddp, fsdp2, hsdp=K, tp=K, tp=K with one of these, pp=K, or pp=K with ddp, tp=K or both; nothing where the "
+    "function does so itself"
+)
+_MICROBATCHES = "parts of the batch that go through the stages of pp=K one after the other, in 1F1B order; K where not given"
 _OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, where the function gives none"
 _GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
 _KERNELS = "fused joins pointwise operations as compilers and frameworks do; eager leaves each to itself"
@@ -149,6 +153,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks, 1 where not given"),
         _argument("--parallel", default="", metavar="WORDS", help=_PARALLEL),
         _argument("--batch", type=_positive, default=1, metavar="N", help="samples of one rank where the function gives no inputs"),
+        _argument("--microbatches", type=_positive, metavar="N", help=_MICROBATCHES),
         _argument("--sequence", type=_positive, metavar="N", help="tokens of a sample where the function gives no inputs"),
         _argument("--dtype", default="", metavar="TYPE", help="type of the weights: bf16, fp16 or fp32; that of the model where not given"),
         _argument("--optimizer", default="adamw", metavar="NAME", help=_OPTIMIZER),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +22,10 @@ from crossflow.torch import parallelize, source
 from crossflow.torch.fusion import fused
 from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
-from crossflow.torch.program import RankMesh, Recorded, mesh_of, program_of
+from crossflow.torch.pipeline import Stages, microbatch_of, pipelined
+from crossflow.torch.program import STAGES, RankMesh, Recorded, mesh_of, program_of
 from crossflow.torch.recorder import FORWARD, Record, StepRecorder
-from crossflow.torch.replicas import Replicated
+from crossflow.torch.replicas import STAGE, Replicated, add_up
 from crossflow.torch.world import fake_world
 
 Kernels = Literal["fused", "eager"]
@@ -37,6 +40,7 @@ def record(
     world_size: int = 1,
     parallel: str = "",
     batch: int = 1,
+    microbatches: int | None = None,
     sequence: int | None = None,
     dtype: str = "",
     optimizer: str = "adamw",
@@ -53,7 +57,8 @@ def record(
     model : ``script.py:function``, ``module:function``, a function, or a ``config.json`` of Hugging Face. The function returns a model,
         (model, inputs), (model, inputs, loss function), a mapping with these, or runs a step itself.
     world_size : ranks. [1]
-    parallel : what divides the model, such as ``ddp`` or ``tp=8,fsdp``; the function itself may do so instead.
+    parallel : what divides the model, such as ``ddp``, ``tp=8,fsdp`` or ``tp=8,pp=4,ddp``; the function itself may do so instead.
+    microbatches : parts of the batch that go through the stages of a pipeline one after the other; as many as stages by default. [1]
     batch, sequence : samples of a rank and tokens of a sample, where the function gives no inputs. [1]
     dtype : type of the weights; that of the source where empty.
     optimizer : adamw, sgd or none, where the function gives none.
@@ -75,32 +80,52 @@ def record(
     if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
         raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
     plan = parallelize.read(parallel, world_size)
+    parts, ranks = _microbatches(plan, microbatches), world_size // (plan.stages if plan is not None else 1)
     options = source.SourceOptions(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
     try:
-        with fake_world(world_size) as world, StepRecorder() as recorder:
-            found = _run(model, plan, options, optimizer, recorder, world)
+        with fake_world(ranks) as world, StepRecorder() as recorder:
+            found, stages = _run(model, plan, parts, options, optimizer, recorder, world)
     finally:
         gc.collect()  # groups and meshes that only cycles hold
     where = source.where_of(model)
-    mesh, replicas = _meshed(recorder.records, plan, options, where, world_size)
-    records = fused(recorder.records, recorder.held) if kernels == "fused" else recorder.records
-    step = Recorded(records=records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
-    own, tokens = found.shape(options)
+    mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
+    step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)
     return program_of(
-        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or own * replicas, tokens=tokens,
-        training=options.training,
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or found.shape(options)[0] * replicas,
+        tokens=found.shape(options)[1], training=options.training,
     )  # fmt: skip
+
+
+def _laid_out(recorder: StepRecorder, stages: Stages | None, ranks: int, *, join: bool, training: bool) -> Recorded:
+    """What was recorded, with pointwise operations joined where asked for, and as the stages of `ranks` ranks each run it."""
+    step = Recorded(records=recorder.records, sizes=recorder.sizes, held=recorder.held, parameters=recorder.parameters)
+    if stages is not None:
+        return pipelined(step, recorder.marks, stages, ranks, join=join, training=training)
+    return replace(step, records=fused(step.records, step.held)) if join else step
+
+
+def _microbatches(plan: Parallelism | None, given: int | None) -> int:
+    """Microbatches of a step. [1]"""
+    stages = plan.stages if plan is not None else 1
+    if given is not None and stages == 1:
+        raise CrossflowError("microbatches go through the stages of a pipeline; give --parallel pp=K, or leave --microbatches out")
+    if given is not None and given < 1:
+        raise CrossflowError("the microbatches are a whole number of 1 or more")
+    return given or stages
 
 
 def _meshed(
     records: Sequence[Record], plan: Parallelism | None, options: source.SourceOptions, where: str, world_size: int
 ) -> tuple[RankMesh, int]:
-    """RankMesh of the ranks that communicate, and how many of all ranks share no layers. [1]"""
+    """RankMesh of the ranks that communicate, and how many of the ranks of a stage share no layers. [1]"""
     sent = [one for one in records if one.collective is not None and len(one.ranks) > 1]
     if world_size > 1 and not sent and options.training:
         raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
     mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
-    return mesh, world_size // (plan.tensor if plan is not None else _sharing(sent, mesh))
+    shared = plan.tensor if plan is not None else _sharing(sent, mesh)
+    if plan is not None and plan.stages > 1:
+        mesh = replace(mesh, axes={**mesh.axes, STAGES: plan.stages}, of={**mesh.of, (0, world_size): (STAGES,)})
+    return mesh, world_size // shared
 
 
 def _check(**given: tuple[str, Iterable[str]]) -> None:
@@ -113,11 +138,12 @@ def _check(**given: tuple[str, Iterable[str]]) -> None:
 def _run(
     given: str | Callable[..., Any],
     plan: Parallelism | None,
+    parts: int,
     options: source.SourceOptions,
     optimizer: str,
     recorder: StepRecorder,
     world: ExitStack,
-) -> source.SourceModel:
+) -> tuple[source.SourceModel, Stages | None]:
     """Run two steps; the second one stays in the recorder, when buckets, prefetches and layouts are settled."""
     if options.dtype:
         torch.set_default_dtype(source.DTYPES[options.dtype])
@@ -125,7 +151,10 @@ def _run(
     if found.step is not None and plan is not None:
         raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
     try:
-        step = found.step or _step(found, plan, options, optimizer)
+        stages = None
+        if plan is not None and plan.stages > 1:
+            stages = Stages.divided(found.module, plan.stages, parts)
+        step = found.step or _step(found, plan, stages, options, optimizer, recorder)
         step()
         recorder.clear()
         step()
@@ -135,10 +164,17 @@ def _run(
         raise source.raised(error, where) from error
     if not recorder.records:
         raise CrossflowError(f"{where}: the step runs no operation of torch")
-    return found
+    return found, stages
 
 
-def _step(model: source.SourceModel, plan: Parallelism | None, options: source.SourceOptions, optimizer: str) -> Callable[[], None]:
+def _step(
+    model: source.SourceModel,
+    plan: Parallelism | None,
+    stages: Stages | None,
+    options: source.SourceOptions,
+    optimizer: str,
+    recorder: StepRecorder,
+) -> Callable[[], None]:
     """One step of a model: forward, backward, update."""
     module = model.module.train(options.training)
     if options.dtype:
@@ -147,7 +183,12 @@ def _step(model: source.SourceModel, plan: Parallelism | None, options: source.S
         if any(isinstance(one, Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
             raise CrossflowError("the function divides the model itself; leave --parallel out")
         wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
+        if wide and stages is not None and stages.microbatches > 1:
+            add_up(module, torch.float32)
         module = parallelize.parallelized(module, plan, torch.float32 if wide else None)
+    if stages is not None:
+        args, kwargs = microbatch_of((model.args, model.kwargs), model.shape(options)[0], stages.microbatches)
+        model = replace(model, args=args, kwargs=kwargs)
     if not options.training:
 
         def infer() -> None:
@@ -155,19 +196,50 @@ def _step(model: source.SourceModel, plan: Parallelism | None, options: source.S
                 module(*model.args, **model.kwargs)
 
         return infer
-    own, made = model.optimizer, OPTIMIZERS[optimizer]
-    if own is not None and plan is not None:  # its weights are others now
-        own = type(own)(module.parameters(), **own.defaults)
-    update = own if own is not None or made is None else made([one for one in module.parameters() if one.requires_grad])
+
+    def back(synchronises: bool) -> None:
+        idle = module.no_sync() if isinstance(module, Replicated) and not synchronises else nullcontext()
+        with idle, parallelize.divided_loss(plan):
+            source.loss_of(model, module(*model.args, **model.kwargs)).backward()
+
+    update = functools.cache(lambda: _update(model, module, plan, stages, optimizer, recorder))
 
     def train() -> None:
-        with parallelize.divided_loss(plan):
-            source.loss_of(model, module(*model.args, **model.kwargs)).backward()
-        if update is not None:
-            update.step()
+        for _ in range(stages.recorded - 1 if stages is not None else 0):
+            back(synchronises=False)
+            recorder.mark()
+        back(synchronises=True)
+        found = update()
+        if found is not None:
+            found.step()
         module.zero_grad()
+        for one in module.parameters():
+            vars(one).pop("main_grad", None)
 
     return train
+
+
+def _update(
+    model: source.SourceModel,
+    module: Any,
+    plan: Parallelism | None,
+    stages: Stages | None,
+    optimizer: str,
+    recorder: StepRecorder,
+) -> Any:
+    """The optimizer, with a group of weights for every stage; they are known once a step was recorded."""
+    weights = [one for one in module.parameters() if one.requires_grad]
+    groups: list[Any] = weights
+    if stages is not None:
+        names = {recorder.key(one): name for name, one in module.named_parameters()}
+        stage = stages.of_weights(recorder.records, recorder.held, names)
+        for one in weights:
+            setattr(one, STAGE, stage.get(recorder.key(one), 0))
+        groups = [{"params": found} for i in range(stages.count) if (found := [one for one in weights if getattr(one, STAGE) == i])]
+    own, made = model.optimizer, OPTIMIZERS[optimizer]
+    if own is not None and plan is not None:  # its weights are others now
+        return type(own)(groups, **own.defaults)
+    return own if own is not None or made is None else made(groups)
 
 
 def module_type(module: Any) -> torch.dtype:

@@ -37,12 +37,14 @@ class Parallelism:
     data : "", ddp or fsdp.
     shards, replicas : ranks among which weights are sharded, and groups of these; of ddp all are replicas. [1]
     tensor : ranks that share every layer. [1]
+    stages : of a pipeline; the others are of one stage. [1]
     """
 
     data: str
     shards: int
     replicas: int
     tensor: int
+    stages: int = 1
 
     @property
     def whole(self) -> str:
@@ -64,13 +66,16 @@ def read(text: str, ranks: int) -> Parallelism | None:
     words = dict(given)
     if len(words) < len(given):
         raise CrossflowError(f"--parallel {text}: a word is given twice")
-    tensor = words.get("tp") or 1
-    data = [word for word in words if word != "tp"]
+    tensor, stages = words.get("tp") or 1, words.get("pp") or 1
+    data = [word for word in words if word not in ("tp", "pp")]
     if len(data) > 1:
         raise CrossflowError(f"--parallel {text}: {' and '.join(data)} exclude each other; give one of them")
-    if ranks % tensor:
-        raise CrossflowError(f"--parallel {text}: tp = {tensor} does not divide the world of {ranks} ranks")
-    left, shards = ranks // tensor, 1
+    if stages > 1 and data not in ([], ["ddp"]):
+        raise CrossflowError(f"--parallel {text}: stages of a pipeline are not imported with {data[0]} yet; take ddp beside pp")
+    for word, size in (("tp", tensor), ("pp", stages), ("tp x pp", tensor * stages)):
+        if ranks % size:
+            raise CrossflowError(f"--parallel {text}: {word} = {size} does not divide the world of {ranks} ranks")
+    left, shards = ranks // (tensor * stages), 1
     if data and data[0] != "ddp":
         shards = words[data[0]] or (math.gcd(left, 8) if data[0] == "hsdp" else left)
         if left % shards or (data[0] == "fsdp" and shards != left):
@@ -79,21 +84,20 @@ def read(text: str, ranks: int) -> Parallelism | None:
             )
     if not data and left > 1:
         raise CrossflowError(
-            f"--parallel {text}: it leaves {left} of {ranks} ranks without work; add ddp or fsdp, or take a world of {tensor}"
+            f"--parallel {text}: it leaves {left} of {ranks} ranks without work; add ddp or fsdp, or take a world of {tensor * stages}"
         )
     return Parallelism(
-        data="" if not data else "ddp" if data[0] == "ddp" else "fsdp", shards=shards, replicas=left // shards, tensor=tensor
-    )
+        data="" if not data else "ddp" if data[0] == "ddp" else "fsdp", shards=shards, replicas=left // shards,
+        tensor=tensor, stages=stages,
+    )  # fmt: skip
 
 
 def _word(text: str) -> tuple[str, int | None]:
     name, mark, number = text.strip().partition("=")
     if name not in WORDS:
         raise CrossflowError(f"--parallel: expected words among {', '.join(WORDS)}, got '{name}'{did_you_mean(name, WORDS)}")
-    if name == "pp":
-        raise CrossflowError("--parallel pp: stages of a pipeline are not imported yet; give the others, or a strategy to a model's preset")
-    if (mark and (not number.isdecimal() or int(number) < 1)) or (name == "tp") > bool(mark) or (mark and name == "ddp"):
-        expected = "tp=8" if name == "tp" else "ddp" if name == "ddp" else f"{name} or {name}=8"
+    if (mark and (not number.isdecimal() or int(number) < 1)) or (name in ("tp", "pp")) > bool(mark) or (mark and name == "ddp"):
+        expected = f"{name}=8" if name in ("tp", "pp") else "ddp" if name == "ddp" else f"{name} or {name}=8"
         raise CrossflowError(f"--parallel: expected {expected}, got '{text.strip()}'")
     return name.replace("fsdp2", "fsdp"), int(number) if mark else None
 
@@ -119,14 +123,20 @@ def _mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
 
 
 def blocks(model: Any) -> list[Any]:
-    """Layers of a model that are sharded each by itself: those of its lists that hold several modules of one kind with weights."""
-    found = list[Any]()
+    """Layers of a model that are sharded each by itself: those of its lists."""
+    return [one for layers in lists(model) for one in layers]
+
+
+def lists(model: Any) -> list[list[Any]]:
+    """Lists of layers of a model: its outermost lists with several modules of one kind with weights, and these modules."""
+    found = list[list[Any]]()
     for module in model.modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential) and not any(module in set(one.modules()) for one in found):
+        inner = isinstance(module, nn.ModuleList | nn.Sequential)
+        if inner and not any(module in set(one.modules()) for layers in found for one in layers):
             kinds = Counter(
                 type(one) for one in module if next(one.parameters(), None) is not None and next(one.children(), None) is not None
             )
-            found += [one for one in module if kinds[type(one)] > 1]
+            found.append([one for one in module if kinds[type(one)] > 1])
     return found
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from crossflow.errors import CrossflowError
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import DeviceGroup
-from crossflow.program.program import COMPUTE, NETWORK, Program
+from crossflow.program.program import COMPUTE, NETWORK, HostTime, Program
 from crossflow.torch.recorder import BACKWARD, FORWARD, UPDATE, Record
 
+STAGES = "pp"  # axis of the stages of a pipeline
 _COPY_IN, _COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 
 
@@ -26,12 +27,16 @@ class Recorded:
     sizes : bytes of every storage. [B]
     held : kinds of the storages that outlive the step.
     parameters : of the whole model. [1]
+    stages : of the pipeline. [1]
+    stage_of : stage that has a storage, where there are several.
     """
 
     records: Sequence[Record]
     sizes: Mapping[int, float]
     held: Mapping[int, str]
     parameters: int
+    stages: int = 1
+    stage_of: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,29 +98,32 @@ def _span(ranks: tuple[int, ...], world: int) -> tuple[int, int]:
 
 
 def program_of(step: Recorded, mesh: RankMesh, *, name: str, dtype: str, samples: int, tokens: int, training: bool) -> Program:
-    """The program of a recorded step, on which every rank does as rank 0 does."""
+    """The program of a recorded step, in which every rank of a stage does as the first one does."""
     records = reduced_behind(gathered_ahead([one for one in step.records if one.collective is None or len(one.ranks) > 1]))
-    builder = ProgramBuilder(name=name, dtype=dtype, axes=mesh.axes, groups=mesh.groups)
+    builder = ProgramBuilder(name=name, dtype=dtype, axes=mesh.axes, groups=mesh.groups, stages=STAGES if step.stages > 1 else "")
     waits = _dependencies(records)
     for record, after in zip(records, waits, strict=True):
-        where: dict[str, Any] = {"layer": record.layer, "phase": record.phase if training else FORWARD}
+        where: dict[str, Any] = {"layer": record.layer, "phase": record.phase if training else FORWARD, "rank": record.stage}
         if record.collective is not None:
             axes = mesh.of[record.ranks]
             builder.send(record.collective, record.size, axes, after=after, stream=_stream(axes, mesh), **where)
         elif record.host:
-            builder.compute(record.name, calls=1, after=after, **where)
+            builder.compute(record.name, calls=1, host=record.host, after=after, **where)
         else:
             builder.compute(record.name, *record.kernels, after=after, stream=COMPUTE, **where)
     if training:
-        _between_steps(builder, sorted(set(range(len(records))).difference(*waits)))
+        ended = sorted(set(range(len(records))).difference(*waits))
+        for stage in range(step.stages):
+            times: tuple[HostTime, ...] = ("microbatch", "step") if step.stages == 1 else ("step",)
+            _between_steps(builder, [i for i in ended if records[i].stage == stage], times, stage)
     _hold(builder, records, step)
     return builder.build(samples=samples, tokens=tokens, parameters=float(step.parameters), training=training)
 
 
-def _between_steps(builder: ProgramBuilder, ended: list[int]) -> None:
+def _between_steps(builder: ProgramBuilder, ended: list[int], times: Sequence[HostTime], stage: int) -> None:
     """What the host of some software takes for a microbatch and a step beside its kernels, once all of the step has ended."""
-    for time in ("microbatch", "step"):
-        ended = [builder.compute(f"host of a {time}", calls=1, host=time, after=ended, phase=UPDATE)]
+    for time in times:
+        ended = [builder.compute(f"host of a {time}", calls=1, host=time, after=ended, phase=UPDATE, rank=stage)]
 
 
 def _stream(axes: tuple[str, ...], mesh: RankMesh) -> str:
@@ -166,30 +174,31 @@ def _dependencies(records: Sequence[Record]) -> list[list[int]]:
     """
     writer: dict[int, int] = {}
     sending: dict[int, int] = {}
-    found, blocking = list[list[int]](), None
+    found, blocking = list[list[int]](), dict[int, int]()  # by stage
     for i, record in enumerate(records):
         after = {writer[key] for key in (*record.reads, *record.writes) if key in writer}
         after |= {sending[key] for key in record.writes if key in sending}
-        if blocking is not None:
-            after.add(blocking)
-            blocking = None
+        after |= {blocking[record.stage]} if record.stage in blocking else set()
         found.append(sorted(after))
         writer |= dict.fromkeys(record.writes, i)
         if record.collective is not None:
             sending |= dict.fromkeys(record.reads, i)
         if record.blocks or record.host:
-            blocking = i
+            blocking[record.stage] = i
+        elif record.collective is None:  # kernels behind it follow on their stream
+            blocking.pop(record.stage, None)
     return found
 
 
 def _hold(builder: ProgramBuilder, records: Sequence[Record], step: Recorded) -> None:
     """Memory by liveness: what outlives the step is there all the time, other storages from what fills them to what needs them last."""
-    lasting: dict[str, float] = {}
+    lasting: dict[tuple[str, int], float] = {}
     for key, kind in step.held.items():
         if kind != "gradients":
-            lasting[kind] = lasting.get(kind, 0.0) + step.sizes[key]
-    for kind, size in lasting.items():
-        builder.hold(kind, size)
+            place = kind, step.stage_of.get(key, 0)
+            lasting[place] = lasting.get(place, 0.0) + step.sizes[key]
+    for (kind, stage), size in lasting.items():
+        builder.hold(kind, size, rank=stage)
     lives: dict[int, tuple[int, int]] = {}
     for i, record in enumerate(records):
         for key in (*record.reads, *record.writes):
@@ -208,7 +217,8 @@ def _end(builder: ProgramBuilder, records: Sequence[Record], step: Recorded, key
     """A storage that lives from one operation to another, from the beginning where nothing fills it."""
     first, last = life
     made = None if first < 0 else first
-    builder.hold(_kind(records, step, key, life), step.sizes[key], made=made, last=last if made is not None else None)
+    stage, size = step.stage_of.get(key, 0), step.sizes[key]
+    builder.hold(_kind(records, step, key, life), size, rank=stage, made=made, last=last if made is not None else None)
 
 
 def _kind(records: Sequence[Record], step: Recorded, key: int, life: tuple[int, int]) -> str:

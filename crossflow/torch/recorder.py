@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel
+from crossflow.program.program import HostTime
 from crossflow.torch import kernels, messages
 from crossflow.torch.ops import local
 
@@ -33,8 +34,9 @@ class Record:
     collective, size, ranks, axis : of a message, its kind, its buffer, the ranks that take part, and the name of their axis. [B]
     blocks : whether all that is issued later waits for the message.
     aside : whether FSDP sends it, from a stream of its own, on which what follows from it is computed too.
-    host : whether the host waits for what it reads.
+    host : time that the host takes once it has waited for what it reads, as `crossflow.program.program.Op` has it; none of most.
     dtype : type of what a kernel other than a pass computes.
+    stage : stage of a pipeline that runs it.
     """
 
     name: str
@@ -50,8 +52,9 @@ class Record:
     axis: str = ""
     blocks: bool = False
     aside: bool = False
-    host: bool = False
+    host: HostTime | None = None
     dtype: str = ""
+    stage: int = 0
 
 
 class StepRecorder(TorchDispatchMode):
@@ -63,6 +66,7 @@ class StepRecorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[Record] = []
+        self.marks: list[int] = []  # where the second and later microbatches begin
         self.sizes: dict[int, float] = {}
         self.held: dict[int, str] = {}
         self.parameters = 0
@@ -78,7 +82,12 @@ class StepRecorder(TorchDispatchMode):
 
     def clear(self) -> None:
         """Forget the records so far."""
-        self.records, self._went_back = [], False
+        self.records, self.marks, self._went_back = [], [], False
+
+    def mark(self) -> None:
+        """Begin another microbatch."""
+        self.marks.append(len(self.records))
+        self._went_back = False
 
     # ---------------------------------------------------------------------------------- where it stands
 
@@ -174,7 +183,7 @@ class StepRecorder(TorchDispatchMode):
         """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many."""
         key = self._key(tensor)
         if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
-            self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host=True))
+            self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
         if tensor.dtype == torch.bool:
             return key not in self._any
         return 1.0 if tensor.dtype.is_floating_point else 1
@@ -219,6 +228,10 @@ class StepRecorder(TorchDispatchMode):
         )  # fmt: skip
 
     # ---------------------------------------------------------------------------------- storages
+
+    def key(self, tensor: Any) -> int:
+        """Storage of the part of a tensor that lies on this rank."""
+        return self._key(local(tensor))
 
     def _sum(self, moved: Iterator[tuple[Any, float]]) -> dict[int, float]:
         found: dict[int, float] = {}

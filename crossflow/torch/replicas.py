@@ -21,6 +21,7 @@ from torch import nn
 from crossflow.torch.ops import gradient, local
 
 FIRST = 2**20  # bytes of the first bucket, and of a mebibyte [B]
+STAGE = "_crossflow_stage"  # attribute of weights: stage of a pipeline that has them
 
 
 class Replicated(nn.Module):
@@ -46,11 +47,21 @@ class Replicated(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the module; buckets are those of the order in which gradients were ready before."""
         if self._ready and not self.buckets:
-            found = dist._compute_bucket_assignment_by_size(self._ready, [FIRST, self.cap], [False] * len(self._ready))[0]
-            self.buckets = [[self._ready[i] for i in bucket] for bucket in found]
+            self.buckets = [bucket for part in self._by_stage() for bucket in self._divided(part)]
             self._bucket = {one: i for i, bucket in enumerate(self.buckets) for one in bucket}
         self._ready, self._left = [], [len(bucket) for bucket in self.buckets]
         return self.module(*args, **kwargs)
+
+    def _by_stage(self) -> list[list[Any]]:
+        """Weights of each stage of a pipeline, whose replicas reduce them by themselves, in the order in which they were ready."""
+        found: dict[int, list[Any]] = {}
+        for one in self._ready:
+            found.setdefault(getattr(one, STAGE, 0), []).append(one)
+        return list(found.values())
+
+    def _divided(self, weights: list[Any]) -> list[list[Any]]:
+        found = dist._compute_bucket_assignment_by_size(weights, [FIRST, self.cap], [False] * len(weights))[0]
+        return [[weights[i] for i in bucket] for bucket in found]
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -97,3 +108,17 @@ class Replicated(nn.Module):
                 else:  # which no gradient can be; `MixedAdamW` looks here
                     one.grad, one.main_grad = None, part
         self._works = []
+
+
+def add_up(module: Any, dtype: Any) -> None:
+    """Have gradients of several microbatches added up in another type, as Megatron does in fp32."""
+
+    @torch.no_grad()
+    def add(parameter: Any) -> None:
+        own, parameter.main_grad = getattr(parameter, "main_grad", None), None
+        new = gradient(parameter)
+        parameter.grad, parameter.main_grad = None, new.to(dtype) if own is None else own.add_(new)
+
+    for one in module.parameters():
+        if one.requires_grad:
+            one.register_post_accumulate_grad_hook(add)

@@ -47,6 +47,21 @@ def wide():
     return Gpt(width=1024, heads=8)
 
 
+def deep():
+    return Gpt(layers=4)
+
+
+def tied():
+    model = deep()
+    model.head.weight = model.table.weight
+    return model
+
+
+def stack(batch=1):
+    blocks = (nn.Sequential(nn.Linear(2048, 2048), nn.GELU(), nn.Linear(2048, 2048)) for _ in range(16))
+    return nn.Sequential(*blocks), torch.randn(batch, 2048, 2048)
+
+
 def large():
     return Gpt(width=4096, layers=32, heads=32, words=32000)
 

@@ -238,7 +238,7 @@ def test_wrong_use_is_one_sentence_and_leaves_nothing(name, tmp_path, refused):
     ("text", "sentence"),
     [
         ("dpd", "--parallel: expected words among ddp, fsdp, fsdp2, hsdp, tp, pp, got 'dpd'; did you mean 'ddp'?"),
-        ("pp=4", "--parallel pp: stages of a pipeline are not imported yet; give the others, or a strategy to a model's preset"),
+        ("pp", "--parallel: expected pp=8, got 'pp'"),
         ("tp", "--parallel: expected tp=8, got 'tp'"),
         ("ddp,fsdp", "--parallel ddp,fsdp: ddp and fsdp exclude each other; give one of them"),
         ("tp=4", "--parallel tp=4: it leaves 2 of 8 ranks without work; add ddp or fsdp, or take a world of 4"),
