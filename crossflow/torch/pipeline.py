@@ -112,7 +112,7 @@ class Stages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cut:
+class _CutRecords:
     """A recorded microbatch in parts.
 
     Attributes
@@ -173,7 +173,7 @@ def _shared(parts: Sequence[Sequence[Record]]) -> set[int]:
     return found
 
 
-def _cut(records: Sequence[Record], stages: Stages, step: Recorded, lasting: set[int], *, join: bool) -> _Cut:
+def _cut(records: Sequence[Record], stages: Stages, step: Recorded, lasting: set[int], *, join: bool) -> _CutRecords:
     """A microbatch in parts. What depends on no weights, such as masks and positions, every stage computes for itself."""
     places = stages.places(records)
     free = _without_weights(records, step.held)
@@ -188,7 +188,7 @@ def _cut(records: Sequence[Record], stages: Stages, step: Recorded, lasting: set
             own = fused(own, lasting | sent)
         for one in own:
             slots.setdefault((stage, one.phase), []).append(one)
-    return _Cut(slots=slots, sent=crossing)
+    return _CutRecords(slots=slots, sent=crossing)
 
 
 def _added_up(records: Sequence[Record], lasting: set[int]) -> list[Record]:
@@ -279,7 +279,7 @@ def _transfer(sent: Mapping[int, float], names: _Names, way: tuple[int, int], mi
 
 
 def _updates(
-    records: Sequence[Record], cuts: Sequence[_Cut], stages: Stages, held: Mapping[int, str], *, join: bool, lasting: set[int]
+    records: Sequence[Record], cuts: Sequence[_CutRecords], stages: Stages, held: Mapping[int, str], *, join: bool, lasting: set[int]
 ) -> Iterator[tuple[int, Sequence[Record]]]:
     """Updates of every stage: of the weights that it reads, and the gradients that it makes."""
     place = {
