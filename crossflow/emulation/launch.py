@@ -195,11 +195,17 @@ def main(words: Sequence[str]) -> None:
         threading.Thread(target=_end_with_parent, args=(settings.watch,), daemon=True).start()
     require_torch("crossflow emulate")
     around = emulated(settings)
-    atexit.register(_leave, around, around.__enter__(), settings, os.getpid())  # runs after what the script registers
-    _run_script(words)
+    recorder = around.__enter__()
+    atexit.register(_leave, around, recorder, settings, os.getpid())  # runs after what the script registers
+    try:
+        _run_script(words, recorder)
+    except Exception:
+        if recorder.failure:  # which the parent tells
+            raise SystemExit(2) from None
+        raise
 
 
-def _run_script(words: Sequence[str]) -> None:
+def _run_script(words: Sequence[str], recorder: CallRecorder) -> None:
     """Run a file, or a module after -m, as the program of this process; a traceback begins where the script does."""
     sys.argv = list(words)
     if words[0] == "-m":
@@ -213,6 +219,8 @@ def _run_script(words: Sequence[str]) -> None:
     try:
         exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
     except Exception as error:
+        if recorder.failure:
+            raise
         begun = error.__traceback__
         cut = error.with_traceback(begun.tb_next if begun is not None else None)
         sys.excepthook(type(cut), cut, cut.__traceback__)
@@ -222,7 +230,8 @@ def _run_script(words: Sequence[str]) -> None:
 def _leave(around: contextlib.AbstractContextManager[CallRecorder], recorder: CallRecorder, settings: RunSettings, process: int) -> None:
     """Leave what the rank called where the parent looks for it; workers that were forked leave nothing."""
     if os.getpid() == process:
-        found = {"summary": recorder.summary(), "record": recorder.record() if settings.keeps else None, "torch": torch.__version__}
+        found = {"summary": recorder.summary(), "failure": recorder.failure, "torch": torch.__version__}
+        found["record"] = recorder.record() if settings.keeps else None
         write_text(Path(settings.result), json.dumps(found))
         around.__exit__(None, None, None)
 

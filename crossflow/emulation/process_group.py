@@ -20,6 +20,7 @@ from crossflow.emulation.delays import Delays
 from crossflow.emulation.link import Call, LinkThread, Pace
 from crossflow.emulation.meeting import Meets
 from crossflow.emulation.record import Called, CallRecorder
+from crossflow.emulation.what_if import Delay
 from crossflow.errors import CrossflowError
 
 TRIALS, TRIAL = 24, 1e-3  # calls with which the time of delivery is measured, and their delay [s]
@@ -78,7 +79,7 @@ class Runtime:
         size, first = sum(one.numel() * one.element_size() for one in tensors), next(iter(tensors), None)
         dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
         pair = None if peer is None else transfers(group.members, peer, self.recorder.rank, op)
-        base = self.delays.base(op, size, pair or group.members)
+        base = self._base(op, size, pair or group.members)
         called = Called(
             at=now, op=op, size=size, dtype=dtype, group=group.label, members=group.members, pair=pair,
             link=self.delays.wire(op, group.label, pair or group.members), base=base,
@@ -100,6 +101,14 @@ class Runtime:
             )
         )
         return handle
+
+    def _base(self, op: str, size: int, ranks: tuple[int, ...]) -> Delay:
+        """Delay of a call; that none is known is noted, because the script may catch the error or wrap it."""
+        try:
+            return self.delays.base(op, size, ranks)
+        except CrossflowError as error:
+            self.recorder.failure = self.recorder.failure or str(error)
+            raise
 
     def _link(self, name: str, device: torch.device | None) -> LinkThread | StreamLink:
         key = name if device is None else f"{device}.{name}"

@@ -79,7 +79,7 @@ def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunO
     Raises
     ------
     CrossflowError
-        Where real ranks disagree. No process is left behind.
+        Where real ranks disagree, and where a call has no delay. No process is left behind.
     """
     with tempfile.TemporaryDirectory(prefix="crossflow-") as folder:
         run = _Run(settings=settings, words=tuple(words), folder=Path(folder), local=local)
@@ -90,7 +90,11 @@ def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunO
                 run.end()
         if run.ledger.failure is not None and run.interrupted is None:
             raise run.ledger.failure
-        return RunOutcome(status=status, ranks={rank: run.result(rank) for rank in settings.real})
+        found = {rank: run.result(rank) for rank in settings.real}
+        for one in found.values():
+            if one is not None and one["failure"]:
+                raise CrossflowError(one["failure"])
+        return RunOutcome(status=status, ranks=found)
 
 
 @dataclass(kw_only=True)

@@ -141,6 +141,7 @@ class CallRecorder:
     ----------
     rank : its global rank.
     keeps : whether all rows are kept, for a file.
+    failure : why a call has no delay, "" where all have one.
     """
 
     rank: int
@@ -152,6 +153,7 @@ class CallRecorder:
     late: int = 0
     latest: float = 0.0
     calls: int = 0
+    failure: str = ""
     _places: dict[int, dict[str, Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
