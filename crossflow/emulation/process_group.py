@@ -159,6 +159,10 @@ class Handle(dist.Work):
         self.runtime, self.number, self.future, self.outputs = runtime, number, future, result
         self.kind, self.lasts = called.kind, called.changed.time
         self.taken = self.end = self.delivered = 0.0
+        self.source = -1  # place in the group of who sent it, where the script named nobody
+
+    def _source_rank(self) -> int:
+        return self.source
 
     def deliver(self, met: float, filled: float, end: float, error: Exception | None) -> None:
         """End it, or let those who wait know what went wrong."""
@@ -439,8 +443,14 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._go(RECV, tensors, tensors, _pairs(targets, [one.new_zeros(()).expand(one.shape) for one in targets]), peer=source)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Handle:
-        """Receive from any rank: from the next one."""
-        return self.recv(tensors, (self.place + 1) % len(self.members), tag)
+        """Receive from any rank: from the first that is emulated."""
+        real = {self.runtime.recorder.rank, *self.runtime.real}
+        source = next((place for place, rank in enumerate(self.members) if rank not in real), None)
+        if source is None:
+            raise CrossflowError("recv from any rank: all ranks of the group run for real, and which comes first is not known; name one")
+        handle = self.recv(tensors, source, tag)
+        handle.source = source
+        return handle
 
     def barrier(self, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
         """Wait for all ranks."""

@@ -83,6 +83,11 @@ def test_objects_of_emulated_ranks_leave_the_own_ones_as_they_are(script):
     assert (done.stdout, done.returncode) == ("['a'] ['b'] [0]\n", 0)
 
 
+def test_a_message_from_any_rank_comes_from_the_first_emulated_one(script):
+    done = script("group = dist.new_group([0, 3, 5])\nprint(dist.recv(torch.ones(4)), dist.recv(torch.ones(4), group=group))\n")
+    assert (done.stdout, done.returncode) == ("1 3\n", 0), done.stderr
+
+
 def test_a_call_that_is_not_emulated_is_refused_by_name(script):
     done = script("dist.group.WORLD.merge_remote_group(None, None, 8)\n")
     assert "crossflow emulate does not support ProcessGroup.merge_remote_group" in done.stderr
