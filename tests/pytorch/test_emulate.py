@@ -168,6 +168,14 @@ def test_real_ranks_meet_and_say_who_they_are(script, tmp_path):
             ("rank 7 calls barrier", "rank 0 calls all_reduce"),
         ),
         (
+            "dist.broadcast(torch.ones(1), dist.get_rank())",
+            ("rank 0 calls broadcast of 4 B float32 from rank 0", "rank 7 calls broadcast of 4 B float32 from rank 7"),
+        ),
+        (
+            "dist.reduce(torch.ones(1), 3, dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM)",
+            ("rank 0 calls reduce of 4 B float32 with SUM to rank 3", "rank 7 calls reduce of 4 B float32 with MAX to rank 3"),
+        ),
+        (
             "dist.get_rank() or dist.recv(torch.ones(4), 7)",
             ("rank 0 waits in operation 1 of group '0', recv from rank 7", "rank 7 has ended"),
         ),
