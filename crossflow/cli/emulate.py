@@ -93,7 +93,10 @@ def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays
     """Write what was called: a page to stderr or JSON to a file, and the record."""
     found = [one for one in outcome.ranks.values() if one is not None]
     for rank in missing(outcome):
-        page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
+        if rank in outcome.stopped:
+            page.log(f"crossflow: rank {rank} was ended because rank {outcome.failed} failed")
+        else:
+            page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
     head: dict[str, Any] = {"world_size": settings.world_size, "what_if": delays.what_if.text, "delays": delays.source}
     _show(head, [one["summary"] for one in found], _named(arguments.json, suffix))
     if arguments.record is not None and found:

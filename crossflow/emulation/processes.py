@@ -67,10 +67,20 @@ class RunSettings:
 
 @dataclass(kw_only=True)
 class RunOutcome:
-    """How an emulation ended: its exit status, and what every real rank called, as its process left it (None where it left nothing)."""
+    """How an emulation ended.
+
+    Attributes
+    ----------
+    status : exit status.
+    ranks : what every real rank called, as its process left it, None where it left nothing.
+    failed : the first rank that failed, None where none did.
+    stopped : ranks that were ended because of it.
+    """
 
     status: int
     ranks: Mapping[int, dict[str, Any] | None]
+    failed: int | None = None
+    stopped: tuple[int, ...] = ()
 
 
 def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunOutcome:
@@ -94,7 +104,7 @@ def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunO
         for one in found.values():
             if one is not None and one["failure"]:
                 raise CrossflowError(one["failure"])
-        return RunOutcome(status=status, ranks=found)
+        return RunOutcome(status=status, ranks=found, failed=run.failed, stopped=run.stopped)
 
 
 @dataclass(kw_only=True)
@@ -104,6 +114,8 @@ class _Run:
     folder: Path
     local: int
     interrupted: int | None = None
+    failed: int | None = None
+    stopped: tuple[int, ...] = ()
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     readers: list[threading.Thread] = field(default_factory=list)
 
@@ -159,6 +171,7 @@ class _Run:
                     continue
                 del running[rank]
                 if process.returncode and self.interrupted is None:
+                    self.failed, self.stopped = rank, tuple(one for one in running if self.processes[one].poll() is None)
                     return _status(process.returncode)
                 self.ledger.ended(rank)
             if self.ledger.failure is not None:

@@ -190,6 +190,15 @@ def test_real_ranks_that_disagree_are_ended(script, text, sentence):
 def test_the_first_rank_that_fails_ends_all(script):
     done = script("import sys, time\nif dist.get_rank() == 7: sys.exit(5)\ntime.sleep(100)\n", ranks="0,7")
     assert done.returncode == 5
+    assert "crossflow: rank 0 was ended because rank 7 failed\n" in done.stderr
+    assert "left no account" not in done.stderr
+
+
+def test_a_rank_that_ends_on_its_own_without_an_account_is_named(script):
+    done = script("import os, time\nif dist.get_rank() == 7: os._exit(5)\ntime.sleep(100)\n", ranks="0,7")
+    assert done.returncode == 5
+    assert "crossflow: rank 0 was ended because rank 7 failed\n" in done.stderr
+    assert "crossflow: rank 7 left no account of its collectives; it was ended by a signal or by os._exit\n" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
