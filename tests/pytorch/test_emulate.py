@@ -83,6 +83,16 @@ def test_objects_of_emulated_ranks_leave_the_own_ones_as_they_are(script):
     assert (done.stdout, done.returncode) == ("['a'] ['b'] [0]\n", 0)
 
 
+def test_objects_between_real_ranks_take_the_same_calls_on_both(script):
+    done = script(
+        "rank = dist.get_rank()\nmine, part = [rank], [None]\ndist.broadcast_object_list(mine, 0)\ndist.broadcast_object_list(mine, 3)\n"
+        "dist.broadcast_object_list(mine, src=7)\ndist.scatter_object_list(part, list('abcdefgh') if rank == 0 else None, src=0)\n"
+        "dist.recv_object_list(mine, 0) if rank else dist.send_object_list(['abc'], 7)\nprint(mine, part)\n",
+        ranks="0,7",
+    )
+    assert (sorted(done.stdout.splitlines()), done.returncode) == (["[rank 0] [0] ['a']", "[rank 7] [7] [None]"], 0), done.stderr
+
+
 def test_a_message_from_any_rank_comes_from_the_first_emulated_one(script):
     done = script("group = dist.new_group([0, 3, 5])\nprint(dist.recv(torch.ones(4)), dist.recv(torch.ones(4), group=group))\n")
     assert (done.stdout, done.returncode) == ("1 3\n", 0), done.stderr
