@@ -94,6 +94,7 @@ def test_an_operation_starts_when_the_last_real_rank_has_come():
         ({"op": "all_gather"}, "all_gather of 4096 B float32"),
         ({"size": 8192}, "all_reduce of 8192 B float32"),
         ({"dtype": "bfloat16"}, "all_reduce of 4096 B bfloat16"),
+        ({"how": "with MAX"}, "all_reduce of 4096 B float32 with MAX"),
     ],
 )
 def test_both_sides_of_a_disagreement_are_named(other, calls):

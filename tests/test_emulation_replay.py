@@ -108,6 +108,31 @@ def test_a_wrong_record_is_refused(tmp_path, change, sentence):
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("place", "key", "value", "sentence"),
+    [
+        ("rows.0", "at", -1.0, "ranks[0].rows[0].at: input should be greater than or equal to 0, got -1"),
+        ("rows.0", "time", -1.0, "ranks[0].rows[0].time: input should be greater than or equal to 0, got -1"),
+        ("rows.0", "size", -4, "ranks[0].rows[0].size: input should be greater than or equal to 0, got -4"),
+        ("rows.0", "op", "allreduce", "ranks[0].rows[0].op: unknown call 'allreduce'; did you mean 'all_reduce'?"),
+        ("rows.0", "ranks", [0, 8], "ranks[0].rows[0].ranks: there is no rank 8 in a world of 8"),
+        ("rows.3", "until", 0.01, "ranks[0].rows[3].until: expected a time that is not before at = 0.02, got 0.01"),
+        ("rows.3", "of", [], "ranks[0].rows[3].of: expected one call or more"),
+        ("groups.0", "ranks", [0, 9], "ranks[0].groups[0].ranks: there is no rank 9 in a world of 8"),
+        ("groups.0", "ranks", [], "ranks[0].groups[0].ranks: expected one rank or more"),
+    ],
+)
+def test_what_a_record_cannot_mean_is_refused_at_its_place(tmp_path, place, key, value, sentence):
+    data = recorded(tmp_path)[0].model_dump(mode="json")
+    name, number = place.split(".")
+    data["ranks"][0][name][int(number)][key] = value
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        read_record(path)
+    assert sentence in str(caught.value)
+
+
 # ------------------------------------------------------------------------------------------ as a program
 
 

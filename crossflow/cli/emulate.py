@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     settings, local, suffix = _settings(arguments, words)
     delays = settings.delays_()
-    for target in (arguments.json, arguments.record):
-        _check_target(target)
+    _check_target("--json", arguments.json, ".json")
+    _check_target("--record", arguments.record, ".json", ".json.gz")
     require_torch("crossflow emulate")
     outcome = emulate(settings, words, local)
     _report(arguments, settings, delays, outcome, suffix)
@@ -69,7 +70,9 @@ def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[RunS
 
 def _world(arguments: argparse.Namespace) -> tuple[int, int]:
     """Ranks of the world, and devices of a node."""
-    if (arguments.world_size is None) == (arguments.nodes is None):
+    if arguments.world_size is not None and arguments.nodes is not None:
+        raise CrossflowError("--world-size and --nodes both say how many ranks there are; one of them is enough")
+    if arguments.world_size is None and arguments.nodes is None:
         raise CrossflowError("how many ranks? give --world-size N, or --nodes N of the system")
     if arguments.nodes is None:
         found = None if arguments.system is None else delays_of(arguments.world_size, arguments.system).system
@@ -83,17 +86,31 @@ def _world(arguments: argparse.Namespace) -> tuple[int, int]:
     return spec.device_count, spec.devices_per_node
 
 
-def _check_target(path: Path | None) -> None:
+def _check_target(option: str, path: Path | None, *endings: str) -> None:
     """CrossflowError for a file that could not be written once the script has run."""
-    if path is not None and path.is_dir():
-        raise CrossflowError(f"{path} is a folder; give a file")
+    if path is None:
+        return
+    if path.is_dir():
+        raise CrossflowError(f"{option}: {path} is a folder; give a file")
+    if not path.name.endswith(endings):
+        raise CrossflowError(f"{option}: expected a file that ends in {' or '.join(endings)}, got {path}")
+    if not path.parent.is_dir():
+        raise CrossflowError(f"{option}: there is no folder {path.parent}")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise CrossflowError(f"{option}: {path} cannot be written ({error.strerror}); give a file in another folder") from None
 
 
 def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays, outcome: RunOutcome, suffix: str) -> None:
     """Write what was called: a page to stderr or JSON to a file, and the record."""
     found = [one for one in outcome.ranks.values() if one is not None]
     for rank in missing(outcome):
-        page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
+        if rank in outcome.stopped:
+            page.log(f"crossflow: rank {rank} was ended because rank {outcome.failed} failed")
+        else:
+            page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
     head: dict[str, Any] = {"world_size": settings.world_size, "what_if": delays.what_if.text, "delays": delays.source}
     _show(head, [one["summary"] for one in found], _named(arguments.json, suffix))
     if arguments.record is not None and found:
@@ -117,6 +134,7 @@ def _replay(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     for name, value in given.items():
         if value:
             raise CrossflowError(f"--replay replays a record, which says the rest; leave out {name}")
+    _check_target("--json", arguments.json, ".json")
     record = read_record(arguments.replay)
     delays = None
     if arguments.system is not None or arguments.delays is not None:

@@ -142,6 +142,7 @@ class Entry:
     rank : that calls, a global one.
     group, ranks : name of the process group, and its global ranks.
     op, size, dtype : what is called. [B]
+    how : its reduction and its root, such as "with SUM to rank 0"; "" where it has neither.
     arrival : when the rank is ready. [s]
     patience : how long the script lets it wait for others. [s]
     """
@@ -154,6 +155,7 @@ class Entry:
     dtype: str
     arrival: float
     patience: float = 1800.0
+    how: str = ""
 
     @property
     def transfer(self) -> bool:
@@ -164,7 +166,7 @@ class Entry:
     def calls(self) -> str:
         """What is called, for messages."""
         to = {SEND: f" to rank {self.ranks[-1]}", RECV: f" from rank {self.ranks[0]}"}.get(self.op, "")
-        return f"{self.op}{to} of {self.size} B {self.dtype}".rstrip()
+        return " ".join(part for part in (f"{self.op}{to} of {self.size} B", self.dtype, self.how) if part)
 
 
 @dataclass(kw_only=True)
@@ -201,7 +203,7 @@ class Operation:
         """Note that a rank has come; CrossflowError with both sides where it calls something else than the first."""
         first = next(iter(self.entries.values()), entry)
         same = entry.op == first.op or (entry.transfer and first.transfer)
-        if not same or (entry.size, entry.dtype) != (first.size, first.dtype):
+        if not same or (entry.size, entry.dtype, entry.how) != (first.size, first.dtype, first.how):
             said = f"rank {first.rank} calls {first.calls}, rank {entry.rank} calls {entry.calls}"
             raise CrossflowError(f"the real ranks disagree in {self.named}: {said}")
         self.entries[entry.rank] = entry

@@ -279,9 +279,19 @@ def _function(named: str, base: Path) -> Function:
         raise CrossflowError(f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)  # where its dataclasses look for their annotations
-    loader.exec_module(module)
+    try:
+        loader.exec_module(module)
+    except Exception as error:
+        raise CrossflowError(f"{file} cannot be imported: {type(error).__name__}: {error}") from None
     function = getattr(module, name, None)
     if not callable(function):
         raise CrossflowError(f"{file} has no function '{name}'")
-    found: Function = function
-    return found
+
+    def call(op: str, size: int, ranks: RankGroup) -> float | Times:
+        try:
+            found: float | Times = function(op, size, ranks)
+        except Exception as error:
+            raise CrossflowError(f"{file}: {name} failed for {op} of {size} B: {type(error).__name__}: {error}") from None
+        return found
+
+    return call

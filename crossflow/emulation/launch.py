@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,10 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
     yield c10d, "rendezvous", lambda _: _rendezvous(settings)
     for module in (c10d, dist):
         yield module, "init_process_group", lambda old: _initialised(old, settings)
-        for name in ("broadcast_object_list", "scatter_object_list", "recv_object_list"):
-            yield module, name, functools.partial(_unknown_objects, name)
+        for name in ("broadcast_object_list", "scatter_object_list"):
+            yield module, name, functools.partial(_unknown_objects, name, settings)
+        yield module, "recv_object_list", _received_objects
+        yield module, "send_object_list", functools.partial(_sent_objects, settings)
     yield dist, "TCPStore", lambda _: lambda *_, **__: dist.HashStore()
     for module in (torch.autograd, torch.autograd.graph):
         yield module, "_engine_run_backward", lambda old: _backward(old, runtime)
@@ -156,19 +158,62 @@ def _initialised(old: Any, settings: RunSettings) -> Any:
     return init_process_group
 
 
-def _unknown_objects(name: str, old: Any) -> Any:
-    """Objects that an emulated rank sends are not known: the script keeps what it has, after the time of the call."""
+def _unknown_objects(name: str, settings: RunSettings, old: Any) -> Any:
+    """Objects that another rank sends are not known: the script keeps what it has, after the time of a barrier.
+
+    A real rank that sends to real ones calls the barrier, too, since they must all call the same.
+    """
     place = 2 if name == "scatter_object_list" else 1  # of src among the arguments, after which comes the group
 
-    def call(*given: Any, **named: Any) -> Any:
-        source, group = (named.get(word, given[at] if len(given) > at else None) for word, at in (("src", place), ("group", place + 1)))
-        group = group or dist.group.WORLD
-        if source is None and name != "recv_object_list":
+    def call(*given: Any, **named: Any) -> None:
+        source, group = _peer("src", place, given, named)
+        if source is None:
             source = dist.get_global_rank(group, named.get("group_src") or 0)
-        if source == dist.get_rank():
-            return old(*given, **named)
+        mine = source == dist.get_rank()
+        if mine and not (set(dist.get_process_group_ranks(group)) & set(settings.real)) - {source}:
+            old(*given, **named)
+            return
         dist.barrier(group)
-        return source if name == "recv_object_list" else None
+        if mine and name == "scatter_object_list":
+            output, parts = (_given(f"scatter_object_{word}_list", at, given, named) for at, word in enumerate(("output", "input")))
+            output[0] = parts[dist.get_rank(group)]
+
+    return call
+
+
+def _peer(word: str, place: int, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The other rank of a call, as far as it is given as a global one, and the group, which comes after it."""
+    return _given(word, place, given, named), _given("group", place + 1, given, named) or dist.group.WORLD
+
+
+def _given(word: str, place: int, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """An argument, by its name or its place; None where it is absent."""
+    return named.get(word, given[place] if len(given) > place else None)
+
+
+def _received_objects(_: Any) -> Any:
+    """Objects that another rank sends to this one are not known: the script keeps what it has, after one message."""
+
+    def call(*given: Any, **named: Any) -> Any:
+        source, group = _peer("src", 1, given, named)
+        if source is None and named.get("group_src") is not None:
+            source = dist.get_global_rank(group, named["group_src"])
+        return dist.recv(torch.zeros(1), source, group)
+
+    return call
+
+
+def _sent_objects(settings: RunSettings, old: Any) -> Any:
+    """Objects for a real rank are one message, since it does not know their sizes."""
+
+    def call(*given: Any, **named: Any) -> None:
+        target, group = _peer("dst", 1, given, named)
+        if target is None and named.get("group_dst") is not None:
+            target = dist.get_global_rank(group, named["group_dst"])
+        if target in settings.real:
+            dist.send(torch.zeros(1), target, group)
+        else:
+            old(*given, **named)
 
     return call
 
@@ -195,11 +240,17 @@ def main(words: Sequence[str]) -> None:
         threading.Thread(target=_end_with_parent, args=(settings.watch,), daemon=True).start()
     require_torch("crossflow emulate")
     around = emulated(settings)
-    atexit.register(_leave, around, around.__enter__(), settings, os.getpid())  # runs after what the script registers
-    _run_script(words)
+    recorder = around.__enter__()
+    atexit.register(_leave, around, recorder, settings, os.getpid())  # runs after what the script registers
+    try:
+        _run_script(words, recorder)
+    except Exception:
+        if recorder.failure:  # which the parent tells
+            raise SystemExit(2) from None
+        raise
 
 
-def _run_script(words: Sequence[str]) -> None:
+def _run_script(words: Sequence[str], recorder: CallRecorder) -> None:
     """Run a file, or a module after -m, as the program of this process; a traceback begins where the script does."""
     sys.argv = list(words)
     if words[0] == "-m":
@@ -213,6 +264,8 @@ def _run_script(words: Sequence[str]) -> None:
     try:
         exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
     except Exception as error:
+        if recorder.failure:
+            raise
         begun = error.__traceback__
         cut = error.with_traceback(begun.tb_next if begun is not None else None)
         sys.excepthook(type(cut), cut, cut.__traceback__)
@@ -222,7 +275,8 @@ def _run_script(words: Sequence[str]) -> None:
 def _leave(around: contextlib.AbstractContextManager[CallRecorder], recorder: CallRecorder, settings: RunSettings, process: int) -> None:
     """Leave what the rank called where the parent looks for it; workers that were forked leave nothing."""
     if os.getpid() == process:
-        found = {"summary": recorder.summary(), "record": recorder.record() if settings.keeps else None, "torch": torch.__version__}
+        found = {"summary": recorder.summary(), "failure": recorder.failure, "torch": torch.__version__}
+        found["record"] = recorder.record() if settings.keeps else None
         write_text(Path(settings.result), json.dumps(found))
         around.__exit__(None, None, None)
 

@@ -20,6 +20,7 @@ from crossflow.emulation.delays import Delays
 from crossflow.emulation.link import Call, LinkThread, Pace
 from crossflow.emulation.meeting import Meets
 from crossflow.emulation.record import Called, CallRecorder
+from crossflow.emulation.what_if import Delay
 from crossflow.errors import CrossflowError
 
 TRIALS, TRIAL = 24, 1e-3  # calls with which the time of delivery is measured, and their delay [s]
@@ -71,14 +72,21 @@ class Runtime:
             link.close()
 
     def issue(
-        self, group: EmulatedGroup, op: str, tensors: Tensors, result: Any, fill: Callable[[], None], peer: int | None = None
+        self,
+        group: EmulatedGroup,
+        op: str,
+        tensors: Tensors,
+        result: Any,
+        fill: Callable[[], None],
+        peer: int | None = None,
+        how: str = "",
     ) -> Handle:
-        """Call a collective of a group; `peer` is the other rank of a transfer. [1]"""
+        """Call a collective of a group; `peer` is the other rank of a transfer, `how` the reduction and the root. [1]"""
         now = time.perf_counter()
         size, first = sum(one.numel() * one.element_size() for one in tensors), next(iter(tensors), None)
         dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
         pair = None if peer is None else transfers(group.members, peer, self.recorder.rank, op)
-        base = self.delays.base(op, size, pair or group.members)
+        base = self._base(op, size, pair or group.members)
         called = Called(
             at=now, op=op, size=size, dtype=dtype, group=group.label, members=group.members, pair=pair,
             link=self.delays.wire(op, group.label, pair or group.members), base=base,
@@ -96,10 +104,18 @@ class Runtime:
                 host=base.host,
                 fill=fill,
                 done=handle.deliver,
-                meet=self._meeting(called, group.patience),
+                meet=self._meeting(called, group.patience, how),
             )
         )
         return handle
+
+    def _base(self, op: str, size: int, ranks: tuple[int, ...]) -> Delay:
+        """Delay of a call; that none is known is noted, because the script may catch the error or wrap it."""
+        try:
+            return self.delays.base(op, size, ranks)
+        except CrossflowError as error:
+            self.recorder.failure = self.recorder.failure or str(error)
+            raise
 
     def _link(self, name: str, device: torch.device | None) -> LinkThread | StreamLink:
         key = name if device is None else f"{device}.{name}"
@@ -108,13 +124,13 @@ class Runtime:
                 self.links[key] = LinkThread(name=name, early=lambda: self.early) if device is None else StreamLink(device=device)
             return self.links[key]
 
-    def _meeting(self, called: Called, patience: float) -> Callable[[float], float] | None:
+    def _meeting(self, called: Called, patience: float, how: str) -> Callable[[float], float] | None:
         """Asks the other real ranks of a call, None where there are none."""
         if self.meets is None or not set(called.ranks) & set(self.real) - {self.recorder.rank}:
             return None
         entry = Entry(
             rank=self.recorder.rank, group=called.group, ranks=called.ranks, op=called.op, size=called.size, dtype=called.dtype,
-            arrival=called.at, patience=patience,
+            arrival=called.at, patience=patience, how=how,
         )  # fmt: skip
         meets = self.meets
         return lambda arrival: meets(entry, arrival)
@@ -150,6 +166,10 @@ class Handle(dist.Work):
         self.runtime, self.number, self.future, self.outputs = runtime, number, future, result
         self.kind, self.lasts = called.kind, called.changed.time
         self.taken = self.end = self.delivered = 0.0
+        self.source = -1  # place in the group of who sent it, where the script named nobody
+
+    def _source_rank(self) -> int:
+        return self.source
 
     def deliver(self, met: float, filled: float, end: float, error: Exception | None) -> None:
         """End it, or let those who wait know what went wrong."""
@@ -345,23 +365,33 @@ class EmulatedGroup(dist.ProcessGroup):
     def _get_sequence_number_for_group(self) -> int:
         return self.runtime.recorder.calls
 
-    def _go(self, op: str, tensors: Any, result: Any, fill: Callable[[], None] = _nothing, peer: int | None = None) -> Handle:
-        return self.runtime.issue(self, op, _flat(tensors), result, fill, peer)
+    def _go(
+        self, op: str, tensors: Any, result: Any, fill: Callable[[], None] = _nothing, peer: int | None = None, opts: Any = None
+    ) -> Handle:
+        return self.runtime.issue(self, op, _flat(tensors), result, fill, peer, self._how(op, opts))
+
+    def _how(self, op: str, opts: Any) -> str:
+        """Reduction and root of a call, as far as its options have them."""
+        reduction, root = getattr(opts, "reduceOp", None), getattr(opts, "rootRank", None)
+        said = [] if reduction is None else [f"with {reduction.op.name}"]
+        if root is not None:
+            said.append(f"{'from' if op in ('broadcast', 'scatter') else 'to'} rank {self.members[root]}")
+        return " ".join(said)
 
     # Collectives.
-    def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Sum over all ranks: what this one has."""
-        return self._go("all_reduce", tensors, _flat(tensors))
+        return self._go("all_reduce", tensors, _flat(tensors), opts=opts)
 
     allreduce_coalesced = allreduce
 
-    def reduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def reduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Sum on one rank."""
-        return self._go("reduce", tensors, _flat(tensors))
+        return self._go("reduce", tensors, _flat(tensors), opts=opts)
 
-    def broadcast(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def broadcast(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Copy of one rank: every rank keeps what it has."""
-        return self._go("broadcast", tensors, _flat(tensors))
+        return self._go("broadcast", tensors, _flat(tensors), opts=opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
         """All ranks' buffers: this one's, as often."""
@@ -385,18 +415,18 @@ class EmulatedGroup(dist.ProcessGroup):
 
         return self._go("all_gather", outputs, outputs, fill)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Sum of all ranks, of which each keeps a part: of its own data."""
         outs, lists = ([outputs], [inputs]) if isinstance(outputs, torch.Tensor) else (outputs, inputs)
-        return self._go("reduce_scatter", inputs, outputs, _pairs(outs, [row[self.place] for row in lists]))
+        return self._go("reduce_scatter", inputs, outputs, _pairs(outs, [row[self.place] for row in lists]), opts=opts)
 
-    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """The same in one buffer."""
-        return self._go("reduce_scatter", source, output, _pairs([output], [self._own(source)]))
+        return self._go("reduce_scatter", source, output, _pairs([output], [self._own(source)]), opts=opts)
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Several of them."""
-        return self._go("reduce_scatter", inputs, outputs, _pairs(outputs, [self._own(one) for one in inputs]))
+        return self._go("reduce_scatter", inputs, outputs, _pairs(outputs, [self._own(one) for one in inputs]), opts=opts)
 
     def _own(self, source: torch.Tensor) -> torch.Tensor:
         return source.detach().reshape(len(self.members), -1)[self.place]
@@ -410,15 +440,15 @@ class EmulatedGroup(dist.ProcessGroup):
         larger = max(_flat(outputs), _flat(inputs), key=lambda listed: sum(one.numel() for one in listed))
         return self._go("all_to_all", larger, outputs, _pairs(_flat(outputs), _flat(inputs)))
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """All ranks' buffers on one: this one's, as often."""
         mine, targets = _flat(inputs), _flat(outputs)
-        return self._go("gather", mine * len(self.members), outputs, _pairs(targets, mine * len(targets)))
+        return self._go("gather", mine * len(self.members), outputs, _pairs(targets, mine * len(targets)), opts=opts)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """A part of one rank's data for every rank."""
         mine, sources = _flat(outputs), _flat(inputs)
-        return self._go("scatter", mine * len(self.members), outputs, _pairs(mine, sources[self.place : self.place + 1]))
+        return self._go("scatter", mine * len(self.members), outputs, _pairs(mine, sources[self.place : self.place + 1]), opts=opts)
 
     def send(self, tensors: Any, target: int, tag: int = 0) -> Handle:  # noqa: ARG002
         """Send to a rank of the group."""
@@ -430,8 +460,14 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._go(RECV, tensors, tensors, _pairs(targets, [one.new_zeros(()).expand(one.shape) for one in targets]), peer=source)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Handle:
-        """Receive from any rank: from the next one."""
-        return self.recv(tensors, (self.place + 1) % len(self.members), tag)
+        """Receive from any rank: from the first that is emulated."""
+        real = {self.runtime.recorder.rank, *self.runtime.real}
+        source = next((place for place, rank in enumerate(self.members) if rank not in real), None)
+        if source is None:
+            raise CrossflowError("recv from any rank: all ranks of the group run for real, and which comes first is not known; name one")
+        handle = self.recv(tensors, source, tag)
+        handle.source = source
+        return handle
 
     def barrier(self, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
         """Wait for all ranks."""

@@ -67,10 +67,20 @@ class RunSettings:
 
 @dataclass(kw_only=True)
 class RunOutcome:
-    """How an emulation ended: its exit status, and what every real rank called, as its process left it (None where it left nothing)."""
+    """How an emulation ended.
+
+    Attributes
+    ----------
+    status : exit status.
+    ranks : what every real rank called, as its process left it, None where it left nothing.
+    failed : the first rank that failed, None where none did.
+    stopped : ranks that were ended because of it.
+    """
 
     status: int
     ranks: Mapping[int, dict[str, Any] | None]
+    failed: int | None = None
+    stopped: tuple[int, ...] = ()
 
 
 def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunOutcome:
@@ -79,7 +89,7 @@ def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunO
     Raises
     ------
     CrossflowError
-        Where real ranks disagree. No process is left behind.
+        Where real ranks disagree, and where a call has no delay. No process is left behind.
     """
     with tempfile.TemporaryDirectory(prefix="crossflow-") as folder:
         run = _Run(settings=settings, words=tuple(words), folder=Path(folder), local=local)
@@ -90,7 +100,11 @@ def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunO
                 run.end()
         if run.ledger.failure is not None and run.interrupted is None:
             raise run.ledger.failure
-        return RunOutcome(status=status, ranks={rank: run.result(rank) for rank in settings.real})
+        found = {rank: run.result(rank) for rank in settings.real}
+        for one in found.values():
+            if one is not None and one["failure"]:
+                raise CrossflowError(one["failure"])
+        return RunOutcome(status=status, ranks=found, failed=run.failed, stopped=run.stopped)
 
 
 @dataclass(kw_only=True)
@@ -100,6 +114,8 @@ class _Run:
     folder: Path
     local: int
     interrupted: int | None = None
+    failed: int | None = None
+    stopped: tuple[int, ...] = ()
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     readers: list[threading.Thread] = field(default_factory=list)
 
@@ -155,6 +171,7 @@ class _Run:
                     continue
                 del running[rank]
                 if process.returncode and self.interrupted is None:
+                    self.failed, self.stopped = rank, tuple(one for one in running if self.processes[one].poll() is None)
                     return _status(process.returncode)
                 self.ledger.ended(rank)
             if self.ledger.failure is not None:

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from crossflow import files
-from crossflow.emulation.what_if import Delay
-from crossflow.errors import Problem, SpecError
+from crossflow.emulation.what_if import OPS, Delay
+from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 
 VERSION = 1
@@ -36,26 +36,26 @@ class CallRow(FileModel):
     """A collective that the script called."""
 
     act: Literal["call"] = Field(description="what the row is")
-    at: float = Field(description="when it was called [s]")
+    at: float = Field(ge=0, description="when it was called [s]")
     op: str = Field(description="what was called")
-    size: int = Field(description="buffer of one rank [B]")
+    size: int = Field(ge=0, description="buffer of one rank [B]")
     dtype: str = Field("", description="of its elements")
-    group: int = Field(description="row of `groups`; of a transfer that of the whole group")
+    group: int = Field(ge=0, description="row of `groups`; of a transfer that of the whole group")
     ranks: tuple[int, ...] | None = Field(None, description="of a transfer, the rank that sends and the one that receives")
     link: str = Field(description="what it queued for")
-    time: float = Field(description="its delay, without what-ifs [s]")
-    latency: float = Field(description="of it, what a message of one byte takes [s]")
-    met: float = Field(0.0, description="time that it waited for other real ranks [s]")
-    fill: float = Field(0.0, description="time that writing its outputs took on this machine, which it takes at least [s]")
+    time: float = Field(ge=0, description="its delay, without what-ifs [s]")
+    latency: float = Field(ge=0, description="of it, what a message of one byte takes [s]")
+    met: float = Field(0.0, ge=0, description="time that it waited for other real ranks [s]")
+    fill: float = Field(0.0, ge=0, description="time that writing its outputs took on this machine, which it takes at least [s]")
 
 
 class WaitRow(FileModel):
     """The script waited."""
 
     act: Literal["wait"] = Field(description="what the row is")
-    at: float = Field(description="when it began to wait [s]")
-    until: float = Field(description="when it went on [s]")
-    of: tuple[int, ...] = Field(description="calls that it waited for, by their place among the calls")
+    at: float = Field(ge=0, description="when it began to wait [s]")
+    until: float = Field(ge=0, description="when it went on [s]")
+    of: tuple[Annotated[int, Field(ge=0)], ...] = Field(description="calls that it waited for, by their place among the calls")
 
 
 StepKind = Literal["optimizer", "backward"]
@@ -65,7 +65,7 @@ class StepRow(FileModel):
     """A step has ended: the first optimizer has stepped, or a backward pass is over."""
 
     act: Literal["step"] = Field(description="what the row is")
-    at: float = Field(description="when [s]")
+    at: float = Field(ge=0, description="when [s]")
     of: StepKind = Field("optimizer", description="optimizer or backward; backward passes count where no optimizer steps")
 
 
@@ -75,7 +75,7 @@ RecordRow = Annotated[CallRow | WaitRow | StepRow, Field(discriminator="act")]
 class RankRecord(FileModel):
     """What one real rank did, in the order of time."""
 
-    rank: int = Field(description="its global rank")
+    rank: int = Field(ge=0, description="its global rank")
     groups: tuple[RecordedGroup, ...] = Field(description="process groups")
     rows: tuple[RecordRow, ...] = Field(description="calls, waits and steps, times in seconds from the first")
 
@@ -88,7 +88,7 @@ class CallRecord(FileModel):
     world_size: int = Field(gt=0, description="ranks of the world")
     delays: str = Field("", description="where the delays came from")
     what_if: str = Field("", description="changes under which it ran; `time` and `latency` are without them")
-    ranks: tuple[RankRecord, ...] = Field(min_length=1, description="what every real rank did")
+    ranks: tuple[RankRecord, ...] = Field(description="what every real rank did")
 
 
 @dataclass(kw_only=True)
@@ -141,6 +141,7 @@ class CallRecorder:
     ----------
     rank : its global rank.
     keeps : whether all rows are kept, for a file.
+    failure : why a call has no delay, "" where all have one.
     """
 
     rank: int
@@ -152,6 +153,7 @@ class CallRecorder:
     late: int = 0
     latest: float = 0.0
     calls: int = 0
+    failure: str = ""
     _places: dict[int, dict[str, Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -275,18 +277,48 @@ def read_record(path: Path) -> CallRecord:
     return found
 
 
-def _wrong(found: CallRecord) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """Places in lists that are shorter, and times that run backwards."""
+Wrong = Iterable[tuple[tuple[str | int, ...], str]]
+
+
+def _wrong(found: CallRecord) -> Wrong:
+    """Empty lists, places in lists that are shorter, times that run backwards, and ranks and calls that there are not."""
+    if not found.ranks:
+        yield ("ranks",), "expected one rank or more"
     for i, rank in enumerate(found.ranks):
         calls, before = 0, 0.0
+        yield from _strange(("ranks", i, "rank"), (rank.rank,), found.world_size)
+        for j, group in enumerate(rank.groups):
+            place = ("ranks", i, "groups", j, "ranks")
+            if not group.ranks:
+                yield place, "expected one rank or more"
+            yield from _strange(place, group.ranks, found.world_size)
         for j, row in enumerate(rank.rows):
-            place = ("ranks", i, "rows", j)
             if row.at < before:
-                yield (*place, "at"), "expected rows in the order of time"
-            before = row.at
-            if isinstance(row, CallRow):
-                calls += 1
-                if row.group >= len(rank.groups):
-                    yield (*place, "group"), f"expected a number from 0 to {len(rank.groups) - 1}, got {row.group}"
-            if isinstance(row, WaitRow) and max(row.of, default=-1) >= calls:
-                yield (*place, "of"), f"expected calls before it, got {max(row.of)}"
+                yield ("ranks", i, "rows", j, "at"), "expected rows in the order of time"
+            before, calls = row.at, calls + isinstance(row, CallRow)
+            for key, message in _wrong_row(row, calls, len(rank.groups), found.world_size):
+                yield ("ranks", i, "rows", j, *key), message
+
+
+def _wrong_row(row: RecordRow, calls: int, groups: int, world_size: int) -> Wrong:
+    """What is wrong with a row that so many calls come before, itself among them."""
+    if isinstance(row, CallRow):
+        yield from _strange(("ranks",), row.ranks or (), world_size)
+        if row.op not in OPS:
+            yield ("op",), f"unknown call '{row.op}'{did_you_mean(row.op, OPS)}; known calls: {', '.join(OPS)}"
+        if row.group >= groups:
+            yield ("group",), f"expected a number from 0 to {groups - 1}, got {row.group}"
+    if isinstance(row, WaitRow):
+        if row.until < row.at:
+            yield ("until",), f"expected a time that is not before at = {row.at:g}, got {row.until:g}"
+        if not row.of:
+            yield ("of",), "expected one call or more"
+        if max(row.of, default=-1) >= calls:
+            yield ("of",), f"expected calls before it, got {max(row.of)}"
+
+
+def _strange(place: tuple[str | int, ...], ranks: Iterable[int], world_size: int) -> Wrong:
+    """Ranks that the world does not have."""
+    for rank in ranks:
+        if not 0 <= rank < world_size:
+            yield place, f"there is no rank {rank} in a world of {world_size}"

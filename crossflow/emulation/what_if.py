@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from crossflow.errors import CrossflowError, did_you_mean
@@ -149,7 +150,11 @@ def ranks_of(text: str, place: str) -> tuple[int, ...]:
     >>> ranks_of("8,0-3", "--ranks")
     (0, 1, 2, 3, 8)
     """
-    return tuple(sorted({rank for part in text.split(",") for rank in _span(part.strip(), text, place)}))
+    ranks = sorted(rank for part in text.split(",") for rank in _span(part.strip(), text, place))
+    for rank, following in pairwise(ranks):
+        if rank == following:
+            raise CrossflowError(f"{place}: rank {rank} is given twice in '{text}'")
+    return tuple(ranks)
 
 
 def _span(part: str, text: str, place: str) -> Iterator[int]:

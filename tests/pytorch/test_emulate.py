@@ -83,6 +83,21 @@ def test_objects_of_emulated_ranks_leave_the_own_ones_as_they_are(script):
     assert (done.stdout, done.returncode) == ("['a'] ['b'] [0]\n", 0)
 
 
+def test_objects_between_real_ranks_take_the_same_calls_on_both(script):
+    done = script(
+        "rank = dist.get_rank()\nmine, part = [rank], [None]\ndist.broadcast_object_list(mine, 0)\ndist.broadcast_object_list(mine, 3)\n"
+        "dist.broadcast_object_list(mine, src=7)\ndist.scatter_object_list(part, list('abcdefgh') if rank == 0 else None, src=0)\n"
+        "dist.recv_object_list(mine, 0) if rank else dist.send_object_list(['abc'], 7)\nprint(mine, part)\n",
+        ranks="0,7",
+    )
+    assert (sorted(done.stdout.splitlines()), done.returncode) == (["[rank 0] [0] ['a']", "[rank 7] [7] [None]"], 0), done.stderr
+
+
+def test_a_message_from_any_rank_comes_from_the_first_emulated_one(script):
+    done = script("group = dist.new_group([0, 3, 5])\nprint(dist.recv(torch.ones(4)), dist.recv(torch.ones(4), group=group))\n")
+    assert (done.stdout, done.returncode) == ("1 3\n", 0), done.stderr
+
+
 def test_a_call_that_is_not_emulated_is_refused_by_name(script):
     done = script("dist.group.WORLD.merge_remote_group(None, None, 8)\n")
     assert "crossflow emulate does not support ProcessGroup.merge_remote_group" in done.stderr
@@ -110,7 +125,31 @@ def test_a_call_without_a_delay_is_refused(script, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(BEGIN + "dist.barrier()\n", encoding="utf-8")
     done = run("--world-size", "2", "--delays", str(delays), "--", str(path))
-    assert "no delay is known of barrier among 2 ranks; the delays have all_reduce of 2; give --system for the rest" in done.stderr
+    sentence = "no delay is known of barrier among 2 ranks; the delays have all_reduce of 2; give --system for the rest"
+    assert (done.stderr, done.returncode) == (f"crossflow: {sentence}\n", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "def delay(op, size, ranks): return -1",
+            "the delay function returned -1 for all_reduce of 16 B; expected seconds, or seconds and",
+        ),
+        ("def delay(op, size, ranks): return '1ms'", "the delay function returned '1ms' for all_reduce of 16 B"),
+        ("def delay(op, size, ranks): raise ValueError('mine')", "model.py: delay failed for all_reduce of 16 B: ValueError: mine"),
+        ("def delay(op): return 1", "model.py: delay failed for all_reduce of 16 B: TypeError: delay() takes 1 positional argument"),
+    ],
+)
+def test_a_delay_function_that_fails_is_told_in_one_line(script, tmp_path, text, sentence):
+    (tmp_path / "model.py").write_text(text + "\n", encoding="utf-8")
+    delays = tmp_path / "delays.yaml"
+    delays.write_text("kind: delays\ndelay: model.py:delay\n", encoding="utf-8")
+    path = tmp_path / "script.py"
+    path.write_text(BEGIN + "dist.all_reduce(torch.ones(4))\n", encoding="utf-8")
+    done = run("--world-size", "2", "--ranks", "0,1", "--delays", str(delays), "--", str(path))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
 
 
 # -------------------------------------------------------------------------------------------- several real ranks
@@ -139,6 +178,14 @@ def test_real_ranks_meet_and_say_who_they_are(script, tmp_path):
             ("rank 7 calls barrier", "rank 0 calls all_reduce"),
         ),
         (
+            "dist.broadcast(torch.ones(1), dist.get_rank())",
+            ("rank 0 calls broadcast of 4 B float32 from rank 0", "rank 7 calls broadcast of 4 B float32 from rank 7"),
+        ),
+        (
+            "dist.reduce(torch.ones(1), 3, dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM)",
+            ("rank 0 calls reduce of 4 B float32 with SUM to rank 3", "rank 7 calls reduce of 4 B float32 with MAX to rank 3"),
+        ),
+        (
             "dist.get_rank() or dist.recv(torch.ones(4), 7)",
             ("rank 0 waits in operation 1 of group '0', recv from rank 7", "rank 7 has ended"),
         ),
@@ -153,6 +200,15 @@ def test_real_ranks_that_disagree_are_ended(script, text, sentence):
 def test_the_first_rank_that_fails_ends_all(script):
     done = script("import sys, time\nif dist.get_rank() == 7: sys.exit(5)\ntime.sleep(100)\n", ranks="0,7")
     assert done.returncode == 5
+    assert "crossflow: rank 0 was ended because rank 7 failed\n" in done.stderr
+    assert "left no account" not in done.stderr
+
+
+def test_a_rank_that_ends_on_its_own_without_an_account_is_named(script):
+    done = script("import os, time\nif dist.get_rank() == 7: os._exit(5)\ntime.sleep(100)\n", ranks="0,7")
+    assert done.returncode == 5
+    assert "crossflow: rank 0 was ended because rank 7 failed\n" in done.stderr
+    assert "crossflow: rank 7 left no account of its collectives; it was ended by a signal or by os._exit\n" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
