@@ -277,10 +277,10 @@ def read_record(path: Path) -> CallRecord:
     return found
 
 
-Wrong = Iterable[tuple[tuple[str | int, ...], str]]
+WrongRows = Iterable[tuple[tuple[str | int, ...], str]]
 
 
-def _wrong(found: CallRecord) -> Wrong:
+def _wrong(found: CallRecord) -> WrongRows:
     """Empty lists, places in lists that are shorter, times that run backwards, and ranks and calls that there are not."""
     if not found.ranks:
         yield ("ranks",), "expected one rank or more"
@@ -300,7 +300,7 @@ def _wrong(found: CallRecord) -> Wrong:
                 yield ("ranks", i, "rows", j, *key), message
 
 
-def _wrong_row(row: RecordRow, calls: int, groups: int, world_size: int) -> Wrong:
+def _wrong_row(row: RecordRow, calls: int, groups: int, world_size: int) -> WrongRows:
     """What is wrong with a row that so many calls come before, itself among them."""
     if isinstance(row, CallRow):
         yield from _strange(("ranks",), row.ranks or (), world_size)
@@ -317,7 +317,7 @@ def _wrong_row(row: RecordRow, calls: int, groups: int, world_size: int) -> Wron
             yield ("of",), f"expected calls before it, got {max(row.of)}"
 
 
-def _strange(place: tuple[str | int, ...], ranks: Iterable[int], world_size: int) -> Wrong:
+def _strange(place: tuple[str | int, ...], ranks: Iterable[int], world_size: int) -> WrongRows:
     """Ranks that the world does not have."""
     for rank in ranks:
         if not 0 <= rank < world_size:
