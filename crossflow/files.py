@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
+import importlib.util
 import json
 import os
 import re
+import sys
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
@@ -404,6 +408,44 @@ def from_json(text: str | bytes) -> Any:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def json_data(path: Path) -> Any:
+    """Data of a JSON file, compressed where its name ends in ``.gz``; OSError, or ValueError where it is not JSON."""
+    raw = path.read_bytes()
+    try:
+        return from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(str(error)) from None
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The same; SpecError where it cannot be read, or is no JSON of `what` it should hold."""
+    try:
+        return json_data(path)
+    except OSError as error:
+        raise SpecError([Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")]) from None
+    except ValueError as error:
+        raise SpecError([Problem(file=str(path), message=f"expected {what} in JSON, {error}")]) from None
+
+
+def write_json(path: Path, data: Any, *, indented: bool = False) -> None:
+    """Write plain data as JSON, whole or not at all, compressed where the name ends in ``.gz``."""
+    import orjson
+
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2 if indented else None)
+    write_bytes(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+
+
+def python_module(path: Path) -> ModuleType:
+    """The module of a Python file of the user, which runs here; whatever it raises."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None  # the name ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # where dataclasses look for the types of their fields
+    spec.loader.exec_module(module)
+    return module
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from crossflow.architecture.system import resolve
 from crossflow.cli import page
 from crossflow.emulation.delays import Delays, delays_of
 from crossflow.emulation.processes import RunOutcome, RunSettings, check_ranks, emulate, missing
@@ -19,7 +20,7 @@ from crossflow.emulation.record import read_record, write_record
 from crossflow.emulation.replay import replay
 from crossflow.emulation.what_if import ranks_of, read_what_if
 from crossflow.errors import CrossflowError
-from crossflow.files import json_text, write_text
+from crossflow.files import Document, json_text, write_text
 from crossflow.torch.installed import require_torch
 from crossflow.units import show
 
@@ -74,16 +75,13 @@ def _world(arguments: argparse.Namespace) -> tuple[int, int]:
         raise CrossflowError("--world-size and --nodes both say how many ranks there are; one of them is enough")
     if arguments.world_size is None and arguments.nodes is None:
         raise CrossflowError("how many ranks? give --world-size N, or --nodes N of the system")
-    if arguments.nodes is None:
-        found = None if arguments.system is None else delays_of(arguments.world_size, arguments.system).system
-        return arguments.world_size, 1 if found is None else found.wires.node
     if arguments.system is None:
-        raise CrossflowError("--nodes: nodes of which system? give --system NAME, or --world-size N")
-    from crossflow.architecture.system import resolve
-    from crossflow.files import Document
-
-    spec, _ = resolve(Document(file="--system", data={"template": arguments.system, "nodes": arguments.nodes}))
-    return spec.device_count, spec.devices_per_node
+        if arguments.nodes is not None:
+            raise CrossflowError("--nodes: nodes of which system? give --system NAME, or --world-size N")
+        return arguments.world_size, 1
+    size = {"devices": arguments.world_size} if arguments.nodes is None else {"nodes": arguments.nodes}
+    spec, _ = resolve(Document(file="--system", data={"template": arguments.system, **size}))
+    return spec.device_count, min(spec.devices_per_node, spec.device_count)
 
 
 def _check_target(option: str, path: Path | None, *endings: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import count
-from crossflow.emulation.record import is_record, read_record
+from crossflow.emulation.record import CallRecord, record_in
 from crossflow.errors import CrossflowError
 from crossflow.program.file import check_name, write_program
-from crossflow.program.kernels import Number
-from crossflow.program.program import Program
+from crossflow.program.program import Program, fullest
 from crossflow.torch.installed import require_torch
 from crossflow.units import show
 
@@ -29,7 +27,8 @@ OPTIONS = (
 def run(arguments: argparse.Namespace) -> None:
     """Write the program of a model or of a record, all of it or nothing."""
     check_name(arguments.output)
-    program = _of_record(arguments) if is_record(Path(arguments.source)) else _of_model(arguments)
+    found = record_in(Path(arguments.source))
+    program = _of_model(arguments) if found is None else _of_record(arguments, found)
     write_program(program, arguments.output)
     page.log(f"wrote {arguments.output}")
     if arguments.json:
@@ -45,7 +44,7 @@ def _of_model(arguments: argparse.Namespace) -> Program:
     return record(arguments.source, **{name: getattr(arguments, name) for name in OPTIONS})
 
 
-def _of_record(arguments: argparse.Namespace) -> Program:
+def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
     """The program of a recorded emulation, of which everything is known but its name."""
     from crossflow.cli.parser import parse
     from crossflow.emulation.program import recorded_program
@@ -54,8 +53,7 @@ def _of_record(arguments: argparse.Namespace) -> Program:
     for option in OPTIONS:
         if option != "name" and getattr(arguments, option) != getattr(given, option):
             raise CrossflowError(f"--{option.replace('_', '-')} is for models; a record of crossflow emulate says it itself")
-    source = Path(arguments.source)
-    return recorded_program(read_record(source), arguments.name or source.name.partition(".")[0])
+    return recorded_program(found, arguments.name or Path(arguments.source).name.partition(".")[0])
 
 
 def summary(program: Program) -> dict[str, Any]:
@@ -65,13 +63,13 @@ def summary(program: Program) -> dict[str, Any]:
         "groups": {name: vars(one) for name, one in program.groups},
         "operations": len(program.ops), "kernels": len(program.kernels), "parameters": program.parameters, "samples": program.samples,
         "tokens": program.tokens, "host_synchronisations": sum(op.calls for op in program.ops if op.host == "kernel"),
-        "messages": messages(program), "memory_bytes": dict(_fullest(program)),
+        "messages": messages(program), "memory_bytes": held(program),
     }  # fmt: skip
 
 
-def _fullest(program: Program) -> Mapping[str, Number]:
-    """Memory of a device of the stage that holds most. [B]"""
-    return max(program.memory, key=lambda held: sum(map(float, held.values())))
+def held(program: Program) -> dict[str, float]:
+    """Memory by kind of a device of the stage that holds most, without kinds of which it holds nothing. [B]"""
+    return {kind: float(size) for kind, size in fullest(program.memory).items() if size}
 
 
 def messages(program: Program) -> list[dict[str, Any]]:
@@ -95,7 +93,7 @@ def sections(program: Program) -> list[RenderableType]:
         "operations": f"{count(len(program.ops))}, products in {program.dtype}",
         "parameters": count(float(program.parameters)),
         "samples": f"{count(float(program.samples))} a step" + (f" of {count(float(program.tokens))} tokens" if program.tokens else ""),
-        "memory": ", ".join(f"{kind} {show(float(size), 'B')}" for kind, size in _fullest(program).items()),
+        "memory": ", ".join(f"{kind} {show(size, 'B')}" for kind, size in held(program).items()),
     }
     calls = sum(op.calls for op in program.ops if op.host == "kernel")
     if calls:

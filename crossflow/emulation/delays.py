@@ -6,8 +6,6 @@ Sizes follow the convention of `crossflow.cost.fabrics`: the buffer of one rank,
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -273,14 +271,8 @@ def _function(named: str, base: Path) -> Function:
     file = base / path
     if not file.is_file():
         raise CrossflowError(f"there is no file {file}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    loader = None if spec is None else spec.loader
-    if spec is None or loader is None:
-        raise CrossflowError(f"{file} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(file.stem, module)  # where its dataclasses look for their annotations
     try:
-        loader.exec_module(module)
+        module = files.python_module(file)
     except Exception as error:
         raise CrossflowError(f"{file} cannot be imported: {type(error).__name__}: {error}") from None
     function = getattr(module, name, None)

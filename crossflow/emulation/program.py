@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from crossflow.emulation.delays import ELEMENT, PRICED
-from crossflow.emulation.record import WARM_UP, CallRecord, CallRow, RankRecord, RecordRow, StepRow, WaitRow
+from crossflow.emulation.record import CallRecord, CallRow, RankRecord, StepKind, StepRow, WaitRow, step_ends, warm
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import COLLECTIVES
@@ -35,53 +35,48 @@ def recorded_program(record: CallRecord, name: str = "record") -> Program:
         cure = f"emulate with --ranks {record.ranks[0].rank}"
         raise CrossflowError(f"a program is made of one real rank, and the record has {len(record.ranks)}; {cure}")
     (rank,) = record.ranks
-    rows, begin = _step(rank)
+    first, last = _step(rank)
+    rows, number = rank.rows[first + 1 : last + 1], sum(isinstance(row, CallRow) for row in rank.rows[: first + 1])
     members = {row.group: rank.groups[row.group].ranks for row in rows if isinstance(row, CallRow)}
     groups = {f"group{i}": _group(ranks, record.world_size) for i, ranks in members.items() if 1 < len(ranks) < record.world_size}
     builder = ProgramBuilder(name=name, dtype="fp32", axes={WORLD: record.world_size}, groups=groups)
-    numbers = _numbers(rank)
     sent: dict[int, int] = {}
-    last: set[int] = set()  # what the script waits for before it goes on
-    now = begin
+    before: set[int] = set()  # what the script waits for before it goes on
+    now = rank.rows[first].at
     for row in rows:
         if row.at > now:
-            last = {builder.compute(OWN, Timed(name=OWN, time=row.at - now), after=last)}
+            before = {builder.compute(OWN, Timed(name=OWN, time=row.at - now), after=before)}
         now = row.until if isinstance(row, WaitRow) else row.at
         if isinstance(row, WaitRow):
-            last |= {sent[number] for number in row.of if number in sent}
-        elif isinstance(row, CallRow) and len(members[row.group]) > 1:
-            among = WORLD if len(members[row.group]) == record.world_size else f"group{row.group}"
-            sent[numbers[id(row)]] = _send(builder, row, among, last)
+            before |= {sent[call] for call in row.of if call in sent}
+        elif isinstance(row, CallRow):
+            many = len(members[row.group])
+            if many > 1:
+                sent[number] = _send(builder, row, WORLD if many == record.world_size else f"group{row.group}", before)
+            number += 1
     return builder.build()
 
 
-def _step(rank: RankRecord) -> tuple[Sequence[RecordRow], float]:
-    """Rows of the step of median length, those of the first steps left out, and when it begins. [s]"""
-    for kind in ("optimizer", "backward"):
-        ends = [i for i, row in enumerate(rank.rows) if isinstance(row, StepRow) and row.of == kind]
-        if ends:
-            break
-    steps = [*pairwise(ends)]
-    steps = steps[WARM_UP:] or steps
+def _step(rank: RankRecord) -> tuple[int, int]:
+    """The step of median length, those of the first steps left out: the row before it, and its last one."""
+    marks: dict[StepKind, list[int]] = {}
+    for i, row in enumerate(rank.rows):
+        if isinstance(row, StepRow):
+            marks.setdefault(row.of, []).append(i)
+    ends = step_ends(marks)
+    steps = warm([*pairwise(ends)])
     if not steps:
         raise CrossflowError(f"the record has {len(ends)} steps; two or more are needed, between which one is whole")
-    first, last = sorted(steps, key=lambda step: rank.rows[step[1]].at - rank.rows[step[0]].at)[(len(steps) - 1) // 2]
-    return rank.rows[first + 1 : last + 1], rank.rows[first].at
-
-
-def _numbers(rank: RankRecord) -> dict[int, int]:
-    """Place of every call among the calls, by the identity of its row."""
-    calls = [row for row in rank.rows if isinstance(row, CallRow)]
-    return {id(row): number for number, row in enumerate(calls)}
+    return sorted(steps, key=lambda step: rank.rows[step[1]].at - rank.rows[step[0]].at)[(len(steps) - 1) // 2]
 
 
 def _group(ranks: Sequence[int], world: int) -> DeviceGroup:
     """A process group as devices that lie at equal distances, as those beside them do."""
-    stride = ranks[1] - ranks[0]
-    if any(later - earlier != stride for earlier, later in pairwise(ranks)) or world % (stride * len(ranks)):
+    group = DeviceGroup.of(ranks, world)
+    if group is None:
         listed = f"{', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''}"
         raise CrossflowError(f"ranks {listed} are a group that does not divide the world of {world} evenly; {REPLAY}")
-    return DeviceGroup(ranks=len(ranks), stride=stride)
+    return group
 
 
 def _send(builder: ProgramBuilder, row: CallRow, among: str, after: set[int]) -> int:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import statistics
 import threading
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from crossflow import files
 from crossflow.emulation.what_if import OPS, Delay
-from crossflow.errors import Problem, SpecError, did_you_mean
+from crossflow.errors import SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 
 VERSION = 1
+StepMark = TypeVar("StepMark")
 WARM_UP = 2  # steps that do not count: frameworks lay out their buckets in the first
 # A script goes on late that does so that much, and that share of a mean time, after the end of what it waits for. [s], [1]
 LATE, LATE_SHARE = 200e-6, 0.04
@@ -230,10 +229,19 @@ def collectives(sums: Mapping[tuple[str, int], Sums]) -> list[dict[str, Any]]:
 
 def step_figures(marks: Mapping[StepKind, Sequence[float]]) -> dict[str, Any]:
     """Iterations and the median time of one, None where fewer than two have ended; of backward passes where no optimizer steps. [1], [s]"""
-    ends = marks.get("optimizer") or marks.get("backward") or ()
-    times = [later - earlier for earlier, later in pairwise(ends)]
-    counted = times[WARM_UP:] or times
-    return {"iterations": len(ends), "step_time_s": statistics.median(counted) if counted else None}
+    ends = step_ends(marks)
+    times = warm([later - earlier for earlier, later in pairwise(ends)])
+    return {"iterations": len(ends), "step_time_s": statistics.median(times) if times else None}
+
+
+def step_ends(marks: Mapping[StepKind, Sequence[StepMark]]) -> Sequence[StepMark]:
+    """Where steps end: those of the optimizer, or backward passes where none steps."""
+    return marks.get("optimizer") or marks.get("backward") or ()
+
+
+def warm(steps: Sequence[StepMark]) -> Sequence[StepMark]:
+    """Steps without the first ones, all where there are no more."""
+    return steps[WARM_UP:] or steps
 
 
 # -------------------------------------------------------------------------------------------- files
@@ -241,34 +249,24 @@ def step_figures(marks: Mapping[StepKind, Sequence[float]]) -> dict[str, Any]:
 
 def write_record(path: Path, ranks: Iterable[Mapping[str, Any]], **head: Any) -> None:
     """Write a record to a file whose name ends in ``.json``, or in ``.json.gz`` to be compressed."""
-    import orjson
-
-    data = orjson.dumps({"kind": "collectives", "version": VERSION, **head, "ranks": list(ranks)})
-    files.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-
-
-def is_record(path: Path) -> bool:
-    """Whether a file is meant for a record."""
-    try:
-        data = _data(path) if path.name.endswith((".json", ".json.gz")) else None
-    except (OSError, EOFError, ValueError, zlib.error):
-        return False
-    return isinstance(data, Mapping) and data.get("kind") == "collectives"
-
-
-def _data(path: Path) -> Any:
-    raw = path.read_bytes()
-    return files.from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    files.write_json(path, {"kind": "collectives", "version": VERSION, **head, "ranks": list(ranks)})
 
 
 def read_record(path: Path) -> CallRecord:
     """Read a record; SpecError with every problem of the file."""
+    return _checked(files.read_json(path, "a record"), path)
+
+
+def record_in(path: Path) -> CallRecord | None:
+    """The record that a file holds, as `read_record`; None where the file is not meant for one."""
     try:
-        data = _data(path)
-    except OSError as error:
-        raise SpecError([Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")]) from None
-    except (EOFError, ValueError, zlib.error) as error:
-        raise SpecError([Problem(file=str(path), message=f"expected a record in JSON, {error}")]) from None
+        data = files.json_data(path) if path.name.endswith((".json", ".json.gz")) else None
+    except (OSError, ValueError):
+        return None
+    return _checked(data, path) if isinstance(data, Mapping) and data.get("kind") == "collectives" else None
+
+
+def _checked(data: Any, path: Path) -> CallRecord:
     document = Document(file=str(path), data=data)
     found = files.validate(CallRecord, document)
     problems = [document.problem(path_, message) for path_, message in _wrong(found)]

@@ -7,9 +7,7 @@ the fields.
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -111,13 +109,10 @@ def write_program(program: Program, path: str | Path) -> Path:
     SpecError
         With every problem that `read_program` would find in the file. Nothing is written then.
     """
-    import orjson
-
     target = _named(Path(path))
     plain = document_of(program)
     _checked(Document(file=str(target), data=plain))
-    data = orjson.dumps(plain, option=orjson.OPT_INDENT_2)
-    files.write_bytes(target, gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
+    files.write_json(target, plain, indented=True)
     return target
 
 
@@ -164,13 +159,7 @@ def read_program(path: str | Path) -> Program:
         With every problem of the file, each with its place.
     """
     source = _named(Path(path))
-    try:
-        data = _data(source)
-    except OSError as error:
-        raise SpecError([Problem(file=str(source), message=f"cannot be read: {error.strerror or error}")]) from None
-    except (EOFError, ValueError, zlib.error) as error:
-        raise SpecError([Problem(file=str(source), message=f"expected a program in JSON, {error}")]) from None
-    return program_of(data, str(source))
+    return program_of(files.read_json(source, "a program"), str(source))
 
 
 def is_program(path: str | Path) -> bool:
@@ -179,15 +168,10 @@ def is_program(path: str | Path) -> bool:
     if source.suffix == ".gz" or source.name.endswith(".program.json"):
         return True
     try:
-        data = _data(source)
+        data = files.json_data(source)
     except (OSError, ValueError):
         return False
     return isinstance(data, Mapping) and (data.get("kind") == "program" or "ops" in data)
-
-
-def _data(source: Path) -> Any:
-    raw = source.read_bytes()
-    return files.from_json(gzip.decompress(raw) if source.suffix == ".gz" else raw)
 
 
 def check_name(path: str | Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ import torch.nn.functional
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from crossflow import files
 from crossflow.errors import CrossflowError, did_you_mean
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -111,13 +111,7 @@ def _script(path: Path) -> Any:
     if not path.is_file():
         raise CrossflowError(f"{path}: no such file")
     sys.path.insert(0, str(path.parent.absolute()))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None  # the name ends in .py
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return files.python_module(path)
 
 
 def raised(error: BaseException, where: str) -> CrossflowError:
