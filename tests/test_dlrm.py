@@ -15,7 +15,7 @@ from crossflow.engine.streams import Streams
 from crossflow.files import Document
 from crossflow.program.collectives import sent_bytes
 from crossflow.program.kernels import SIZES, Lookup
-from crossflow.step.dlrm import dlrm_job, dlrm_step
+from crossflow.step.dlrm import dlrm_job, dlrm_outcome, dlrm_prices, dlrm_program
 from crossflow.step.outcome import Machine
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of, legal_hierarchies
 from crossflow.strategy.levels import Hierarchies
@@ -47,7 +47,9 @@ ZIONEX = machine()
 
 def step(spec, *strategies, on=ZIONEX, nodes=16, node=None):
     chosen = [one if isinstance(one, Hierarchy) else hierarchy_of(one) for one in strategies or (DDP,)]
-    return dlrm_step(dlrm_job(spec), Hierarchies.of(chosen, spec.global_batch, node or on.node, nodes), on)
+    job, plans = dlrm_job(spec), Hierarchies.of(chosen, spec.global_batch, node or on.node, nodes)
+    made = dlrm_program(job, plans, on)
+    return dlrm_outcome(job, made, dlrm_prices(made.program, len(plans), on), on.stack)
 
 
 def every(name, **changes):

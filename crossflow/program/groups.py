@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +18,13 @@ class DeviceGroup:
 
     ranks: int
     stride: int = 1
+
+    @classmethod
+    def of(cls, ranks: Sequence[int], devices: int) -> DeviceGroup | None:
+        """Ranks as such a group of so many devices; None where they lie at unequal distances, or such groups do not fill the devices."""
+        stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+        evenly = all(later - earlier == stride for earlier, later in itertools.pairwise(ranks))
+        return cls(ranks=len(ranks), stride=stride) if evenly and devices % (stride * len(ranks)) == 0 else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -351,12 +351,6 @@ def dlrm_prices(program: Program, n: int, machine: Machine) -> Prices:
     )
 
 
-def dlrm_step(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
-    """One step of every design point."""
-    step = dlrm_program(job, plans, machine)
-    return dlrm_outcome(job, step, dlrm_prices(step.program, len(plans), machine), machine.stack)
-
-
 def dlrm_outcome(job: DlrmJob, step: DlrmStep, prices: Prices, stack: SoftwareStack) -> Outcome:
     """What comes out of a step of every design point."""
     program, plans, n, costs, sent = step.program, step.plans, len(step.plans), prices.kernels, prices.messages.time

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from crossflow.program.kernels import BACKWARD, QUERIES, Attention, Kernel, Lookup, Pass, Product
+from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, kernel_tables
 
 # Operations without a kernel: what only describes or sets aside memory.
 _FREE_SPACES = frozenset({"prim", "profiler", "inductor"})
@@ -184,18 +185,15 @@ def attention_of(query: Any, key: Any, value: Any, *, causal: bool, window: int,
     kv_heads, seen, value_width = float(key.shape[1]), float(key.shape[2]), float(value.shape[3])
     causal = causal and length > 1
     limit = float(window) if causal and 0 < window < seen and seen >= length else 0.0
-    work = None
-    if value_width != width:
-        pairs = length * (seen - length / 2.0) if causal and seen >= length else length * seen
-        if limit:
-            pairs = length * limit - limit**2 / 2.0
-        flops = 2.0 * samples * heads * pairs * (width + value_width) * (BACKWARD if backward else 1.0)
-        moved = samples * query.element_size() * (width + value_width) * (heads * length + kv_heads * seen) * (2.0 if backward else 1.0)
-        work = flops, moved, samples * heads * math.ceil(length / QUERIES)
-    return Attention(
-        samples=samples, heads=heads, kv_heads=kv_heads, length=length, seen=seen, width=width, causal=causal, window=limit,
-        backward=backward, work=work,
+    found = Attention(
+        samples=samples, heads=heads, kv_heads=kv_heads, length=length, seen=seen, width=(width + value_width) / 2.0, causal=causal,
+        window=limit, backward=backward,
     )  # fmt: skip
+    if value_width == width:
+        return found
+    (table,) = kernel_tables((found,), query.element_size(), narrow=False)
+    flops, moved, blocks = table.attention[0][:, 0, 0].tolist()
+    return replace(found, width=width, work=(flops, moved, blocks))
 
 
 def _lookup(args: Any, _kwargs: Any, out: Any) -> KernelRows:

@@ -65,36 +65,37 @@ def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> RankMesh:
     ----------
     groups : ranks of each, with the name of the axis that they are.
     """
-    spans = {ranks: _span(ranks, world) for ranks in groups}
+    groups_of = {ranks: _device_group(ranks, world) for ranks in groups}
     ends = {1, world}
     lying = {}
-    for ranks, (stride, size) in spans.items():
-        both = sorted({*ends, stride, stride * size})
-        if all(far % near == 0 for near, far in itertools.pairwise(both)):
-            ends, lying[ranks] = set(both), (stride, stride * size)
+    for ranks, group in groups_of.items():
+        near, far = group.stride, group.stride * group.ranks
+        both = sorted({*ends, near, far})
+        if all(larger % smaller == 0 for smaller, larger in itertools.pairwise(both)):
+            ends, lying[ranks] = set(both), (near, far)
     named = {span: groups[ranks] for ranks, span in lying.items()}
     axes: dict[str, tuple[int, int]] = {}
     for i, span in enumerate(itertools.pairwise(sorted(ends))):
         name = named.get(span, "")
         axes[name if name and name not in axes else f"d{i}"] = span
     of = {ranks: tuple(name for name, (near, far) in axes.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()}
-    beside = {f"group{i}": ranks for i, ranks in enumerate(ranks for ranks in spans if ranks not in lying)}
+    beside = {f"group{i}": ranks for i, ranks in enumerate(ranks for ranks in groups if ranks not in lying)}
     return RankMesh(
         axes={name: far // near for name, (near, far) in axes.items()},
-        groups={name: DeviceGroup(ranks=spans[ranks][1], stride=spans[ranks][0]) for name, ranks in beside.items()},
+        groups={name: groups_of[ranks] for name, ranks in beside.items()},
         of={**of, **{ranks: (name,) for name, ranks in beside.items()}},
     )
 
 
-def _span(ranks: tuple[int, ...], world: int) -> tuple[int, int]:
-    """Distance of neighbours, and how many there are. [1]"""
-    stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-    if ranks != tuple(range(0, stride * len(ranks), stride)) or world % (stride * len(ranks)):
+def _device_group(ranks: tuple[int, ...], world: int) -> DeviceGroup:
+    """A group of rank 0."""
+    group = DeviceGroup.of(ranks, world)
+    if group is None or ranks[0]:
         raise CrossflowError(
             f"ranks {', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''} communicate, which lie at no equal distances in "
             f"the world of {world}; use groups of a device mesh"
         )
-    return stride, len(ranks)
+    return group
 
 
 def program_of(step: Recorded, mesh: RankMesh, *, name: str, dtype: str, samples: int, tokens: int, training: bool) -> Program:
