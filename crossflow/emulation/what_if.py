@@ -17,8 +17,8 @@ OPS = (
 )  # fmt: skip
 ALL, BANDWIDTH, LATENCY, RANK = "all", "bandwidth", "latency", "rank"
 WORDS = (*OPS, ALL, BANDWIDTH, LATENCY, RANK)
-_RULE = re.compile(r"^(?P<word>[A-Za-z_]+)(?:\[(?P<ranks>[^\]]*)\])?\s*(?P<sign>[*+])\s*(?P<value>\S.*)$")
-_COMMAS = re.compile(r",(?![^\[]*\])")  # that stand in no list of ranks
+RULE = re.compile(r"^(?P<word>[A-Za-z_]+)(?:\[(?P<ranks>[^\]]*)\])?\s*(?P<sign>[*+])\s*(?P<value>\S.*)$")
+COMMAS = re.compile(r",(?![^\[]*\])")  # that stand in no list of ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def read_what_if(text: str) -> Changes:
     """
     rules: list[DelayRule] = []
     slow: list[Slow] = []
-    for written in _COMMAS.split(text) if text.strip() else ():
+    for written in COMMAS.split(text) if text.strip() else ():
         found = _read(written.strip())
         if isinstance(found, Slow):
             slow.append(found)
@@ -117,7 +117,7 @@ def read_what_if(text: str) -> Changes:
 
 
 def _read(written: str) -> DelayRule | Slow:
-    found = _RULE.match(written)
+    found = RULE.match(written)
     if found is None:
         raise CrossflowError(f"what-if '{written}': expected a word, + or *, and a value, such as all_reduce+2ms or bandwidth*0.5")
     word, sign = found["word"], found["sign"]
@@ -127,19 +127,20 @@ def _read(written: str) -> DelayRule | Slow:
         raise CrossflowError(f"what-if '{written}': ranks are given as rank[7]*1.2 or rank[0-3,8]+1ms, and to no other word")
     if word == BANDWIDTH and sign == "+":
         raise CrossflowError(f"what-if '{written}': bandwidth takes a factor, such as bandwidth*0.5")
-    value = _value(written, sign, found["value"])
+    value = value_of(written, sign, found["value"])
     if word == RANK:
         ranks = frozenset(ranks_of(found["ranks"] or "", f"what-if '{written}'"))
         return Slow(ranks=ranks, factor=value) if sign == "*" else Slow(ranks=ranks, extra=value)
     return DelayRule(word=word, sign="*" if sign == "*" else "+", value=value)
 
 
-def _value(written: str, sign: str, text: str) -> float:
+def value_of(written: str, sign: str, text: str, *, zero: bool = False) -> float:
+    """Value of a change: a factor, or an amount that is added; CrossflowError for one below zero, or a factor of zero unless it may be. [1], [s]"""
     try:
         value = parse(text, "1" if sign == "*" else "s")
     except ValueError as error:
         raise CrossflowError(f"what-if '{written}': {error}") from None
-    if value < 0 or (sign == "*" and value == 0) or not math.isfinite(value):
+    if value < 0 or (sign == "*" and value == 0 and not zero) or not math.isfinite(value):
         raise CrossflowError(f"what-if '{written}': expected a value above zero, got {text}")
     return value
 

@@ -1,0 +1,191 @@
+"""What-ifs of a trace, as the command line writes them: ``compute*0.5, all_reduce+2ms, kernel[gemm]*0.8, rank[3]+1ms``."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossflow.arrays import Array, Mask
+from crossflow.emulation.what_if import COMMAS, RULE, ranks_of, value_of
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.replay.collectives import OPS, traced_collectives
+from crossflow.replay.edges import SYNC_CALLS
+from crossflow.replay.graph import GraphTimes, StepGraph, taken
+from crossflow.replay.kineto import COPY, KERNEL, SET
+
+COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP = (
+    "compute", "copies", "communication", "host", "synchronisation", "rank", "kernel", "op",
+)  # fmt: skip
+NAMED = (KERNEL_WORD, OP, SYNCHRONISATION)  # words that take a name in brackets, ranks aside
+WORDS = (*OPS, COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP)
+GIVEN_BY_NETWORK = ("bandwidth", "latency", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRule:
+    """One change of a trace.
+
+    Attributes
+    ----------
+    word : what changes: a collective by name, all of them (communication), kernels that are none (compute), copies, the host, or of
+        these kernels, operations of the host, waits of the host for the device, or ranks that are named.
+    sign, value : ``*`` and a factor, or ``+`` and a time of every one of them. [1], [s]
+    name : of the kernels, operations or calls, with ``*`` and ``?`` for letters that do not matter.
+    ranks : whose start is later.
+    written : as the user wrote it.
+    """
+
+    word: str
+    sign: str
+    value: float
+    name: str
+    ranks: tuple[int, ...]
+    written: str
+
+    def of(self, times: Array) -> Array:
+        """Times with this change. [s]"""
+        return times * self.value if self.sign == "*" else times + self.value
+
+
+def read_trace_changes(text: str) -> tuple[TraceRule, ...]:
+    """Read a list of changes; CrossflowError for the first that has no meaning.
+
+    >>> [rule.word for rule in read_trace_changes("compute*0.5, kernel[*gemm*]*0.8")]
+    ['compute', 'kernel']
+    """
+    return tuple(_read(written.strip()) for written in COMMAS.split(text)) if text.strip() else ()
+
+
+def _read(written: str) -> TraceRule:
+    found = RULE.match(written)
+    if found is None:
+        raise CrossflowError(f"what-if '{written}': expected a word, + or *, and a value, such as compute*0.5 or all_reduce+2ms")
+    word, sign, inside = found["word"], found["sign"], found["ranks"]
+    if word in GIVEN_BY_NETWORK:
+        cure = "communication*0.5 or all_reduce+1ms change its collectives"
+        raise CrossflowError(f"what-if '{written}': a trace does not say what of a collective is {word}; {cure}")
+    if word not in WORDS:
+        raise CrossflowError(f"what-if '{written}': unknown word '{word}'{did_you_mean(word, WORDS)}; known words: {', '.join(WORDS)}")
+    if word in (KERNEL_WORD, OP, RANK) and not inside:
+        raise CrossflowError(f"what-if '{written}': say which, such as kernel[*gemm*]*0.8, op[aten::copy_]*0 or rank[3]+1ms")
+    if inside is not None and word not in (*NAMED, RANK):
+        raise CrossflowError(f"what-if '{written}': '{word}' takes no brackets")
+    value = value_of(written, sign, found["value"], zero=True)
+    if word in (HOST, SYNCHRONISATION, RANK) and (sign == "+") != (word == RANK):
+        example = {HOST: "host*0.5", SYNCHRONISATION: "synchronisation*0", RANK: "rank[3]+1ms"}[word]
+        raise CrossflowError(f"what-if '{written}': write it as {example}")
+    if word == SYNCHRONISATION and value:
+        raise CrossflowError(f"what-if '{written}': a wait is there or not; write synchronisation*0 or synchronisation[cudaStreamSynchronize]*0")
+    ranks = ranks_of(inside, f"what-if '{written}'") if word == RANK and inside else ()
+    return TraceRule(word=word, sign=sign, value=value, name=inside or "*", ranks=ranks, written=written)
+
+
+def changed(graph: StepGraph, rules: Sequence[TraceRule], given: GraphTimes | None = None) -> GraphTimes:
+    """What everything takes with changes, in the order in which they are written.
+
+    Parameters
+    ----------
+    given : what everything takes without them, as in the trace where absent.
+
+    Raises
+    ------
+    CrossflowError
+        Where a change finds nothing in the trace that it could change.
+    """
+    before = taken(graph) if given is None else given
+    found = GraphTimes(work=before.work.copy(), host=before.host.copy(), begin=before.begin.copy(), kept=before.kept.copy())
+    kinds = np.concatenate([trace.works.kind for trace in graph.traces])
+    for rule in rules:
+        if rule.word == RANK:
+            _later(graph, rule, found)
+        elif rule.word == HOST:
+            found.host[:] = rule.of(found.host)
+        elif rule.word == OP:
+            _operations(graph, rule, found)
+        elif rule.word == SYNCHRONISATION:
+            _freed(graph, rule, found)
+        else:
+            chosen = _works(graph, rule, kinds)
+            _expect(rule, chosen.any())
+            found.work[chosen] = rule.of(found.work[chosen])
+    return found
+
+
+def _expect(rule: TraceRule, any_found: object) -> None:
+    if not any_found:
+        what = f"{rule.word}[{rule.name}]" if rule.word in NAMED else rule.word
+        raise CrossflowError(f"what-if '{rule.written}': the trace has no {what}")
+
+
+def _works(graph: StepGraph, rule: TraceRule, kinds: Array) -> Mask:
+    """Works that a rule changes, shape (works,)."""
+    if rule.word == COMPUTE:
+        return np.asarray((kinds == KERNEL) & ~graph.collective)
+    if rule.word == COPIES:
+        return np.asarray((kinds == COPY) | (kinds == SET))
+    if rule.word == COMMUNICATION:
+        return graph.collective
+    found = np.zeros(len(kinds), dtype=bool)
+    for rank, edges in enumerate(graph.edges):
+        first = int(graph.first[rank])
+        if rule.word == KERNEL_WORD:
+            names = [_matches(name, rule.name) for name in edges.trace.names]
+            found[first : int(graph.first[rank + 1])] = np.array([*names, False])[edges.trace.works.name]
+        else:
+            mine = [first + work for work, one in traced_collectives(edges).items() if one.op == rule.word]
+            found[mine] = True
+    return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*{pattern}*")
+
+
+def _operations(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
+    """Change what the host spends inside operations of a name, and around them."""
+    chosen = [(edge, length) for edge, (_, op, length) in graph.pieces if fnmatch.fnmatchcase(op, rule.name)]
+    _expect(rule, chosen)
+    factor = rule.value if rule.sign == "*" else 1.0
+    for edge, length in chosen:
+        found.host[edge] += (factor - 1.0) * length
+    if rule.sign == "+":
+        begins = {edge for edge, (kind, op, _) in graph.pieces if kind == "T1" and fnmatch.fnmatchcase(op, rule.name)}
+        for edge in begins:
+            found.host[edge] += rule.value
+
+
+def _freed(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
+    """Let the host go on without waiting for the device."""
+    freed = set()
+    for rank, edges in enumerate(graph.edges):
+        returns = graph.calls[rank][1]
+        freed |= {int(returns[i]) for i, point in enumerate(edges.points) if _is_wait(point.kind, point.name, point.waits, rule.name)}
+    _expect(rule, freed)
+    ends = np.zeros(len(graph.moments), dtype=bool)
+    ends[list(freed)] = True
+    works = np.zeros(len(graph.moments), dtype=bool)
+    works[graph.ends] = True
+    found.kept[ends[graph.target] & works[graph.source]] = False
+
+
+def _is_wait(kind: str, name: str, waits: list[int], pattern: str) -> bool:
+    return bool(waits) and fnmatch.fnmatchcase(name, pattern) and (kind != "sync" or name in SYNC_CALLS)
+
+
+def _later(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
+    """Begin everything of some ranks later."""
+    by_rank = {trace.rank: rank for rank, trace in enumerate(graph.traces)}
+    for rank in rule.ranks:
+        if rank not in by_rank:
+            raise CrossflowError(f"what-if '{rule.written}': there is no trace of rank {rank}; those of {_listed(by_rank)} were read")
+        place = by_rank[rank]
+        mine = slice(int(graph.first[place]), int(graph.first[place + 1]))
+        for nodes in (*graph.calls[place], graph.starts[mine], graph.ends[mine]):
+            found.begin[nodes] += np.where(graph.begins[nodes], rule.value, 0.0)
+
+
+def _listed(ranks: dict[int, int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))

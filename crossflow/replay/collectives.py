@@ -1,0 +1,113 @@
+"""Which collective a kernel of a trace is, of how many bytes, among which ranks: as far as the trace says."""
+
+from __future__ import annotations
+
+import ast
+import math
+from bisect import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossflow.replay.edges import RankEdges
+
+# Names of collectives in traces, lower case without separators, and ours; the longest that a name holds counts.
+NAMES: Mapping[str, str] = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
+    "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter", "send": "send", "recv": "recv",
+    "barrier": "barrier", "sendrecv": "send_recv",
+}  # fmt: skip
+OPS = tuple(dict.fromkeys(NAMES.values()))
+BYTES: Mapping[str, int] = {
+    "float": 4, "int": 4, "double": 8, "long": 8, "longint": 8, "half": 2, "bfloat16": 2, "short": 2, "char": 1, "byte": 1, "bool": 1,
+    "unsignedchar": 1, "signedchar": 1, "c10::half": 2, "c10::bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedCollective:
+    """A collective of one rank in a trace.
+
+    Attributes
+    ----------
+    op : which it is; ``send_recv`` where the trace says no more than that ranks exchanged messages.
+    size : whole buffer per rank, nan where the trace does not say. [B]
+    ranks : ranks that take part, 0 where the trace does not say. [1]
+    """
+
+    op: str
+    size: float
+    ranks: int
+
+
+def traced_collectives(edges: RankEdges) -> Mapping[int, TracedCollective]:
+    """The collectives of a rank, by work."""
+    trace = edges.trace
+    marks = [
+        (start, end, trace.names[name], shape)
+        for start, end, name, shape in zip(
+            trace.marks.start.tolist(), trace.marks.end.tolist(), trace.marks.name.tolist(), trace.marks.shape.tolist(), strict=True
+        )
+        if trace.names[name].startswith(("nccl:", "record_param_comms"))
+    ]
+    begins = [start for start, *_ in marks]
+    found = {}
+    for work in np.flatnonzero(trace.works.collective).tolist():
+        args, point = trace.works.args[work] or {}, edges.launched[work]
+        around = None
+        if point >= 0 and (place := bisect(begins, edges.points[point].start) - 1) >= 0 and marks[place][1] >= edges.points[point].start:
+            around = marks[place]
+        found[work] = _collective(trace.names[trace.works.name[work]], args, around, trace)
+    return found
+
+
+def _collective(kernel: str, args: Mapping[str, Any], around: tuple[float, float, str, int] | None, trace: Any) -> TracedCollective:
+    kind = kernel.split("(")[0].partition("Kernel")[2]
+    op = op_of(str(args.get("Collective name", ""))) or (op_of(around[2].partition(":")[2]) if around else "") or op_of(kind) or "collective"
+    ranks = int(args.get("Group size", 0)) or len(_ranks(args.get("Process Group Ranks")))
+    if "In msg nelems" in args:
+        elements = max(_number(args["In msg nelems"]), _number(args.get("Out msg nelems", 0)))
+        return TracedCollective(op=op, size=elements * BYTES.get(_type(args.get("dtype", "")), math.nan), ranks=ranks)
+    if around is None or around[3] < 0:
+        return TracedCollective(op=op, size=math.nan, ranks=ranks)
+    sizes, types = trace.shapes[around[3]]
+    return TracedCollective(op=op, size=_bytes(sizes, types) * (max(ranks, 1) if op == "all_gather" else 1), ranks=ranks)
+
+
+def op_of(text: str) -> str:
+    """The collective that a name of a trace means, "" for none.
+
+    >>> op_of("_allgather_base"), op_of("AllReduce_RING_LL_Sum_float"), op_of("all_to_allv")
+    ('all_gather', 'all_reduce', 'all_to_all')
+    """
+    plain = text.lower().replace("_", "")
+    held = [name for name in NAMES if name in plain]
+    return NAMES[max(held, key=len)] if held else ""
+
+
+def _ranks(written: Any) -> Sequence[Any]:
+    if isinstance(written, Sequence) and not isinstance(written, str):
+        return written
+    try:
+        found = ast.literal_eval(str(written))
+    except (SyntaxError, ValueError):
+        return ()
+    return found if isinstance(found, list | tuple) else ()
+
+
+def _number(written: Any) -> float:
+    return float(written) if isinstance(written, int | float) else math.nan
+
+
+def _type(written: Any) -> str:
+    return str(written).lower().replace(" ", "").removeprefix("torch.")
+
+
+def _bytes(sizes: Sequence[Any], types: Sequence[Any]) -> float:
+    """Bytes of the first tensor of an operation's inputs."""
+    first = sizes[0] if sizes else ()
+    if not isinstance(first, list) or not all(isinstance(one, int) for one in first):
+        return math.nan
+    return math.prod(first) * BYTES.get(_type(types[0] if types else ""), math.nan)

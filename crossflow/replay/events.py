@@ -1,0 +1,187 @@
+"""Large JSON files of events, read piece by piece: the events of a Kineto trace, the nodes of an execution trace.
+
+Only the event in hand is held, so that a file may be far larger than memory. Nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import json
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from crossflow.errors import Problem, SpecError
+
+PIECE = 1 << 20  # bytes that are read at once
+LARGEST = 16 << 20  # characters that one event, or one value beside the events, may have
+LISTS = ("traceEvents", "nodes")  # what the list of events is called
+_DECODER = json.JSONDecoder(strict=False)  # names of kernels may hold control characters
+_BLANKS = " \t\r\n"
+
+
+@dataclass(kw_only=True)
+class EventFile:
+    """One file of events, open for reading.
+
+    Attributes
+    ----------
+    name : for messages; of a member of an archive, its name there.
+    stream : its bytes.
+    head : what stands beside the events, complete once all are read.
+    truncated : whether the file ends in the middle, so that its last event is lost.
+    """
+
+    name: str
+    stream: IO[bytes]
+    head: dict[str, Any] = field(default_factory=dict)
+    truncated: bool = False
+
+    def __post_init__(self) -> None:
+        self._text, self._at, self._ended = "", 0, False
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events, one after the other; SpecError where the file is no JSON, or holds no list of events."""
+        begin = self._next()
+        if begin == "[":
+            yield from self._list()
+            return
+        if begin != "{":
+            raise self._wrong("expected a trace in JSON, which begins with { or [" if begin else "the file is empty")
+        self._at += 1
+        found = False
+        while (mark := self._next()) not in ("}", ""):
+            if mark == ",":
+                self._at += 1
+                continue
+            key = self._value()
+            if self._next() != ":":
+                break
+            self._at += 1
+            if key in LISTS and self._next() == "[":
+                found = True
+                yield from self._list()
+            elif isinstance(value := self._value(), _Missing):
+                break
+            elif isinstance(key, str):
+                self.head[key] = value
+        self.truncated |= self._next() != "}"
+        if not found:
+            raise self._wrong(f"expected a trace with a list of {' or '.join(LISTS)}")
+
+    def _list(self) -> Iterator[dict[str, Any]]:
+        self._at += 1
+        while (mark := self._next()) != "]":
+            if mark == ",":
+                self._at += 1
+                continue
+            value = self._value() if mark else _MISSING
+            if isinstance(value, _Missing):
+                self.truncated = True
+                return
+            if isinstance(value, dict):
+                yield value
+        self._at += 1
+
+    def _next(self) -> str:
+        """The next character that is no blank, "" at the end."""
+        while True:
+            text, at, end = self._text, self._at, len(self._text)
+            while at < end and text[at] in _BLANKS:
+                at += 1
+            self._at = at
+            if at < end:
+                return text[at]
+            if not self._more():
+                return ""
+
+    def _value(self) -> Any:
+        """The next value; `_MISSING` where the file ends before it does."""
+        self._next()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+                if end < len(self._text) or self._ended:  # a number may go on
+                    self._at = end
+                    return value
+            except json.JSONDecodeError as error:
+                if len(self._text) - self._at > LARGEST:
+                    raise self._wrong(f"the JSON is broken: {error.msg}") from None
+            if not self._more():
+                return _MISSING
+
+    def _more(self) -> bool:
+        """Read on; whether there was anything."""
+        if self._ended:
+            return False
+        try:
+            piece = self.stream.read(PIECE)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            piece, self.truncated = b"", True
+        except OSError as error:
+            raise self._wrong(f"cannot be read: {error.strerror or error}") from None
+        self._ended = not piece
+        self._text = self._text[self._at :] + self._decode(piece, self._ended)
+        self._at = 0
+        return not self._ended or bool(self._text)
+
+    def _wrong(self, message: str) -> SpecError:
+        return SpecError([Problem(file=self.name, message=message)])
+
+
+class _Missing:
+    """What the file does not hold."""
+
+
+_MISSING = _Missing()
+
+
+def event_files(path: Path) -> Iterator[EventFile]:
+    """Files of events at a path: a file, plain or compressed, the members of an archive, or the files of a folder, by name.
+
+    Raises
+    ------
+    SpecError
+        Where nothing is there, or it cannot be read.
+    """
+    if path.is_dir():
+        found = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz", ".tar.gz", ".tgz")))
+        if not found:
+            raise SpecError([Problem(file=str(path), message="the folder holds no trace (.json, .json.gz, .tar.gz)")])
+        for one in found:
+            yield from event_files(one)
+        return
+    try:
+        if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+            yield from _members(path)
+            return
+        with path.open("rb") as stream, _plain(stream) as text:
+            yield EventFile(name=str(path), stream=text)
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise SpecError([Problem(file=str(path), message=f"cannot be read: {getattr(error, 'strerror', None) or error}")]) from None
+
+
+def _members(path: Path) -> Iterator[EventFile]:
+    with tarfile.open(path) as archive:
+        for member in sorted((one for one in archive if one.isfile()), key=lambda one: one.name):
+            if member.name.endswith((".json", ".json.gz")) and (stream := archive.extractfile(member)) is not None:
+                with stream, _plain(stream) as text:
+                    yield EventFile(name=f"{path}:{member.name}", stream=text)
+
+
+@contextlib.contextmanager
+def _plain(stream: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The bytes of a stream, decompressed where they begin as those of gzip do, whatever its name."""
+    packed = stream.read(2) == b"\x1f\x8b"
+    stream.seek(0)
+    if not packed:
+        yield stream
+        return
+    with gzip.GzipFile(fileobj=stream, mode="rb") as unpacked:
+        yield unpacked  # type: ignore[misc]

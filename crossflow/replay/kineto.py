@@ -1,0 +1,341 @@
+"""Kineto traces, as the PyTorch profiler writes them, read into columns.
+
+What the events mean is written down in the profiler's source only; what was found in traces of several versions:
+
+- An event's `tid` is a thread of the host, or a stream of the device, whose number is `pid`.
+- A runtime call and the work that it launched share a `correlation`; `External id` equals it there, and is no operation's.
+- An operation owns a call by time: the call lies inside of it on its thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from crossflow.arrays import Array, Index, Mask
+from crossflow.errors import CrossflowError, Problem, SpecError
+from crossflow.replay.events import EventFile, event_files
+
+KERNEL, COPY, SET = range(3)  # what a device does
+WORKS: Mapping[str, int] = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": SET, "memset": SET}
+OPS = ("cpu_op", "operator")
+CALLS = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "hip_driver")
+MARKS = ("user_annotation",)
+STEP, UPDATE = "ProfilerStep", "Optimizer.step"  # how annotations begin that mark steps
+SYNCS = ("cuda_sync",)
+FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
+COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
+UNIT = 1e-6  # of times in a trace [s]
+Row = TypeVar("Row")
+Shapes = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, and its type
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostSpans:
+    """What threads of the host do, in the order of their starts, longer ones first; arrays of shape (spans,)."""
+
+    name: Index  # in the names of the trace
+    thread: Index
+    start: Array  # [s]
+    end: Array  # [s]
+    correlation: Index  # of a call with the work that it launched, of an operation its `External id`; -1 for none
+    shape: Index  # of an operation in the shapes of the trace, -1 where none were recorded
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeviceWorks:
+    """What the device does, in the order of starts; arrays of shape (works,)."""
+
+    name: Index
+    kind: Index  # `KERNEL`, `COPY` or `SET`
+    stream: Index
+    start: Array  # [s]
+    end: Array  # [s]
+    correlation: Index
+    warps: Array  # warps per multiprocessor that a kernel asks for, nan where not recorded. [1]
+    moved: Array  # bytes of a copy, nan where not recorded. [B]
+    collective: Mask  # whether it is a kernel of a collective
+    args: tuple[Mapping[str, Any] | None, ...]  # of collectives, what the profiler wrote beside
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window:
+    """A step as the trace marks it."""
+
+    name: str
+    start: float  # [s]
+    end: float  # [s]
+    thread: int  # of the host, where it is marked
+
+    @property
+    def time(self) -> float:
+        """How long it takes. [s]"""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankTrace:
+    """The trace of one rank; times from the first event of all ranks that are read together.
+
+    Attributes
+    ----------
+    source : its file.
+    rank, world : as the trace says, else by its place among the files.
+    device : name of its device, "" where it is not recorded.
+    names : texts that the columns point to.
+    shapes : sizes and types of the inputs of operations, as the profiler wrote them.
+    streams : numbers of the device's streams, as the trace has them.
+    ops, calls, marks : operations, calls of the device's runtime, and annotations of the host.
+    works : what the device did.
+    syncs : waits as newer profilers record them, in the order of their starts.
+    windows : its steps.
+    origin : when its time began. [s]
+    notes : what the reader found, as sentences.
+    """
+
+    source: str
+    rank: int
+    world: int
+    device: str
+    names: tuple[str, ...]
+    shapes: tuple[Shapes, ...]
+    streams: tuple[str, ...]
+    ops: HostSpans
+    calls: HostSpans
+    marks: HostSpans
+    works: DeviceWorks
+    syncs: tuple[Mapping[str, Any], ...]
+    windows: tuple[Window, ...]
+    origin: float
+    notes: tuple[str, ...] = ()
+
+    def name(self, place: int) -> str:
+        """A name of the trace."""
+        return self.names[place]
+
+
+@dataclass(kw_only=True)
+class _Columns:
+    """What is collected of a file while it is read."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, Shapes]] = field(default_factory=dict)
+    threads: dict[tuple[Any, Any], int] = field(default_factory=dict)
+    streams: dict[tuple[Any, Any], int] = field(default_factory=dict)
+    ops: list[tuple[Any, ...]] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    marks: list[tuple[Any, ...]] = field(default_factory=list)
+    works: list[tuple[Any, ...]] = field(default_factory=list)
+    syncs: list[dict[str, Any]] = field(default_factory=list)
+    foreign: set[str] = field(default_factory=set)
+    odd: int = 0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Keep an event that matters."""
+        if event.get("ph") != "X":
+            return
+        category = event.get("cat", "")
+        try:
+            if category in MARKS or (category in OPS and str(event.get("name", "")).startswith(STEP)):  # older profilers mark steps as ops
+                self.marks.append(self._span(event, "External id"))
+            elif category in OPS:
+                self.ops.append(self._span(event, "External id"))
+            elif category in CALLS:
+                self.calls.append(self._span(event, "correlation"))
+            elif category in WORKS:
+                self.works.append(self._work(event, WORKS[category]))
+            elif category in SYNCS:
+                self.syncs.append(dict(event))
+            elif isinstance(category, str) and (word := category.partition("_")[0]) in FOREIGN:
+                self.foreign.add(FOREIGN[word])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self.odd += 1
+
+    def _span(self, event: Mapping[str, Any], number: str) -> tuple[Any, ...]:
+        start, args = float(event["ts"]), event.get("args") or {}
+        name = self.names.setdefault(str(event["name"]), len(self.names))
+        thread = self.threads.setdefault((event["pid"], event["tid"]), len(self.threads))
+        sizes = args.get("Input Dims")
+        shape = self._shape(sizes, args.get("Input type", args.get("Input Types", ()))) if sizes else -1
+        return start, start + float(event["dur"]), name, thread, int(args.get(number, -1)), shape
+
+    def _shape(self, sizes: Any, types: Any) -> int:
+        text = f"{sizes} {types}"
+        if text not in self.shapes:
+            self.shapes[text] = len(self.shapes), (tuple(sizes), tuple(types))
+        return self.shapes[text][0]
+
+    def _work(self, event: Mapping[str, Any], kind: int) -> tuple[Any, ...]:
+        args = event.get("args") or {}
+        start, length, text = float(event["ts"]), float(event["dur"]), str(event["name"])
+        collective = kind == KERNEL and text.startswith(COLLECTIVE_KERNELS)
+        name = self.names.setdefault(text, len(self.names))
+        stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
+        numbers = (args.get("warps per SM"), args.get("bytes"))
+        return start, start + length, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective, args if collective else None
+
+
+def _sorted(rows: list[Row], key: Any) -> list[Row]:
+    rows.sort(key=key)
+    return rows
+
+
+def _by_start(row: Sequence[Any]) -> tuple[float, float]:
+    return row[0], -row[1]
+
+
+def _host_spans(rows: list[tuple[Any, ...]], origin: float) -> HostSpans:
+    columns = list(zip(*_sorted(rows, _by_start), strict=True)) or [()] * 6
+    return HostSpans(
+        start=UNIT * (np.array(columns[0], dtype=float) - origin), end=UNIT * (np.array(columns[1], dtype=float) - origin),
+        name=np.array(columns[2], dtype=np.intp), thread=np.array(columns[3], dtype=np.intp),
+        correlation=np.array(columns[4], dtype=np.intp), shape=np.array(columns[5], dtype=np.intp),
+    )  # fmt: skip
+
+
+def _device_works(rows: list[tuple[Any, ...]], origin: float) -> DeviceWorks:
+    columns = list(zip(*_sorted(rows, _by_start), strict=True)) or [()] * 10
+    start, end, name, stream, correlation, kind, warps, moved, collective, args = columns
+    return DeviceWorks(
+        start=UNIT * (np.array(start, dtype=float) - origin), end=UNIT * (np.array(end, dtype=float) - origin),
+        name=np.array(name, dtype=np.intp), stream=np.array(stream, dtype=np.intp), correlation=np.array(correlation, dtype=np.intp),
+        kind=np.array(kind, dtype=np.intp), warps=np.array(warps, dtype=float), moved=np.array(moved, dtype=float),
+        collective=np.array(collective, dtype=bool), args=tuple(args),
+    )  # fmt: skip
+
+
+def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
+    """Traces of the ranks of one job, by rank.
+
+    Parameters
+    ----------
+    paths : files (.json, .json.gz), archives (.tar.gz) or folders with a trace a rank.
+
+    Raises
+    ------
+    SpecError
+        For a file that is no Kineto trace, or one of a device that is not supported.
+    CrossflowError
+        Where two files are of one rank.
+    """
+    found: list[tuple[EventFile, _Columns]] = []
+    for file in itertools.chain.from_iterable(event_files(Path(path)) for path in paths):
+        columns = _Columns()
+        for event in file.events():
+            columns.take(event)
+        _check(file, columns)
+        found.append((file, columns))
+    origins = [_origin(file, columns) for file, columns in found]
+    zero = min(origins, default=0.0)
+    traces = [_rank_trace(file, columns, place, zero) for place, (file, columns) in enumerate(found)]
+    by_rank = {trace.rank: trace for trace in traces}
+    if len(by_rank) < len(traces):
+        last = next(trace for trace in traces if by_rank[trace.rank] is not trace)
+        both = f"{last.source} and {by_rank[last.rank].source}"
+        raise CrossflowError(f"{both} are both of rank {last.rank}; give one trace of each rank of one job")
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _base(file: EventFile) -> float:
+    """What newer traces count their times from, 0 for those whose times are absolute. [us]"""
+    base = file.head.get("baseTimeNanoseconds", 0)
+    return float(base) / 1000.0 if isinstance(base, int | float) else 0.0
+
+
+def _origin(file: EventFile, columns: _Columns) -> float:
+    """Time of the first event. [us]"""
+    return _base(file) + min((rows[0] for rows in itertools.chain(columns.ops, columns.calls, columns.works, columns.marks)), default=0.0)
+
+
+def _check(file: EventFile, columns: _Columns) -> None:
+    if columns.works or columns.ops:
+        return
+    if columns.foreign:
+        message = f"the trace is of {', '.join(sorted(columns.foreign))}, which is not supported; NVIDIA and AMD devices and the CPU are"
+    elif "schema" in file.head:
+        message = "this is an execution trace, which has no times of a device; give it beside the Kineto trace of the same rank"
+    else:
+        message = "the trace has neither operations (cpu_op) nor work of a device (kernel); record it with torch.profiler"
+    raise SpecError([Problem(file=file.name, message=message)])
+
+
+def _rank_trace(file: EventFile, columns: _Columns, place: int, zero: float) -> RankTrace:
+    origin = zero - _base(file)
+    known = file.head.get("distributedInfo")
+    info: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+    names = tuple(columns.names)
+    marks = _host_spans(columns.marks, origin)
+    trace = RankTrace(
+        source=file.name, rank=int(info.get("rank", place)), world=int(info.get("world_size", 1)), device=_device(file, columns),
+        names=names, shapes=tuple(shapes for _, shapes in columns.shapes.values()), streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
+        calls=_host_spans(columns.calls, origin), marks=marks, works=_device_works(columns.works, origin),
+        syncs=tuple(_sorted(columns.syncs, lambda one: one["ts"])), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
+    )  # fmt: skip
+    return replace(trace, windows=windows_of(trace))
+
+
+def _notes(file: EventFile, columns: _Columns) -> Iterable[str]:
+    if file.truncated:
+        yield f"{file.name} ends in the middle; what stands before was read"
+    if columns.odd:
+        yield f"{file.name}: {columns.odd} events without a name, a time or a thread were left out"
+    if columns.foreign:
+        yield f"{file.name}: events of {', '.join(sorted(columns.foreign))} were left out"
+    if not columns.works:
+        yield f"{file.name} has no work of a device: the host is all that it holds"
+
+
+def _device(file: EventFile, columns: _Columns) -> str:
+    listed = file.head.get("deviceProperties")
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, Mapping) for one in listed):
+        return ""
+    used = {device for device, _ in columns.streams}
+    mine = [one for one in listed if one.get("id") in used] or listed
+    return str(mine[0].get("name", ""))
+
+
+def windows_of(trace: RankTrace) -> tuple[Window, ...]:
+    """Steps of a trace: as the profiler marks them, else from the end of one optimizer step to that of the next, else all of it."""
+    rows = [(trace.names[name], start, end, thread) for name, start, end, thread in _plain_rows(trace.marks)]
+    steps = [Window(name=text, start=start, end=end, thread=thread) for text, start, end, thread in rows if text.startswith(STEP)]
+    if steps:
+        return tuple(steps)
+    begins = [(start, thread) for text, start, _, thread in rows if text.startswith(UPDATE)]
+    if len(begins) > 1:
+        return tuple(
+            Window(name=f"step {i}", start=first, end=second, thread=thread)
+            for i, ((first, thread), (second, _)) in enumerate(itertools.pairwise(begins))
+        )
+    ends = [*trace.ops.end, *trace.calls.end, *trace.works.end]
+    starts = [*trace.ops.start, *trace.calls.start, *trace.works.start]
+    thread = int(np.bincount(trace.ops.thread).argmax()) if len(trace.ops) else 0
+    return (Window(name="trace", start=float(min(starts)), end=float(max(ends)), thread=thread),)
+
+
+def _plain_rows(spans: HostSpans) -> Iterable[tuple[int, float, float, int]]:
+    return zip(spans.name.tolist(), spans.start.tolist(), spans.end.tolist(), spans.thread.tolist(), strict=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def short_name(kernel: str) -> str:
+    """A kernel's name without its arguments and template, for people.
+
+    >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)")
+    'vectorized_elementwise_kernel'
+    """
+    text = kernel.removeprefix("void ")
+    for mark in ("<", "("):
+        text = text.partition(mark)[0] or text
+    return text.rpartition("::")[2] or text
