@@ -87,6 +87,7 @@ _SETTINGS = _argument(
 _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
+_TRACE_CHANGES = "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms"
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
 _SOURCE = (
     "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
@@ -162,6 +163,14 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
         _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
+    )),
+    "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
+        _argument("files", nargs="+", metavar="FILES", type=Path, help="a trace of each rank (.json, .json.gz), or archives or folders of them"),
+        _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
+        _argument("--overheads", type=Path, metavar="FILE", help="overheads of a host, in place of those of the trace"),
+        _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),
+        _argument("--host", default="", metavar="NAME", help="name of the host that --write-overheads writes"),
+        _argument("--no-contention", action="store_true", help="replay without kernels that hold back others by filling the device"),
     )),
     "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
         _argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its own words, or -m and a module"),

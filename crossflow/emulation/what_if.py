@@ -135,7 +135,7 @@ def _read(written: str) -> DelayRule | Slow:
 
 
 def value_of(written: str, sign: str, text: str, *, zero: bool = False) -> float:
-    """Value of a change: a factor, or an amount that is added; CrossflowError for one below zero, or a factor of zero unless it may be. [1], [s]"""
+    """Value of a change: a factor, which is zero only where it may be, or an amount that is added; else CrossflowError. [1], [s]"""
     try:
         value = parse(text, "1" if sign == "*" else "s")
     except ValueError as error:

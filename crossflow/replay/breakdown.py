@@ -126,9 +126,10 @@ def mean_shares(shares: Sequence[RankShare]) -> tuple[RankShare, ...]:
         ranks.setdefault(share.rank, []).append(share)
     return tuple(
         RankShare(
-            rank=rank, time=float(np.mean([one.time for one in mine])),
+            rank=rank,
+            time=float(np.mean([one.time for one in mine])),
             parts={part: float(np.mean([one.parts[part] for one in mine])) for part in PARTS},
-        )  # fmt: skip
+        )
         for rank, mine in ranks.items()
     )
 

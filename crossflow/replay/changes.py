@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +13,9 @@ import numpy as np
 from crossflow.arrays import Array, Mask
 from crossflow.emulation.what_if import COMMAS, RULE, ranks_of, value_of
 from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.replay.breakdown import union
 from crossflow.replay.collectives import OPS, traced_collectives
-from crossflow.replay.edges import SYNC_CALLS
+from crossflow.replay.edges import SYNC_CALLS, HostPoint, RankEdges
 from crossflow.replay.graph import GraphTimes, StepGraph, taken
 from crossflow.replay.kineto import COPY, KERNEL, SET
 
@@ -22,6 +25,7 @@ COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP = (
 NAMED = (KERNEL_WORD, OP, SYNCHRONISATION)  # words that take a name in brackets, ranks aside
 WORDS = (*OPS, COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP)
 GIVEN_BY_NETWORK = ("bandwidth", "latency", "all")
+Spans = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,7 @@ class TraceRule:
     Attributes
     ----------
     word : what changes: a collective by name, all of them (communication), kernels that are none (compute), copies, the host, or of
-        these kernels, operations of the host, waits of the host for the device, or ranks that are named.
+        these kernels, operations with their kernels, waits of the host for the device, or ranks that are named.
     sign, value : ``*`` and a factor, or ``+`` and a time of every one of them. [1], [s]
     name : of the kernels, operations or calls, with ``*`` and ``?`` for letters that do not matter.
     ranks : whose start is later.
@@ -78,7 +82,8 @@ def _read(written: str) -> TraceRule:
         example = {HOST: "host*0.5", SYNCHRONISATION: "synchronisation*0", RANK: "rank[3]+1ms"}[word]
         raise CrossflowError(f"what-if '{written}': write it as {example}")
     if word == SYNCHRONISATION and value:
-        raise CrossflowError(f"what-if '{written}': a wait is there or not; write synchronisation*0 or synchronisation[cudaStreamSynchronize]*0")
+        cure = "synchronisation*0 or synchronisation[cudaStreamSynchronize]*0"
+        raise CrossflowError(f"what-if '{written}': a wait is there or not; write {cure}")
     ranks = ranks_of(inside, f"what-if '{written}'") if word == RANK and inside else ()
     return TraceRule(word=word, sign=sign, value=value, name=inside or "*", ranks=ranks, written=written)
 
@@ -145,16 +150,43 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _operations(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
-    """Change what the host spends inside operations of a name, and around them."""
-    chosen = [(edge, length) for edge, (_, op, length) in graph.pieces if fnmatch.fnmatchcase(op, rule.name)]
-    _expect(rule, chosen)
-    factor = rule.value if rule.sign == "*" else 1.0
-    for edge, length in chosen:
-        found.host[edge] += (factor - 1.0) * length
-    if rule.sign == "+":
-        begins = {edge for edge, (kind, op, _) in graph.pieces if kind == "T1" and fnmatch.fnmatchcase(op, rule.name)}
-        for edge in begins:
-            found.host[edge] += rule.value
+    """Change operations of a name: what the host spends inside of them, their launches, and the works that they launch."""
+    some = False
+    for rank, edges in enumerate(graph.edges):
+        trace, (before, calls) = edges.trace, graph.segments[rank]
+        chosen = np.array([*(fnmatch.fnmatchcase(name, rule.name) for name in trace.names), False])[trace.ops.name]
+        for thread in np.unique(trace.ops.thread[chosen]).tolist():
+            mine = chosen & (trace.ops.thread == thread)
+            spans = union(np.stack([trace.ops.start[mine], trace.ops.end[mine]], axis=1))
+            some = True
+            for i, point in enumerate(edges.points):
+                if point.thread == thread:
+                    inside = _change(rule, spans, edges, point, (int(before[i]), int(calls[i])), found.host)
+                    works = [int(graph.first[rank]) + work for work in point.works if inside]
+                    found.work[works] = found.work[works] * rule.value if rule.sign == "*" else found.work[works]
+    _expect(rule, some)
+
+
+def _change(rule: TraceRule, spans: Spans, edges: RankEdges, point: HostPoint, segments: tuple[int, int], host: Array) -> bool:
+    """Change the host before a point and in its call, as far as they lie in some spans; whether the call does."""
+    last = point.hand if point.hand >= 0 else point.before
+    begin = edges.points[last].end if last >= 0 else point.start
+    for edge, start, end in ((segments[0], begin, point.start), (segments[1], point.start, point.end)):
+        within = _overlap(spans, start, end)
+        if edge >= 0 and within[0] > 0:
+            host[edge] += (rule.value - 1.0) * min(within[0], host[edge]) if rule.sign == "*" else rule.value * within[1]
+    place = bisect(spans, (point.start, np.inf)) - 1
+    return place >= 0 and spans[place][1] > point.start
+
+
+def _overlap(spans: Spans, start: float, end: float) -> tuple[float, int]:
+    """Time of a segment that lies in spans, and how many of them begin in it. [s], [1]"""
+    first = max(bisect(spans, (start, -np.inf)) - 1, 0)
+    time, begun = 0.0, 0
+    for one, two in itertools.takewhile(lambda span: span[0] < end, spans[first:]):
+        time += max(min(two, end) - max(one, start), 0.0)
+        begun += start <= one
+    return time, begun
 
 
 def _freed(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:

@@ -64,8 +64,12 @@ def traced_collectives(edges: RankEdges) -> Mapping[int, TracedCollective]:
 
 
 def _collective(kernel: str, args: Mapping[str, Any], around: tuple[float, float, str, int] | None, trace: Any) -> TracedCollective:
-    kind = kernel.split("(")[0].partition("Kernel")[2]
-    op = op_of(str(args.get("Collective name", ""))) or (op_of(around[2].partition(":")[2]) if around else "") or op_of(kind) or "collective"
+    said = (
+        str(args.get("Collective name", "")),
+        around[2].partition(":")[2] if around else "",
+        kernel.split("(")[0].partition("Kernel")[2],
+    )
+    op = next(filter(None, map(op_of, said)), "collective")
     ranks = int(args.get("Group size", 0)) or len(_ranks(args.get("Process Group Ranks")))
     if "In msg nelems" in args:
         elements = max(_number(args["In msg nelems"]), _number(args.get("Out msg nelems", 0)))

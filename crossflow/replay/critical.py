@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.replay.edges import Overhead
 from crossflow.replay.graph import NONE, GraphStep, StepGraph
 from crossflow.replay.kineto import KERNEL, short_name
 
-KINDS = ("host", "kernels", "copies", "collectives", "gaps")
+KINDS = ("host", "kernels", "copies", "collectives", "gaps", "late_start")  # the last: of a rank that began later than the step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,16 @@ def critical_path(graph: StepGraph, step: GraphStep, times: Array, lags: Array) 
         ranks[graph.traces[owner[node]].rank] += passed  # type: ignore[assignment]
         node = source
         path.append(node)
+    if times[node] > begin:
+        late = graph.traces[owner[node]].rank
+        kinds["late_start"], names[f"start of rank {late}"] = times[node] - begin, times[node] - begin
+        ranks[late] += times[node] - begin
     return CriticalPath(
         nodes=tuple(path[::-1]), time={kind: float(kinds[kind]) for kind in KINDS}, names=dict(names.most_common()), ranks=dict(ranks),
     )  # fmt: skip
 
 
-def _binding(graph: StepGraph, times: Array, lags: Array) -> Array:
+def _binding(graph: StepGraph, times: Array, lags: Array) -> Index:
     """For every node the edge by which it was reached last, `NONE` for those that wait for nothing."""
     found = np.full(len(times), NONE)
     late = times[graph.source] + lags
@@ -95,7 +99,7 @@ def _edge(graph: StepGraph, edge: int, ops: Mapping[int, str]) -> tuple[str, str
     return ("host", ops.get(edge, "launch")) if graph.host[edge] > 0 else ("gaps", "gaps between works")
 
 
-def _owners(graph: StepGraph) -> Array:
+def _owners(graph: StepGraph) -> Index:
     """Place of the rank of every node; a meeting has that of its first."""
     found = np.zeros(len(graph.moments), dtype=np.intp)
     for rank, (begins, returns) in enumerate(graph.calls):

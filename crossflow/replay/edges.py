@@ -34,7 +34,8 @@ QUEUE = 1024  # launches that CUDA takes ahead of the device, its nominal depth;
 CLOCK = 2e-6  # of two events that follow one another
 LATE = 30e-6  # start of work after all that it waits for, above which something else held it
 QUEUED = 5e-6  # before a call begins, within which a full queue held it
-OWN, OWN_QUEUED, OWN_IDLE = 5e-6, 10e-6, 15e-6  # of a call that waits: beside its wait, of one held by the queue, of one with nothing to wait for
+# Of a call that waits, beside its wait; of one that the queue held; of one that has nothing to wait for. [s]
+OWN, OWN_QUEUED, OWN_IDLE = 5e-6, 10e-6, 15e-6
 RETURN, EARLY = 30e-6, 60e-6  # how much later, and earlier, than the end of the work a waiting call returns at most
 BLOCKS = 20e-6  # a copy to pageable memory that takes longer blocked the host
 BEFORE, AFTER = 12e-6, 25e-6  # of the annotation of a collective, within which a wait of a stream is the collective's own
@@ -272,10 +273,14 @@ class _Inference:
             streams = [*self.last] if point.name in DEVICE_SYNCS else [stream]
             point.waits = [self.last[one] for one in streams if one in self.last and self.end[self.last[one]] <= point.end + CLOCK]
             self.edges.inferred["host_wait"] += len(point.waits)
-        elif point.works and self.pageable[work := point.works[-1]] and point.length > BLOCKS:
-            if self.end[work] <= point.end + EARLY and self.start[work] < point.end:
-                point.waits = [work]
-                self.edges.inferred["copy_wait"] += 1
+        elif point.works and self._blocks(point, point.works[-1]):
+            point.waits = [point.works[-1]]
+            self.edges.inferred["copy_wait"] += 1
+
+    def _blocks(self, point: HostPoint, work: int) -> bool:
+        """Whether a launch returned only when its copy was done."""
+        ends = self.start[work] < point.end and self.end[work] <= point.end + EARLY
+        return self.pageable[work] and point.length > BLOCKS and ends
 
     def _asked(self) -> dict[int, list[int]]:
         """Waits of streams as newer profilers record them: works that a work waits for."""

@@ -70,7 +70,8 @@ class StepGraph:
     collective : whether a work is a collective, shape (works,).
     meetings : collectives that meet.
     steps : steps of all ranks.
-    pieces : segments of the host, each with its edge.
+    segments : edges of the host to the begin of every point, and through its call, by rank; -1 where there is none.
+    pieces : segments of the host by operation, each with its edge.
     contention : whether an edge is there because a kernel filled the device, shape (edges,).
     notes : what had to be assumed, as sentences.
     """
@@ -91,6 +92,7 @@ class StepGraph:
     collective: Mask
     meetings: tuple[Meeting, ...]
     steps: tuple[GraphStep, ...]
+    segments: tuple[tuple[Index, Index], ...]
     pieces: tuple[tuple[int, Piece], ...]
     contention: Mask
     notes: tuple[str, ...]
@@ -117,6 +119,7 @@ class _Draft:
     starts: list[int] = field(default_factory=list)  # of works
     ends: list[int] = field(default_factory=list)
     calls: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    segments: list[tuple[list[int], list[int]]] = field(default_factory=list)
 
     def node(self, moment: float) -> int:
         self.moments.append(moment)
@@ -134,24 +137,30 @@ class _Draft:
         self.ends += [self.node(moment) for moment in end]
         begins, returns = [self.node(point.start) for point in edges.points], [self.node(point.end) for point in edges.points]
         self.calls.append((begins, returns))
-        for i, point in enumerate(edges.points):
-            self._before(edges, point, begins[i], returns)
-            self._call(edges, point, begins[i], returns[i], first)
+        self.segments.append(
+            (
+                [self._before(edges, point, begin, returns) for point, begin in zip(edges.points, begins, strict=True)],
+                [self._call(edges, point, begin, done, first) for point, begin, done in zip(edges.points, begins, returns, strict=True)],
+            )
+        )
         for work in range(len(works)):
             if edges.launched[work] >= 0:
                 self._work(edges, work, begins[edges.launched[work]], first, contention=contention)
 
-    def _before(self, edges: RankEdges, point: HostPoint, begin: int, returns: Sequence[int]) -> None:
+    def _before(self, edges: RankEdges, point: HostPoint, begin: int, returns: Sequence[int]) -> int:
         """From the call before: on another thread the time between the two, on the own one what the thread did."""
         if point.hand >= 0:
             passed = max(0.0, point.start - edges.points[point.hand].end)
             edge = self.arrow(returns[point.hand], begin, host=passed)
             self.pieces.append((edge, ("hand", _op(point), passed)))
-        elif point.before >= 0:
-            edge = self.arrow(returns[point.before], begin, host=sum(length for _, _, length in point.pieces))
-            self.pieces += [(edge, piece) for piece in point.pieces]
+            return edge
+        if point.before < 0:
+            return NONE
+        edge = self.arrow(returns[point.before], begin, host=sum(length for _, _, length in point.pieces))
+        self.pieces += [(edge, piece) for piece in point.pieces]
+        return edge
 
-    def _call(self, edges: RankEdges, point: HostPoint, begin: int, done: int, first: int) -> None:
+    def _call(self, edges: RankEdges, point: HostPoint, begin: int, done: int, first: int) -> int:
         """The call itself, and what it waits for."""
         ends = edges.trace.works.end
         own = min(point.length, OWN) if point.waits else point.length
@@ -169,6 +178,7 @@ class _Draft:
             back = point.end - ends[work]
             late = min(RETURN, max(-EARLY, back)) if point.launches else min(RETURN, max(0.0, back)) if ends[work] > point.start else 0.0
             self.arrow(self.ends[first + work], done, fixed=float(late))
+        return edge
 
     def _work(self, edges: RankEdges, work: int, begin: int, first: int, *, contention: bool) -> None:
         """What a work waits for: its launch, the work before it on its stream, works of other streams."""
@@ -207,7 +217,7 @@ class _Draft:
             waits[target] += 1
         free = [node for node, count in enumerate(waits) if not count]
         left = deque(sorted(range(len(waits)), key=self.moments.__getitem__))
-        found, forced, done = [], 0, [False] * len(waits)
+        found, forced, done = list[int](), 0, [False] * len(waits)
         while len(found) < len(waits):
             if not free:
                 while done[left[0]]:
@@ -260,7 +270,7 @@ def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[Meeting]
     source, target = place[source], place[target]
     kept = np.argsort(target, kind="stable")
     kept = kept[source[kept] < target[kept]]  # what a node waited for that went on without it comes later
-    renumbered = np.full(len(target), NONE)
+    renumbered = np.full(len(target) + 1, NONE)  # the last is of edges that are none
     renumbered[kept] = np.arange(len(kept))
     contention, begins = np.zeros(len(target), dtype=bool), np.ones(len(order), dtype=bool)
     contention[draft.contention] = True
@@ -272,7 +282,8 @@ def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[Meeting]
         edges=draft.edges, moments=np.array(draft.moments)[order], source=source[kept], target=target[kept], fixed=fixed[kept],
         host=host[kept], work=work[kept], begins=begins, starts=place[draft.starts], ends=place[draft.ends], calls=calls, first=first,
         time=time, collective=np.concatenate([edges.trace.works.collective for edges in draft.edges]), meetings=tuple(meetings),
-        steps=tuple(steps), pieces=tuple((int(renumbered[edge]), piece) for edge, piece in draft.pieces if renumbered[edge] >= 0),
+        segments=tuple((renumbered[before], renumbered[call]) for before, call in draft.segments), steps=tuple(steps),
+        pieces=tuple((int(renumbered[edge]), piece) for edge, piece in draft.pieces if renumbered[edge] >= 0),
         contention=contention[kept], notes=(*notes, *odd),
     )  # fmt: skip
 
@@ -303,7 +314,7 @@ def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple
         named = {rank: tuple(traces[rank].names[traces[rank].works.name[work]] for work in works) for rank, works in by_rank.items()}
         if len(by_rank) < 2 or len(set(named.values())) > 1:
             called = f"of the group {group} " if group else ""
-            notes.append(f"collectives {called}are not the same on all ranks that were read; they keep their measured times and do not meet")
+            notes.append(f"collectives {called}differ between the ranks that were read; they keep their measured times and do not meet")
             continue
         for together in zip(*by_rank.values(), strict=True):
             works = tuple(int(first[rank]) + work for rank, work in zip(by_rank, together, strict=True))

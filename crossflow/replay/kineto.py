@@ -116,7 +116,7 @@ class RankTrace:
     calls: HostSpans
     marks: HostSpans
     works: DeviceWorks
-    syncs: tuple[Mapping[str, Any], ...]
+    syncs: tuple[dict[str, Any], ...]
     windows: tuple[Window, ...]
     origin: float
     notes: tuple[str, ...] = ()
@@ -184,7 +184,8 @@ class _Columns:
         name = self.names.setdefault(text, len(self.names))
         stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
         numbers = (args.get("warps per SM"), args.get("bytes"))
-        return start, start + length, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective, args if collective else None
+        said = args if collective else None
+        return start, start + length, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective, said
 
 
 def _sorted(rows: list[Row], key: Any) -> list[Row]:
@@ -275,12 +276,11 @@ def _rank_trace(file: EventFile, columns: _Columns, place: int, zero: float) -> 
     origin = zero - _base(file)
     known = file.head.get("distributedInfo")
     info: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
-    names = tuple(columns.names)
-    marks = _host_spans(columns.marks, origin)
     trace = RankTrace(
         source=file.name, rank=int(info.get("rank", place)), world=int(info.get("world_size", 1)), device=_device(file, columns),
-        names=names, shapes=tuple(shapes for _, shapes in columns.shapes.values()), streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
-        calls=_host_spans(columns.calls, origin), marks=marks, works=_device_works(columns.works, origin),
+        names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
+        streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
+        calls=_host_spans(columns.calls, origin), marks=_host_spans(columns.marks, origin), works=_device_works(columns.works, origin),
         syncs=tuple(_sorted(columns.syncs, lambda one: one["ts"])), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
     )  # fmt: skip
     return replace(trace, windows=windows_of(trace))
@@ -335,7 +335,9 @@ def short_name(kernel: str) -> str:
     >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)")
     'vectorized_elementwise_kernel'
     """
-    text = kernel.removeprefix("void ")
+    text = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    if text.startswith("cutlass::Kernel"):  # all of it is in the template
+        text = text.partition("<")[2].partition(">")[0]
     for mark in ("<", "("):
         text = text.partition(mark)[0] or text
     return text.rpartition("::")[2] or text

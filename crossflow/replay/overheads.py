@@ -120,6 +120,6 @@ def write_overheads(overheads: Overheads, path: Path) -> None:
 def read_overheads(path: Path) -> Overheads:
     """Read the file of a host; SpecError with every problem of it."""
     document = Document(file=str(path), data=files.read_json(path, "overheads of a host"))
-    found = document.model(OverheadFile)
+    found = files.validate(OverheadFile, document)
     rows = {(row.kind, row.op): (row.mean, row.spread, row.count) for row in found.rows}
     return Overheads(host=found.host, sources=found.sources, rows=rows)

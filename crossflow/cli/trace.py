@@ -1,0 +1,132 @@
+"""`crossflow trace`: a real step, explained; replayed with changes; beside another trace or a prediction."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from crossflow.cli import page
+from crossflow.cli.page import count
+from crossflow.errors import CrossflowError
+from crossflow.replay.breakdown import PARTS
+from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
+from crossflow.replay.report import LARGEST, TraceReport, accuracy, report_of
+from crossflow.units import show
+
+_SHOWN = 16  # ranks that a page lists
+_NAME = 64  # letters of a name that it shows
+_PART_NAMES = {"exposed_communication": "communication"}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read the traces, and show or write what is asked for."""
+    overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
+    found = report_of(
+        arguments.files, what_if=arguments.what_if, overheads=overheads, contention=not arguments.no_contention,
+    )  # fmt: skip
+    if arguments.write_overheads is not None:
+        write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
+        page.log(f"wrote {arguments.write_overheads}")
+    elif arguments.host:
+        raise CrossflowError("--host names the host of --write-overheads FILE, which was not given")
+    if arguments.json:
+        page.emit_json(found.to_dict())
+    else:
+        page.emit(*sections(found))
+
+
+def sections(found: TraceReport) -> list[RenderableType]:
+    """What the page has."""
+    return [headline(found), ranks(found), waits(found), path(found), communication(found), kernels(found), replay(found), notes(found)]
+
+
+def headline(found: TraceReport) -> RenderableType:
+    """What the step takes."""
+    traces = found.graph.traces
+    windows = len(traces[0].windows)
+    devices = f"{traces[0].device or 'an unnamed device'}, {len(traces)} of {max(max(trace.world for trace in traces), len(traces))} ranks"
+    steps = f"{count(windows)} step{'s' if windows > 1 else ''} of each"
+    rows: dict[str, RenderableType] = {"trace": Text(f"{found.name}: {devices}, {steps}")}
+    if found.replayed:
+        change = found.step_time / found.unchanged - 1.0
+        rows["what if"] = Text(found.what_if or f"overheads of {found.overheads.host or 'another trace'}")  # type: ignore[union-attr]
+        without = f"{show(found.unchanged, 's')} replayed without it ({change:+.1%}), {show(found.measured, 's')} measured"
+        rows["step"] = Text(f"{show(found.step_time, 's')} of the slowest rank; {without}")
+    else:
+        rows["step"] = Text(f"{show(found.step_time, 's')} of the slowest rank, {found.slowest.rank}")
+    largest = found.bound_by[:2]
+    rows["decided by"] = Text(", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in largest))
+    return page.pairs(rows)
+
+
+def ranks(found: TraceReport) -> RenderableType:
+    """Where the step of every rank goes."""
+    header = ["rank", "step", *(_PART_NAMES.get(part, part) for part in PARTS)]
+    listed = sorted(found.ranks, key=lambda one: -one.time)[:_SHOWN]
+    rows = [[str(one.rank), show(one.time, "s"), *(f"{one.parts[part] / one.time:.1%}" for part in PARTS)] for one in listed]
+    aside = f"the slowest {_SHOWN} of {len(found.ranks)}" if len(found.ranks) > _SHOWN else "mean step of each rank"
+    return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], range(8), aside=aside, header=header)
+
+
+def waits(found: TraceReport) -> RenderableType:
+    """Who keeps the other ranks waiting."""
+    rows = [
+        [Text(f"rank {one.rank}"), Text(f"last to come to {count(one.collectives)}"), Text(f"others waited {show(one.time, 's')}")]
+        for one in found.late[:LARGEST]
+    ]
+    return page.section("Who the others wait for", rows, aside="in collectives, all ranks together")
+
+
+def path(found: TraceReport) -> RenderableType:
+    """What decides the length of the step."""
+    whole = sum(found.path.time.values())
+    rows = [
+        [Text(_short(name)), Text(show(time, "s")), Text(f"{time / whole:.1%}")] for name, time in [*found.path.names.items()][:LARGEST]
+    ]
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {share:.0%}" for kind, share in found.bound_by)
+    return page.section("Critical path", rows, (1, 2), aside=kinds)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 4]} ..."
+
+
+def communication(found: TraceReport) -> RenderableType:
+    """Collectives by kind."""
+    rows = [
+        [Text(name), Text(show(total, "s")), Text(f"exposed {show(exposed, 's')}")]
+        for name, (total, exposed) in sorted(found.communication.items(), key=lambda item: -item[1][0])
+    ]
+    return page.section("Communication", rows, (1,), aside="a step of the slowest rank, waiting for others included")
+
+
+def kernels(found: TraceReport) -> RenderableType:
+    """Kernels that take most."""
+    whole = sum(one.time for one in found.kernels)
+    rows = [
+        [Text(_short(one.name)), Text(count(one.count)), Text(show(one.time, "s")), Text(f"{one.time / whole:.1%}")]
+        for one in found.kernels[:LARGEST]
+    ]
+    return page.section("Largest kernels", rows, (1, 2, 3), aside="all steps of the slowest rank")
+
+
+def replay(found: TraceReport) -> RenderableType:
+    """How well a replay meets the trace."""
+    texts = {
+        "measured_times": "with the trace's own times (a reconstruction)",
+        "mean_overheads": "with mean overheads of the other ranks or steps",
+        "largest_stream_sum": "largest sum of a stream, the baseline",
+    }
+    rows = [
+        [Text(texts[name]), Text(f"{figures['mean']:.1%}"), Text(f"at most {figures['largest']:.1%}")]
+        for name, figures in accuracy(found.graph).items()
+        if figures["mean"] is not None
+    ]
+    return page.section("Replay", rows, (1, 2), aside="mean error of a step")
+
+
+def notes(found: TraceReport) -> RenderableType:
+    """What had to be assumed."""
+    return page.section("Notes", [[Text(note)] for note in found.notes], wraps=0)
