@@ -165,7 +165,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),
     "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
-        _argument("files", nargs="+", metavar="FILES", type=Path, help="a trace of each rank (.json, .json.gz), or archives or folders of them"),
+        _argument("files", nargs="+", metavar="FILES", type=Path, help="a trace of each rank (.json, .json.gz), an archive or a folder"),
         _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
         _argument("--overheads", type=Path, metavar="FILE", help="overheads of a host, in place of those of the trace"),
         _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),

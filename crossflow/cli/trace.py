@@ -81,10 +81,8 @@ def waits(found: TraceReport) -> RenderableType:
 
 def path(found: TraceReport) -> RenderableType:
     """What decides the length of the step."""
-    whole = sum(found.path.time.values())
-    rows = [
-        [Text(_short(name)), Text(show(time, "s")), Text(f"{time / whole:.1%}")] for name, time in [*found.path.names.items()][:LARGEST]
-    ]
+    whole, longest = sum(found.path.time.values()), [*found.path.names.items()][:LARGEST]
+    rows = [[Text(_short(name)), Text(show(time, "s")), Text(f"{time / whole:.1%}")] for name, time in longest]
     kinds = ", ".join(f"{kind.replace('_', ' ')} {share:.0%}" for kind, share in found.bound_by)
     return page.section("Critical path", rows, (1, 2), aside=kinds)
 
