@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from crossflow.emulation.record import CallRecord, record_in
 from crossflow.errors import CrossflowError
 from crossflow.program.file import check_name, write_program
 from crossflow.program.program import Program, fullest
+from crossflow.replay.events import is_traces
 from crossflow.torch.installed import require_torch
 from crossflow.units import show
 
@@ -27,8 +29,14 @@ OPTIONS = (
 def run(arguments: argparse.Namespace) -> None:
     """Write the program of a model or of a record, all of it or nothing."""
     check_name(arguments.output)
-    found = record_in(Path(arguments.source))
-    program = _of_model(arguments) if found is None else _of_record(arguments, found)
+    sources = [Path(source) for source in arguments.source]
+    if all(is_traces(source) for source in sources):
+        program = _of_traces(arguments, sources)
+    elif len(sources) > 1:
+        raise CrossflowError("several sources are traces of the ranks of one job; give a model, or a record of emulate, by itself")
+    else:
+        found = record_in(sources[0])
+        program = _of_model(arguments) if found is None else _of_record(arguments, found)
     write_program(program, arguments.output)
     page.log(f"wrote {arguments.output}")
     if arguments.json:
@@ -41,19 +49,46 @@ def _of_model(arguments: argparse.Namespace) -> Program:
     require_torch("crossflow import")
     from crossflow.torch.importer import record
 
-    return record(arguments.source, **{name: getattr(arguments, name) for name in OPTIONS})
+    if arguments.collectives:
+        raise CrossflowError("--collectives is for traces")
+    return record(arguments.source[0], **{name: getattr(arguments, name) for name in OPTIONS})
 
 
 def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
     """The program of a recorded emulation, of which everything is known but its name."""
-    from crossflow.cli.parser import parse
     from crossflow.emulation.program import recorded_program
 
-    given = parse(["import", arguments.source, "-o", str(arguments.output)])
+    _refuse_options(arguments, "a record of crossflow emulate says it itself")
+    if arguments.collectives:
+        raise CrossflowError("--collectives is for traces")
+    return recorded_program(found, arguments.name or _name(arguments))
+
+
+def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Program:
+    """The program of a step of a job from traces of its ranks."""
+    from crossflow.replay.graph import graph_of
+    from crossflow.replay.kineto import read_traces
+    from crossflow.replay.program import traced_program
+
+    _refuse_options(arguments, "a trace says it itself")
+    graph = graph_of(read_traces(sources))
+    for note in (*(note for trace in graph.traces for note in trace.notes), *graph.notes):
+        page.log(note)
+    return traced_program(graph, arguments.name or _name(arguments), modelled=arguments.collectives == "modelled")
+
+
+def _refuse_options(arguments: argparse.Namespace, why: str) -> None:
+    """CrossflowError for an option that only models take."""
+    from crossflow.cli.parser import parse
+
+    given = parse(["import", *arguments.source, "-o", str(arguments.output)])
     for option in OPTIONS:
         if option != "name" and getattr(arguments, option) != getattr(given, option):
-            raise CrossflowError(f"--{option.replace('_', '-')} is for models; a record of crossflow emulate says it itself")
-    return recorded_program(found, arguments.name or Path(arguments.source).name.partition(".")[0])
+            raise CrossflowError(f"--{option.replace('_', '-')} is for models; {why}")
+
+
+def _name(arguments: argparse.Namespace) -> str:
+    return Path(arguments.source[0]).name.partition(".")[0]
 
 
 def summary(program: Program) -> dict[str, Any]:

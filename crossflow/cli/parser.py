@@ -91,7 +91,7 @@ _TRACE_CHANGES = "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*ge
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
 _SOURCE = (
     "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
-    "or a record of emulate"
+    "a record of emulate; or traces of the PyTorch profiler, one of each rank"
 )
 _PARALLEL = (
     "what divides the model: ddp, fsdp2, hsdp=K, tp=K, tp=K with one of these, pp=K, or pp=K with ddp, tp=K or both; nothing where the "
@@ -100,6 +100,7 @@ _PARALLEL = (
 _MICROBATCHES = "parts of the batch that go through the stages of pp=K one after the other, in 1F1B order; K where not given"
 _OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, where the function gives none"
 _GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
+_COLLECTIVES = "of traces: measured, each takes the time that it had; modelled, that of the system's network where its bytes are known"
 _KERNELS = "fused joins pointwise operations as compilers and frameworks do; eager leaves each to itself"
 _SAMPLES = "samples of a step over all ranks, where they are not those of a rank times the ranks that share no layers"
 _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
@@ -148,8 +149,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         "compare predictions with measured data",
         (_argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),),
     ),
-    "import": ("write a program from a PyTorch model, at any world size and without running it, or from a record of emulate", (
-        _argument("source", metavar="SOURCE", help=_SOURCE),
+    "import": ("write a program from a PyTorch model, at any world size and without running it, from traces, or from a record of emulate", (
+        _argument("source", nargs="+", metavar="SOURCE", help=_SOURCE),
         _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),
         _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks, 1 where not given"),
         _argument("--parallel", default="", metavar="WORDS", help=_PARALLEL),
@@ -162,6 +163,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--task", default="training", metavar="TASK", help="training, or inference, which is the forward pass alone"),
         _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
         _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
+        _argument("--collectives", choices=("measured", "modelled"), help=_COLLECTIVES),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),
     "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (

@@ -75,6 +75,11 @@ def message_costs(
 def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, Array, Array, Array]:
     """Time of a message, what of it was measured, bytes inside a package and out of it, each of shape (n,) or (1,). [s], [B]"""
     time, known, sent = np.zeros(1), np.zeros(1), np.zeros((2, 1))
+    if message.time is not None:
+        time = known = np.atleast_1d(np.asarray(message.time, dtype=float))
+        for size, route, _ in message_steps(message, placement, wires):
+            sent = sent + sent_bytes(message.collective, size, route.size, route.package_size)
+        return time, known, sent[0], sent[1]
     for size, route, modelled in message_steps(message, placement, wires):
         step = modelled
         if wires.profile is not None:

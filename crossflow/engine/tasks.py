@@ -127,7 +127,9 @@ class _TaskWriter:
         self.numbers = PriceRows(kernels=len(self.program.kernels), messages=len(self.program.messages))
         self.several = [isinstance(one, Pass) and bool(np.any(np.asarray(one.launches) != 1)) for one in self.program.kernels]
         sizes = self.program.ranks
-        self.sends = [np.any(np.asarray(one.size) > 0) and any(sizes[axis] > 1 for axis in one.axes) for one in self.program.messages]
+        there = [one.time is not None or bool(np.any(np.asarray(one.size) > 0)) for one in self.program.messages]
+        reach = [any(sizes[axis] > 1 for axis in one.axes) for one in self.program.messages]
+        self.sends = [sent and several for sent, several in zip(there, reach, strict=True)]
 
     def add(
         self, copy: int, part: int, stream: TaskStream, rows: tuple[int, ...], after: set[int], *, calls: int = 0, host: HostTime = "kernel"

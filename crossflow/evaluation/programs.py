@@ -99,16 +99,22 @@ def program_outcome(scenario: Scenario, program: Program, prices: Prices, n: int
 
     def makespan(silent: Any, *, hosted: bool = True) -> Array:
         """Time of the step where some messages take no time, and calls of the host do or take none."""
-        return np.asarray(wide(ends(table(prices, prices.without(silent), launched=launched, hosted=hosted)), n))
+        times = prices.without(silent)
+        if not hosted and len(program.host_kernels):
+            times = times.copy()
+            times[program.host_kernels] = 0.0
+        return np.asarray(wide(ends(table(prices, times, launched=launched, hosted=hosted)), n))
 
     none, every = (np.full(len(program.messages), chosen) for chosen in (False, True))
     total = makespan(none)
     # Kernels that share a device may end later without messages; no communication is exposed then.
     silent = np.minimum(makespan(every), total) if len(every) else total
-    waited = _difference(silent, makespan(every, hosted=False)) if prices.call.any() else np.zeros(n)
+    hosts = prices.call.any() or len(program.host_kernels) > 0
+    waited = _difference(silent, makespan(every, hosted=False)) if hosts else np.zeros(n)
     kernels, calls = prices.kernels, summed(plan.calls, prices.call)
     stage = wide((tally(plan.busy, kernels.time) + calls).argmax(axis=0), n)
-    kinds, bound = _decompose(plan, prices, stage, total, silent, waited, overlapping=scenario.shares_devices)
+    overlapping = scenario.shares_devices or program.overlaps
+    kinds, bound = _decompose(plan, prices, stage, total, silent, waited, host=program.host_kernels, overlapping=overlapping)
     communication, exposed = _by_collective(program, plan, prices, makespan, total, silent, stage)
     replicas = scenario.devices / program.classes
     often, sent = plan.busy.sum(axis=0)[None], plan.sent.sum(axis=0)[None] / program.classes
@@ -214,19 +220,20 @@ def _simulated(program: Program, slots: int, prices: Prices, launched: bool, tim
 
 
 def _decompose(
-    plan: Schedule, prices: Prices, stage: Index, total: Array, silent: Array, waited: Array, *, overlapping: bool
+    plan: Schedule, prices: Prices, stage: Index, total: Array, silent: Array, waited: Array, *, host: Index, overlapping: bool
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Time of the busiest device by kind, and by what bounds it.
 
     Exposed communication is what the step would gain if messages took no time; `waited` what it would then gain if calls of the host
     took none; the bubble is what is then still idle. Where several kernels share a device, their times overlap and are counted in
-    proportion.
+    proportion. Measured times of the host are kernels of its own, `host`, which occupy no device.
     """
     n, kernels = total.size, prices.kernels
-    points = np.arange(n)
+    points, often = np.arange(n), plan.busy.copy()
+    often[:, host] = 0
     bounds = zip(prices.resources, kernels.bound_times, strict=True)
-    parts = {name: wide(tally(plan.busy, times), n)[stage, points] for name, times in bounds}
-    parts["launch"] = wide(tally(plan.busy, kernels.launch), n)[stage, points]
+    parts = {name: wide(tally(often, times), n)[stage, points] for name, times in bounds}
+    parts["launch"] = wide(tally(often, kernels.launch), n)[stage, points]
     busy = sum(parts.values(), np.zeros(n))
     working = _difference(silent, waited)
     if overlapping:

@@ -102,9 +102,10 @@ class ProgramBuilder:
         layer: str = "",
         phase: str = "",
         stream: str = NETWORK,
+        time: Number | None = None,
         **fields: Any,
     ) -> int:
-        """A collective of `size` bytes, with further `fields` of `Op`. [B]
+        """A collective of `size` bytes, with further `fields` of `Op`; of a measured `time` where it is given. [B], [s]
 
         It goes along some axes, in a named group, or among ranks that differ by design point.
 
@@ -115,7 +116,7 @@ class ProgramBuilder:
         _expect(_is_number(size), "size", "bytes as a number", size)
         ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": self._axes(among)}
         waits = {"after": self._earlier("after", after), "paired": self._earlier("paired", paired)}
-        row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, **ranks))
+        row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, time=time, **ranks))
         fields |= waits
         return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, **fields))
 

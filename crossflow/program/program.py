@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
@@ -19,9 +20,9 @@ from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.collectives import Collective, ring_volume, sent_bytes
-from crossflow.program.forms import Bytes, NonNegativeInt, OpPlaces
+from crossflow.program.forms import Bytes, NonNegativeInt, OpPlaces, Seconds
 from crossflow.program.groups import DeviceGroup, Group
-from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, filled, kernel_tables, repeated
+from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, Timed, filled, kernel_tables, repeated
 
 NOTHING = np.zeros((0, 1))
 COMPUTE, NETWORK, HOST = "compute", "network", "host"  # streams; the first two are those of operations that name none
@@ -37,6 +38,7 @@ class Message:
     size: Annotated[Number, Bytes, "whole buffer per rank: the full result of an all_gather, the full input otherwise"]
     axes: Annotated[tuple[str, ...], tuple[str, ...], "axes of the mesh whose devices take part, or one of `groups`"] = ()
     group: Group | None = None  # the ranks that take part, where they are no axes of the mesh
+    time: Annotated[Number | None, Seconds | None, "measured time, on every system; that of the network where absent"] = None
 
 
 # How the run of a block may hide a message: beside the weight gradients of its layer; in pieces, one a rank, beside each of some
@@ -127,6 +129,11 @@ def fullest(held: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
     table = table.reshape(len(held), len(kinds), -1)
     most = np.take_along_axis(table, table.sum(axis=1).argmax(axis=0)[None, None], axis=0)[0]
     return dict(zip(kinds, most if most.shape[1] > 1 else most[:, 0].tolist(), strict=True))
+
+
+def _most_streams(streams: set[tuple[int, str]]) -> int:
+    """Most streams of one class of ranks. [1]"""
+    return max(Counter(rank for rank, _ in streams).values(), default=0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -259,9 +266,20 @@ class Program:
 
     @functools.cached_property
     def kernel_streams(self) -> int:
-        """Most streams of one class that run kernels, which then share the device. [1]"""
-        streams = {(op.rank, op.stream) for op in self.ops if op.kernels}
-        return max((sum(rank == mine for rank, _ in streams) for mine, _ in streams), default=0)
+        """Most streams of one class that run kernels which share the device; measured ones were timed beside the others. [1]"""
+        streams = {(op.rank, op.stream) for op in self.ops if any(not isinstance(self.kernels[i], Timed) for i in op.kernels)}
+        return _most_streams(streams)
+
+    @functools.cached_property
+    def overlaps(self) -> bool:
+        """Whether kernels of one class run on several streams, the host's apart, so that their times do not add up."""
+        return _most_streams({(op.rank, op.stream) for op in self.ops if op.kernels and op.stream != HOST}) > 1
+
+    @functools.cached_property
+    def host_kernels(self) -> Index:
+        """Kernels that run on the stream of the host only: its measured times."""
+        elsewhere = {i for op in self.ops if op.stream != HOST for i in op.kernels}
+        return np.array(sorted({i for op in self.ops if op.stream == HOST for i in op.kernels} - elsewhere), dtype=np.intp)
 
     @functools.cached_property
     def rows(self) -> tuple[tuple[int, ...], ...]:

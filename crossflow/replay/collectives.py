@@ -101,6 +101,13 @@ def _ranks(written: Any) -> Sequence[Any]:
     return found if isinstance(found, list | tuple) else ()
 
 
+def process_group(args: Mapping[str, Any] | None) -> tuple[str, tuple[int, ...]]:
+    """Name and ranks of the process group of a collective, "" and none where the trace does not say."""
+    args = args or {}
+    ranks = tuple(rank for rank in _ranks(args.get("Process Group Ranks")) if isinstance(rank, int))
+    return str(args.get("Process Group Name", "")), ranks
+
+
 def _number(written: Any) -> float:
     return float(written) if isinstance(written, int | float) else math.nan
 

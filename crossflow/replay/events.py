@@ -175,6 +175,22 @@ def _members(path: Path) -> Iterator[EventFile]:
                     yield EventFile(name=f"{path}:{member.name}", stream=text)
 
 
+def is_traces(path: Path) -> bool:
+    """Whether a file holds a trace, or a folder or an archive may: one that lists events or nodes."""
+    if path.is_dir():
+        return any(one.name.endswith((".json", ".json.gz", ".tar.gz")) for one in path.iterdir()) and not (path / "config.json").exists()
+    if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        return True
+    if not path.is_file() or not path.name.endswith((".json", ".json.gz")):
+        return False
+    try:
+        with path.open("rb") as stream, _plain(stream) as text:
+            begin = text.read(PIECE)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return any(f'"{name}"'.encode() in begin for name in LISTS) or (begin.lstrip()[:1] == b"[" and b'"ph"' in begin)
+
+
 @contextlib.contextmanager
 def _plain(stream: IO[bytes]) -> Iterator[IO[bytes]]:
     """The bytes of a stream, decompressed where they begin as those of gzip do, whatever its name."""

@@ -13,13 +13,13 @@ References
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.replay.collectives import process_group
 from crossflow.replay.edges import EARLY, OWN, OWN_IDLE, OWN_QUEUED, QUEUED, RETURN, HostPoint, Piece, RankEdges, edges_of
 from crossflow.replay.kineto import KERNEL, RankTrace
 
@@ -307,7 +307,8 @@ def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple
     runs: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, trace in enumerate(traces):
         for work in np.flatnonzero(trace.works.collective).tolist():
-            runs[group_of(trace.works.args[work])][rank].append(work)
+            name, members = process_group(trace.works.args[work])
+            runs[str(members) if members else name][rank].append(work)
     met: list[Meeting] = []
     notes = []
     for group, by_rank in runs.items():
@@ -320,13 +321,6 @@ def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple
             works = tuple(int(first[rank]) + work for rank, work in zip(by_rank, together, strict=True))
             met.append(Meeting(works=works, transfer=float(time[list(works)].min())))
     return tuple(met), notes
-
-
-def group_of(args: Mapping[str, Any] | None) -> str:
-    """The process group of a collective, "" where the trace does not say."""
-    args = args or {}
-    ranks = args.get("Process Group Ranks")
-    return str(ranks) if ranks else str(args.get("Process Group Name", ""))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
