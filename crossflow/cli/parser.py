@@ -169,6 +169,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
         _argument("files", nargs="+", metavar="FILES", type=Path, help="a trace of each rank (.json, .json.gz), an archive or a folder"),
         _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
+        _argument("--compare", type=Path, metavar="OTHER", help="another trace of the same ranks, or a scenario, whose step is set beside"),
+        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
         _argument("--overheads", type=Path, metavar="FILE", help="overheads of a host, in place of those of the trace"),
         _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),
         _argument("--host", default="", metavar="NAME", help="name of the host that --write-overheads writes"),

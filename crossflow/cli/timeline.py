@@ -26,12 +26,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Build the timeline of the scenario and show or write what is asked for."""
     chosen = _ranks(arguments.ranks)
     for path in arguments.output:
-        _check(path, compared=arguments.compare is not None)
+        check_output(path, compared=arguments.compare is not None)
     uneven = EVEN if arguments.uneven is None else load_uneven(arguments.uneven)
     first = simulate(load(arguments.scenario, arguments.settings), uneven)
     second = None if arguments.compare is None else simulate(load(arguments.compare, arguments.settings), uneven)
     for path in sorted(arguments.output, key=lambda path: path.suffix.lower() in PICTURES):  # ranks are checked as traces are written
-        _write(first, second, path, chosen)
+        write_output(first, second, path, chosen)
     if arguments.json:
         page.emit_json(summary(first) if second is None else compare(first, second).to_dict())
     elif second is not None:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(text_gantt(first, page.columns()))
 
 
-def _check(path: Path, *, compared: bool) -> None:
+def check_output(path: Path, *, compared: bool = False) -> None:
     """CrossflowError for a file that is none of those that can be written, before anything is."""
     suffix = path.suffix.lower()
     if suffix and suffix not in (*TRACES, *PICTURES):
@@ -50,7 +50,7 @@ def _check(path: Path, *, compared: bool) -> None:
         raise CrossflowError(f"{path}: two steps are compared in a picture (.png, .svg); write a trace of each by itself")
 
 
-def _write(first: Timeline, second: Timeline | None, path: Path, chosen: Any) -> None:
+def write_output(first: Timeline, second: Timeline | None, path: Path, chosen: Any) -> None:
     """One file, by its ending, or a folder of traces."""
     if path.suffix.lower() in PICTURES:
         made = draw_gantt(gantt_of(first), path) if second is None else draw_comparison(first, second, path)

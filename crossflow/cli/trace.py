@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import count
+from crossflow.cli.timeline import check_output, write_output
 from crossflow.errors import CrossflowError
 from crossflow.replay.breakdown import PARTS
 from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
 from crossflow.replay.report import LARGEST, TraceReport, accuracy, report_of
+from crossflow.replay.timeline import traced_timeline
 from crossflow.units import show
 
 _SHOWN = 16  # ranks that a page lists
@@ -22,6 +27,8 @@ _PART_NAMES = {"exposed_communication": "communication"}
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, and show or write what is asked for."""
+    for path in arguments.output:
+        check_output(path)
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, what_if=arguments.what_if, overheads=overheads, contention=not arguments.no_contention,
@@ -31,10 +38,50 @@ def run(arguments: argparse.Namespace) -> None:
         page.log(f"wrote {arguments.write_overheads}")
     elif arguments.host:
         raise CrossflowError("--host names the host of --write-overheads FILE, which was not given")
+    if arguments.output:
+        shown = traced_timeline(found.graph, found.times, found.name)
+        for path in arguments.output:
+            write_output(shown, None, path, None)
+    other = None if arguments.compare is None else _other(arguments.compare)
     if arguments.json:
-        page.emit_json(found.to_dict())
-    else:
+        page.emit_json(found.to_dict() if other is None else {"first": found.to_dict(), "second": other[1]})
+    elif other is None:
         page.emit(*sections(found))
+    else:
+        page.emit(*comparison(found, *other))
+
+
+def _other(path: Path) -> tuple[str, dict[str, Any]]:
+    """Name and figures of what a trace is compared with: another trace, or a prediction."""
+    if path.suffix in (".yaml", ".yml"):
+        from crossflow.prediction import predict
+        from crossflow.scenario import load
+
+        return f"prediction {path}", predict(load(path)).to_dict()
+    found = report_of([path])
+    return found.name, found.to_dict()
+
+
+def comparison(found: TraceReport, name: str, other: Mapping[str, Any]) -> list[RenderableType]:
+    """Both steps beside each other."""
+    mine = found.to_dict()
+    rows = [["step", mine["step_time_s"], other["step_time_s"]]]
+    for title, key in (("", "breakdown_s"), ("", "communication_s")):
+        first, second = mine[key], other[key]
+        for part in dict.fromkeys((*first, *second)):
+            one, two = (_total(each.get(part, 0.0)) for each in (first, second))
+            if one or two:
+                rows.append([f"{title}{part.replace('_', ' ')}", one, two])
+    table = [[Text(str(label)), Text(show(one, "s")), Text(show(two, "s")), Text(_change(one, two))] for label, one, two in rows]
+    return [page.section(f"{found.name} beside {name}", table, (1, 2, 3), header=("", found.name[:_NAME], name[:_NAME], "change"))]
+
+
+def _total(value: Any) -> float:
+    return float(value["total"] if isinstance(value, Mapping) else value or 0.0)
+
+
+def _change(one: float, two: float) -> str:
+    return f"{two / one - 1.0:+.1%}" if one else ""
 
 
 def sections(found: TraceReport) -> list[RenderableType]:

@@ -60,12 +60,12 @@ def shares_of(graph: StepGraph, times: Array) -> tuple[RankShare, ...]:
     ----------
     times : when everything happens, shape (nodes,), from `times_of`; `graph.moments` for what was measured. [s]
     """
-    come = _come(graph, times)
+    come = last_to_come(graph, times)
     late = _launched_late(graph, times)
     return tuple(_share(graph, step, times, come, late) for step in graph.steps)
 
 
-def _come(graph: StepGraph, times: Array) -> Array:
+def last_to_come(graph: StepGraph, times: Array) -> Array:
     """When the last rank came to the collective that a work is of; of all others its own start, shape (works,). [s]"""
     found = times[graph.starts].copy()
     for meeting in graph.meetings:
