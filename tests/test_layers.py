@@ -15,6 +15,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 LAYERS = (
     ("errors", "arrays"),
     ("units", "files", "formats", "provenance", "paths"),
+    ("rules",),
     ("technology", "drawing"),
     ("architecture",),
     ("program",),
@@ -33,6 +34,7 @@ LAYERS = (
     ("search",),
     ("explanation",),
     ("study", "validation", "trace"),
+    ("replay",),
     ("torch", "emulation"),
     ("bench",),
     ("cli",),

@@ -18,9 +18,10 @@ from crossflow.emulation.delays import Delays, delays_of
 from crossflow.emulation.processes import RunOutcome, RunSettings, check_ranks, emulate, missing
 from crossflow.emulation.record import read_record, write_record
 from crossflow.emulation.replay import replay
-from crossflow.emulation.what_if import ranks_of, read_what_if
+from crossflow.emulation.what_if import read_what_if
 from crossflow.errors import CrossflowError
 from crossflow.files import Document, json_text, write_text
+from crossflow.rules import ranks_of
 from crossflow.torch.installed import require_torch
 from crossflow.units import show
 

@@ -23,15 +23,12 @@ from crossflow.emulation.what_if import Changes, Delay, read_what_if
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document, FileModel
 from crossflow.mapping.wiring import topology_of
+from crossflow.program.collectives import PRICED
 from crossflow.program.groups import Group, Pair
 from crossflow.units import parse
 
 # What a model of the network prices for each call. A reduction runs a broadcast's tree backwards; the root of a gather or a scatter
 # receives or sends as many bytes as each rank of an all_gather does; a barrier is an all_reduce of one element, as in NCCL.
-PRICED = {
-    "reduce": "broadcast", "gather": "all_gather", "scatter": "all_gather", "send": "send_recv", "recv": "send_recv",
-    "barrier": "all_reduce",
-}  # fmt: skip
 ELEMENT = 4  # size of the element that a barrier reduces [B]
 INTRA, INTER = "intra", "inter"  # wires: inside nodes, between them
 LinkKind = Literal["wire", "group"]

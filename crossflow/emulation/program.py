@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from crossflow.emulation.delays import ELEMENT, PRICED
+from crossflow.emulation.delays import ELEMENT
 from crossflow.emulation.record import CallRecord, CallRow, RankRecord, StepKind, StepRow, WaitRow, step_ends, warm
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.collectives import COLLECTIVES
+from crossflow.program.collectives import COLLECTIVES, PRICED
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Timed
 from crossflow.program.program import NETWORK, Program

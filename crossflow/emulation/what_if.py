@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.units import parse
+from crossflow.rules import COMMAS, RULE, ranks_of, value_of
 
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "barrier",
 )  # fmt: skip
 ALL, BANDWIDTH, LATENCY, RANK = "all", "bandwidth", "latency", "rank"
 WORDS = (*OPS, ALL, BANDWIDTH, LATENCY, RANK)
-RULE = re.compile(r"^(?P<word>[A-Za-z_]+)(?:\[(?P<ranks>[^\]]*)\])?\s*(?P<sign>[*+])\s*(?P<value>\S.*)$")
-COMMAS = re.compile(r",(?![^\[]*\])")  # that stand in no list of ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,43 +118,12 @@ def _read(written: str) -> DelayRule | Slow:
     word, sign = found["word"], found["sign"]
     if word not in WORDS:
         raise CrossflowError(f"what-if '{written}': unknown word '{word}'{did_you_mean(word, WORDS)}; known words: {', '.join(WORDS)}")
-    if (found["ranks"] is not None) != (word == RANK):
+    if (found["inside"] is not None) != (word == RANK):
         raise CrossflowError(f"what-if '{written}': ranks are given as rank[7]*1.2 or rank[0-3,8]+1ms, and to no other word")
     if word == BANDWIDTH and sign == "+":
         raise CrossflowError(f"what-if '{written}': bandwidth takes a factor, such as bandwidth*0.5")
     value = value_of(written, sign, found["value"])
     if word == RANK:
-        ranks = frozenset(ranks_of(found["ranks"] or "", f"what-if '{written}'"))
+        ranks = frozenset(ranks_of(found["inside"] or "", f"what-if '{written}'"))
         return Slow(ranks=ranks, factor=value) if sign == "*" else Slow(ranks=ranks, extra=value)
     return DelayRule(word=word, sign="*" if sign == "*" else "+", value=value)
-
-
-def value_of(written: str, sign: str, text: str, *, zero: bool = False) -> float:
-    """Value of a change: a factor, which is zero only where it may be, or an amount that is added; else CrossflowError. [1], [s]"""
-    try:
-        value = parse(text, "1" if sign == "*" else "s")
-    except ValueError as error:
-        raise CrossflowError(f"what-if '{written}': {error}") from None
-    if value < 0 or (sign == "*" and value == 0 and not zero) or not math.isfinite(value):
-        raise CrossflowError(f"what-if '{written}': expected a value above zero, got {text}")
-    return value
-
-
-def ranks_of(text: str, place: str) -> tuple[int, ...]:
-    """Ranks of a list such as ``0,7`` or ``0-3,8``, in order; CrossflowError names the place where it is none.
-
-    >>> ranks_of("8,0-3", "--ranks")
-    (0, 1, 2, 3, 8)
-    """
-    ranks = sorted(rank for part in text.split(",") for rank in _span(part.strip(), text, place))
-    for rank, following in pairwise(ranks):
-        if rank == following:
-            raise CrossflowError(f"{place}: rank {rank} is given twice in '{text}'")
-    return tuple(ranks)
-
-
-def _span(part: str, text: str, place: str) -> Iterator[int]:
-    first, dash, last = part.partition("-")
-    if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-        raise CrossflowError(f"{place}: expected ranks such as 0,7 or 0-3, got '{text}'")
-    yield from range(int(first), int(last if dash else first) + 1)

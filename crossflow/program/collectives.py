@@ -17,6 +17,11 @@ from crossflow.arrays import Array
 # send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "sendrecv"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+# Other calls of libraries, and the collective whose price they have.
+PRICED = {
+    "reduce": "broadcast", "gather": "all_gather", "scatter": "all_gather", "send": "send_recv", "recv": "send_recv",
+    "barrier": "all_reduce",
+}  # fmt: skip
 
 
 def ring_volume(collective: str, ranks: Array | int) -> Array | float:

@@ -34,7 +34,7 @@ class RankShare:
 
 
 def union(spans: Sequence[tuple[float, float]] | Array) -> list[tuple[float, float]]:
-    """Spans joined where they touch, in order.
+    """JoinedSpans joined where they touch, in order.
 
     >>> union([(3.0, 4.0), (0.0, 1.0), (0.5, 2.0)])
     [(0.0, 2.0), (3.0, 4.0)]

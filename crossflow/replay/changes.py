@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Mask
-from crossflow.emulation.what_if import COMMAS, RULE, ranks_of, value_of
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.replay.breakdown import union
 from crossflow.replay.collectives import OPS, traced_collectives
 from crossflow.replay.edges import SYNC_CALLS, HostPoint, RankEdges
 from crossflow.replay.graph import GraphTimes, StepGraph, taken
 from crossflow.replay.kineto import COPY, KERNEL, SET
+from crossflow.rules import COMMAS, RULE, ranks_of, value_of
 
 COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP = (
     "compute", "copies", "communication", "host", "synchronisation", "rank", "kernel", "op",
@@ -25,7 +25,7 @@ COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP = (
 NAMED = (KERNEL_WORD, OP, SYNCHRONISATION)  # words that take a name in brackets, ranks aside
 WORDS = (*OPS, COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP)
 GIVEN_BY_NETWORK = ("bandwidth", "latency", "all")
-Spans = list[tuple[float, float]]
+JoinedSpans = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def _read(written: str) -> TraceRule:
     found = RULE.match(written)
     if found is None:
         raise CrossflowError(f"what-if '{written}': expected a word, + or *, and a value, such as compute*0.5 or all_reduce+2ms")
-    word, sign, inside = found["word"], found["sign"], found["ranks"]
+    word, sign, inside = found["word"], found["sign"], found["inside"]
     if word in GIVEN_BY_NETWORK:
         cure = "communication*0.5 or all_reduce+1ms change its collectives"
         raise CrossflowError(f"what-if '{written}': a trace does not say what of a collective is {word}; {cure}")
@@ -167,7 +167,7 @@ def _operations(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
     _expect(rule, some)
 
 
-def _change(rule: TraceRule, spans: Spans, edges: RankEdges, point: HostPoint, segments: tuple[int, int], host: Array) -> bool:
+def _change(rule: TraceRule, spans: JoinedSpans, edges: RankEdges, point: HostPoint, segments: tuple[int, int], host: Array) -> bool:
     """Change the host before a point and in its call, as far as they lie in some spans; whether the call does."""
     last = point.hand if point.hand >= 0 else point.before
     begin = edges.points[last].end if last >= 0 else point.start
@@ -179,7 +179,7 @@ def _change(rule: TraceRule, spans: Spans, edges: RankEdges, point: HostPoint, s
     return place >= 0 and spans[place][1] > point.start
 
 
-def _overlap(spans: Spans, start: float, end: float) -> tuple[float, int]:
+def _overlap(spans: JoinedSpans, start: float, end: float) -> tuple[float, int]:
     """Time of a segment that lies in spans, and how many of them begin in it. [s], [1]"""
     first = max(bisect(spans, (start, -np.inf)) - 1, 0)
     time, begun = 0.0, 0

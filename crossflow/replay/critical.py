@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.replay.edges import Overhead
+from crossflow.replay.edges import OverheadKind
 from crossflow.replay.graph import NONE, GraphStep, StepGraph
 from crossflow.replay.kineto import KERNEL, short_name
 
@@ -84,7 +84,7 @@ def _ops(graph: StepGraph) -> Mapping[int, str]:
     return {edge: name for edge, (_, name) in longest.items()}
 
 
-def _segment(kind: Overhead, op: str) -> str:
+def _segment(kind: OverheadKind, op: str) -> str:
     return f"before {op}" if kind in ("T1", "hand") else op
 
 

@@ -47,8 +47,8 @@ USUAL_LAUNCH, USUAL_GAP = 8e-6, 1e-6  # where a trace has none to learn from [s]
 PointKind = Literal["launch", "sync", "begin", "end"]
 # T1: between operations; T2, T5: in an operation before its first launch, and after it; T3: after its last, T5n: all of one without any;
 # T4: the launch itself; hand: between a thread's last call and the first of another.
-Overhead = Literal["T1", "T2", "T3", "T4", "T5", "T5n", "hand"]
-Piece = tuple[Overhead, str, float]  # what a segment of the host is, of which operation, how long [s]
+OverheadKind = Literal["T1", "T2", "T3", "T4", "T5", "T5n", "hand"]
+Piece = tuple[OverheadKind, str, float]  # what a segment of the host is, of which operation, how long [s]
 INFERRED = ("thread", "stream_wait", "collective_wait", "host_wait", "copy_wait", "contention", "queue")
 
 

@@ -121,7 +121,7 @@ class EventFile:
         if self._ended:
             return False
         try:
-            piece = self.stream.read(PIECE)
+            piece = self.stream.read1(PIECE)  # type: ignore[attr-defined]  # what a broken archive still gives
         except (EOFError, zlib.error, gzip.BadGzipFile):
             piece, self.truncated = b"", True
         except OSError as error:

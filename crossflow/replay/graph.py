@@ -27,7 +27,7 @@ NONE = -1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Meeting:
+class RankMeeting:
     """A collective of several ranks: it transfers once the last of them has come.
 
     Attributes
@@ -90,7 +90,7 @@ class StepGraph:
     first: Index
     time: Array
     collective: Mask
-    meetings: tuple[Meeting, ...]
+    meetings: tuple[RankMeeting, ...]
     steps: tuple[GraphStep, ...]
     segments: tuple[tuple[Index, Index], ...]
     pieces: tuple[tuple[int, Piece], ...]
@@ -192,7 +192,7 @@ class _Draft:
             passed = float(edges.trace.works.start[work] - ends[edges.held[work]])
             self.contention.append(self.arrow(self.ends[first + edges.held[work]], start, fixed=passed))
 
-    def run(self, time: Array, meetings: Sequence[Meeting]) -> None:
+    def run(self, time: Array, meetings: Sequence[RankMeeting]) -> None:
         """Add the time of every work; works that meet start together."""
         met: set[int] = set()
         for meeting in meetings:
@@ -262,7 +262,7 @@ def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool
     return _graph(draft, first, time, meetings, notes)
 
 
-def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[Meeting], notes: Sequence[str]) -> StepGraph:
+def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[RankMeeting], notes: Sequence[str]) -> StepGraph:
     order, forced = draft.order()
     place = np.empty(len(order), dtype=np.intp)
     place[order] = np.arange(len(order))
@@ -296,7 +296,7 @@ def _steps(edges: RankEdges, rank: int, returns: Index) -> list[GraphStep]:
     return [GraphStep(rank=rank, name=one.name, begin=begin[i], end=end[i], measured=one.time) for i, one in enumerate(windows)]
 
 
-def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple[tuple[Meeting, ...], list[str]]:
+def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple[tuple[RankMeeting, ...], list[str]]:
     """Collectives of several ranks, and what kept others from meeting.
 
     Works of a process group meet in the order in which each rank ran them; where traces name no group, all collectives are one. They
@@ -309,7 +309,7 @@ def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple
         for work in np.flatnonzero(trace.works.collective).tolist():
             name, members = process_group(trace.works.args[work])
             runs[str(members) if members else name][rank].append(work)
-    met: list[Meeting] = []
+    met: list[RankMeeting] = []
     notes = []
     for group, by_rank in runs.items():
         named = {rank: tuple(traces[rank].names[traces[rank].works.name[work]] for work in works) for rank, works in by_rank.items()}
@@ -319,7 +319,7 @@ def meetings_of(traces: Sequence[RankTrace], first: Index, time: Array) -> tuple
             continue
         for together in zip(*by_rank.values(), strict=True):
             works = tuple(int(first[rank]) + work for rank, work in zip(by_rank, together, strict=True))
-            met.append(Meeting(works=works, transfer=float(time[list(works)].min())))
+            met.append(RankMeeting(works=works, transfer=float(time[list(works)].min())))
     return tuple(met), notes
 
 

@@ -32,8 +32,8 @@ SYNCS = ("cuda_sync",)
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
 UNIT = 1e-6  # of times in a trace [s]
-Row = TypeVar("Row")
-Shapes = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, and its type
+TraceRow = TypeVar("TraceRow")
+InputShapes = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, and its type
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,7 +110,7 @@ class RankTrace:
     world: int
     device: str
     names: tuple[str, ...]
-    shapes: tuple[Shapes, ...]
+    shapes: tuple[InputShapes, ...]
     streams: tuple[str, ...]
     ops: HostSpans
     calls: HostSpans
@@ -127,11 +127,11 @@ class RankTrace:
 
 
 @dataclass(kw_only=True)
-class _Columns:
+class _TraceColumns:
     """What is collected of a file while it is read."""
 
     names: dict[str, int] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, Shapes]] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, InputShapes]] = field(default_factory=dict)
     threads: dict[tuple[Any, Any], int] = field(default_factory=dict)
     streams: dict[tuple[Any, Any], int] = field(default_factory=dict)
     ops: list[tuple[Any, ...]] = field(default_factory=list)
@@ -188,7 +188,7 @@ class _Columns:
         return start, start + length, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective, said
 
 
-def _sorted(rows: list[Row], key: Any) -> list[Row]:
+def _sorted(rows: list[TraceRow], key: Any) -> list[TraceRow]:
     rows.sort(key=key)
     return rows
 
@@ -231,9 +231,9 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
     CrossflowError
         Where two files are of one rank.
     """
-    found: list[tuple[EventFile, _Columns]] = []
+    found: list[tuple[EventFile, _TraceColumns]] = []
     for file in itertools.chain.from_iterable(event_files(Path(path)) for path in paths):
-        columns = _Columns()
+        columns = _TraceColumns()
         for event in file.events():
             columns.take(event)
         _check(file, columns)
@@ -255,12 +255,12 @@ def _base(file: EventFile) -> float:
     return float(base) / 1000.0 if isinstance(base, int | float) else 0.0
 
 
-def _origin(file: EventFile, columns: _Columns) -> float:
+def _origin(file: EventFile, columns: _TraceColumns) -> float:
     """Time of the first event. [us]"""
     return _base(file) + min((rows[0] for rows in itertools.chain(columns.ops, columns.calls, columns.works, columns.marks)), default=0.0)
 
 
-def _check(file: EventFile, columns: _Columns) -> None:
+def _check(file: EventFile, columns: _TraceColumns) -> None:
     if columns.works or columns.ops:
         return
     if columns.foreign:
@@ -272,7 +272,7 @@ def _check(file: EventFile, columns: _Columns) -> None:
     raise SpecError([Problem(file=file.name, message=message)])
 
 
-def _rank_trace(file: EventFile, columns: _Columns, place: int, zero: float) -> RankTrace:
+def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float) -> RankTrace:
     origin = zero - _base(file)
     known = file.head.get("distributedInfo")
     info: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
@@ -286,7 +286,7 @@ def _rank_trace(file: EventFile, columns: _Columns, place: int, zero: float) -> 
     return replace(trace, windows=windows_of(trace))
 
 
-def _notes(file: EventFile, columns: _Columns) -> Iterable[str]:
+def _notes(file: EventFile, columns: _TraceColumns) -> Iterable[str]:
     if file.truncated:
         yield f"{file.name} ends in the middle; what stands before was read"
     if columns.odd:
@@ -297,7 +297,7 @@ def _notes(file: EventFile, columns: _Columns) -> Iterable[str]:
         yield f"{file.name} has no work of a device: the host is all that it holds"
 
 
-def _device(file: EventFile, columns: _Columns) -> str:
+def _device(file: EventFile, columns: _TraceColumns) -> str:
     listed = file.head.get("deviceProperties")
     if not isinstance(listed, list) or not listed or not all(isinstance(one, Mapping) for one in listed):
         return ""

@@ -22,18 +22,20 @@ from pydantic import Field
 from crossflow import files
 from crossflow.arrays import Array
 from crossflow.files import Document, FileModel
-from crossflow.replay.edges import Overhead
+from crossflow.replay.edges import OverheadKind
 from crossflow.replay.graph import StepGraph
 
-KINDS: tuple[Overhead, ...] = get_args(Overhead)
+KINDS: tuple[OverheadKind, ...] = get_args(OverheadKind)
 UNKNOWN = 5e-6  # of a kind that no trace has [s]
 Seconds = Annotated[float, Field(ge=0.0)]
 
 
 class OverheadRow(FileModel):
-    """Overhead of one operation."""
+    """OverheadKind of one operation."""
 
-    kind: Overhead = Field(description="T1 before the operation, T2 before its first launch, T3 after its last, T4 of a launch, T5 between")
+    kind: OverheadKind = Field(
+        description="T1 before the operation, T2 before its first launch, T3 after its last, T4 of a launch, T5 between"
+    )
     op: str = Field(description="operation, or call of the runtime; empty for the mean of all")
     mean: Seconds = Field(description="mean time in seconds")
     spread: Seconds = Field(description="standard deviation in seconds")
@@ -63,9 +65,9 @@ class Overheads:
 
     host: str
     sources: tuple[str, ...]
-    rows: Mapping[tuple[Overhead, str], tuple[float, float, int]]
+    rows: Mapping[tuple[OverheadKind, str], tuple[float, float, int]]
 
-    def mean(self, kind: Overhead, op: str) -> float:
+    def mean(self, kind: OverheadKind, op: str) -> float:
         """Of an operation; of all of its kind where that was not seen. [s]"""
         found = self.rows.get((kind, op)) or self.rows.get((kind, ""))
         return UNKNOWN if found is None else found[0]
@@ -93,14 +95,14 @@ def overheads_of(
     ----------
     skip : segments to leave out, by graph and edge, for a check on what was not used.
     """
-    times: dict[tuple[Overhead, str], list[float]] = defaultdict(list)
+    times: dict[tuple[OverheadKind, str], list[float]] = defaultdict(list)
     sources: dict[str, None] = {}
     for graph in graphs:
         sources.update(dict.fromkeys(trace.source for trace in graph.traces))
         for edge, (kind, op, length) in graph.pieces:
             if not skip(graph, edge):
                 times[kind, op].append(length)
-    every: dict[tuple[Overhead, str], list[float]] = defaultdict(list)
+    every: dict[tuple[OverheadKind, str], list[float]] = defaultdict(list)
     for (kind, _), lengths in times.items():
         every[kind, ""] += lengths
     rows = {key: (float(np.mean(one)), float(np.std(one)), len(one)) for key, one in sorted((times | every).items())}

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.emulation.delays import PRICED
 from crossflow.errors import CrossflowError
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.collectives import COLLECTIVES
+from crossflow.program.collectives import COLLECTIVES, PRICED
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Timed
 from crossflow.program.program import HOST, Program
