@@ -20,7 +20,7 @@ from crossflow.replay.overheads import overheads_of, read_overheads, write_overh
 from crossflow.replay.program import traced_program
 from crossflow.replay.report import accuracy, report_of, report_on
 
-DLRM = Path(__file__).parent / "data" / "traces" / "dlrm_8xv100.tar.gz"  # see `source` in its files
+DLRM = Path(__file__).parents[1] / "docs" / "examples" / "traces" / "dlrm_8xv100.tar.gz"  # see `source` in its files
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ from crossflow.architecture.model import Architecture
 from crossflow.emulation import delays, record
 from crossflow.evaluation.timelines import simulate
 from crossflow.program import file as programs
+from crossflow.replay import overheads
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
 from crossflow.step import uneven
@@ -234,6 +235,10 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Calls: `rows[i]` of `act: call`", record.CallRow, None),
         ("Waits: `rows[i]` of `act: wait`", record.WaitRow, None),
         ("Steps: `rows[i]` of `act: step`", record.StepRow, None),
+    )),
+    ("Traces", (
+        ("Overheads of a host: `kind: overheads`", overheads.OverheadFile, None),
+        ("Overheads: `rows[i]`", overheads.OverheadRow, None),
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),
