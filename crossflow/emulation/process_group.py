@@ -143,7 +143,7 @@ class Runtime:
         with self.lock:
             arrival = self.pace.arrival(called.at, called.ranks)
             number = self.recorder.called(called)
-        handle = Handle(self, number, called, Future() if device is None else Future(devices=[device]), asked.result)
+        handle = Handle(self, number, called, OutputFuture(device), asked.result)
         link = self._link(called.link, device)
         call = Call(arrival=arrival, time=called.changed.time, host=called.base.host, fill=asked.fill, done=handle.deliver)
         if self.watch is not None and self.others.intersection(called.ranks):
@@ -235,10 +235,41 @@ class Runtime:
         self.recorder.marked("backward", time.perf_counter())
 
 
+class OutputFuture(Future[Any]):
+    """Outputs that are to come. What follows them may call and wait for collectives, so it runs in a thread of its own, not the link's."""
+
+    def __init__(self, device: torch.device | None) -> None:
+        super().__init__(devices=None if device is None else [device])
+        self.lock, self.followed, self.decided = threading.Lock(), False, False
+
+    def then(self, callback: Callable[[Any], Any]) -> Future[Any]:
+        """What `callback` makes of them."""
+        self._follow()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back once they are there."""
+        self._follow()
+        super().add_done_callback(callback)
+
+    def _follow(self) -> None:
+        with self.lock:
+            self.followed = True
+            decided = self.decided
+        while decided and not self.done():  # they come from the link's thread now
+            time.sleep(0)
+
+    def decide(self) -> bool:
+        """Whether something follows; from now on it waits for the outputs."""
+        with self.lock:
+            self.decided = True
+            return self.followed
+
+
 class Handle(dist.Work):
     """A collective that the script has called and may wait for."""
 
-    def __init__(self, runtime: Runtime, number: int, called: Called, future: Future[Any], result: Any) -> None:
+    def __init__(self, runtime: Runtime, number: int, called: Called, future: OutputFuture, result: Any) -> None:
         super().__init__()
         self.runtime, self.number, self.future, self.outputs = runtime, number, future, result
         self.kind, self.lasts, self.members = called.kind, called.changed.time, called.members
@@ -253,11 +284,13 @@ class Handle(dist.Work):
     def deliver(self, filled: float, end: float, error: Exception | None) -> None:
         """End it, or let those who wait know what went wrong."""
         self.end, self.delivered = end, time.perf_counter() + self.runtime.early
-        if error is not None:
-            self.future.set_exception(error)
-        else:
+        if error is None:
             self.runtime.recorder.delivered(self.number, self.met, filled, self.lasts)
-            self.future.set_result(self.outputs)
+        give, what = (self.future.set_exception, error) if error is not None else (self.future.set_result, self.outputs)
+        if self.future.decide():
+            threading.Thread(target=give, args=(what,), name="outputs").start()
+        else:
+            give(what)
         if self.runtime.watch is not None:
             self.runtime.watch.ended()
         self.gate.release()
@@ -466,7 +499,10 @@ class EmulatedGroup(dist.ProcessGroup):
             gives=inputs[:1], takes=lambda place, data: put_data(lists[0][place], data),
         )  # fmt: skip
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
+        """Several of them; outputs are lists of each rank."""
+        check_parts("all_gather", "output", outputs, len(self.members))
+        return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """The same in one buffer."""

@@ -330,6 +330,34 @@ def test_an_all_to_all_of_unequal_parts_meets(script):
     assert "which expects 32 B in all_to_all of 256 B float32" in done.stderr
 
 
+@pytest.mark.parametrize("end", ["dist.recv(torch.ones(4), 7 - rank)", "dist.all_reduce(torch.ones(4 + rank))", "raise KeyError(rank)"])
+def test_ranks_that_fail_leave_no_process_behind(script, tmp_path, end):
+    done = script(
+        "import os, subprocess, sys\nrank = dist.get_rank()\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        "workers = iter(torch.utils.data.DataLoader(torch.arange(1000), num_workers=1))\nnext(workers)\n"
+        f"open(f'{tmp_path}/{{rank}}', 'w').write(f'{{os.getpid()}} {{other.pid}} {{workers._workers[0].pid}}')\n"
+        f"dist.barrier()\n{end}\n",
+        ranks="0,7",
+    )
+    assert done.returncode == (1 if "raise" in end else 2), done.stderr
+    started = [int(word) for rank in "07" for word in (tmp_path / rank).read_text().split()]
+    assert len(started) == 6
+    wait_for(lambda: not any(alive(one) for one in started), 30)
+
+
+def test_what_follows_a_collective_may_wait_for_others(script):
+    """Comm hooks of gradients do so; it runs beside the link, which takes the next call meanwhile."""
+    done = script(
+        "def more(future):\n    dist.all_reduce(future.value()[0])\n    return dist.all_reduce(future.value()[0], async_op=True)"
+        ".get_future().wait()\n"
+        "print(dist.all_reduce(torch.ones(4), async_op=True).get_future().then(more).wait())\n",
+        "--what-if",
+        "all_reduce+50ms",
+    )
+    assert (done.stdout, done.returncode) == ("[tensor([1., 1., 1., 1.])]\n", 0), done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_ranks_that_wait_without_a_traceback(tmp_path, number):
     """What was called until an interrupt is reported; a rank that is terminated says nothing more."""
