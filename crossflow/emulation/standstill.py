@@ -107,15 +107,16 @@ class StandstillWatch:
             if self.moving or not unmet:
                 return None
         waits, inside = set(), False
-        own = {thread.ident for thread in threading.enumerate() if thread.name.startswith(OWN)}
+        threads = {thread.ident: thread for thread in threading.enumerate()}
         for thread, frame in sys._current_frames().items():
-            if thread in own:
+            known = threads.get(thread)
+            if known is not None and known.name.startswith(OWN):
                 continue
             if thread in self.waits:
                 waits.add(self.waits[thread])
             elif _in_torch(frame):
                 inside = True
-            elif not _idle(frame, thread in self.callers):
+            elif not _idle(frame, helper=known is not None and known.daemon and thread not in self.callers):
                 return None
         taken = unmet & self.taken  # what follows their end may call something, too
         if not waits <= unmet or not (waits or inside) or (inside and not (taken and self._nothing_ran())):
@@ -133,11 +134,13 @@ def _in_torch(frame: FrameType) -> bool:
     return (frame.f_globals.get("__name__"), frame.f_code.co_name) in TORCH_WAITS
 
 
-def _idle(frame: FrameType, caller: bool) -> bool:
-    """Whether a thread waits for another one of its process; one that calls collectives must not go on by itself after a time."""
+def _idle(frame: FrameType, helper: bool) -> bool:
+    """Whether a thread waits for another one of its process; only a helper, such as that of a progress bar, may do so for a time."""
     name = str(frame.f_globals.get("__name__"))
-    waits = any(name == one or name.startswith(f"{one}.") for one in WAITING)
-    return waits and not (caller and frame.f_locals.get("timeout") is not None)
+    if not any(name == one or name.startswith(f"{one}.") for one in WAITING):
+        return False
+    timeout = frame.f_locals.get("timeout")
+    return helper or timeout is None or timeout < 0
 
 
 def _looks() -> Looks:

@@ -295,12 +295,12 @@ def test_real_ranks_that_wait_for_each_other_are_told_at_once(script, tmp_path, 
 
 
 def test_a_rank_that_computes_or_has_a_thread_that_does_is_waited_for(script):
-    """Rank 0 waits for the main thread of rank 7, then for another one of it, each for many looks at who stands still."""
+    """Rank 0 waits for the main thread of rank 7, then for a thread that sleeps and for a timer, each for many looks."""
     done = script(
         "import threading, time\nrank, part = dist.get_rank(), torch.ones(4)\n"
         "def late():\n    time.sleep(1)\n    dist.send(part, 0)\n"
-        "if rank == 0:\n    dist.recv(part, 7); dist.recv(part, 7); dist.send(part, 7)\n"
-        "else:\n    late(); threading.Thread(target=late).start(); dist.recv(part, 0)\nprint('done')\n",
+        "if rank == 0:\n    dist.recv(part, 7); dist.recv(part, 7); dist.recv(part, 7); dist.send(part, 7)\n"
+        "else:\n    late(); threading.Thread(target=late).start(); threading.Timer(2, late).start(); dist.recv(part, 0)\nprint('done')\n",
         ranks="0,7",
     )
     assert (sorted(done.stdout.splitlines()), done.returncode) == (["[rank 0] done", "[rank 7] done"], 0), done.stderr
