@@ -49,10 +49,7 @@ def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[RunS
     """What ranks are told, devices of a node, and what tells the files of several launched ranks apart."""
     if not words:
         raise CrossflowError("which script? write it after the options: crossflow emulate --world-size 1024 --system dgx-h100 -- train.py")
-    if words[0] != "-m" and not Path(words[0]).is_file():
-        raise CrossflowError(f"there is no script {words[0]}")
-    if words[0] == "-m" and len(words) < 2:
-        raise CrossflowError("-m: which module?")
+    _check_script(words)
     world_size, local = _world(arguments)
     real = ranks_of(arguments.ranks, "--ranks")
     check_ranks(real, world_size)
@@ -68,6 +65,18 @@ def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[RunS
         link=arguments.link, keeps=arguments.record is not None,
     )  # fmt: skip
     return settings, local, suffix
+
+
+def _check_script(words: Sequence[str]) -> None:
+    """CrossflowError where there is nothing to run; Python itself says that there is no module."""
+    path = Path(words[0])
+    if words[0] == "-m":
+        if len(words) < 2:
+            raise CrossflowError("-m: which module?")
+    elif not path.exists():
+        raise CrossflowError(f"there is no script {path}")
+    elif path.is_dir() and not (path / "__main__.py").is_file():
+        raise CrossflowError(f"{path} is a folder without __main__.py; give a script")
 
 
 def _world(arguments: argparse.Namespace) -> tuple[int, int]:
@@ -112,8 +121,10 @@ def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays
             page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
     head: dict[str, Any] = {"world_size": settings.world_size, "what_if": delays.what_if.text, "delays": delays.source}
     _show(head, [one["summary"] for one in found], _named(arguments.json, suffix))
-    if arguments.record is not None and found:
-        target = _named(arguments.record, suffix)
+    target = _named(arguments.record, suffix)
+    if target is not None and not found:
+        page.log(f"crossflow: {target} was not written, because no rank left what it called")
+    elif target is not None:
         write_record(target, [one["record"] for one in found], **head)
         page.log(f"wrote {target}")
 

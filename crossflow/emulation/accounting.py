@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,8 @@ from crossflow.cost.collectives import ring_steps
 from crossflow.errors import CrossflowError
 
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
-SEND, RECV = "send", "recv"
+SEND, RECV, ALL_TO_ALL = "send", "recv", "all_to_all"
+LISTED = 8  # ranks that messages give by their numbers
 
 
 # -------------------------------------------------------------------------------------------- messages of a ring
@@ -145,6 +147,11 @@ class Entry:
     how : its reduction and its root, such as "with SUM to rank 0"; "" where it has neither.
     arrival : when the rank is ready. [s]
     patience : how long the script lets it wait for others. [s]
+    number : of the call among those of the rank.
+    tag : of a transfer.
+    sent, received : of an all_to_all, what goes to and comes from each rank of the group. [B]
+    payload : data for the other real ranks, where they need them, as for objects.
+    where : file and line of the script, "" where they are not known.
     """
 
     rank: int
@@ -156,6 +163,12 @@ class Entry:
     arrival: float
     patience: float = 1800.0
     how: str = ""
+    number: int = 0
+    tag: int = 0
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    payload: bytes | None = None
+    where: str = ""
 
     @property
     def transfer(self) -> bool:
@@ -164,9 +177,19 @@ class Entry:
 
     @property
     def calls(self) -> str:
-        """What is called, for messages."""
+        """What is called and where, for messages."""
         to = {SEND: f" to rank {self.ranks[-1]}", RECV: f" from rank {self.ranks[0]}"}.get(self.op, "")
-        return " ".join(part for part in (f"{self.op}{to} of {self.size} B", self.dtype, self.how) if part)
+        tag, place = f"with tag {self.tag}" if self.tag else "", f"at {self.where}" if self.where else ""
+        return " ".join(part for part in (f"{self.op}{to} of {self.size} B", self.dtype, self.how, tag, place) if part)
+
+    def agrees(self, other: Entry) -> bool:
+        """Whether both ranks call the same. What one sends in an all_to_all may have another size than what another one does."""
+        same = self.op == other.op or (self.transfer and other.transfer)
+        return same and (self.dtype, self.how) == (other.dtype, other.how) and (self.size == other.size or self.op == ALL_TO_ALL)
+
+    def sends(self, other: Entry) -> tuple[int, int]:
+        """What it sends to another rank in an all_to_all, and what that one expects. [B]"""
+        return self.sent[self.ranks.index(other.rank)], other.received[self.ranks.index(self.rank)]
 
 
 @dataclass(kw_only=True)
@@ -195,21 +218,32 @@ class Operation:
         return max(entry.arrival for entry in self.entries.values())
 
     @property
+    def payloads(self) -> dict[int, bytes]:
+        """What ranks have given for the others."""
+        return {rank: entry.payload for rank, entry in self.entries.items() if entry.payload is not None}
+
+    @property
     def named(self) -> str:
         """What it is, for messages."""
         return f"operation {self.number} of group '{self.group}'"
 
     def enter(self, entry: Entry) -> None:
-        """Note that a rank has come; CrossflowError with both sides where it calls something else than the first."""
-        first = next(iter(self.entries.values()), entry)
-        same = entry.op == first.op or (entry.transfer and first.transfer)
-        if not same or (entry.size, entry.dtype, entry.how) != (first.size, first.dtype, first.how):
-            said = f"rank {first.rank} calls {first.calls}, rank {entry.rank} calls {entry.calls}"
-            raise CrossflowError(f"the real ranks disagree in {self.named}: {said}")
+        """Note that a rank has come; CrossflowError with both sides where it calls something else than one before."""
+        for other in self.entries.values():
+            if not entry.agrees(other):
+                raise self._disagreement(f"rank {other.rank} calls {other.calls}, rank {entry.rank} calls {entry.calls}")
+            for source, target in ((other, entry), (entry, other)) if entry.sent and other.sent else ():
+                sent, expected = source.sends(target)
+                if sent != expected:
+                    said = f"rank {source.rank} sends {sent} B to rank {target.rank} in {source.calls}, which expects {expected} B"
+                    raise self._disagreement(f"{said} in {target.calls}")
         self.entries[entry.rank] = entry
         self.seen |= 1 << self.parties.index(entry.rank)
         if self.complete and entry.op in RINGS:
             _check_ring(entry.op, len(entry.ranks), tuple(entry.ranks.index(rank) for rank in self.parties))
+
+    def _disagreement(self, said: str) -> CrossflowError:
+        return CrossflowError(f"the real ranks disagree in {self.named}: {said}")
 
 
 @functools.lru_cache(maxsize=64)
@@ -226,6 +260,23 @@ def _check_ring(collective: str, ranks: int, real: tuple[int, ...]) -> None:
         raise CrossflowError(f"the messages of {collective} among {ranks} ranks wait for each other")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Standstill:
+    """That no thread of a rank goes on before one of some calls has met.
+
+    Attributes
+    ----------
+    rank : a global one.
+    entries, answers : how many calls it had said, and how many of them had met; it is over once there are more. [1]
+    calls : numbers of the calls for which its threads wait.
+    """
+
+    rank: int
+    entries: int
+    answers: int
+    calls: frozenset[int]
+
+
 @dataclass(kw_only=True)
 class CallLedger:
     """The book of all operations that several real ranks share.
@@ -233,57 +284,94 @@ class CallLedger:
     Attributes
     ----------
     real : global ranks that run for real.
-    failure : what they disagree in, None as long as they do not.
+    failure : what they disagree in, None as long as they do not; the book is closed from then on.
+    lock : to be held by those who read it while ranks call.
     """
 
     real: tuple[int, ...]
     failure: CrossflowError | None = None
-    _counts: dict[tuple[int, str, tuple[int, ...], str], int] = field(default_factory=dict)
-    _open: dict[tuple[str, tuple[int, ...], int], Operation] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    _open: dict[tuple[object, ...], Operation] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _last: dict[int, Entry] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _entries: Counter[int] = field(default_factory=Counter)
+    _answers: Counter[int] = field(default_factory=Counter)
+    _still: dict[int, Standstill] = field(default_factory=dict)
 
-    def meet(self, entry: Entry) -> float:
-        """When an operation starts, as soon as all real ranks have come; CrossflowError where one never will. [s]"""
-        with self._changed:
-            operation = self._entered(entry)
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: operation.complete or self.failure is not None, entry.patience):
-                self._fail(
-                    f"rank {entry.rank} has waited {entry.patience:g} s in {operation.named}, {entry.calls}; {self._about(operation)}"
-                )
-            if self.failure is not None and not operation.complete:
-                raise self.failure
-            return operation.start
+    def enter(self, entry: Entry) -> Operation | None:
+        """Note a call; its operation, once all its real ranks have come."""
+        with self.lock:
+            if self.failure is not None:
+                return None
+            self._last[entry.rank] = entry
+            self._entries[entry.rank] += 1
+            self._still.pop(entry.rank, None)
+            place, operation = self._operation(entry)
+            try:
+                operation.enter(entry)
+            except CrossflowError as error:
+                self.failure = error
+                return None
+            if not operation.complete:
+                self._check_ended(operation)
+                return None
+            del self._open[place]
+            self._answers.update(operation.parties)
+            for rank in operation.parties:
+                self._still.pop(rank, None)
+            return operation
+
+    def stand_still(self, said: Standstill) -> None:
+        """Note that a rank waits; a failure where it and others wait for each other."""
+        with self.lock:
+            if (said.entries, said.answers) == (self._entries[said.rank], self._answers[said.rank]):
+                self._still[said.rank] = said
+                self._check_standstill()
 
     def ended(self, rank: int) -> None:
         """Note that a rank has ended; that others wait for it is a failure."""
-        with self._changed:
+        with self.lock:
             self._ended.add(rank)
-            for operation in list(self._open.values()):
+            for operation in self._open.values():
                 self._check_ended(operation)
 
-    def _entered(self, entry: Entry) -> Operation:
-        key = (entry.rank, entry.group, entry.ranks, entry.op if entry.transfer else "")
-        number = self._counts[key] = self._counts.get(key, 0) + 1
-        parties = tuple(rank for rank in entry.ranks if rank in self.real)
-        place = (f"{entry.group}{' transfers' if entry.transfer else ''}", entry.ranks, number)
-        operation = self._open.setdefault(place, Operation(group=entry.group, number=number, parties=parties))
-        self._last[entry.rank] = entry
-        try:
-            operation.enter(entry)
-        except CrossflowError as error:
-            self.failure = self.failure or error
-        if operation.complete:
-            del self._open[place]
-        self._check_ended(operation)
-        return operation
+    def check_patience(self, now: float) -> None:
+        """A failure where a rank has waited longer than its script allows. [s]"""
+        with self.lock:
+            waiting = ((entry, operation) for operation in self._open.values() for entry in operation.entries.values())
+            for entry, operation in waiting:
+                if now - entry.arrival > entry.patience:
+                    waited = f"rank {entry.rank} has waited {entry.patience:g} s"
+                    self._fail(f"{waited} in {_asks(operation, entry)}; {self._about(operation)}")
+
+    def _operation(self, entry: Entry) -> tuple[tuple[object, ...], Operation]:
+        """The operation of a call, by the place of the call in the order of its group; transfers have an order for each tag."""
+        kind = f"{entry.group}{' transfers' if entry.transfer else ''}", entry.ranks, entry.tag
+        by = (*kind, entry.rank, entry.op if entry.transfer else "")
+        self._counts[by] += 1
+        place, parties = (*kind, self._counts[by]), tuple(rank for rank in entry.ranks if rank in self.real)
+        return place, self._open.setdefault(place, Operation(group=entry.group, number=self._counts[by], parties=parties))
 
     def _check_ended(self, operation: Operation) -> None:
-        if not operation.complete and self._ended & set(operation.missing):
+        if self._ended & set(operation.missing):
             waits = next(iter(operation.entries.values()))
             self._fail(f"rank {waits.rank} waits in {_asks(operation, waits)}; {self._about(operation)}")
+
+    def _check_standstill(self) -> None:
+        """A failure where ranks wait for each other: the largest set of which none goes on before another one of it does."""
+        waits = {rank: self._waits(said) for rank, said in self._still.items()}
+        among = set(waits)
+        while free := {rank for rank in among if _may_go_on(waits[rank], among)}:
+            among -= free
+        if among:
+            said = "; ".join(_waiting(rank, waits[rank][0]) for rank in sorted(among))
+            self._fail(f"the real ranks wait for each other, and none can go on: {said}")
+
+    def _waits(self, said: Standstill) -> list[Operation]:
+        """Operations for which a rank waits, in the order of its calls."""
+        entered = ((operation.entries[said.rank], operation) for operation in self._open.values() if said.rank in operation.entries)
+        return [operation for entry, operation in sorted(entered, key=lambda pair: pair[0].number) if entry.number in said.calls]
 
     def _about(self, operation: Operation) -> str:
         """What the ranks that are missing do instead."""
@@ -295,11 +383,29 @@ class CallLedger:
 
     def _fail(self, sentence: str) -> None:
         self.failure = self.failure or CrossflowError(sentence)
-        self._changed.notify_all()
+
+
+def _may_go_on(waits: Sequence[Operation], among: set[int]) -> bool:
+    """Whether a rank waits for an operation of which no rank is missing among those that wait."""
+    return not waits or any(not among.intersection(operation.missing) for operation in waits)
 
 
 def _asks(operation: Operation, entry: Entry) -> str:
     return f"{operation.named}, {entry.calls}"
+
+
+def _waiting(rank: int, operation: Operation) -> str:
+    """What a rank waits in, and for whom."""
+    entry = operation.entries[rank]
+    group = "" if entry.transfer else f", among {listed(entry.ranks)}"
+    return f"rank {rank} waits in {_asks(operation, entry)}{group}, for {listed(operation.missing)}"
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks for messages: a few by their numbers, many by how many they are."""
+    if len(ranks) > LISTED:
+        return f"{len(ranks)} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def transfers(ranks: Sequence[int], peer: int, rank: int, op: str) -> tuple[int, ...]:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import json
-import os
-import runpy
-import signal
-import sys
-import threading
 import time
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +16,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from crossflow.emulation.meeting import Meets
 from crossflow.emulation.process_group import EmulatedGroup, Runtime
-from crossflow.emulation.processes import VARIABLE, RunSettings
+from crossflow.emulation.processes import RunSettings
 from crossflow.emulation.record import CallRecorder
+from crossflow.emulation.standstill import StandstillWatch
 from crossflow.errors import CrossflowError
-from crossflow.files import write_text
-from crossflow.torch.installed import require_torch
 
 BACKEND = "crossflow"
 
@@ -48,9 +38,14 @@ def emulated(settings: RunSettings) -> Iterator[CallRecorder]:
         Which notes every collective.
     """
     recorder = CallRecorder(rank=settings.rank, keeps=settings.keeps)
-    meets = Meets(address=settings.meeting) if settings.meeting else None
-    runtime = Runtime(delays=settings.delays_(), recorder=recorder, real=settings.real, meets=meets)
+    delays = settings.delays_()
     with contextlib.ExitStack() as undo:
+        watch = None
+        if settings.meeting:
+            meets = Meets(rank=settings.rank, address=settings.meeting)
+            undo.callback(meets.close)
+            watch = StandstillWatch(meets=meets)
+        runtime = Runtime(delays=delays, recorder=recorder, real=settings.real, watch=watch)
         undo.callback(runtime.close)
         _register(undo, runtime)
         for module, name, made in _replacements(settings, runtime):
@@ -101,10 +96,11 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
     yield c10d, "rendezvous", lambda _: _rendezvous(settings)
     for module in (c10d, dist):
         yield module, "init_process_group", lambda old: _initialised(old, settings)
-        for name in ("broadcast_object_list", "scatter_object_list"):
-            yield module, name, functools.partial(_unknown_objects, name, settings)
-        yield module, "recv_object_list", _received_objects
-        yield module, "send_object_list", functools.partial(_sent_objects, settings)
+        for name in ("all_gather_object", "gather_object", "send_object_list"):
+            yield module, name, functools.partial(_exchanged, runtime)
+        for name, place, instead in (("broadcast_object_list", 1, _barrier), ("scatter_object_list", 2, _barrier)):
+            yield module, name, functools.partial(_objects_of, place, settings, runtime, instead)
+        yield module, "recv_object_list", functools.partial(_objects_of, 1, settings, runtime, _message)
     yield dist, "TCPStore", lambda _: lambda *_, **__: dist.HashStore()
     for module in (torch.autograd, torch.autograd.graph):
         yield module, "_engine_run_backward", lambda old: _backward(old, runtime)
@@ -158,32 +154,36 @@ def _initialised(old: Any, settings: RunSettings) -> Any:
     return init_process_group
 
 
-def _unknown_objects(name: str, settings: RunSettings, old: Any) -> Any:
-    """Objects that another rank sends are not known: the script keeps what it has, after the time of a barrier.
+def _exchanged(runtime: Runtime, old: Any) -> Any:
+    """Objects of real ranks are delivered to one another; those of emulated ranks are copies of the own one."""
 
-    A real rank that sends to real ones calls the barrier, too, since they must all call the same.
-    """
-    place = 2 if name == "scatter_object_list" else 1  # of src among the arguments, after which comes the group
-
-    def call(*given: Any, **named: Any) -> None:
-        source, group = _peer("src", place, given, named)
-        if source is None:
-            source = dist.get_global_rank(group, named.get("group_src") or 0)
-        mine = source == dist.get_rank()
-        if mine and not (set(dist.get_process_group_ranks(group)) & set(settings.real)) - {source}:
-            old(*given, **named)
-            return
-        dist.barrier(group)
-        if mine and name == "scatter_object_list":
-            output, parts = (_given(f"scatter_object_{word}_list", at, given, named) for at, word in enumerate(("output", "input")))
-            output[0] = parts[dist.get_rank(group)]
+    def call(*given: Any, **named: Any) -> Any:
+        with runtime.exchanging():
+            return old(*given, **named)
 
     return call
 
 
-def _peer(word: str, place: int, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The other rank of a call, as far as it is given as a global one, and the group, which comes after it."""
-    return _given(word, place, given, named), _given("group", place + 1, given, named) or dist.group.WORLD
+def _objects_of(place: int, settings: RunSettings, runtime: Runtime, instead: Callable[[Any, Any], Any], old: Any) -> Any:
+    """Objects of a real rank are delivered; of those of an emulated one nothing is known, so the script keeps what it has.
+
+    Parameters
+    ----------
+    place : of src among the arguments, after which comes the group.
+    instead : what is called for an emulated rank, with the rank and the group.
+    """
+    exchanged = _exchanged(runtime, old)
+
+    def call(*given: Any, **named: Any) -> Any:
+        group = _given("group", place + 1, given, named) or dist.group.WORLD
+        source, in_group = _given("src", place, given, named), named.get("group_src")
+        if source is None and group is not dist.GroupMember.NON_GROUP_MEMBER and (in_group is not None or instead is _barrier):
+            source = dist.get_global_rank(group, in_group or 0)
+        if group is dist.GroupMember.NON_GROUP_MEMBER or source in settings.real:
+            return exchanged(*given, **named)
+        return instead(source, group)
+
+    return call
 
 
 def _given(word: str, place: int, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -191,31 +191,14 @@ def _given(word: str, place: int, given: Sequence[Any], named: Mapping[str, Any]
     return named.get(word, given[place] if len(given) > place else None)
 
 
-def _received_objects(_: Any) -> Any:
-    """Objects that another rank sends to this one are not known: the script keeps what it has, after one message."""
-
-    def call(*given: Any, **named: Any) -> Any:
-        source, group = _peer("src", 1, given, named)
-        if source is None and named.get("group_src") is not None:
-            source = dist.get_global_rank(group, named["group_src"])
-        return dist.recv(torch.zeros(1), source, group)
-
-    return call
+def _message(source: Any, group: Any) -> Any:
+    """A message of an emulated rank, the first one where it may be any."""
+    return dist.recv(torch.zeros(1), source, group)
 
 
-def _sent_objects(settings: RunSettings, old: Any) -> Any:
-    """Objects for a real rank are one message, since it does not know their sizes."""
-
-    def call(*given: Any, **named: Any) -> None:
-        target, group = _peer("dst", 1, given, named)
-        if target is None and named.get("group_dst") is not None:
-            target = dist.get_global_rank(group, named["group_dst"])
-        if target in settings.real:
-            dist.send(torch.zeros(1), target, group)
-        else:
-            old(*given, **named)
-
-    return call
+def _barrier(_: Any, group: Any) -> None:
+    """The time of a barrier."""
+    dist.barrier(group)
 
 
 def _backward(old: Any, runtime: Runtime) -> Any:
@@ -228,64 +211,3 @@ def _backward(old: Any, runtime: Runtime) -> Any:
             runtime.backward_ended()
 
     return run
-
-
-# -------------------------------------------------------------------------------------------- the process of a rank
-
-
-def main(words: Sequence[str]) -> None:
-    """Run a script as the rank that the environment says; ends as the script does."""
-    settings = RunSettings.read(os.environ.pop(VARIABLE))
-    if settings.watch >= 0:
-        threading.Thread(target=_end_with_parent, args=(settings.watch,), daemon=True).start()
-    require_torch("crossflow emulate")
-    around = emulated(settings)
-    recorder = around.__enter__()
-    atexit.register(_leave, around, recorder, settings, os.getpid())  # runs after what the script registers
-    try:
-        _run_script(words, recorder)
-    except Exception:
-        if recorder.failure:  # which the parent tells
-            raise SystemExit(2) from None
-        raise
-
-
-def _run_script(words: Sequence[str], recorder: CallRecorder) -> None:
-    """Run a file, or a module after -m, as the program of this process; a traceback begins where the script does."""
-    sys.argv = list(words)
-    if words[0] == "-m":
-        sys.argv, sys.path[0] = list(words[1:]), os.getcwd()
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        return
-    path = words[0]
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=path, __builtins__=__builtins__)
-    sys.modules["__main__"], sys.path[0] = module, str(Path(path).resolve().parent)
-    try:
-        exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
-    except Exception as error:
-        if recorder.failure:
-            raise
-        begun = error.__traceback__
-        cut = error.with_traceback(begun.tb_next if begun is not None else None)
-        sys.excepthook(type(cut), cut, cut.__traceback__)
-        raise SystemExit(1) from None
-
-
-def _leave(around: contextlib.AbstractContextManager[CallRecorder], recorder: CallRecorder, settings: RunSettings, process: int) -> None:
-    """Leave what the rank called where the parent looks for it; workers that were forked leave nothing."""
-    if os.getpid() == process:
-        found = {"summary": recorder.summary(), "failure": recorder.failure, "torch": torch.__version__}
-        found["record"] = recorder.record() if settings.keeps else None
-        write_text(Path(settings.result), json.dumps(found))
-        around.__exit__(None, None, None)
-
-
-def _end_with_parent(watched: int) -> None:
-    """End this process and all that it started once the parent is gone, however it went."""
-    os.read(watched, 1)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

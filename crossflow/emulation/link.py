@@ -90,19 +90,17 @@ class Call:
 
     Attributes
     ----------
-    arrival : when it is ready to start; of the real rank and of those that are slower. [s]
+    arrival : when it is ready to start, with all other ranks. [s]
     time, host : its delay, and processor time of the host in it. [s]
     fill : writes the outputs.
-    done : is told how long it waited for other real ranks, how long its outputs took, when it ends, and what went wrong.
-    meet : returns when other real ranks are ready, too; None where there are none. [s]
+    done : is told how long its outputs took, when it ends, and what went wrong.
     """
 
     arrival: float
     time: float
     host: float
     fill: Callable[[], None]
-    done: Callable[[float, float, float, Exception | None], None]
-    meet: Callable[[float], float] | None = None
+    done: Callable[[float, float, Exception | None], None]
 
 
 @dataclass(kw_only=True)
@@ -129,7 +127,7 @@ class LinkThread:
         self.calls.put(call)
 
     def close(self) -> None:
-        """End what was put, then the thread; one that waits for another rank ends with the process."""
+        """End what was put, then the thread; what lasts longer ends with the process."""
         self.calls.put(None)
         self.thread.join(CLOSING)
 
@@ -139,14 +137,13 @@ class LinkThread:
             try:
                 told = self._carry(call)
             except Exception as error:  # goes on in the script, where it waits
-                call.done(0.0, 0.0, time.perf_counter(), error)
+                call.done(0.0, time.perf_counter(), error)
             else:
                 call.done(*told, None)
 
-    def _carry(self, call: Call) -> tuple[float, float, float]:
-        """Take the time of a collective; how long it waited for other real ranks and its outputs took, and its end. [s]"""
-        arrival = call.arrival if call.meet is None else call.meet(call.arrival)
-        start, end = self.queues.place(self.name, arrival, call.time)
+    def _carry(self, call: Call) -> tuple[float, float]:
+        """Take the time of a collective; how long its outputs took, and its end. [s]"""
+        start, end = self.queues.place(self.name, call.arrival, call.time)
         began, used = time.perf_counter(), time.thread_time()
         call.fill()
         filled = time.perf_counter()
@@ -156,7 +153,7 @@ class LinkThread:
             end = max(end, time.perf_counter() + call.time - call.host)  # the rest goes over the wire once the host has done its share
         end = self.queues.free[self.name] = max(end, filled)  # outputs that take longer than the delay keep the link
         sleep_until(end - self.early())
-        return arrival - call.arrival, filled - began, end
+        return filled - began, end
 
 
 def burn(seconds: float) -> None:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from crossflow.emulation.accounting import RECV, SEND, Entry, transfers
+from crossflow.emulation.accounting import ALL_TO_ALL, RECV, SEND, Entry, transfers
+from crossflow.emulation.buffers import (
+    check_contiguous,
+    check_like,
+    check_own_part,
+    check_parts,
+    check_reduction,
+    check_sums,
+    check_whole,
+    data_of,
+    flat,
+    pairs,
+    parts_of,
+    put_data,
+    repeat,
+)  # fmt: skip
 from crossflow.emulation.delays import Delays
 from crossflow.emulation.link import Call, LinkThread, Pace
-from crossflow.emulation.meeting import Meets
 from crossflow.emulation.record import Called, CallRecorder
+from crossflow.emulation.standstill import StandstillWatch
 from crossflow.emulation.what_if import Delay
 from crossflow.errors import CrossflowError
 
@@ -27,6 +45,38 @@ TRIALS, TRIAL = 24, 1e-3  # calls with which the time of delivery is measured, a
 LONGEST_EARLY = 500e-6  # of what may be taken for the time of delivery [s]
 FOLLOW = 2e-6  # by which that time moves towards every delivery that is seen, so that it follows their median [s]
 Tensors = Sequence[torch.Tensor]
+STRANGE = sys.stdlib_module_names | {"torch", "crossflow"}  # packages in which a script does not call collectives itself
+
+
+def _nothing(*_: Any) -> None:
+    """Outputs stay as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a script asks of a process group.
+
+    Attributes
+    ----------
+    op, tensors, result : what is called, with buffers whose size counts, and its outputs.
+    fill : writes the outputs.
+    peer, tag : of a transfer, the place in the group of the other rank, and what tells it from others.
+    how : its reduction and its root, for messages.
+    sent, received : of an all_to_all, what goes to and comes from each rank of the group. [B]
+    gives, takes : data for other real ranks, and what writes those of the rank at a place; of object collectives alone.
+    """
+
+    op: str
+    tensors: Tensors
+    result: Any
+    fill: Callable[[], None] = _nothing
+    peer: int | None = None
+    tag: int = 0
+    how: str = ""
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    gives: Tensors = ()
+    takes: Callable[[int, bytes], None] = _nothing
 
 
 @dataclass(kw_only=True)
@@ -38,30 +88,33 @@ class Runtime:
     delays : of collectives, with what-ifs and slower ranks.
     recorder : notes calls and waits.
     real : global ranks that run for real, in this process or in others.
-    meets : asks other real ranks when they are ready; None where there are none.
+    watch : meets other real ranks, and tells them where this one stands still; None where there are none.
     early : median time from the end of a collective until a script that waits for it goes on: measured at first, then followed. [s]
     """
 
     delays: Delays
     recorder: CallRecorder
     real: tuple[int, ...]
-    meets: Meets | None = None
+    watch: StandstillWatch | None = None
     links: dict[str, LinkThread | StreamLink] = field(default_factory=dict)
     futures: list[Handle] = field(default_factory=list)
     early: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pace, self.lock = Pace(slow=self.delays.what_if.slow), threading.Lock()
+        self.pace, self.lock, self.local = Pace(slow=self.delays.what_if.slow), threading.Lock(), threading.local()
+        self.others = frozenset(self.real) - {self.recorder.rank} if self.watch is not None else frozenset()
         self.early = self._delivery()
 
     def _delivery(self) -> float:
         """Median time from the end of a collective until a script that waits for it goes on. [s]"""
         link, late = LinkThread(name="trial"), []
         for _ in range(TRIALS):
-            future: Future[None] = Future()
+            gate = threading.Lock()
+            gate.acquire()
             now = time.perf_counter()
-            link.put(Call(arrival=now, time=TRIAL, host=0.0, fill=lambda: None, done=lambda *_, future=future: future.set_result(None)))
-            future.wait()
+            link.put(Call(arrival=now, time=TRIAL, host=0.0, fill=_nothing, done=lambda *_, gate=gate: gate.release()))
+            with gate:
+                pass
             late.append(time.perf_counter() - now - TRIAL)
         link.close()
         return min(statistics.median(late), LONGEST_EARLY)
@@ -70,44 +123,79 @@ class Runtime:
         """End the threads of all links."""
         for link in self.links.values():
             link.close()
+        if self.watch is not None:
+            self.watch.close()
 
-    def issue(
-        self,
-        group: EmulatedGroup,
-        op: str,
-        tensors: Tensors,
-        result: Any,
-        fill: Callable[[], None],
-        peer: int | None = None,
-        how: str = "",
-    ) -> Handle:
-        """Call a collective of a group; `peer` is the other rank of a transfer, `how` the reduction and the root. [1]"""
-        now = time.perf_counter()
-        size, first = sum(one.numel() * one.element_size() for one in tensors), next(iter(tensors), None)
-        dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
-        pair = None if peer is None else transfers(group.members, peer, self.recorder.rank, op)
-        base = self._base(op, size, pair or group.members)
-        called = Called(
-            at=now, op=op, size=size, dtype=dtype, group=group.label, members=group.members, pair=pair,
-            link=self.delays.wire(op, group.label, pair or group.members), base=base,
-            changed=self.delays.what_if(op, base) if len(group.members) > 1 else base,
-        )  # fmt: skip
-        with self.lock:
-            arrival = self.pace.arrival(now, called.ranks)
-            number = self.recorder.called(called)
+    @contextlib.contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """What this thread calls delivers the data of real ranks to one another."""
+        self.local.exchanges = True
+        try:
+            yield
+        finally:
+            self.local.exchanges = False
+
+    def issue(self, group: EmulatedGroup, asked: Request) -> Handle:
+        """Call a collective of a group."""
+        called = self._called(group, asked)
+        first = next(iter(asked.tensors), None)
         device = first.device if first is not None and first.is_cuda else None
-        handle = Handle(self, number, called, Future() if device is None else Future(devices=[device]), result)
-        self._link(called.link, device).put(
-            Call(
-                arrival=arrival,
-                time=called.changed.time,
-                host=base.host,
-                fill=fill,
-                done=handle.deliver,
-                meet=self._meeting(called, group.patience, how),
-            )
-        )
+        with self.lock:
+            arrival = self.pace.arrival(called.at, called.ranks)
+            number = self.recorder.called(called)
+        handle = Handle(self, number, called, OutputFuture(device), asked.result)
+        link = self._link(called.link, device)
+        call = Call(arrival=arrival, time=called.changed.time, host=called.base.host, fill=asked.fill, done=handle.deliver)
+        if self.watch is not None and self.others.intersection(called.ranks):
+            self._meet(self.watch, self._entry(group, asked, called, number, arrival), handle, call, link, asked)
+            return handle
+        if self.watch is not None:
+            self.watch.called(None)
+        link.put(call)
         return handle
+
+    def _called(self, group: EmulatedGroup, asked: Request) -> Called:
+        """A call that begins now, with its delays."""
+        now = time.perf_counter()
+        size, first = sum(one.numel() * one.element_size() for one in asked.tensors), next(iter(asked.tensors), None)
+        dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
+        pair = None if asked.peer is None else transfers(group.members, asked.peer, self.recorder.rank, asked.op)
+        ranks = pair or group.members
+        base = self._base(asked.op, size, ranks)
+        return Called(
+            at=now, op=asked.op, size=size, dtype=dtype, group=group.label, members=group.members, pair=pair,
+            link=self.delays.wire(asked.op, group.label, ranks), base=base,
+            changed=self.delays.what_if(asked.op, base) if len(group.members) > 1 else base,
+        )  # fmt: skip
+
+    def _entry(self, group: EmulatedGroup, asked: Request, called: Called, number: int, arrival: float) -> Entry:
+        """What other real ranks are told of a call."""
+        payload = data_of(asked.gives) if getattr(self.local, "exchanges", False) and asked.gives else None
+        return Entry(
+            rank=self.recorder.rank, group=called.group, ranks=called.ranks, op=called.op, size=called.size, dtype=called.dtype,
+            arrival=arrival, patience=group.patience, how=asked.how, number=number, tag=asked.tag, sent=asked.sent, received=asked.received,
+            payload=payload, where=_script_line(),
+        )  # fmt: skip
+
+    def _meet(
+        self, watch: StandstillWatch, entry: Entry, handle: Handle, call: Call, link: LinkThread | StreamLink, asked: Request
+    ) -> None:
+        """Let a call go to its link once other real ranks have come; until then it keeps no other from the link."""
+        if isinstance(link, StreamLink):
+            raise CrossflowError("several real ranks that meet in collectives are supported on processors only; give one rank on a GPU")
+
+        def met(start: float, payloads: Mapping[int, bytes]) -> None:
+            def fill() -> None:
+                asked.fill()
+                for rank, data in payloads.items():
+                    asked.takes(handle.members.index(rank), data)
+
+            watch.met(entry.number)
+            handle.met = start - entry.arrival
+            link.put(replace(call, arrival=start, fill=fill))
+
+        watch.called(entry.number)
+        watch.meets.call(entry, met)
 
     def _base(self, op: str, size: int, ranks: tuple[int, ...]) -> Delay:
         """Delay of a call; that none is known is noted, because the script may catch the error or wrap it."""
@@ -123,17 +211,6 @@ class Runtime:
             if key not in self.links:
                 self.links[key] = LinkThread(name=name, early=lambda: self.early) if device is None else StreamLink(device=device)
             return self.links[key]
-
-    def _meeting(self, called: Called, patience: float, how: str) -> Callable[[float], float] | None:
-        """Asks the other real ranks of a call, None where there are none."""
-        if self.meets is None or not set(called.ranks) & set(self.real) - {self.recorder.rank}:
-            return None
-        entry = Entry(
-            rank=self.recorder.rank, group=called.group, ranks=called.ranks, op=called.op, size=called.size, dtype=called.dtype,
-            arrival=called.at, patience=patience, how=how,
-        )  # fmt: skip
-        meets = self.meets
-        return lambda arrival: meets(entry, arrival)
 
     def waited(self, handles: Sequence[Handle], began: float, now: float) -> None:
         """The script has waited for collectives."""
@@ -158,31 +235,71 @@ class Runtime:
         self.recorder.marked("backward", time.perf_counter())
 
 
+class OutputFuture(Future[Any]):
+    """Outputs that are to come. What follows them may call and wait for collectives, so it runs in a thread of its own, not the link's."""
+
+    def __init__(self, device: torch.device | None) -> None:
+        super().__init__(devices=None if device is None else [device])
+        self.lock, self.followed, self.decided = threading.Lock(), False, False
+
+    def then(self, callback: Callable[[Any], Any]) -> Future[Any]:
+        """What `callback` makes of them."""
+        self._follow()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back once they are there."""
+        self._follow()
+        super().add_done_callback(callback)
+
+    def _follow(self) -> None:
+        with self.lock:
+            self.followed = True
+            decided = self.decided
+        while decided and not self.done():  # they come from the link's thread now
+            time.sleep(0)
+
+    def decide(self) -> bool:
+        """Whether something follows; from now on it waits for the outputs."""
+        with self.lock:
+            self.decided = True
+            return self.followed
+
+
 class Handle(dist.Work):
     """A collective that the script has called and may wait for."""
 
-    def __init__(self, runtime: Runtime, number: int, called: Called, future: Future[Any], result: Any) -> None:
+    def __init__(self, runtime: Runtime, number: int, called: Called, future: OutputFuture, result: Any) -> None:
         super().__init__()
         self.runtime, self.number, self.future, self.outputs = runtime, number, future, result
-        self.kind, self.lasts = called.kind, called.changed.time
-        self.taken = self.end = self.delivered = 0.0
+        self.kind, self.lasts, self.members = called.kind, called.changed.time, called.members
+        self.taken = self.end = self.delivered = self.met = 0.0
+        self.gate = threading.Lock()  # that those who wait can be interrupted at, unlike at a future
+        self.gate.acquire()
         self.source = -1  # place in the group of who sent it, where the script named nobody
 
     def _source_rank(self) -> int:
         return self.source
 
-    def deliver(self, met: float, filled: float, end: float, error: Exception | None) -> None:
+    def deliver(self, filled: float, end: float, error: Exception | None) -> None:
         """End it, or let those who wait know what went wrong."""
         self.end, self.delivered = end, time.perf_counter() + self.runtime.early
-        if error is not None:
-            self.future.set_exception(error)
-            return
-        self.runtime.recorder.delivered(self.number, met, filled, self.lasts)
-        self.future.set_result(self.outputs)
+        if error is None:
+            self.runtime.recorder.delivered(self.number, self.met, filled, self.lasts)
+        give, what = (self.future.set_exception, error) if error is not None else (self.future.set_result, self.outputs)
+        if self.future.decide():
+            threading.Thread(target=give, args=(what,), name="outputs").start()
+        else:
+            give(what)
+        if self.runtime.watch is not None:
+            self.runtime.watch.ended()
+        self.gate.release()
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - the other ranks always come
         """Wait until it ends."""
-        began = time.perf_counter()
+        watch, began = self.runtime.watch, time.perf_counter()
+        with contextlib.nullcontext() if watch is None else watch.waiting(self.number), self.gate:
+            pass
         self.future.wait()
         self.runtime.waited([self], began, time.perf_counter())
         if began < self.end - self.runtime.early:
@@ -192,6 +309,8 @@ class Handle(dist.Work):
     def get_future(self) -> Future[Any]:
         """The future of its outputs, for which gradient buckets wait at the end of a backward pass."""
         self.taken = time.perf_counter()
+        if self.runtime.watch is not None:
+            self.runtime.watch.taken.add(self.number)
         self.runtime.futures.append(self)
         return self.future
 
@@ -234,15 +353,13 @@ class StreamLink:
 
     def put(self, call: Call) -> None:
         """Let the stream take the time of a collective."""
-        if call.meet is not None:
-            raise CrossflowError("several real ranks that meet in collectives are supported on processors only; give one rank on a GPU")
         now = time.perf_counter()
         late = max(call.arrival - now, 0.0)  # of slower ranks
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             call.fill()
             torch.cuda._sleep(int((late + call.time) * self.rate))
-            call.done(0.0, 0.0, call.arrival + call.time, None)
+            call.done(0.0, call.arrival + call.time, None)
 
     def _cycles(self) -> float:
         """Cycles of a second, as a sleeping kernel counts them. [1/s]"""
@@ -257,47 +374,14 @@ class StreamLink:
         return float(cycles / (begin.elapsed_time(end) * 1e-3))
 
 
-# -------------------------------------------------------------------------------------------- outputs
-
-
-def _flat(given: Any) -> list[torch.Tensor]:
-    """Tensors of nested lists, in order."""
-    if given is None:
-        return []
-    return [given] if isinstance(given, torch.Tensor) else [one for part in given for one in _flat(part)]
-
-
-def _nothing() -> None:
-    """Outputs stay as they are."""
-
-
-@torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-def _put(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Write one buffer into another of any size; what is left over becomes zero."""
-    target = target.detach()
-    if target.numel() == source.numel():
-        target.copy_(source.reshape(target.shape))
-        return
-    target.zero_()
-    count = min(target.numel(), source.numel())
-    if target.is_contiguous():
-        target.view(-1)[:count].copy_(source.reshape(-1)[:count])
-
-
-def _repeat(target: torch.Tensor, source: torch.Tensor, times: int) -> None:
-    """Write a buffer as often as it fits."""
-    _put(target, source.detach().reshape(1, -1).expand(times, -1))
-
-
-def _pairs(targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> Callable[[], None]:
-    """Writes sources into targets, one by one."""
-    pairs = list(zip(targets, sources, strict=False))
-
-    def fill() -> None:
-        for target, source in pairs:
-            _put(target, source.detach())
-
-    return fill
+def _script_line() -> str:
+    """File and line of the script's own frame that calls, "" where there is none."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in STRANGE:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 # -------------------------------------------------------------------------------------------- the group
@@ -365,99 +449,157 @@ class EmulatedGroup(dist.ProcessGroup):
     def _get_sequence_number_for_group(self) -> int:
         return self.runtime.recorder.calls
 
-    def _go(
-        self, op: str, tensors: Any, result: Any, fill: Callable[[], None] = _nothing, peer: int | None = None, opts: Any = None
-    ) -> Handle:
-        return self.runtime.issue(self, op, _flat(tensors), result, fill, peer, self._how(op, opts))
+    def _go(self, op: str, tensors: Any, result: Any, fill: Callable[[], None] = _nothing, opts: Any = None, **more: Any) -> Handle:
+        tensors = flat(tensors)
+        check_reduction(getattr(opts, "reduceOp", None), tensors)
+        return self.runtime.issue(self, Request(op=op, tensors=tensors, result=result, fill=fill, how=self._how(op, opts), **more))
 
     def _how(self, op: str, opts: Any) -> str:
         """Reduction and root of a call, as far as its options have them."""
         reduction, root = getattr(opts, "reduceOp", None), getattr(opts, "rootRank", None)
         said = [] if reduction is None else [f"with {reduction.op.name}"]
         if root is not None:
-            said.append(f"{'from' if op in ('broadcast', 'scatter') else 'to'} rank {self.members[root]}")
+            said.append(f"{'from' if op in ('broadcast', 'scatter') else 'to'} rank {self._member(op, root)}")
         return " ".join(said)
+
+    def _member(self, op: str, place: int) -> int:
+        """Global rank of a place; RuntimeError where the group does not have it."""
+        if not 0 <= place < len(self.members):
+            raise RuntimeError(f"{op}: invalid rank {place} in a group of {len(self.members)}")
+        return self.members[place]
 
     # Collectives.
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Sum over all ranks: what this one has."""
-        return self._go("all_reduce", tensors, _flat(tensors), opts=opts)
+        return self._go("all_reduce", tensors, flat(tensors), opts=opts)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Sum on one rank."""
-        return self._go("reduce", tensors, _flat(tensors), opts=opts)
+        return self._go("reduce", tensors, flat(tensors), opts=opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Copy of one rank: every rank keeps what it has."""
-        return self._go("broadcast", tensors, _flat(tensors), opts=opts)
+        (tensor,), root = flat(tensors), opts.rootRank
+        return self._go(
+            "broadcast", tensors, flat(tensors), opts=opts,
+            gives=[tensor] if root == self.place else [], takes=lambda _, data: put_data(tensor, data),
+        )  # fmt: skip
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
         """All ranks' buffers: this one's, as often."""
         lists, inputs = ([outputs], [inputs]) if isinstance(inputs, torch.Tensor) else (outputs, inputs)
+        for row, source in zip(lists, inputs, strict=True):
+            check_parts("all_gather", "output", row, len(self.members))
+            check_like("all_gather", row, source, self.place)
         sources = [source for row, source in zip(lists, inputs, strict=True) for _ in row]
-        return self._go("all_gather", outputs, outputs, _pairs(_flat(outputs), sources))
+        return self._go(
+            "all_gather", outputs, outputs, pairs(flat(outputs), sources),
+            gives=inputs[:1], takes=lambda place, data: put_data(lists[0][place], data),
+        )  # fmt: skip
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
+        """Several of them; outputs are lists of each rank."""
+        check_parts("all_gather", "output", outputs, len(self.members))
+        return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
-    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """The same in one buffer."""
-        return self._go("all_gather", output, output, lambda: _repeat(output, source, len(self.members)))
+        return self.all_gather_single_coalesced([output], [source], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
         """Several of them."""
-        pairs = list(zip(outputs, inputs, strict=True))
+        both = list(zip(outputs, inputs, strict=True))
+        for output, source in both:
+            check_whole("all_gather", output, source, len(self.members))
 
         def fill() -> None:
-            for output, source in pairs:
-                _repeat(output, source, len(self.members))
+            for output, source in both:
+                repeat(output, source, len(self.members))
 
         return self._go("all_gather", outputs, outputs, fill)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Sum of all ranks, of which each keeps a part: of its own data."""
         outs, lists = ([outputs], [inputs]) if isinstance(outputs, torch.Tensor) else (outputs, inputs)
-        return self._go("reduce_scatter", inputs, outputs, _pairs(outs, [row[self.place] for row in lists]), opts=opts)
+        for output, row in zip(outs, lists, strict=True):
+            check_parts("reduce_scatter", "input", row, len(self.members))
+            check_like("reduce_scatter", row, output, self.place)
+        return self._go("reduce_scatter", inputs, outputs, pairs(outs, [row[self.place] for row in lists]), opts=opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """The same in one buffer."""
-        return self._go("reduce_scatter", source, output, _pairs([output], [self._own(source)]), opts=opts)
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """Several of them."""
-        return self._go("reduce_scatter", inputs, outputs, _pairs(outputs, [self._own(one) for one in inputs]), opts=opts)
+        for output, source in zip(outputs, inputs, strict=True):
+            check_whole("reduce_scatter", source, output, len(self.members))
+        own = [one.detach().reshape(len(self.members), -1)[self.place] for one in inputs]
+        return self._go("reduce_scatter", inputs, outputs, pairs(outputs, own), opts=opts)
 
-    def _own(self, source: torch.Tensor) -> torch.Tensor:
-        return source.detach().reshape(len(self.members), -1)[self.place]
-
-    def all_to_all_single(self, output: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> Handle:
+    def all_to_all_single(
+        self, output: torch.Tensor, source: torch.Tensor, out_splits: Any = None, in_splits: Any = None, *_: Any, **__: Any
+    ) -> Handle:
         """Every rank sends a part to every other: its own data comes back."""
-        return self._go("all_to_all", max(output, source, key=torch.Tensor.numel), output, _pairs([output], [source]))
+        sizes = []
+        for tensor, splits in ((source, in_splits or ()), (output, out_splits or ())):
+            check_sums("all_to_all", tensor, splits, len(self.members))
+            sizes.append(parts_of(tensor, splits, len(self.members)))
+        return self._exchange(output, [source], [output], *sizes)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:  # noqa: ARG002
         """The same in lists."""
-        larger = max(_flat(outputs), _flat(inputs), key=lambda listed: sum(one.numel() for one in listed))
-        return self._go("all_to_all", larger, outputs, _pairs(_flat(outputs), _flat(inputs)))
+        for word, listed in (("input", inputs), ("output", outputs)):
+            check_parts("all_to_all", word, listed, len(self.members))
+        sizes = (tuple(one.numel() * one.element_size() for one in listed) for listed in (inputs, outputs))
+        return self._exchange(outputs, inputs, outputs, *sizes)
+
+    def _exchange(self, result: Any, inputs: Tensors, outputs: Tensors, sent: tuple[int, ...], received: tuple[int, ...]) -> Handle:
+        check_own_part("all_to_all", sent[self.place], received[self.place])
+        larger = max(outputs, inputs, key=lambda listed: sum(one.numel() for one in listed))
+        return self._go(ALL_TO_ALL, larger, result, pairs(outputs, inputs), sent=sent, received=received)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """All ranks' buffers on one: this one's, as often."""
-        mine, targets = _flat(inputs), _flat(outputs)
-        return self._go("gather", mine * len(self.members), outputs, _pairs(targets, mine * len(targets)), opts=opts)
+        mine, targets = flat(inputs), flat(outputs)
+        self._check_root("gather", "output", targets, mine[0], opts)
+        return self._go(
+            "gather", mine * len(self.members), outputs, pairs(targets, mine * len(targets)), opts=opts,
+            gives=mine, takes=lambda place, data: put_data(targets[place], data) if targets else None,
+        )  # fmt: skip
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any, **__: Any) -> Handle:
         """A part of one rank's data for every rank."""
-        mine, sources = _flat(outputs), _flat(inputs)
-        return self._go("scatter", mine * len(self.members), outputs, _pairs(mine, sources[self.place : self.place + 1]), opts=opts)
+        mine, sources = flat(outputs), flat(inputs)
+        self._check_root("scatter", "input", sources, mine[0], opts)
+        size = mine[0].numel() * mine[0].element_size()
+        return self._go(
+            "scatter", mine * len(self.members), outputs, pairs(mine, sources[self.place : self.place + 1]), opts=opts,
+            gives=sources, takes=lambda _, data: put_data(mine[0], data[self.place * size : (self.place + 1) * size]),
+        )  # fmt: skip
 
-    def send(self, tensors: Any, target: int, tag: int = 0) -> Handle:  # noqa: ARG002
+    def _check_root(self, op: str, word: str, parts: Tensors, mine: torch.Tensor, opts: Any) -> None:
+        """RuntimeError where the list of the root does not suit its buffer."""
+        if opts.rootRank == self.place:
+            check_parts(op, word, parts, len(self.members))
+            check_like(op, parts, mine, self.place)
+
+    def send(self, tensors: Any, target: int, tag: int = 0) -> Handle:
         """Send to a rank of the group."""
-        return self._go(SEND, tensors, tensors, peer=target)
+        check_contiguous(tensors)
+        self._member(SEND, target)
+        return self._go(SEND, tensors, tensors, peer=target, tag=tag, gives=tensors)
 
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> Handle:  # noqa: ARG002
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Handle:
         """Receive from a rank of the group: zeros."""
-        targets = _flat(tensors)
-        return self._go(RECV, tensors, tensors, _pairs(targets, [one.new_zeros(()).expand(one.shape) for one in targets]), peer=source)
+        (target,) = flat(tensors)
+        check_contiguous([target])
+        self._member(RECV, source)
+        zeros = target.new_zeros(()).expand(target.shape)
+        fill = pairs([target], [zeros])
+        return self._go(RECV, tensors, tensors, fill, peer=source, tag=tag, takes=lambda _, data: put_data(target, data))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Handle:
         """Receive from any rank: from the first that is emulated."""

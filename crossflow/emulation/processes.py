@@ -131,7 +131,7 @@ class _Run:
             told |= {"meeting": "" if self.meeting is None else self.meeting.address}
             several = len(self.settings.real) > 1
             process = subprocess.Popen(
-                [sys.executable, "-m", "crossflow.emulation.launch", *self.words],
+                [sys.executable, "-m", "crossflow.emulation.rank", *self.words],
                 env=os.environ | _variables(rank, self.settings.world_size, place, self.local) | {VARIABLE: json.dumps(told)},
                 stdin=subprocess.DEVNULL if several or sys.stdin is None or sys.stdin.isatty() else None,
                 stdout=subprocess.PIPE if several else None,
@@ -170,18 +170,26 @@ class _Run:
                 if process.poll() is None:
                     continue
                 del running[rank]
-                if process.returncode and self.interrupted is None:
+                if self.interrupted is not None:
+                    continue
+                if process.returncode:
                     self.failed, self.stopped = rank, tuple(one for one in running if self.processes[one].poll() is None)
                     return _status(process.returncode)
-                self.ledger.ended(rank)
-            if self.ledger.failure is not None:
-                return 1
+                if self.meeting is not None:
+                    self.meeting.ended(rank)
             if self.interrupted is not None:
                 deadline = deadline or time.monotonic() + GRACE
                 if time.monotonic() > deadline:
                     break
+            elif self._disagree():
+                return 1
             time.sleep(POLL)
         return 0 if self.interrupted is None else 128 + self.interrupted
+
+    def _disagree(self) -> bool:
+        """Whether real ranks disagree, or have waited for one another for too long."""
+        self.ledger.check_patience(time.perf_counter())
+        return self.ledger.failure is not None
 
     def end(self) -> None:
         """End what still runs, with everything that it started, and read its last words."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,6 +67,43 @@ def test_a_script_keeps_its_exit_status_and_its_traceback(script):
     assert "crossflow" not in raised.stderr.partition("RuntimeError: mine")[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "text", "status", "told"),
+    [
+        (["-m", "nomodule"], "", 1, f"{sys.executable}: No module named nomodule\n"),
+        (["folder"], "", 2, "crossflow: folder is a folder without __main__.py; give a script\n"),
+        (["script.py"], "import sys; sys.exit('mine')\n", 1, "mine\n"),
+        (["script.py"], "def f(:\n", 1, '  File "script.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'),
+        (
+            ["script.py"],
+            "raise KeyError('mine')\n",
+            1,
+            "Traceback (most recent call last):\n  File \"script.py\", line 1, in <module>\n    raise KeyError('mine')\nKeyError: 'mine'\n",
+        ),
+        (
+            ["-m", "script"],
+            "raise KeyError('mine')\n",
+            1,
+            'Traceback (most recent call last):\n  File "{folder}/script.py", line 1, in <module>\n'
+            "    raise KeyError('mine')\nKeyError: 'mine'\n",
+        ),
+    ],
+)
+def test_a_script_that_fails_says_what_python_says(tmp_path, words, text, status, told):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    done = run("--world-size", "8", "--system", "dgx-h100", "--json", str(tmp_path / "summary.json"), "--", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", told.replace("{folder}", str(tmp_path)))
+
+
+def test_a_folder_with_a_main_file_is_a_script(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text("import sys, beside; print(sys.argv, __name__)\n", encoding="utf-8")
+    (tmp_path / "folder" / "beside.py").write_text("", encoding="utf-8")
+    done = run("--world-size", "8", "--system", "dgx-h100", "--", "folder", "a", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "['folder', 'a'] __main__\n")
+
+
 def test_workers_that_a_script_forks_do_no_harm(script):
     done = script(
         "loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)\n"
@@ -83,14 +121,25 @@ def test_objects_of_emulated_ranks_leave_the_own_ones_as_they_are(script):
     assert (done.stdout, done.returncode) == ("['a'] ['b'] [0]\n", 0)
 
 
-def test_objects_between_real_ranks_take_the_same_calls_on_both(script):
+def test_objects_of_any_size_are_delivered_between_real_ranks(script):
+    done = script(
+        "rank = dist.get_rank()\nboth, one = [None] * 8, [None] * 8 if rank == 7 else None\n"
+        "dist.all_gather_object(both, 'a' * (1 + 50 * rank))\ndist.gather_object(list(range(rank)), one, 7)\n"
+        "print([len(text) for text in both], one and [one[0], one[7]])\n",
+        ranks="0,7",
+    )
+    sizes = "[rank 0] [1, 1, 1, 1, 1, 1, 1, 351] None", "[rank 7] [1, 351, 351, 351, 351, 351, 351, 351] [[], [0, 1, 2, 3, 4, 5, 6]]"
+    assert (tuple(sorted(done.stdout.splitlines())), done.returncode) == (sizes, 0), done.stderr
+
+
+def test_other_objects_of_real_ranks_are_delivered_and_those_of_emulated_ones_are_not(script):
     done = script(
         "rank = dist.get_rank()\nmine, part = [rank], [None]\ndist.broadcast_object_list(mine, 0)\ndist.broadcast_object_list(mine, 3)\n"
         "dist.broadcast_object_list(mine, src=7)\ndist.scatter_object_list(part, list('abcdefgh') if rank == 0 else None, src=0)\n"
         "dist.recv_object_list(mine, 0) if rank else dist.send_object_list(['abc'], 7)\nprint(mine, part)\n",
         ranks="0,7",
     )
-    assert (sorted(done.stdout.splitlines()), done.returncode) == (["[rank 0] [0] ['a']", "[rank 7] [7] [None]"], 0), done.stderr
+    assert (sorted(done.stdout.splitlines()), done.returncode) == (["[rank 0] [0] ['a']", "[rank 7] ['abc'] ['h']"], 0), done.stderr
 
 
 def test_a_message_from_any_rank_comes_from_the_first_emulated_one(script):
@@ -211,6 +260,122 @@ def test_a_rank_that_ends_on_its_own_without_an_account_is_named(script):
     assert "crossflow: rank 7 left no account of its collectives; it was ended by a signal or by os._exit\n" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "dist.recv(part, 7 - rank)",
+            ("operation 1 of group '0', recv from rank 7 of 16 B float32", "operation 1 of group '0', recv from rank 0 of 16 B float32"),
+        ),
+        (
+            "dist.barrier() if rank else dist.send(part, 7)",
+            ("operation 1 of group '0', send to rank 7 of 16 B float32", "operation 1 of group '0', barrier of 0 B"),
+        ),
+        (
+            "dist.broadcast(part, 0, group=dist.new_group([0, 3, 7] if rank else [0, 7]))",
+            (
+                "operation 1 of group '1', broadcast of 16 B float32 from rank 0",
+                "operation 1 of group '1', broadcast of 16 B float32 from rank 0",
+            ),
+        ),
+        (  # torch waits for buckets of gradients in C++
+            "group = dist.new_group([0, 7]); model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4)); "
+            "dist.barrier(group) if rank else model(torch.ones(2, 4)).sum().backward()",
+            ("operation 4 of group '0', all_reduce of 80 B float32 with SUM", "operation 1 of group '1', barrier of 0 B"),
+        ),
+    ],
+)
+def test_real_ranks_that_wait_for_each_other_are_told_at_once(script, tmp_path, text, said):
+    done = script(f"rank, part = dist.get_rank(), torch.ones(4)\n{text}\n", ranks="0,7")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    for rank, one in zip((0, 7), said, strict=True):
+        assert f"rank {rank} waits in {one} at {tmp_path / 'script.py'}:4," in done.stderr
+    assert done.stderr.startswith("crossflow: the real ranks wait for each other, and none can go on: rank 0 waits in operation")
+    assert done.stderr.endswith(", for rank 0\n")
+
+
+def test_a_rank_that_computes_or_has_a_thread_that_does_is_waited_for(script):
+    """Rank 0 waits for the main thread of rank 7, then for a thread that sleeps and for a timer, each for many looks."""
+    done = script(
+        "import threading, time\nrank, part = dist.get_rank(), torch.ones(4)\n"
+        "def late():\n    time.sleep(1)\n    dist.send(part, 0)\n"
+        "if rank == 0:\n    dist.recv(part, 7); dist.recv(part, 7); dist.recv(part, 7); dist.send(part, 7)\n"
+        "else:\n    late(); threading.Thread(target=late).start(); threading.Timer(2, late).start(); dist.recv(part, 0)\nprint('done')\n",
+        ranks="0,7",
+    )
+    assert (sorted(done.stdout.splitlines()), done.returncode) == (["[rank 0] done", "[rank 7] done"], 0), done.stderr
+
+
+def test_groups_and_tags_have_an_order_each(script):
+    """What is called in another order on the two real ranks, but in groups or with tags of its own, meets."""
+    done = script(
+        "rank, groups = dist.get_rank(), [dist.new_group([0, 7]) for _ in range(2)]\nbuffers = torch.ones(4), torch.ones(8)\n"
+        "order = (1, 0) if rank else (0, 1)\nworks = [dist.all_reduce(buffers[i], group=groups[i], async_op=True) for i in order]\n"
+        "works += [(dist.irecv if rank else dist.isend)(buffers[i], 7 - rank, tag=i) for i in order]\n"
+        "[work.wait() for work in works]\nprint('done')\n",
+        ranks="0,7",
+    )
+    assert (sorted(done.stdout.splitlines()), done.returncode) == (["[rank 0] done", "[rank 7] done"], 0), done.stderr
+
+
+def test_an_all_to_all_of_unequal_parts_meets(script):
+    done = script(
+        "rank = dist.get_rank()\nsend, receive = ([8] * 7 + [2], [8] * 8) if rank == 0 else ([8] * 8, [2] + [8] * 7)\n"
+        "dist.all_to_all_single(torch.empty(sum(receive)), torch.ones(sum(send)), receive, send)\n"
+        "dist.all_to_all_single(torch.empty(64), torch.ones(57 + rank), [8] * 8, [8] * 7 + [1 + rank])\n",
+        ranks="0,7",
+    )
+    assert done.returncode == 2
+    assert "the real ranks disagree in operation 2 of group '0': rank 0 sends 4 B to rank 7 in all_to_all of 256 B" in done.stderr
+    assert "which expects 32 B in all_to_all of 256 B float32" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["dist.recv(torch.ones(4), 7 - rank)", "dist.all_reduce(torch.ones(4 + rank))", "raise KeyError(rank)"])
+def test_ranks_that_fail_leave_no_process_behind(script, tmp_path, end):
+    done = script(
+        "import os, subprocess, sys\nrank = dist.get_rank()\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        "workers = iter(torch.utils.data.DataLoader(torch.arange(1000), num_workers=1))\nnext(workers)\n"
+        f"open(f'{tmp_path}/{{rank}}', 'w').write(f'{{os.getpid()}} {{other.pid}} {{workers._workers[0].pid}}')\n"
+        f"dist.barrier()\n{end}\n",
+        ranks="0,7",
+    )
+    assert done.returncode == (1 if "raise" in end else 2), done.stderr
+    started = [int(word) for rank in "07" for word in (tmp_path / rank).read_text().split()]
+    assert len(started) == 6
+    wait_for(lambda: not any(alive(one) for one in started), 30)
+
+
+def test_what_follows_a_collective_may_wait_for_others(script):
+    """Comm hooks of gradients do so; it runs beside the link, which takes the next call meanwhile."""
+    done = script(
+        "def more(future):\n    dist.all_reduce(future.value()[0])\n    return dist.all_reduce(future.value()[0], async_op=True)"
+        ".get_future().wait()\n"
+        "print(dist.all_reduce(torch.ones(4), async_op=True).get_future().then(more).wait())\n",
+        "--what-if",
+        "all_reduce+50ms",
+    )
+    assert (done.stdout, done.returncode) == ("[tensor([1., 1., 1., 1.])]\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_ranks_that_wait_without_a_traceback(tmp_path, number):
+    """What was called until an interrupt is reported; a rank that is terminated says nothing more."""
+    path, record = tmp_path / "script.py", tmp_path / "record.json"
+    path.write_text(
+        BEGIN + f"import time\nrank = dist.get_rank()\ndist.barrier()\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n"
+        "time.sleep(100) if rank else dist.recv(torch.ones(4), 7)\n",
+        encoding="utf-8",
+    )
+    words = command("--world-size", "8", "--system", "dgx-h100", "--ranks", "0,7", "--record", str(record), "--", str(path))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: all((tmp_path / rank).is_file() for rank in "07"), 60)
+        process.send_signal(number)
+        out, told = process.communicate(timeout=60)
+    assert (process.returncode, out, "Traceback" in told) == (128 + number, "", False)
+    assert record.is_file() == ("1 x barrier among 8" in told) == (number == signal.SIGINT)
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_process_is_left_behind(tmp_path, number, status):
     path = tmp_path / "script.py"
@@ -287,6 +452,79 @@ def test_torch_is_as_before(tmp_path):
     assert before == {name: getattr(dist.distributed_c10d, name) for name in before}
     assert kept == (dist.TCPStore, torch.autograd._engine_run_backward, list(dist.Backend.backend_list), dict(dist.Backend._plugins))
     assert not hasattr(dist.Backend, "CROSSFLOW")
+
+
+# The names since torch 2.13, and before.
+GATHER_WHOLE = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+SCATTER_WHOLE = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+WRONG_BUFFERS = [
+    (lambda: dist.all_gather([torch.empty(4)] * 7, torch.ones(4)), "all_gather: invalid output tensor list (expected length 8, got 7)"),
+    (
+        lambda: dist.all_gather([*[torch.empty(4)] * 7, torch.empty(5)], torch.ones(4)),
+        "all_gather: invalid tensor size at index 7 (expected (4), got (5))",
+    ),
+    (
+        lambda: GATHER_WHOLE(torch.empty(31), torch.ones(4)),
+        "all_gather: invalid tensor sizes ((4) on each of 8 ranks and (31) on all of them: 32 elements vs. 31)",
+    ),
+    (
+        lambda: GATHER_WHOLE(torch.empty(32, dtype=torch.float64), torch.ones(4)),
+        "all_gather: invalid tensor type (expected torch.float32, got torch.float64)",
+    ),
+    (
+        lambda: SCATTER_WHOLE(torch.empty(4), torch.ones(30)),
+        "reduce_scatter: invalid tensor sizes ((4) on each of 8 ranks and (30) on all of them: 32 elements vs. 30)",
+    ),
+    (
+        lambda: dist.reduce_scatter(torch.empty(4), [torch.ones(4)] * 9),
+        "reduce_scatter: invalid input tensor list (expected length 8, got 9)",
+    ),
+    (
+        lambda: dist.all_to_all_single(torch.empty(16), torch.ones(16), [2] * 8, [2] * 7 + [1]),
+        "all_to_all: Split sizes doesn't match total dim 0 size (15 vs. 16)",
+    ),
+    (
+        lambda: dist.all_to_all_single(torch.empty(16), torch.ones(16), [16]),
+        "all_to_all: Number of tensor splits not equal to group size (1 vs. 8)",
+    ),
+    (
+        lambda: dist.all_to_all_single(torch.empty(15), torch.ones(15)),
+        "all_to_all: Tensor's dim 0 does not divide equally across group size (15 vs. 8)",
+    ),
+    (
+        lambda: dist.all_to_all([torch.empty(5)] * 8, [torch.ones(4)] * 8),
+        "all_to_all: input and output tensors must have the same size for the rank itself (16 B vs. 20 B)",
+    ),
+    (lambda: dist.gather(torch.ones(4), [torch.empty(4)] * 3), "gather: invalid output tensor list (expected length 8, got 3)"),
+    (lambda: dist.gather(torch.ones(4), [torch.empty(3)] * 8), "gather: invalid tensor size at index 0 (expected (4), got (3))"),
+    (lambda: dist.scatter(torch.ones(4), [torch.ones(4)] * 3), "scatter: invalid input tensor list (expected length 8, got 3)"),
+    (lambda: dist.broadcast(torch.ones(4), 8), "broadcast: invalid rank 8 in a group of 8"),
+    (lambda: dist.send(torch.ones(4), 8), "send: invalid rank 8 in a group of 8"),
+    (lambda: dist.recv(torch.ones(4, 2).t(), 1), "input tensor has to be contiguous"),
+    (lambda: dist.all_reduce(torch.ones(4), dist.ReduceOp.BAND), "Cannot use ReduceOp.BAND with non-integral dtype"),
+]
+
+
+def test_wrong_buffers_are_refused_at_the_call():
+    with emulated(RunSettings(world_size=8, system="dgx-h100")) as recorder:
+        dist.init_process_group("gloo")
+        for call, sentence in WRONG_BUFFERS:
+            with pytest.raises(RuntimeError, match=f"^{re.escape(sentence)}$"):
+                call()
+        assert recorder.calls == 0
+
+
+def test_buffers_that_torch_takes_are_taken():
+    """A stack of parts, as NCCL does; splits in rows of several elements; a list of views; nothing at all."""
+    with emulated(RunSettings(world_size=8, system="dgx-h100")) as recorder:
+        dist.init_process_group("gloo")
+        stack, rows = torch.zeros(8, 4), torch.ones(9, 3)
+        GATHER_WHOLE(stack, torch.ones(4))
+        dist.all_to_all_single(torch.empty(9, 3), rows, [1] * 7 + [2], [1] * 7 + [2])
+        dist.all_gather(list(stack.unbind(1)[0].split(1)), torch.ones(1))
+        GATHER_WHOLE(torch.empty(0), torch.empty(0))
+        assert stack.sum() == 32
+        assert recorder.calls == 4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="delays on a GPU's communication stream need a GPU, and here is none")
