@@ -95,6 +95,7 @@ class ProgramBuilder:
         size: Number,
         among: Sequence[str] | Group,
         *,
+        between: tuple[int, int] | None = None,
         name: str = "",
         after: Iterable[int] = (),
         paired: Iterable[int] = (),
@@ -106,7 +107,7 @@ class ProgramBuilder:
     ) -> int:
         """A collective of `size` bytes, with further `fields` of `Op`. [B]
 
-        It goes along some axes, in a named group, or among ranks that differ by design point.
+        It goes along some axes, `between` two places of one axis, in a named group, or among ranks that differ by design point.
 
         Classes of ranks that take part in one collective send it each, with one name of their meeting, `meets`.
         """
@@ -115,7 +116,7 @@ class ProgramBuilder:
         _expect(_is_number(size), "size", "bytes as a number", size)
         ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": self._axes(among)}
         waits = {"after": self._earlier("after", after), "paired": self._earlier("paired", paired)}
-        row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, **ranks))
+        row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, between=between, **ranks))
         fields |= waits
         return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, **fields))
 
