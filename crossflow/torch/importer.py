@@ -22,10 +22,11 @@ from crossflow.torch import parallelize, source
 from crossflow.torch.fusion import fused
 from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
-from crossflow.torch.pipeline import Stages, microbatch_of, pipelined
+from crossflow.torch.pipeline import microbatch_of, pipelined
 from crossflow.torch.program import STAGES, RankMesh, Recorded, mesh_of, program_of
 from crossflow.torch.recorder import FORWARD, Record, StepRecorder
 from crossflow.torch.replicas import STAGE, Replicated, add_up
+from crossflow.torch.stages import Stages, settled, tied_sums
 from crossflow.torch.world import fake_world
 
 Kernels = Literal["fused", "eager"]
@@ -118,7 +119,7 @@ def _meshed(
     records: Sequence[Record], plan: Parallelism | None, options: source.SourceOptions, where: str, world_size: int
 ) -> tuple[RankMesh, int]:
     """RankMesh of the ranks that communicate, and how many of the ranks of a stage share no layers. [1]"""
-    sent = [one for one in records if one.collective is not None and len(one.ranks) > 1]
+    sent = [one for one in records if one.collective is not None and len(one.ranks) > 1 and one.axis != STAGES]
     if world_size > 1 and not sent and options.training:
         raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
     mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
@@ -151,10 +152,11 @@ def _run(
     if found.step is not None and plan is not None:
         raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
     try:
-        stages = None
+        model, stages = _prepared(found, options), None
         if plan is not None and plan.stages > 1:
-            stages = Stages.divided(found.module, plan.stages, parts)
-        step = found.step or _step(found, plan, stages, options, optimizer, recorder)
+            args, kwargs = microbatch_of((found.args, found.kwargs), found.shape(options)[0], parts)
+            model, stages = replace(model, args=args, kwargs=kwargs), _divided(model.module, args, kwargs, plan.stages, parts, recorder)
+        step = found.step or _step(model, plan, stages, options, optimizer, recorder)
         step()
         recorder.clear()
         step()
@@ -167,6 +169,24 @@ def _run(
     return found, stages
 
 
+def _prepared(model: source.SourceModel, options: source.SourceOptions) -> source.SourceModel:
+    """The model as it trains or infers, in the type that was asked for."""
+    if model.module is None:
+        return model
+    module = model.module.train(options.training)
+    return replace(model, module=module.to(source.DTYPES[options.dtype])) if options.dtype else model
+
+
+def _divided(module: Any, args: Any, kwargs: Any, count: int, microbatches: int, recorder: StepRecorder) -> Stages:
+    """Stages of a model; a forward pass tells what runs where."""
+    stages = Stages.divided(module, count, microbatches)
+    with torch.no_grad():
+        module(*args, **kwargs)
+    stages = settled(stages, module, recorder)
+    recorder.forget()
+    return stages
+
+
 def _step(
     model: source.SourceModel,
     plan: Parallelism | None,
@@ -176,19 +196,14 @@ def _step(
     recorder: StepRecorder,
 ) -> Callable[[], None]:
     """One step of a model: forward, backward, update."""
-    module = model.module.train(options.training)
-    if options.dtype:
-        module = module.to(source.DTYPES[options.dtype])
+    module = model.module
     if plan is not None:
         if any(isinstance(one, Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
             raise CrossflowError("the function divides the model itself; leave --parallel out")
         wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
-        if wide and stages is not None and stages.microbatches > 1:
+        if wide and stages is not None and stages.microbatches > 1 and plan.data != "fsdp":
             add_up(module, torch.float32)
-        module = parallelize.parallelized(module, plan, torch.float32 if wide else None)
-    if stages is not None:
-        args, kwargs = microbatch_of((model.args, model.kwargs), model.shape(options)[0], stages.microbatches)
-        model = replace(model, args=args, kwargs=kwargs)
+        module = parallelize.parallelized(module, plan, torch.float32 if wide else None, stages.outer if stages is not None else {})
     if not options.training:
 
         def infer() -> None:
@@ -199,7 +214,7 @@ def _step(
 
     def back(synchronises: bool) -> None:
         idle = module.no_sync() if isinstance(module, Replicated) and not synchronises else nullcontext()
-        with idle, parallelize.divided_loss(plan):
+        with idle, parallelize.microbatch(module) if stages is not None else nullcontext(), parallelize.divided_loss(plan):
             source.loss_of(model, module(*model.args, **model.kwargs)).backward()
 
     update = functools.cache(lambda: _update(model, module, plan, stages, optimizer, recorder))
@@ -209,7 +224,11 @@ def _step(
             back(synchronises=False)
             recorder.mark()
         back(synchronises=True)
+        if stages is not None:
+            parallelize.reduce_shards(module)
         found = update()
+        if stages is not None:
+            recorder.records += tied_sums(stages, module, recorder)
         if found is not None:
             found.step()
         module.zero_grad()

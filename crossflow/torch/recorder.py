@@ -18,6 +18,7 @@ from crossflow.torch import kernels, messages
 from crossflow.torch.ops import local
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+COPY_IN, COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
 
 
@@ -37,6 +38,7 @@ class Record:
     host : time that the host takes once it has waited for what it reads, as `crossflow.program.program.Op` has it; none of most.
     dtype : type of what a kernel other than a pass computes.
     stage : stage of a pipeline that runs it.
+    between, meets : two stages that alone take part in a message, and the name of it by which they know each other.
     """
 
     name: str
@@ -55,6 +57,13 @@ class Record:
     host: HostTime | None = None
     dtype: str = ""
     stage: int = 0
+    between: tuple[int, int] | None = None
+    meets: str = ""
+
+
+def gathers(record: Record) -> bool:
+    """Whether an operation is part of how FSDP gathers shards: a copy into a buffer, the collective, a copy out of it."""
+    return record.name in (COPY_IN, COPY_OUT) or (record.aside and record.collective == "all_gather")
 
 
 class StepRecorder(TorchDispatchMode):
@@ -65,6 +74,11 @@ class StepRecorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self._hooks: list[Any] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that was seen, models and storages included."""
         self.records: list[Record] = []
         self.marks: list[int] = []  # where the second and later microbatches begin
         self.sizes: dict[int, float] = {}
@@ -75,7 +89,6 @@ class StepRecorder(TorchDispatchMode):
         self._scope: list[str] = []
         self._of_node: dict[int, str] = {}
         self._behind, self._updating, self._went_back = "", False, False
-        self._hooks: list[Any] = []
         self._same: dict[int, int] = {}  # storage of what was waited for -> that of the message
         self._any: set[int] = set()  # flags that say whether any is set
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers

@@ -57,6 +57,18 @@ def tied():
     return model
 
 
+class Shared(Gpt):
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.table.weight.T
+
+
+def shared():
+    return Shared(layers=4)
+
+
 def stack(batch=1):
     blocks = (nn.Sequential(nn.Linear(2048, 2048), nn.GELU(), nn.Linear(2048, 2048)) for _ in range(16))
     return nn.Sequential(*blocks), torch.randn(batch, 2048, 2048)
