@@ -47,6 +47,11 @@ class Parallelism:
     stages: int = 1
 
     @property
+    def axes(self) -> Mapping[str, int]:
+        """Ranks along each axis, nearest neighbours first; the stages of a pipeline lie outside of them."""
+        return {"tp": self.tensor, "fsdp": self.shards, "dp": self.replicas}
+
+    @property
     def whole(self) -> str:
         """Name of the axis of all ranks."""
         return "tp" if self.tensor > 1 else "dp" if self.data == "ddp" else "fsdp"
@@ -110,7 +115,8 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None, oute
         _divide(model, _mesh((plan.replicas * plan.shards, plan.tensor), ("data", "tp"))["tp"])
     if plan.data == "ddp" and plan.replicas > 1:
         mesh = _mesh((plan.replicas, plan.tensor), ("dp", "tp"))["dp"]
-        return Replicated(model, device_mesh=mesh, gradient_as_bucket_view=True, reduce_dtype=reduce)
+        # Replicas of a stage send no buffers: torch.distributed.pipelining runs their forward passes without synchronising.
+        return Replicated(model, device_mesh=mesh, broadcast_buffers=plan.stages == 1, gradient_as_bucket_view=True, reduce_dtype=reduce)
     if plan.data == "fsdp":
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)
