@@ -24,7 +24,7 @@ from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
 from crossflow.torch.pipeline import microbatch_of, pipelined
 from crossflow.torch.program import STAGES, RankMesh, Recorded, mesh_of, program_of
-from crossflow.torch.recorder import FORWARD, Record, StepRecorder
+from crossflow.torch.recorder import FORWARD, Call, Record, StepRecorder
 from crossflow.torch.replicas import STAGE, Replicated, add_up
 from crossflow.torch.stages import Stages, settled, tied_sums
 from crossflow.torch.world import fake_world
@@ -33,6 +33,8 @@ Kernels = Literal["fused", "eager"]
 OPTIMIZERS: Mapping[str, Callable[[Any], Any] | None] = {
     "adamw": MixedAdamW, "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3), "none": None,
 }  # fmt: skip
+
+_COPIES = ("all_gather", "broadcast")  # of weights and of buffers
 
 
 def record(
@@ -66,7 +68,8 @@ def record(
     gradients : type in which `parallel` reduces gradients: fp32, as frameworks do, or that of the weights.
     task : training, or inference, which is the forward pass alone.
     kernels : fused joins pointwise operations as compilers do; eager leaves each to itself.
-    samples : samples of a step over all ranks; by default those of a rank times the ranks that share no layers. [1]
+    samples : samples of a step over all ranks; by default those of a rank, the first dimension of its inputs, times the ranks that share
+        no layers. [1]
     name : of the program.
 
     Raises
@@ -92,7 +95,8 @@ def record(
     mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
     step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)
     return program_of(
-        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or found.shape(options)[0] * replicas,
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records),
+        samples=samples or replicas * (found.shape(options)[0] if found.step is None else _samples(recorder.calls, where)),
         tokens=found.shape(options)[1], training=options.training,
     )  # fmt: skip
 
@@ -122,11 +126,22 @@ def _meshed(
     sent = [one for one in records if one.collective is not None and len(one.ranks) > 1 and one.axis != STAGES]
     if world_size > 1 and not sent and options.training:
         raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
-    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
+    axes = plan.axes if plan is not None else {}
+    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size, axes)
     shared = plan.tensor if plan is not None else _sharing(sent, mesh)
     if plan is not None and plan.stages > 1:
         mesh = replace(mesh, axes={**mesh.axes, STAGES: plan.stages}, of={**mesh.of, (0, world_size): (STAGES,)})
     return mesh, world_size // shared
+
+
+def _samples(calls: Sequence[Call], where: str) -> int:
+    """Samples of a step that runs its models itself: those of all calls of a model, where all inputs have as many and no model differs."""
+    found = {model: [set(leads) for one, leads in calls if one == model] for model, _ in calls}
+    if found and all(len(one) == 1 for mine in found.values() for one in mine):
+        totals = {sum(one.pop() for one in mine) for mine in found.values()}
+        if len(totals) == 1:
+            return totals.pop()
+    raise CrossflowError(f"{where} runs the step itself, and its inputs do not say how many samples a step has; give --samples")
 
 
 def _check(**given: tuple[str, Iterable[str]]) -> None:
@@ -267,8 +282,8 @@ def module_type(module: Any) -> torch.dtype:
 
 
 def _sharing(sent: Sequence[Record], mesh: RankMesh) -> int:
-    """Ranks that share the work on one sample: those of axes along which results travel forward, and not only weights. [1]"""
-    axes = {axis for one in sent if one.phase == FORWARD and one.collective != "all_gather" for axis in mesh.of[one.ranks]}
+    """Ranks that share the work on one sample: those of axes along which results travel forward, not only weights and buffers. [1]"""
+    axes = {axis for one in sent if one.phase == FORWARD and one.collective not in _COPIES for axis in mesh.of[one.ranks]}
     return math.prod(size for axis, size in mesh.axes.items() if axis in axes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,7 @@ class RankMesh:
     of: Mapping[tuple[int, ...], tuple[str, ...]]
 
 
-def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> RankMesh:
+def mesh_of(groups: Mapping[tuple[int, ...], str], world: int, axes: Mapping[str, int]) -> RankMesh:
     """Axes of the ranks 0 to `world`, from the groups of rank 0 that communicate.
 
     A group whose ranks lie `stride` apart covers the axes between `stride` and the end of its first cycle. Groups whose cycles do not
@@ -63,24 +64,28 @@ def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> RankMesh:
     Parameters
     ----------
     groups : ranks of each, with the name of the axis that they are.
+    axes : names and sizes of axes that are known, nearest neighbours first, along which nothing may be sent; none where empty. [1]
     """
     groups_of = {ranks: _device_group(ranks, world) for ranks in groups}
-    ends = {1, world}
-    lying = {}
+    far_ends = list(itertools.accumulate(axes.values(), operator.mul))
+    named = {(far // size, far): name for (name, size), far in zip(axes.items(), far_ends, strict=True)}
+    ends, lying = {1, world, *far_ends}, {}
     for ranks, group in groups_of.items():
         near, far = group.stride, group.stride * group.ranks
         both = sorted({*ends, near, far})
         if all(larger % smaller == 0 for smaller, larger in itertools.pairwise(both)):
             ends, lying[ranks] = set(both), (near, far)
-    named = {span: groups[ranks] for ranks, span in lying.items()}
-    axes: dict[str, tuple[int, int]] = {}
+    named |= {span: groups[ranks] for ranks, span in lying.items()}
+    spans: dict[str, tuple[int, int]] = {}
     for i, span in enumerate(itertools.pairwise(sorted(ends))):
         name = named.get(span, "")
-        axes[name if name and name not in axes else f"d{i}"] = span
-    of = {ranks: tuple(name for name, (near, far) in axes.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()}
+        spans[name if name and name not in spans else f"d{i}"] = span
+    of = {
+        ranks: tuple(name for name, (near, far) in spans.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()
+    }
     beside = {f"group{i}": ranks for i, ranks in enumerate(ranks for ranks in groups if ranks not in lying)}
     return RankMesh(
-        axes={name: far // near for name, (near, far) in axes.items()},
+        axes={name: far // near for name, (near, far) in spans.items()},
         groups={name: groups_of[ranks] for name, ranks in beside.items()},
         of={**of, **{ranks: (name,) for name, ranks in beside.items()}},
     )

@@ -61,6 +61,9 @@ class Record:
     meets: str = ""
 
 
+Call = tuple[int, list[int]]  # which model, and the first dimension of every tensor that it is given
+
+
 def gathers(record: Record) -> bool:
     """Whether an operation is part of how FSDP gathers shards: a copy into a buffer, the collective, a copy out of it."""
     return record.name in (COPY_IN, COPY_OUT) or (record.aside and record.collective == "all_gather")
@@ -90,12 +93,14 @@ class StepRecorder(TorchDispatchMode):
         self._of_node: dict[int, str] = {}
         self._behind, self._updating, self._went_back = "", False, False
         self._same: dict[int, int] = {}  # storage of what was waited for -> that of the message
+        self.calls: list[Call] = []  # of models, not of their parts
+        self._watched: set[int] = set()
         self._any: set[int] = set()  # flags that say whether any is set
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
     def clear(self) -> None:
         """Forget the records so far."""
-        self.records, self.marks, self._went_back = [], [], False
+        self.records, self.marks, self.calls, self._went_back = [], [], [], False
 
     def mark(self) -> None:
         """Begin another microbatch."""
@@ -122,11 +127,19 @@ class StepRecorder(TorchDispatchMode):
     def _open(self, module: Any, _inputs: Any) -> None:
         if id(module) not in self._names:
             self._learn(module)
+        if not self._scope and id(module) not in self._watched:  # hooks of all modules are not told the arguments that have names
+            self._watched.add(id(module))
+            self._hooks.append(module.register_forward_pre_hook(self._call, with_kwargs=True))
         self._scope.append(self._names[id(module)])
 
     def _close(self, _module: Any, _inputs: Any, _output: Any) -> None:
         if self._scope:
             self._scope.pop()
+
+    def _call(self, module: Any, args: Any, kwargs: Any) -> None:
+        if len(self._scope) == 1:
+            leads = [one.shape[0] for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim() > 0]
+            self.calls.append((id(module), leads))
 
     def _learn(self, root: Any) -> None:
         """Names and weights of all modules below one that is called on its own; a module without weights or parts has its parent's name."""

@@ -110,6 +110,16 @@ def step():
     return run
 
 
+def normed(**options):
+    dist.init_process_group("nccl")
+    layers = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(16 * 36, 10)
+    return DistributedDataParallel(nn.Sequential(*layers), **options), torch.randn(4, 3, 8, 8)
+
+
+def without_buffers():
+    return normed(broadcast_buffers=False)
+
+
 def own_mesh():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

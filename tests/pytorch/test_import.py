@@ -150,6 +150,33 @@ def test_functions_may_divide_the_model_themselves(name):
     assert sum(op.calls for op in program.ops if op.host == "kernel") == (name == "step")  # loss.item()
 
 
+def test_samples_of_a_step_are_those_of_its_calls():
+    """A step calls its model twice, on four samples each; where its inputs do not agree, it has to be told."""
+    model, data = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    step = lambda *sizes: [model(torch.randn(size, 8)).sum().backward() for size in sizes] and None  # noqa: E731
+    assert record(lambda: lambda: step(4, 4)).samples == 8
+    other = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(CrossflowError, match="runs the step itself, and its inputs do not say how many samples a step has; give --samples"):
+        record(lambda: lambda: other(data, torch.randn(6, 8), torch.randn(6, 8))[0].sum().backward())
+    assert imported("step", world_size=8).samples == 32
+
+
+@pytest.mark.parametrize(("parallel", "axes"), [("ddp", {"dp": 8}), ("tp=2,ddp", {"tp": 2, "dp": 4})])
+def test_axes_along_which_nothing_is_sent_have_their_names(parallel, axes):
+    assert dict(imported(world_size=8, parallel=parallel, task="inference").axes) == axes
+
+
+def test_replicas_send_their_buffers_before_a_step():
+    """Running means, variances and counts of batches; not those of replicas that are told not to, nor in inference."""
+    program = imported("normed", world_size=8)
+    assert sent(program, "forward") == {("broadcast", ("d0",)): (2, 2 * 16 * 4 + 8)}
+    assert program.samples == 8 * 4
+    place = max(i for i, op in enumerate(program.ops) if op.message is not None and op.phase == "forward")
+    assert place in program.ops[place + 1].after
+    assert sent(imported("normed", world_size=8, task="inference"), "forward") == {}
+    assert sent(imported("without_buffers", world_size=8), "forward") == {}
+
+
 def test_groups_of_a_device_mesh_are_axes():
     program = imported("own_mesh", world_size=8)
     assert dict(program.axes) == {"tensor": 4, "data": 2}
@@ -165,9 +192,23 @@ def test_convolutions_are_implicit_products():
 
 
 def test_recurrent_layers_and_tables_are_taken_apart():
-    assert len(kernels(imported("recurrent"), Product, "forward")) == 11  # inputs of all steps at once
+    program = imported("recurrent")
+    assert len(kernels(program, Product, "forward")) == 11  # inputs of all steps at once
+    assert sum(one.flops for one in kernels(program, Product, "backward")) == 2 * sum(
+        one.flops for one in kernels(program, Product, "forward")
+    )
     (table,) = kernels(imported("pooled"), Lookup)
     assert (table.samples, table.rows, table.width, table.pooling) == (8, 1000, 16, 4)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(torch.nn.LSTM, 5), (torch.nn.GRU, 4), (torch.nn.RNN, 1)])
+def test_recurrent_layers_keep_their_gates_and_cells(kind, kept):
+    """As kernels of a GPU do, whatever joins pointwise operations."""
+    fused, eager = (record(lambda: (kind(64, 64, 2), torch.randn(10, 4, 64)), kernels=kernels) for kernels in ("fused", "eager"))
+    assert fused.memory == eager.memory
+    assert 4 * 10 * 4 * 64 * (2 * kept + 1) in {one.size for one in fused.tensors if one.kind == "activations"}
+    assert fused.memory[0]["activations"] < 4 * 10 * 4 * 64 * (2 * kept + 1 + 9)
+    assert record(lambda: (kind(64, 64, 2), torch.randn(10, 4, 64)), task="inference").memory[0]["activations"] < 4 * 10 * 4 * 64 * 3
 
 
 def test_scenarios_take_the_file(tmp_path, out):
