@@ -195,7 +195,8 @@ def table(prices: Prices, times: Array, *, launched: bool, hosted: bool = True) 
 def _split(amount: Array, several: Array) -> tuple[Array, Array]:
     """All but the last launch of what kernels take, and the last, shape (kernels, n)."""
     tail = amount / several
-    return np.where(several > 1, tail * (several - 1.0), 0.0), tail
+    with np.errstate(invalid="ignore"):  # of a kernel that no device ends
+        return np.where(several > 1, tail * (several - 1.0), 0.0), tail
 
 
 def _simulated(program: Program, slots: int, prices: Prices, launched: bool, times: Array) -> Array:
