@@ -24,7 +24,7 @@ from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
 from crossflow.torch.pipeline import microbatch_of, pipelined
 from crossflow.torch.program import STAGES, RankMesh, Recorded, mesh_of, program_of
-from crossflow.torch.recorder import FORWARD, Call, Record, StepRecorder
+from crossflow.torch.recorder import FORWARD, ModelCall, Record, StepRecorder
 from crossflow.torch.replicas import STAGE, Replicated, add_up
 from crossflow.torch.stages import Stages, settled, tied_sums
 from crossflow.torch.world import fake_world
@@ -34,6 +34,8 @@ OPTIMIZERS: Mapping[str, Callable[[Any], Any] | None] = {
     "adamw": MixedAdamW, "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3), "none": None,
 }  # fmt: skip
 
+_UNDIVIDED = ("is invalid for input of size", "Sharding propagation failed")  # what torch says of shapes that do not fit
+_BY_NAMES = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
 _COPIES = ("all_gather", "broadcast")  # of weights and of buffers
 
 
@@ -64,12 +66,10 @@ def record(
     microbatches : parts of the batch that go through the stages of a pipeline one after the other; as many as stages by default. [1]
     batch, sequence : samples of a rank and tokens of a sample, where the function gives no inputs. [1]
     dtype : type of the weights; that of the source where empty.
-    optimizer : adamw, sgd or none, where the function gives none.
+    optimizer, task : adamw, sgd or none, where the function gives none; training, or inference, which is the forward pass alone.
     gradients : type in which `parallel` reduces gradients: fp32, as frameworks do, or that of the weights.
-    task : training, or inference, which is the forward pass alone.
     kernels : fused joins pointwise operations as compilers do; eager leaves each to itself.
-    samples : samples of a step over all ranks; by default those of a rank, the first dimension of its inputs, times the ranks that share
-        no layers. [1]
+    samples : samples of a step over all ranks; by default those of the inputs of a rank times the ranks that share no layers. [1]
     name : of the program.
 
     Raises
@@ -94,10 +94,10 @@ def record(
     where = source.where_of(model)
     mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
     step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)
+    every = samples or replicas * (found.shape(options)[0] if found.step is None else _samples(recorder.calls, where))
     return program_of(
-        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records),
-        samples=samples or replicas * (found.shape(options)[0] if found.step is None else _samples(recorder.calls, where)),
-        tokens=found.shape(options)[1], training=options.training,
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=every, tokens=found.shape(options)[1],
+        training=options.training,
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _meshed(
     return mesh, world_size // shared
 
 
-def _samples(calls: Sequence[Call], where: str) -> int:
+def _samples(calls: Sequence[ModelCall], where: str) -> int:
     """Samples of a step that runs its models itself: those of all calls of a model, where all inputs have as many and no model differs."""
     found = {model: [set(leads) for one, leads in calls if one == model] for model, _ in calls}
     if found and all(len(one) == 1 for mine in found.values() for one in mine):
@@ -178,6 +178,8 @@ def _run(
     except CrossflowError:
         raise
     except (Exception, SystemExit) as error:
+        if plan is not None and plan.tensor > 1 and any(words in str(error) for words in _UNDIVIDED):
+            raise CrossflowError(f"{where}: {_BY_NAMES}") from error
         raise source.raised(error, where) from error
     if not recorder.records:
         raise CrossflowError(f"{where}: the step runs no operation of torch")

@@ -121,12 +121,13 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None, oute
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
-        policy = MixedPrecisionPolicy(reduce_dtype=reduce)
+        policy, inside = MixedPrecisionPolicy(reduce_dtype=reduce), {one for block in blocks(model) for one in block.modules()}
         for part in blocks(model):
             fully_shard(part, mesh=mesh, mp_policy=policy)
         for stage in sorted({*outer.values()}):
-            mine = [name for name, place in outer.items() if place == stage and not any(_inside(name, other) for other in outer)]
-            fully_shard([model.get_submodule(name) for name in mine], mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+            own = [name for name, place in outer.items() if place == stage and not any(_inside(name, other) for other in outer)]
+            mine = [one for name in own if (one := model.get_submodule(name)) not in inside]
+            fully_shard(mine, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
 
@@ -233,10 +234,12 @@ def _vocabulary(model: Any, ranks: int) -> dict[str, ParallelStyle]:
     outside = [(name, one) for name, one in model.named_modules() if id(one) not in inside]
     tables = [(one.num_embeddings, name) for name, one in outside if isinstance(one, nn.Embedding)]
     words, table = max(tables, default=(1, ""))
+    same = [name for name, one in outside if isinstance(one, nn.Embedding) and one.weight is model.get_submodule(table).weight]
     heads = [name for name, one in outside if isinstance(one, nn.Linear) and one.out_features == words]
     if words % ranks or not heads:
         return {}
-    return {table: RowwiseParallel(input_layouts=Replicate()), heads[-1]: _Columns(output_layouts=Shard(-1), use_local_output=False)}
+    found: dict[str, ParallelStyle] = {name: RowwiseParallel(input_layouts=Replicate()) for name in same}
+    return {**found, heads[-1]: _Columns(output_layouts=Shard(-1), use_local_output=False)}
 
 
 @contextlib.contextmanager
@@ -268,14 +271,16 @@ def _own_plan(model: Any) -> Iterator[tuple[str, ParallelStyle]] | None:
 
 
 def _named(model: Any, plan: Mapping[str, str]) -> Iterator[tuple[str, ParallelStyle]]:
+    inside = {id(one) for block in blocks(model) for one in block.modules()}
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear | nn.Embedding):
             continue
         style = next((style for pattern, style in plan.items() if fnmatch.fnmatch(name, pattern) or name == pattern), "")
-        if isinstance(module, nn.Linear) and style.startswith("colwise") and "rep" not in style and "gather" not in style:
-            yield name, _Columns()
+        whole = "rep" in style or "gather" in style or "split" in style  # between the two the result is on every rank
+        if isinstance(module, nn.Linear) and style.startswith("colwise") and (id(module) in inside or not whole):
+            yield name, ColwiseParallel(output_layouts=Replicate()) if whole else _Columns()
         elif isinstance(module, nn.Linear) and style.startswith("rowwise"):
-            yield name, RowwiseParallel()
+            yield name, RowwiseParallel(input_layouts=Replicate()) if whole else RowwiseParallel()
 
 
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:

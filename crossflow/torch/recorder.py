@@ -61,7 +61,7 @@ class Record:
     meets: str = ""
 
 
-Call = tuple[int, list[int]]  # which model, and the first dimension of every tensor that it is given
+ModelCall = tuple[int, list[int]]  # which model, and the first dimension of every tensor that it is given
 
 
 def gathers(record: Record) -> bool:
@@ -93,7 +93,7 @@ class StepRecorder(TorchDispatchMode):
         self._of_node: dict[int, str] = {}
         self._behind, self._updating, self._went_back = "", False, False
         self._same: dict[int, int] = {}  # storage of what was waited for -> that of the message
-        self.calls: list[Call] = []  # of models, not of their parts
+        self.calls: list[ModelCall] = []  # of models, not of their parts
         self._watched: set[int] = set()
         self._any: set[int] = set()  # flags that say whether any is set
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers

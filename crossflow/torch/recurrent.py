@@ -129,9 +129,9 @@ forward.register_autograd(_differentiate, setup_context=_keep)
 
 def kernels_forward(args: Any, _kwargs: Any, _out: Any) -> tuple[Kernel, ...]:
     """Kernels of the forward pass."""
-    data, _, weights, gates, layers, bidirectional, batch_first, keeps = args
-    shapes = _Shapes.of(data, weights, gates, layers, bidirectional, batch_first)
-    return tuple(itertools.chain.from_iterable(_layer(shapes, width, data.element_size(), keeps) for width in shapes.inputs))
+    data, _, *shape, keeps = args
+    shapes, element = _Shapes.of(data, *shape), data.element_size()
+    return tuple(itertools.chain.from_iterable(_layer(shapes, width, element, keeps) for width in shapes.inputs))
 
 
 def _layer(shapes: _Shapes, width: int, element: int, keeps: bool) -> Iterator[Kernel]:
@@ -149,9 +149,8 @@ def _layer(shapes: _Shapes, width: int, element: int, keeps: bool) -> Iterator[K
 
 def kernels_backward(args: Any, _kwargs: Any, _out: Any) -> tuple[Kernel, ...]:
     """Kernels of the backward pass."""
-    data, weights, gates, layers, bidirectional, batch_first = args[2], *args[6:]
-    shapes = _Shapes.of(data, weights, gates, layers, bidirectional, batch_first)
-    return tuple(itertools.chain.from_iterable(_layer_back(shapes, width, data.element_size()) for width in reversed(shapes.inputs)))
+    shapes, element = _Shapes.of(args[2], *args[6:]), args[2].element_size()
+    return tuple(itertools.chain.from_iterable(_layer_back(shapes, width, element) for width in reversed(shapes.inputs)))
 
 
 def _layer_back(shapes: _Shapes, width: int, element: int) -> Iterator[Kernel]:

@@ -52,7 +52,7 @@ class Replicated(nn.Module):
             self.buckets = [bucket for part in self._by_stage() for bucket in self._divided(part)]
             self._bucket = {one: i for i, bucket in enumerate(self.buckets) for one in bucket}
         self._ready, self._left = [], [len(bucket) for bucket in self.buckets]
-        buffers = list(self.module.buffers())
+        buffers = [local(one) for one in self.module.buffers()]
         if self._shares and self._shares_next and buffers:
             self._share(buffers)
         self._shares_next = torch.is_grad_enabled() and self.syncs

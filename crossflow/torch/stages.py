@@ -136,16 +136,20 @@ def settled(stages: Stages, module: Any, recorder: StepRecorder) -> Stages:
     for record, stage in zip(recorder.records, stages.places(recorder.records), strict=True):
         for key in record.reads:
             read.setdefault((key, record.layer), stage)
-    outer: dict[str, int] = {}
-    sharing: dict[int, dict[str, int]] = {}
+    sharing: dict[int, dict[str, int | None]] = {}  # stage of every name of some weights, none of one that nothing reads
     for name, one in module.named_parameters(remove_duplicate=False):
-        owner = name.rpartition(".")[0]
-        if (recorder.key(one), owner) in read:
-            stage = sharing.setdefault(id(one), {})[name] = read[recorder.key(one), owner]
-            if owner and stages.block(owner) is None:
-                outer[owner] = stage
-    tied = tuple(_untied(module, names) for names in sharing.values() if len({*names.values()}) > 1)
+        sharing.setdefault(id(one), {})[name] = read.get((recorder.key(one), name.rpartition(".")[0]))
+    placed = [_placed(names) for names in sharing.values()]
+    owners = {name.rpartition(".")[0]: stage for names in placed for name, stage in names.items()}
+    outer = {owner: stage for owner, stage in owners.items() if owner and stages.block(owner) is None}
+    tied = tuple(_untied(module, names) for names in placed if len({*names.values()}) > 1)
     return replace(stages, outer=outer, tied=tied, copied=sum(module.get_parameter(next(iter(names))).numel() for names in tied))
+
+
+def _placed(names: Mapping[str, int | None]) -> dict[str, int]:
+    """Stages of the names of some weights; those that nothing reads are of the first stage that does, and there are none without one."""
+    known = [stage for stage in names.values() if stage is not None]
+    return {name: known[0] if stage is None else stage for name, stage in names.items()} if known else {}
 
 
 def _untied(module: Any, names: Mapping[str, int]) -> Mapping[str, int]:
