@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import sys
 from collections import Counter
 from pathlib import Path
@@ -220,6 +221,46 @@ def test_scenarios_take_the_file(tmp_path, out):
     assert crossflow.simulate(crossflow.from_dict(scenario)).total == pytest.approx(step, rel=1e-9)
     assert crossflow.explain(crossflow.from_dict(scenario)).limiting is not None
     assert "all_reduce" in out("events", str(path))
+
+
+def test_studies_vary_the_hardware_under_an_imported_program(tmp_path, out):
+    """Memory and links matter, each in its own measure; a search starts from the scenario as it is."""
+    program = write_program(imported("wide", world_size=16, parallel="ddp", dtype="bf16"), tmp_path / "wide.program.json.gz")
+    (tmp_path / "wide.json").write_text(json.dumps({"system": {"template": "dgx-h100", "nodes": 2}, "workload": str(program)}))
+    hardware = {"system.levels.memory.bandwidth": ["2 TB/s", "8 TB/s"], "system.network.inter.bandwidth": ["5 GB/s", "50 GB/s"]}
+    study = {"name": "hardware", "title": "Hardware", "scenario": "wide.json"}
+    (tmp_path / "sweep.json").write_text(json.dumps({**study, "sweep": hardware}))
+    assert "memory.bandwidth  inter.bandwidth" in out("study", str(tmp_path / "sweep.json"), "--out", str(tmp_path))
+    rows = [json.loads(line)["step_time_s"] for line in (tmp_path / "points.jsonl").read_text().splitlines()]
+    assert rows[0] > 1.02 * rows[2] > rows[3]
+    assert rows[0] > 1.5 * rows[1]
+    space = {"placement": "all", "system.levels.memory.bandwidth": hardware["system.levels.memory.bandwidth"]}
+    searches = {"as it is": {"searcher": "given"}, "all": {"searcher": "exhaustive"}}
+    (tmp_path / "search.json").write_text(json.dumps({**study, "space": space, "searches": searches}))
+    text = out("study", str(tmp_path / "search.json"), "--out", str(tmp_path))
+    assert "as it is  dp16" in text
+
+
+def test_timelines_and_explanations_take_an_imported_program(tmp_path, out, recwarn):
+    program = write_program(imported(world_size=8, parallel="ddp"), tmp_path / "gpt.program.json.gz")
+    (tmp_path / "gpt.json").write_text(json.dumps({"system": {"template": "dgx-h100", "nodes": 1}, "workload": str(program)}))
+    timeline = out("timeline", str(tmp_path / "gpt.json"))
+    assert "forward" in timeline
+    assert "backward" in timeline
+    assert "Elasticities" in out("explain", str(tmp_path / "gpt.json"))
+    assert not recwarn.list
+
+
+def test_the_example_of_the_guide_runs(tmp_path, capsys, monkeypatch):
+    """Three clusters and five ways to divide its model, here with fewer layers."""
+    for name in ("model.py", "clusters.py"):
+        text = (Path(crossflow.__file__).parents[1] / "docs/examples/own-model" / name).read_text()
+        (tmp_path / name).write_text(text.replace("layers=24", "layers=4"))
+    monkeypatch.syspath_prepend(tmp_path)
+    runpy.run_path(str(tmp_path / "clusters.py"))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    assert lines[-1].startswith("best: ")
 
 
 def test_the_command_writes_a_program_and_says_what_it_holds(tmp_path, out):
