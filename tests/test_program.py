@@ -218,6 +218,11 @@ BROKEN = [
     (lambda data: data.update(ops=[]), "ops"),
     (lambda data: data["messages"][0].update(axes=[""]), "'' is not an axis of the mesh"),
     (lambda data: data["messages"][0].update(axes=["tp", "tp"]), "messages[0].axes: expected each axis once, got tp, tp"),
+    (
+        lambda data: data["messages"][0].update(between=[0, 2]),
+        "messages[0].between: expected two places in order along one axis",
+    ),
+    (lambda data: data["messages"][1].update(axes=["tp", "dp"], between=[0, 1]), "messages[1].between: expected two places in order"),
     (lambda data: data["tensors"][1].update(made=3, last=1), "tensors[1].last: operation 1 stands before 3, which makes it"),
     (lambda data: data.update(stages="tp"), "ops: expected operations of every class of ranks along 'tp', got none of rank 1"),
     (lambda data: data["kernels"][0].update(n=0), "kernels[0]"),
@@ -412,6 +417,44 @@ def test_placement_is_searched_or_given(tmp_path):
     assert placed(scenario, scenario.program(), scenario.architecture).order[0] == "far"
     given = scenario_of(built.build(), tmp_path, {"template": "dgx-h100", "nodes": 2}, placement=["near", "far"])
     assert predict(given).step_time > 1.5 * predict(scenario).step_time
+
+
+def ends(folder, axes, nodes, **pair):
+    """Stages along pp, the first and the last of which add something up."""
+    built = ProgramBuilder(axes=axes, stages="pp")
+    for rank in range(axes["pp"]):
+        one = built.compute("pass", Pass(moved=1e8), rank=rank)
+        if rank in (0, axes["pp"] - 1):
+            built.send("all_reduce", 1e8, ["pp"], after=[one], rank=rank, meets="sum", **pair)
+    return scenario_of(built.build(), folder, {"template": "dgx-h100", "nodes": nodes}, placement=list(axes))
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [(1, 2), (4, 8)])
+def test_ends_of_a_pipeline_sum_as_two_stages_do(tmp_path, nodes, replicas):
+    """What lies between them takes no part and no time; the step of the events and of the timeline is the same."""
+    found, plain = ends(tmp_path, {"dp": replicas, "pp": 4}, nodes, between=(0, 3)), tmp_path / "plain"
+    plain.mkdir()
+    two = ends(plain, {"dp": replicas, "pp": 2} if nodes > 1 else {"dp": 4, "pp": 2}, 2 if nodes > 1 else 1)
+    assert predict(found).step_time == pytest.approx(predict(two).step_time, rel=1e-12)
+    assert simulate(found).total == pytest.approx(predict(found).step_time, rel=1e-12)
+    (mine,), (other,) = ([one for one in events(scenario).events if one.op == "all_reduce"] for scenario in (found, two))
+    assert (mine.ranks, mine.scope, mine.time, mine.count) == (2, other.scope, pytest.approx(other.time), replicas)
+
+
+def test_a_message_between_stages_is_sent_by_these(tmp_path):
+    with pytest.raises(SpecError, match=re.escape("messages[0].between: expected the classes that send it, got 0 and 1")):
+        ends(tmp_path, {"dp": 2, "pp": 4}, 1, between=(0, 1))
+
+
+def test_the_best_order_of_a_program_is_that_of_the_least_time_of_its_messages(tmp_path):
+    """Replicas leave their node in any order; those that share a node reduce there first, and use all ports of the node."""
+    built = ProgramBuilder(axes={"dp": 16, "pp": 2}, stages="pp")
+    for rank in range(2):
+        built.send("send_recv", 3e7, ["pp"], rank=rank)
+        built.send("all_reduce", 1e9, ["dp"], rank=rank)
+    orders = [predict(scenario_of(built.build(), tmp_path, {"template": "dgx-h100", "nodes": 4}, **one)).step_time
+              for one in ({}, {"placement": ["dp", "pp"]}, {"placement": ["pp", "dp"]})]  # fmt: skip
+    assert orders[0] == min(orders[1:]) < 0.9 * max(orders[1:])
 
 
 def test_attention_of_a_program(tmp_path):

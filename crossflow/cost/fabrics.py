@@ -103,14 +103,14 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
     )
 
 
-def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, *, adjacent: bool) -> Array:
+def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, *, adjacent: bool, racks: bool = False) -> Array:
     """Time of a collective along one axis of a mesh in which every device of every node is busy. [s]
 
-    `adjacent` says whether consecutive ranks of the axis are neighbouring devices, as bridged pairs must be.
+    `adjacent` says whether consecutive ranks of the axis are neighbouring devices, as bridged pairs must be; `racks` is that of `path`.
     """
     if fabric.intra == "pairwise-nvlink" and not adjacent:
         fabric = replace(fabric, intra="pcie")
-    return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True))
+    return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True, racks=racks))
 
 
 def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture) -> Array:

@@ -95,9 +95,20 @@ def message_steps(message: Message, placement: Placement, wires: Wires) -> Itera
     """Size, route and modelled time of a message along each of its axes, one after the other. [B], [s]"""
     size = np.atleast_1d(np.asarray(message.size, dtype=float))
     for axis in message.axes:
-        route, adjacent = placement.route(axis), placement.strides.get(axis, 1) == 1
-        yield size, route, wires.along(message.collective, size, route, placement.network, wires.node, adjacent=adjacent)
+        route, distance = placement.route(axis), placement.strides.get(axis, 1)
+        if message.between is not None:
+            route, distance = _pair(placement, axis, message.between), distance * (message.between[1] - message.between[0])
+        time = wires.along(
+            message.collective, size, route, placement.network, wires.node, adjacent=distance == 1, pair=bool(message.between)
+        )
+        yield size, route, time
         size = size / route.size
+
+
+def _pair(placement: Placement, axis: str, places: tuple[int, int]) -> AxisRoute:
+    """Route between two places of an axis, which lie in one package or not."""
+    inside = len({place // placement.route(axis).package_size for place in places}) == 1
+    return dataclasses.replace(pair_route(placement, axis, places, inside=inside), size=2, package_size=2 if inside else 1)
 
 
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture) -> Array:
@@ -195,17 +206,19 @@ class Wires:
                 result[..., members] = np.where(mine > 0, path_time(mine, chosen), 0.0)
         return result
 
-    def along(self, collective: str, size: Array, route: AxisRoute, wires: Network, node: int, *, adjacent: bool) -> Array:
+    def along(
+        self, collective: str, size: Array, route: AxisRoute, wires: Network, node: int, *, adjacent: bool, pair: bool = False
+    ) -> Array:
         """Time of a collective of `size` bytes, shape (n,) or (1,), along a route over the `wires` of nodes of `node` devices. [s]
 
-        `adjacent` says whether the ranks of the route are neighbouring devices.
+        `adjacent` says whether the ranks of the route are neighbouring devices, `pair` whether it leads from one place to another.
         """
         intra, inter = self.network.intra.fabric, self.network.inter.fabric
         if intra in PLACED and (inter in PLACED or not route.crosses):
             return _ideal_time(collective, size, route, wires, self.architecture)
         if intra in DIRECT and not route.crosses and route.size < node:
             return direct_time(collective, size, route, self.network, self.architecture)
-        return fabric_time(collective, size, route, dataclasses.replace(self.fabric, devices_per_node=node), adjacent=adjacent)
+        return fabric_time(collective, size, route, dataclasses.replace(self.fabric, devices_per_node=node), adjacent=adjacent, racks=pair)
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
         """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""

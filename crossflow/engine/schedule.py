@@ -237,7 +237,7 @@ def schedule(program: Program, *, launched: bool = False) -> Schedule:
         loops=tuple(_loop(tasks, segments, of, region) for region in regions),
         loads=Loads.of([_load([(tasks[i], often.get(i, 1)) for i in segment.tasks]) for segment in segments]),
         kernels=len(program.kernels),
-        of_class=_of_class(program),
+        of_class=of_class(program),
     )
 
 
@@ -315,7 +315,7 @@ def _load(tasks: Iterable[tuple[Task, int]]) -> Counter[int]:
     return found
 
 
-def _of_class(program: Program) -> Array:
+def of_class(program: Program) -> Array:
     """How often each row of prices occurs in each class of ranks, shape (classes, rows), or (classes, rows, n) where copies differ."""
     n, calls = count(*(np.atleast_1d(one) for one in program.often)), len(program.kernels) + len(program.messages)
     found = np.zeros((program.classes, calls + len(HOST_TIMES), n))

@@ -234,8 +234,9 @@ class _Laid:
         elif op.calls and not op.kernels:
             stream = HOST
         return Run(
-            device=kind, stream=stream, name=name, start=float(self.start[task]), end=float(self.end[task]), after=after, beside=beside
-        )
+            device=kind, stream=stream, name=name, start=float(self.start[task]), end=float(self.end[task]), after=after, beside=beside,
+            label=f"{op.phase} {name}" if op.phase and stream == COMPUTE else "",
+        )  # fmt: skip
 
     def _launches(self, task: Task, op: Op) -> bool:
         """Whether a task is the host's launch of an operation, not the operation."""

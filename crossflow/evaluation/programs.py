@@ -15,17 +15,18 @@ from crossflow.arrays import Array, Index, Mask, divide, summed, tally, wide
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
-from crossflow.engine.schedule import Schedule, durations, schedule
+from crossflow.engine.schedule import Schedule, durations, of_class, schedule
 from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members
-from crossflow.mapping.placement import Placement, best_placements, place
+from crossflow.mapping.placement import Placement, best_placements, orders, place
 from crossflow.mapping.topology import Network
 from crossflow.program.kernels import Timed
-from crossflow.program.program import HOST, Program, fullest
+from crossflow.program.program import HOST, HOST_TIMES, Program, fullest
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.outcome import Outcome
+from crossflow.workload.spec import ProgramSpec
 
 Makespan = Callable[[Array], Array]  # of the time of every row of tasks
 Step = Callable[[Any], Array]  # of the messages that take no time
@@ -46,7 +47,7 @@ def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, 
 
 
 def placed(scenario: Scenario, program: Program, device: Architecture) -> Placement:
-    """Placement of the mesh: in the scenario's order, or in the best of all orders for the bytes that axes move."""
+    """Placement of the mesh: in the scenario's order, or in the best of all orders, by the time that messages take or the bytes of axes."""
     return placed_apart(scenario, program, device)[0][0]
 
 
@@ -69,8 +70,26 @@ def _laid_out(scenario: Scenario, program: Program, device: Architecture) -> lis
         return [(place(program.axes, network, scenario.order), every)]
     if len([size for _, size in program.axes if size > 1]) < 2:
         return [(place(program.axes, network), every)]
-    tried, best = best_placements(program.axes, network, program.volumes, link_ratio=_link_ratio(network, device))
+    if isinstance(scenario.workload, ProgramSpec):
+        tried = tuple(place(program.axes, network, order) for order in orders(program.axes))
+        best = _soonest(scenario, program, device, tried)
+    else:
+        tried, best = best_placements(program.axes, network, program.volumes, link_ratio=_link_ratio(network, device))
     return [(tried[which], np.flatnonzero(best == which)) for which in np.unique(best)]
+
+
+def _soonest(scenario: Scenario, program: Program, device: Architecture, tried: Sequence[Placement]) -> Index:
+    """Which placement leaves the class of ranks that sends longest the least to send, the earliest among equals, shape (n,).
+
+    Bytes alone do not say: ranks of a group that share a node reduce there first, and then send a part each over a port of their own.
+    """
+    sent, runs_on = (
+        of_class(program)[:, len(program.kernels) : -len(HOST_TIMES)],
+        (scenario.system.network, device, scenario.nodes[0], scenario.profile),
+    )
+    costs = [message_costs(program.messages, _with_groups(program, one), *runs_on) for one in tried]
+    times = np.array(np.broadcast_arrays(*(tally(sent, one.time).max(axis=0) for one in costs)))
+    return np.asarray((times <= times.min(axis=0) * (1.0 + 1e-9)).argmax(axis=0))
 
 
 def _joined(costs: Sequence[tuple[Index, MessageCosts]], n: int) -> MessageCosts:
@@ -182,7 +201,8 @@ def table(prices: Prices, times: Array, *, launched: bool, hosted: bool = True) 
 def _split(amount: Array, several: Array) -> tuple[Array, Array]:
     """All but the last launch of what kernels take, and the last, shape (kernels, n)."""
     tail = amount / several
-    return np.where(several > 1, tail * (several - 1.0), 0.0), tail
+    with np.errstate(invalid="ignore"):  # of a kernel that no device ends
+        return np.where(several > 1, tail * (several - 1.0), 0.0), tail
 
 
 def _simulated(program: Program, slots: int, prices: Prices, launched: bool, times: Array) -> Array:

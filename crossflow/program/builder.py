@@ -95,6 +95,7 @@ class ProgramBuilder:
         size: Number,
         among: Sequence[str] | Group,
         *,
+        between: tuple[int, int] | None = None,
         name: str = "",
         after: Iterable[int] = (),
         paired: Iterable[int] = (),
@@ -107,7 +108,7 @@ class ProgramBuilder:
     ) -> int:
         """A collective of `size` bytes, with further `fields` of `Op`; of a measured `time` where it is given. [B], [s]
 
-        It goes along some axes, in a named group, or among ranks that differ by design point.
+        It goes along some axes, `between` two places of one axis, in a named group, or among ranks that differ by design point.
 
         Classes of ranks that take part in one collective send it each, with one name of their meeting, `meets`.
         """
@@ -116,7 +117,8 @@ class ProgramBuilder:
         _expect(_is_number(size), "size", "bytes as a number", size)
         ranks: dict[str, Any] = {"group": among} if isinstance(among, Group) else {"axes": self._axes(among)}
         waits = {"after": self._earlier("after", after), "paired": self._earlier("paired", paired)}
-        row = self._row(self._messages, self._distinct[1], Message(collective=collective, size=size, time=time, **ranks))
+        message = Message(collective=collective, size=size, between=between, time=time, **ranks)
+        row = self._row(self._messages, self._distinct[1], message)
         fields |= waits
         return self._add(Op(name=name or collective, rank=rank, layer=layer, phase=phase, stream=stream, message=row, **fields))
 

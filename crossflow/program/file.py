@@ -231,6 +231,7 @@ def _misplaced(found: ProgramFile) -> Wrong:
         if isinstance(kernel, AttentionRow) and kernel.work is None:
             yield from ((("kernels", i, field), message) for field, message in _wrong_window(kernel))
     yield from _wrong_axes(found)
+    yield from _wrong_pairs(found)
     ranks, ops = found.mesh.get(found.stages, 1), len(found.ops)
     idle = sorted(set(range(ranks)) - {op.rank for op in found.ops})
     if idle:
@@ -293,6 +294,19 @@ def _wrong_axes(found: ProgramFile) -> Wrong:
             yield path, f"expected axes of the mesh, or one group alone, got {', '.join(axes)}"
         if len(set(axes)) < len(axes):
             yield path, f"expected each axis once, got {', '.join(axes)}"
+
+
+def _wrong_pairs(found: ProgramFile) -> Wrong:
+    """Messages between two places that lie along no single axis, or that other places send."""
+    for i, row in enumerate(found.messages):
+        if row.between is None:
+            continue
+        first, last = row.between
+        size = found.mesh.get(row.axes[0], 0) if len(row.axes) == 1 else 0
+        if not first < last < size:
+            yield ("messages", i, "between"), f"expected two places in order along one axis of the mesh, got {first} and {last}"
+        elif row.axes[0] == found.stages and any(op.message == i and op.rank not in row.between for op in found.ops):
+            yield ("messages", i, "between"), f"expected the classes that send it, got {first} and {last}"
 
 
 def _wrong_blocks(blocks: Sequence[BlockRow], ops: int) -> Wrong:

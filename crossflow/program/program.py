@@ -37,6 +37,11 @@ class Message:
     collective: Annotated[Collective, Collective, "what is sent"]
     size: Annotated[Number, Bytes, "whole buffer per rank: the full result of an all_gather, the full input otherwise"]
     axes: Annotated[tuple[str, ...], tuple[str, ...], "axes of the mesh whose devices take part, or one of `groups`"] = ()
+    between: Annotated[
+        tuple[int, int] | None,
+        tuple[NonNegativeInt, NonNegativeInt] | None,
+        "two places along its one axis, counted from 0, whose devices alone take part, such as the ends of a pipeline; all where absent",
+    ] = None
     group: Group | None = None  # the ranks that take part, where they are no axes of the mesh
     time: Annotated[Number | None, Seconds | None, "measured time, on every system; that of the network where absent"] = None
 
@@ -352,6 +357,6 @@ class Program:
             size = message.size
             for axis in message.axes:
                 if axis in volumes:
-                    volumes[axis] = volumes[axis] + often * ring_volume(message.collective, sizes[axis]) * size
+                    volumes[axis] = volumes[axis] + often * ring_volume(message.collective, 2 if message.between else sizes[axis]) * size
                 size = size / sizes[axis]
         return volumes

@@ -43,6 +43,8 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
             parse_any(written)  # the workload has its own problems by then; a strategy is wrong that none could have
         return None
     if isinstance(workload, ProgramSpec):
+        if written in (ANY, str(mesh_of(workload.program))):  # its own
+            return None
         raise StrategyError(f"strategy: {GIVEN}")
     if system is None:
         return None if written in (ANY, DATA_PARALLEL) else _lowered(written, workload, None)

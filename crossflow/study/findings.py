@@ -139,12 +139,19 @@ def table(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     """Column headers and rows of text, as the study's `columns` ask."""
     names, rows = _rows(study, view, results)
     headers = study.spec.headers
-    return [headers.get(name, _header(name)) for name in names], [[_cell(name, row.get(name)) for name in names] for row in rows]
+    told = [name for name in names if name not in headers]
+    return [headers.get(name, _header(name, told)) for name in names], [[_cell(name, row.get(name)) for name in names] for row in rows]
 
 
-def _header(name: str) -> str:
-    """A path by its last part; figures of the whole run, which others are named like, as they are."""
-    return name if name.startswith("run.") else name.rsplit(".", 1)[-1]
+def _header(name: str, names: Sequence[str]) -> str:
+    """A path by its last part, or by as many as no other path ends with; figures of the whole run, which others are named like, as they
+    are.
+    """
+    if name.startswith("run."):
+        return name
+    parts, names = name.split("."), [other for other in names if "." in other and not other.startswith("run.")]
+    tails = (".".join(parts[i:]) for i in range(len(parts) - 1, 0, -1))
+    return next((tail for tail in tails if not any(other != name and f".{other}".endswith(f".{tail}") for other in names)), name)
 
 
 def _rows(study: Study, view: View, results: Sequence[searches.SearchResult]) -> NamedRows:

@@ -23,6 +23,7 @@ class Run:
     after: tuple[int, ...] = ()  # runs that it waited for
     beside: bool = False  # whether it runs on a stream of its own beside kernels, as the host's calls of a program do
     waits: bool = False  # whether it is the wait of a collective for its last rank
+    label: str = ""  # of its pass; its name where empty
 
     @property
     def works(self) -> bool:
@@ -84,7 +85,7 @@ def _pass(run: Run, name: int, begin: float, end: float, shown: tuple[float, flo
     first, last = shown or (0.0, 0.0)
     kind = WAIT if run.waits else WORK if run.works else COMMUNICATION
     return PassEvents(
-        label=run.name, time=end - begin, name=one + name, stream=one + run.stream, kind=one + kind,
+        label=run.label or run.name, time=end - begin, name=one + name, stream=one + run.stream, kind=one + kind,
         start=np.full(len(one), first - begin), end=np.full(len(one), last - begin), layer=one - 1,
     )  # fmt: skip
 

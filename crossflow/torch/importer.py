@@ -22,16 +22,21 @@ from crossflow.torch import parallelize, source
 from crossflow.torch.fusion import fused
 from crossflow.torch.ops import MixedAdamW, local
 from crossflow.torch.parallelize import Parallelism
-from crossflow.torch.pipeline import Stages, microbatch_of, pipelined
+from crossflow.torch.pipeline import microbatch_of, pipelined
 from crossflow.torch.program import STAGES, RankMesh, Recorded, mesh_of, program_of
-from crossflow.torch.recorder import FORWARD, Record, StepRecorder
+from crossflow.torch.recorder import FORWARD, ModelCall, Record, StepRecorder
 from crossflow.torch.replicas import STAGE, Replicated, add_up
+from crossflow.torch.stages import Stages, settled, tied_sums
 from crossflow.torch.world import fake_world
 
 Kernels = Literal["fused", "eager"]
 OPTIMIZERS: Mapping[str, Callable[[Any], Any] | None] = {
     "adamw": MixedAdamW, "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3), "none": None,
 }  # fmt: skip
+
+_UNDIVIDED = ("is invalid for input of size", "Sharding propagation failed")  # what torch says of shapes that do not fit
+_BY_NAMES = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
+_COPIES = ("all_gather", "broadcast")  # of weights and of buffers
 
 
 def record(
@@ -61,11 +66,10 @@ def record(
     microbatches : parts of the batch that go through the stages of a pipeline one after the other; as many as stages by default. [1]
     batch, sequence : samples of a rank and tokens of a sample, where the function gives no inputs. [1]
     dtype : type of the weights; that of the source where empty.
-    optimizer : adamw, sgd or none, where the function gives none.
+    optimizer, task : adamw, sgd or none, where the function gives none; training, or inference, which is the forward pass alone.
     gradients : type in which `parallel` reduces gradients: fp32, as frameworks do, or that of the weights.
-    task : training, or inference, which is the forward pass alone.
     kernels : fused joins pointwise operations as compilers do; eager leaves each to itself.
-    samples : samples of a step over all ranks; by default those of a rank times the ranks that share no layers. [1]
+    samples : samples of a step over all ranks; by default those of the inputs of a rank times the ranks that share no layers. [1]
     name : of the program.
 
     Raises
@@ -90,9 +94,10 @@ def record(
     where = source.where_of(model)
     mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
     step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)
+    every = samples or replicas * (found.shape(options)[0] if found.step is None else _samples(recorder.calls, where))
     return program_of(
-        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=samples or found.shape(options)[0] * replicas,
-        tokens=found.shape(options)[1], training=options.training,
+        step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=every, tokens=found.shape(options)[1],
+        training=options.training,
     )  # fmt: skip
 
 
@@ -118,14 +123,25 @@ def _meshed(
     records: Sequence[Record], plan: Parallelism | None, options: source.SourceOptions, where: str, world_size: int
 ) -> tuple[RankMesh, int]:
     """RankMesh of the ranks that communicate, and how many of the ranks of a stage share no layers. [1]"""
-    sent = [one for one in records if one.collective is not None and len(one.ranks) > 1]
+    sent = [one for one in records if one.collective is not None and len(one.ranks) > 1 and one.axis != STAGES]
     if world_size > 1 and not sent and options.training:
         raise CrossflowError(f"{where}: none of the {world_size} ranks sends anything to another; give --parallel, or a world of 1")
-    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size)
+    axes = plan.axes if plan is not None else {}
+    mesh = mesh_of({one.ranks: one.axis or (plan.whole if plan is not None else "") for one in sent}, world_size, axes)
     shared = plan.tensor if plan is not None else _sharing(sent, mesh)
     if plan is not None and plan.stages > 1:
         mesh = replace(mesh, axes={**mesh.axes, STAGES: plan.stages}, of={**mesh.of, (0, world_size): (STAGES,)})
     return mesh, world_size // shared
+
+
+def _samples(calls: Sequence[ModelCall], where: str) -> int:
+    """Samples of a step that runs its models itself: those of all calls of a model, where all inputs have as many and no model differs."""
+    found = {model: [set(leads) for one, leads in calls if one == model] for model, _ in calls}
+    if found and all(len(one) == 1 for mine in found.values() for one in mine):
+        totals = {sum(one.pop() for one in mine) for mine in found.values()}
+        if len(totals) == 1:
+            return totals.pop()
+    raise CrossflowError(f"{where} runs the step itself, and its inputs do not say how many samples a step has; give --samples")
 
 
 def _check(**given: tuple[str, Iterable[str]]) -> None:
@@ -151,20 +167,41 @@ def _run(
     if found.step is not None and plan is not None:
         raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
     try:
-        stages = None
+        model, stages = _prepared(found, options), None
         if plan is not None and plan.stages > 1:
-            stages = Stages.divided(found.module, plan.stages, parts)
-        step = found.step or _step(found, plan, stages, options, optimizer, recorder)
+            args, kwargs = microbatch_of((found.args, found.kwargs), found.shape(options)[0], parts)
+            model, stages = replace(model, args=args, kwargs=kwargs), _divided(model.module, args, kwargs, plan.stages, parts, recorder)
+        step = found.step or _step(model, plan, stages, options, optimizer, recorder)
         step()
         recorder.clear()
         step()
     except CrossflowError:
         raise
     except (Exception, SystemExit) as error:
+        if plan is not None and plan.tensor > 1 and any(words in str(error) for words in _UNDIVIDED):
+            raise CrossflowError(f"{where}: {_BY_NAMES}") from error
         raise source.raised(error, where) from error
     if not recorder.records:
         raise CrossflowError(f"{where}: the step runs no operation of torch")
     return found, stages
+
+
+def _prepared(model: source.SourceModel, options: source.SourceOptions) -> source.SourceModel:
+    """The model as it trains or infers, in the type that was asked for."""
+    if model.module is None:
+        return model
+    module = model.module.train(options.training)
+    return replace(model, module=module.to(source.DTYPES[options.dtype])) if options.dtype else model
+
+
+def _divided(module: Any, args: Any, kwargs: Any, count: int, microbatches: int, recorder: StepRecorder) -> Stages:
+    """Stages of a model; a forward pass tells what runs where."""
+    stages = Stages.divided(module, count, microbatches)
+    with torch.no_grad():
+        module(*args, **kwargs)
+    stages = settled(stages, module, recorder)
+    recorder.forget()
+    return stages
 
 
 def _step(
@@ -176,19 +213,14 @@ def _step(
     recorder: StepRecorder,
 ) -> Callable[[], None]:
     """One step of a model: forward, backward, update."""
-    module = model.module.train(options.training)
-    if options.dtype:
-        module = module.to(source.DTYPES[options.dtype])
+    module = model.module
     if plan is not None:
         if any(isinstance(one, Replicated) for one in module.modules()) or any(local(one) is not one for one in module.parameters()):
             raise CrossflowError("the function divides the model itself; leave --parallel out")
         wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
-        if wide and stages is not None and stages.microbatches > 1:
+        if wide and stages is not None and stages.microbatches > 1 and plan.data != "fsdp":
             add_up(module, torch.float32)
-        module = parallelize.parallelized(module, plan, torch.float32 if wide else None)
-    if stages is not None:
-        args, kwargs = microbatch_of((model.args, model.kwargs), model.shape(options)[0], stages.microbatches)
-        model = replace(model, args=args, kwargs=kwargs)
+        module = parallelize.parallelized(module, plan, torch.float32 if wide else None, stages.outer if stages is not None else {})
     if not options.training:
 
         def infer() -> None:
@@ -199,7 +231,7 @@ def _step(
 
     def back(synchronises: bool) -> None:
         idle = module.no_sync() if isinstance(module, Replicated) and not synchronises else nullcontext()
-        with idle, parallelize.divided_loss(plan):
+        with idle, parallelize.microbatch(module) if stages is not None else nullcontext(), parallelize.divided_loss(plan):
             source.loss_of(model, module(*model.args, **model.kwargs)).backward()
 
     update = functools.cache(lambda: _update(model, module, plan, stages, optimizer, recorder))
@@ -209,7 +241,11 @@ def _step(
             back(synchronises=False)
             recorder.mark()
         back(synchronises=True)
+        if stages is not None:
+            parallelize.reduce_shards(module)
         found = update()
+        if stages is not None:
+            recorder.records += tied_sums(stages, module, recorder)
         if found is not None:
             found.step()
         module.zero_grad()
@@ -248,8 +284,8 @@ def module_type(module: Any) -> torch.dtype:
 
 
 def _sharing(sent: Sequence[Record], mesh: RankMesh) -> int:
-    """Ranks that share the work on one sample: those of axes along which results travel forward, and not only weights. [1]"""
-    axes = {axis for one in sent if one.phase == FORWARD and one.collective != "all_gather" for axis in mesh.of[one.ranks]}
+    """Ranks that share the work on one sample: those of axes along which results travel forward, not only weights and buffers. [1]"""
+    axes = {axis for one in sent if one.phase == FORWARD and one.collective not in _COPIES for axis in mesh.of[one.ranks]}
     return math.prod(size for axis, size in mesh.axes.items() if axis in axes)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, kernel_tables
+from crossflow.torch.recurrent import kernels_backward, kernels_forward
 
 # Operations without a kernel: what only describes or sets aside memory.
 _FREE_SPACES = frozenset({"prim", "profiler", "inductor"})
@@ -226,7 +227,7 @@ _KERNELS: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
     "mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "_scaled_mm": _mm, "linear": _linear, "bmm": _bmm, "baddbmm": _baddbmm,
     "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped, "convolution": _convolution, "convolution_backward": _convolution_backward,
     "attention": _attention, "attention_backward": _attention_backward, "_embedding_bag": _lookup, "adamw": _adamw,
-    "embedding_dense_backward": _scattered,
+    "embedding_dense_backward": _scattered, "recurrent": kernels_forward, "recurrent_backward": kernels_backward,
 }  # fmt: skip
 
 

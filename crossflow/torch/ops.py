@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional
 from torch.overrides import TorchFunctionMode
 
+from crossflow.torch.recurrent import GATES, recurrent
+
 _ATTENTION = "(Tensor query, Tensor key, Tensor value, bool causal, int window) -> Tensor"
 _BACKWARD = "(Tensor gradient, Tensor query, Tensor key, Tensor value, bool causal, int window) -> (Tensor, Tensor, Tensor)"
 _ADAMW = "(Tensor(a!)[] weights, Tensor[] gradients, Tensor(b!)[] masters, Tensor(c!)[] states) -> ()"
@@ -54,8 +56,9 @@ attention.register_autograd(_differentiate, setup_context=_keep)
 _SCALED = torch.nn.functional.scaled_dot_product_attention
 
 
-class FusedAttention(TorchFunctionMode):
-    """Runs `scaled_dot_product_attention` as one kernel, in every form: with a mask, with dropout, with grouped heads.
+class FusedKernels(TorchFunctionMode):
+    """Runs `scaled_dot_product_attention` as one kernel, in every form: with a mask, with dropout, with grouped heads; and recurrent
+    layers as those of a GPU.
 
     Functions of torch that call it, as that of `MultiheadAttention`, look it up in its module, where this mode is off.
     """
@@ -70,6 +73,9 @@ class FusedAttention(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As torch calls it."""
+        found = recurrent(func, args) if func in GATES else None
+        if found is not None:
+            return found
         return (_scaled_dot_product if func is _SCALED else func)(*args, **(kwargs or {}))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, loss_parallel, parallelize_module
@@ -47,6 +47,11 @@ class Parallelism:
     stages: int = 1
 
     @property
+    def axes(self) -> Mapping[str, int]:
+        """Ranks along each axis, nearest neighbours first; the stages of a pipeline lie outside of them."""
+        return {"tp": self.tensor, "fsdp": self.shards, "dp": self.replicas}
+
+    @property
     def whole(self) -> str:
         """Name of the axis of all ranks."""
         return "tp" if self.tensor > 1 else "dp" if self.data == "ddp" else "fsdp"
@@ -70,8 +75,6 @@ def read(text: str, ranks: int) -> Parallelism | None:
     data = [word for word in words if word not in ("tp", "pp")]
     if len(data) > 1:
         raise CrossflowError(f"--parallel {text}: {' and '.join(data)} exclude each other; give one of them")
-    if stages > 1 and data not in ([], ["ddp"]):
-        raise CrossflowError(f"--parallel {text}: stages of a pipeline are not imported with {data[0]} yet; take ddp beside pp")
     for word, size in (("tp", tensor), ("pp", stages), ("tp x pp", tensor * stages)):
         if ranks % size:
             raise CrossflowError(f"--parallel {text}: {word} = {size} does not divide the world of {ranks} ranks")
@@ -102,20 +105,65 @@ def _word(text: str) -> tuple[str, int | None]:
     return name.replace("fsdp2", "fsdp"), int(number) if mark else None
 
 
-def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None) -> Any:
-    """The model as a plan divides it, on the ranks of this world; gradients are reduced in a type of their own where one is given."""
+def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None, outer: Mapping[str, int]) -> Any:
+    """The model as a plan divides it, on the ranks of this world; gradients are reduced in a type of their own where one is given.
+
+    `outer` has the stages of modules outside the blocks of a pipeline. Those of a stage are one group of shards, which stays gathered after
+    a forward pass as the outermost one of every stage does.
+    """
     if plan.tensor > 1:
         _divide(model, _mesh((plan.replicas * plan.shards, plan.tensor), ("data", "tp"))["tp"])
     if plan.data == "ddp" and plan.replicas > 1:
         mesh = _mesh((plan.replicas, plan.tensor), ("dp", "tp"))["dp"]
-        return Replicated(model, device_mesh=mesh, gradient_as_bucket_view=True, reduce_dtype=reduce)
+        # Replicas of a stage send no buffers: torch.distributed.pipelining runs their forward passes without synchronising.
+        return Replicated(model, device_mesh=mesh, broadcast_buffers=plan.stages == 1, gradient_as_bucket_view=True, reduce_dtype=reduce)
     if plan.data == "fsdp":
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
-        for part in (*blocks(model), model):
-            fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce))
+        policy, inside = MixedPrecisionPolicy(reduce_dtype=reduce), {one for block in blocks(model) for one in block.modules()}
+        for part in blocks(model):
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+        for stage in sorted({*outer.values()}):
+            own = [name for name, place in outer.items() if place == stage and not any(_inside(name, other) for other in outer)]
+            mine = [one for name in own if (one := model.get_submodule(name)) not in inside]
+            fully_shard(mine, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
+
+
+def _inside(name: str, other: str) -> bool:
+    return name.startswith(f"{other}.")
+
+
+@contextlib.contextmanager
+def microbatch(model: Any) -> Iterator[None]:
+    """Have shards add up the gradients of a microbatch of a pipeline, and not reduce them."""
+    if not isinstance(model, FSDPModule):
+        yield
+        return
+    model.set_is_last_backward(False)
+    model.set_requires_gradient_sync(False)
+    yield
+    fully_shard.state(model)._comm_ctx.post_forward_order.clear()  # the next one gathers nothing of this one ahead
+
+
+def reduce_shards(model: Any) -> None:
+    """Reduce the gradients of all shards at once, as `torch.distributed.pipelining` does after the last microbatch [1]_.
+
+    References
+    ----------
+    .. [1] `perform_reduce_grad` in torch/distributed/pipelining/stage.py, torch 2.13.
+    """
+    if not isinstance(model, FSDPModule):
+        return
+    model.set_is_last_backward(True)
+    model.set_requires_gradient_sync(True)
+    state = fully_shard.state(model)
+    for one in state._state_ctx.all_states:
+        for group in one._fsdp_param_groups:
+            group.post_backward()
+    state._root_post_backward_final_callback()
 
 
 def _mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
@@ -186,10 +234,12 @@ def _vocabulary(model: Any, ranks: int) -> dict[str, ParallelStyle]:
     outside = [(name, one) for name, one in model.named_modules() if id(one) not in inside]
     tables = [(one.num_embeddings, name) for name, one in outside if isinstance(one, nn.Embedding)]
     words, table = max(tables, default=(1, ""))
+    same = [name for name, one in outside if isinstance(one, nn.Embedding) and one.weight is model.get_submodule(table).weight]
     heads = [name for name, one in outside if isinstance(one, nn.Linear) and one.out_features == words]
     if words % ranks or not heads:
         return {}
-    return {table: RowwiseParallel(input_layouts=Replicate()), heads[-1]: _Columns(output_layouts=Shard(-1), use_local_output=False)}
+    found: dict[str, ParallelStyle] = {name: RowwiseParallel(input_layouts=Replicate()) for name in same}
+    return {**found, heads[-1]: _Columns(output_layouts=Shard(-1), use_local_output=False)}
 
 
 @contextlib.contextmanager
@@ -221,14 +271,16 @@ def _own_plan(model: Any) -> Iterator[tuple[str, ParallelStyle]] | None:
 
 
 def _named(model: Any, plan: Mapping[str, str]) -> Iterator[tuple[str, ParallelStyle]]:
+    inside = {id(one) for block in blocks(model) for one in block.modules()}
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear | nn.Embedding):
             continue
         style = next((style for pattern, style in plan.items() if fnmatch.fnmatch(name, pattern) or name == pattern), "")
-        if isinstance(module, nn.Linear) and style.startswith("colwise") and "rep" not in style and "gather" not in style:
-            yield name, _Columns()
+        whole = "rep" in style or "gather" in style or "split" in style  # between the two the result is on every rank
+        if isinstance(module, nn.Linear) and style.startswith("colwise") and (id(module) in inside or not whole):
+            yield name, ColwiseParallel(output_layouts=Replicate()) if whole else _Columns()
         elif isinstance(module, nn.Linear) and style.startswith("rowwise"):
-            yield name, RowwiseParallel()
+            yield name, RowwiseParallel(input_layouts=Replicate()) if whole else RowwiseParallel()
 
 
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:

@@ -21,94 +21,12 @@ from crossflow.errors import CrossflowError
 from crossflow.program.kernels import Product
 from crossflow.strategy import schedules
 from crossflow.strategy.schedules import PipelineOrder, pipeline_order
-from crossflow.strategy.stages import stage_layers
 from crossflow.torch.fusion import fused
-from crossflow.torch.parallelize import lists
-from crossflow.torch.program import Recorded
-from crossflow.torch.recorder import BACKWARD, FORWARD, UPDATE, Record
+from crossflow.torch.program import Recorded, gathered_ahead, reduced_behind
+from crossflow.torch.recorder import BACKWARD, FORWARD, UPDATE, Record, gathers
+from crossflow.torch.stages import Stages
 
 PHASES = {schedules.FORWARD: FORWARD, schedules.BACKWARD: BACKWARD}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stages:
-    """How a model is cut into stages.
-
-    Attributes
-    ----------
-    count, microbatches : stages, and microbatches of a step. [1]
-    of : stage of every block by the path of its module.
-    """
-
-    count: int
-    microbatches: int
-    of: Mapping[str, int]
-
-    @classmethod
-    def divided(cls, model: Any, count: int, microbatches: int) -> Stages:
-        """Stages of as many blocks each as whole blocks allow.
-
-        Raises
-        ------
-        CrossflowError
-            Where the model has fewer blocks than stages.
-        """
-        layers = max(lists(model), key=len, default=[])
-        if len(layers) < count:
-            raise CrossflowError(
-                f"--parallel pp={count}: the longest list of equal layers of {type(model).__name__} has {len(layers)}; take at most as "
-                "many stages"
-            )
-        names = {id(one): name for name, one in model.named_modules()}
-        stage = itertools.chain.from_iterable([i] * size for i, size in enumerate(stage_layers(len(layers), count)))
-        return cls(count=count, microbatches=microbatches, of={names[id(one)]: i for one, i in zip(layers, stage, strict=True)})
-
-    @property
-    def recorded(self) -> int:
-        """Microbatches that differ: the first, one of those between, and the last. [1]"""
-        return min(self.microbatches, 3)
-
-    def variant(self, microbatch: int) -> int:
-        """Which of those that are recorded a microbatch is like."""
-        return 0 if microbatch == 0 else self.recorded - 1 if microbatch == self.microbatches - 1 else 1
-
-    def places(self, records: Sequence[Record]) -> list[int]:
-        """Stage of every operation of a microbatch: that of its block, elsewhere that of the block before it in the pass."""
-        found, now, phase = list[int](), 0, FORWARD
-        for record in records:
-            if record.phase != phase:
-                now, phase = self.count - 1 if record.phase == BACKWARD else now, record.phase
-            own = self._block(record.layer)
-            if own is not None:
-                now = max(now, own) if phase == FORWARD else min(now, own)
-            found.append(now)
-        return found
-
-    def _block(self, layer: str) -> int | None:
-        """Stage of the block that a module belongs to."""
-        while layer:
-            if layer in self.of:
-                return self.of[layer]
-            layer = layer.rpartition(".")[0]
-        return None
-
-    def of_weights(self, records: Sequence[Record], held: Mapping[int, str], names: Mapping[int, str]) -> dict[int, int]:
-        """Stage of all weights that a forward pass reads, by storage.
-
-        Raises
-        ------
-        CrossflowError
-            Where two stages read the same.
-        """
-        found: dict[int, int] = {}
-        for record, stage in zip(records, self.places(records), strict=True):
-            for key in record.reads:
-                if record.phase == FORWARD and held.get(key) == "weights" and found.setdefault(key, stage) != stage:
-                    raise CrossflowError(
-                        f"--parallel pp={self.count}: stages {found[key]} and {stage} share the weights {names.get(key, 'of a layer')}, "
-                        "which is not supported; untie them (tie_word_embeddings: false)"
-                    )
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +57,18 @@ def pipelined(step: Recorded, marks: Sequence[int], stages: Stages, ranks: int, 
     shared = _shared([*parts, updates])
     lasting = step.held.keys() | shared
     cuts = [_cut(part, stages, step, lasting, join=join) for part in parts]
-    summed = {key for part in parts for one in part if one.phase == BACKWARD for key in one.writes} & shared
+    made = {phase: {key for part in parts for one in part if one.phase == phase for key in one.writes} for phase in (FORWARD, BACKWARD)}
+    summed = (made[BACKWARD] - made[FORWARD]) & shared
     names = _Names(step=dataclasses.replace(step, held={**dict.fromkeys(summed, "gradients"), **step.held}), lasting=lasting)
     order = pipeline_order("1f1b", stages.count, 1, stages.microbatches)
+    whole: list[set[int]] = [set() for _ in range(stages.count)]  # shards that are gathered already
+    last = BACKWARD if training else FORWARD
+    again = {key for (_, phase), own in cuts[0].slots.items() if phase == last for _, key in _gathering(own) if key is not None}
     found = list[Record]()
     for stage, kind, microbatch in _in_turn(order if training else order.forward_only):
         cut, phase = cuts[stages.variant(microbatch) if training else 0], PHASES[kind]
-        own = [names.renamed(one, stage, microbatch) for one in cut.slots.get((stage, phase), ())]
+        own = _without_gathered(cut.slots.get((stage, phase), ()), whole[stage], again if phase == FORWARD else set())
+        own = [names.renamed(one, stage, microbatch) for one in own]
         found += own
         ended = next((one for one in reversed(own) if one.collective is None), None)
         if phase == BACKWARD and ended is not None:
@@ -159,8 +82,39 @@ def pipelined(step: Recorded, marks: Sequence[int], stages: Stages, ranks: int, 
     for stage, mine in _updates(updates, cuts, stages, step.held, join=join, lasting=lasting):
         found += [names.renamed(one, stage, 0) for one in mine]
     return Recorded(
-        records=found, sizes=names.sizes, held=names.held, parameters=step.parameters, stage_of=names.stages, stages=stages.count
+        records=found,
+        sizes=names.sizes,
+        held=names.held,
+        parameters=step.parameters - stages.copied,
+        stage_of=names.stages,
+        stages=stages.count,
     )
+
+
+def _gathering(records: Sequence[Record]) -> Iterator[tuple[Record, int | None]]:
+    """Operations, those that gather shards with the first of these."""
+    of: dict[int, int] = {}
+    for record in records:
+        gathered = next((of.get(key, key) for key in record.reads), None) if gathers(record) else None
+        if gathered is not None:
+            of |= dict.fromkeys(record.writes, gathered)
+        yield record, gathered
+
+
+def _without_gathered(records: Sequence[Record], whole: set[int], again: set[int]) -> list[Record]:
+    """Operations without the gathers of shards that are `whole` already, to which others are added.
+
+    Stages keep gathered weights from a backward pass to the next pass [1]_. Those that are gathered `again` after a forward pass are not.
+
+    References
+    ----------
+    .. [1] `torch.distributed.pipelining.stage.backward_maybe_with_nosync`.
+    """
+    before = frozenset(whole)
+    own = list(_gathering(records))
+    whole |= {gathered for _, gathered in own if gathered is not None}
+    whole -= again
+    return [record for record, gathered in own if gathered not in before]
 
 
 def _shared(parts: Sequence[Sequence[Record]]) -> set[int]:
@@ -186,8 +140,8 @@ def _cut(records: Sequence[Record], stages: Stages, step: Recorded, lasting: set
             own = _added_up(own, lasting)
             sent = {key for (place, _), keys in crossing.items() if place == stage for key in keys}
             own = fused(own, lasting | sent)
-        for one in own:
-            slots.setdefault((stage, one.phase), []).append(one)
+        for phase in PHASES.values():
+            slots[stage, phase] = reduced_behind(gathered_ahead([one for one in own if one.phase == phase]))
     return _CutRecords(slots=slots, sent=crossing)
 
 

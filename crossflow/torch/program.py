@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,9 @@ from crossflow.errors import CrossflowError
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.program import COMPUTE, NETWORK, HostTime, Program
-from crossflow.torch.recorder import BACKWARD, FORWARD, UPDATE, Record
+from crossflow.torch.recorder import BACKWARD, COPY_IN, COPY_OUT, FORWARD, UPDATE, Record
 
 STAGES = "pp"  # axis of the stages of a pipeline
-_COPY_IN, _COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class RankMesh:
     of: Mapping[tuple[int, ...], tuple[str, ...]]
 
 
-def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> RankMesh:
+def mesh_of(groups: Mapping[tuple[int, ...], str], world: int, axes: Mapping[str, int]) -> RankMesh:
     """Axes of the ranks 0 to `world`, from the groups of rank 0 that communicate.
 
     A group whose ranks lie `stride` apart covers the axes between `stride` and the end of its first cycle. Groups whose cycles do not
@@ -64,24 +64,28 @@ def mesh_of(groups: Mapping[tuple[int, ...], str], world: int) -> RankMesh:
     Parameters
     ----------
     groups : ranks of each, with the name of the axis that they are.
+    axes : names and sizes of axes that are known, nearest neighbours first, along which nothing may be sent; none where empty. [1]
     """
     groups_of = {ranks: _device_group(ranks, world) for ranks in groups}
-    ends = {1, world}
-    lying = {}
+    far_ends = list(itertools.accumulate(axes.values(), operator.mul))
+    named = {(far // size, far): name for (name, size), far in zip(axes.items(), far_ends, strict=True)}
+    ends, lying = {1, world, *far_ends}, {}
     for ranks, group in groups_of.items():
         near, far = group.stride, group.stride * group.ranks
         both = sorted({*ends, near, far})
         if all(larger % smaller == 0 for smaller, larger in itertools.pairwise(both)):
             ends, lying[ranks] = set(both), (near, far)
-    named = {span: groups[ranks] for ranks, span in lying.items()}
-    axes: dict[str, tuple[int, int]] = {}
+    named |= {span: groups[ranks] for ranks, span in lying.items()}
+    spans: dict[str, tuple[int, int]] = {}
     for i, span in enumerate(itertools.pairwise(sorted(ends))):
         name = named.get(span, "")
-        axes[name if name and name not in axes else f"d{i}"] = span
-    of = {ranks: tuple(name for name, (near, far) in axes.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()}
+        spans[name if name and name not in spans else f"d{i}"] = span
+    of = {
+        ranks: tuple(name for name, (near, far) in spans.items() if first <= near and far <= end) for ranks, (first, end) in lying.items()
+    }
     beside = {f"group{i}": ranks for i, ranks in enumerate(ranks for ranks in groups if ranks not in lying)}
     return RankMesh(
-        axes={name: far // near for name, (near, far) in axes.items()},
+        axes={name: far // near for name, (near, far) in spans.items()},
         groups={name: groups_of[ranks] for name, ranks in beside.items()},
         of={**of, **{ranks: (name,) for name, ranks in beside.items()}},
     )
@@ -100,14 +104,16 @@ def _device_group(ranks: tuple[int, ...], world: int) -> DeviceGroup:
 
 def program_of(step: Recorded, mesh: RankMesh, *, name: str, dtype: str, samples: int, tokens: int, training: bool) -> Program:
     """The program of a recorded step, in which every rank of a stage does as the first one does."""
-    records = reduced_behind(gathered_ahead([one for one in step.records if one.collective is None or len(one.ranks) > 1]))
+    records = [one for one in step.records if one.collective is None or len(one.ranks) > 1]
+    records = reduced_behind(gathered_ahead(records)) if step.stages == 1 else records
     builder = ProgramBuilder(name=name, dtype=dtype, axes=mesh.axes, groups=mesh.groups, stages=STAGES if step.stages > 1 else "")
     waits = _dependencies(records)
     for record, after in zip(records, waits, strict=True):
         where: dict[str, Any] = {"layer": record.layer, "phase": record.phase if training else FORWARD, "rank": record.stage}
         if record.collective is not None:
             axes = mesh.of[record.ranks]
-            builder.send(record.collective, record.size, axes, after=after, stream=_stream(axes, mesh), **where)
+            pair: dict[str, Any] = {"between": record.between, "meets": record.meets}
+            builder.send(record.collective, record.size, axes, after=after, stream=_stream(axes, mesh), **pair, **where)
         elif record.host:
             builder.compute(record.name, calls=1, host=record.host, after=after, **where)
         else:
@@ -140,13 +146,13 @@ def gathered_ahead(records: Sequence[Record]) -> list[Record]:
     """
     found, ahead = list[Record](), 0
     for i, record in enumerate(records):
-        if record.name == _COPY_IN or (record.collective == "all_gather" and i > 0 and records[i - 1].name == _COPY_IN):
+        if record.name == COPY_IN or (record.collective == "all_gather" and i > 0 and records[i - 1].name == COPY_IN):
             made = [one for one in found[ahead:] if one.writes.keys() & record.reads.keys()]  # shards in another type
             found[ahead:] = [*made, record, *(one for one in found[ahead:] if one not in made)]
             ahead += len(made) + 1
             continue
         found.append(record)
-        if record.name == _COPY_OUT or record.phase != FORWARD:
+        if record.name == COPY_OUT or record.phase != FORWARD:
             ahead = len(found)
     return found
 
@@ -226,7 +232,7 @@ def _kind(records: Sequence[Record], step: Recorded, key: int, life: tuple[int, 
     first, last = life
     if step.held.get(key) == "gradients":
         return "gradients"
-    if first < 0 or records[first].name in (_COPY_IN, _COPY_OUT):
+    if first < 0 or records[first].name in (COPY_IN, COPY_OUT):
         return "buffers"
     phases = records[first].phase, records[last].phase
     passing = records[first].collective is not None or records[last].collective is not None

@@ -18,6 +18,7 @@ from crossflow.torch import kernels, messages
 from crossflow.torch.ops import local
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+COPY_IN, COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
 
 
@@ -37,6 +38,7 @@ class Record:
     host : time that the host takes once it has waited for what it reads, as `crossflow.program.program.Op` has it; none of most.
     dtype : type of what a kernel other than a pass computes.
     stage : stage of a pipeline that runs it.
+    between, meets : two stages that alone take part in a message, and the name of it by which they know each other.
     """
 
     name: str
@@ -55,6 +57,16 @@ class Record:
     host: HostTime | None = None
     dtype: str = ""
     stage: int = 0
+    between: tuple[int, int] | None = None
+    meets: str = ""
+
+
+ModelCall = tuple[int, list[int]]  # which model, and the first dimension of every tensor that it is given
+
+
+def gathers(record: Record) -> bool:
+    """Whether an operation is part of how FSDP gathers shards: a copy into a buffer, the collective, a copy out of it."""
+    return record.name in (COPY_IN, COPY_OUT) or (record.aside and record.collective == "all_gather")
 
 
 class StepRecorder(TorchDispatchMode):
@@ -65,6 +77,11 @@ class StepRecorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self._hooks: list[Any] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that was seen, models and storages included."""
         self.records: list[Record] = []
         self.marks: list[int] = []  # where the second and later microbatches begin
         self.sizes: dict[int, float] = {}
@@ -75,14 +92,15 @@ class StepRecorder(TorchDispatchMode):
         self._scope: list[str] = []
         self._of_node: dict[int, str] = {}
         self._behind, self._updating, self._went_back = "", False, False
-        self._hooks: list[Any] = []
         self._same: dict[int, int] = {}  # storage of what was waited for -> that of the message
+        self.calls: list[ModelCall] = []  # of models, not of their parts
+        self._watched: set[int] = set()
         self._any: set[int] = set()  # flags that say whether any is set
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
     def clear(self) -> None:
         """Forget the records so far."""
-        self.records, self.marks, self._went_back = [], [], False
+        self.records, self.marks, self.calls, self._went_back = [], [], [], False
 
     def mark(self) -> None:
         """Begin another microbatch."""
@@ -109,11 +127,19 @@ class StepRecorder(TorchDispatchMode):
     def _open(self, module: Any, _inputs: Any) -> None:
         if id(module) not in self._names:
             self._learn(module)
+        if not self._scope and id(module) not in self._watched:  # hooks of all modules are not told the arguments that have names
+            self._watched.add(id(module))
+            self._hooks.append(module.register_forward_pre_hook(self._call, with_kwargs=True))
         self._scope.append(self._names[id(module)])
 
     def _close(self, _module: Any, _inputs: Any, _output: Any) -> None:
         if self._scope:
             self._scope.pop()
+
+    def _call(self, module: Any, args: Any, kwargs: Any) -> None:
+        if len(self._scope) == 1:
+            leads = [one.shape[0] for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim() > 0]
+            self.calls.append((id(module), leads))
 
     def _learn(self, root: Any) -> None:
         """Names and weights of all modules below one that is called on its own; a module without weights or parts has its parent's name."""

@@ -21,6 +21,7 @@ from torch import nn
 from crossflow.torch.ops import gradient, local
 
 FIRST = 2**20  # bytes of the first bucket, and of a mebibyte [B]
+_BROADCAST = 250 * FIRST  # bytes of buffers that are sent at once [B]
 STAGE = "_crossflow_stage"  # attribute of weights: stage of a pipeline that has them
 
 
@@ -29,7 +30,7 @@ class Replicated(nn.Module):
 
     def __init__(
         self, module: Any, *_: Any, bucket_cap_mb: float | None = None, process_group: Any = None, device_mesh: Any = None,
-        gradient_as_bucket_view: bool = False, reduce_dtype: Any = None, **_options: Any,
+        broadcast_buffers: bool = True, gradient_as_bucket_view: bool = False, reduce_dtype: Any = None, **_options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         self.module = module
@@ -40,6 +41,7 @@ class Replicated(nn.Module):
         self._ready: list[Any] = []
         self._left: list[int] = []
         self._works: list[tuple[Any, Any, Any]] = []
+        self._shares, self._shares_next = broadcast_buffers, True
         for one in module.parameters():
             if one.requires_grad:
                 one.register_post_accumulate_grad_hook(self._add)
@@ -50,7 +52,24 @@ class Replicated(nn.Module):
             self.buckets = [bucket for part in self._by_stage() for bucket in self._divided(part)]
             self._bucket = {one: i for i, bucket in enumerate(self.buckets) for one in bucket}
         self._ready, self._left = [], [len(bucket) for bucket in self.buckets]
+        buffers = [local(one) for one in self.module.buffers()]
+        if self._shares and self._shares_next and buffers:
+            self._share(buffers)
+        self._shares_next = torch.is_grad_enabled() and self.syncs
         return self.module(*args, **kwargs)
+
+    @torch.no_grad()
+    def _share(self, buffers: list[Any]) -> None:
+        """Send the buffers of the first rank to all before a forward pass, those of one type together, and wait [1]_, Sec. 4.1.
+
+        A pass without gradients sends them once only, and so does one after a pass that does not synchronise.
+        """
+        for bucket in dist._compute_bucket_assignment_by_size(buffers, [_BROADCAST], [])[0]:
+            mine = [buffers[i] for i in bucket]
+            flat = torch.cat([one.flatten() for one in mine])
+            dist.broadcast(flat, group_src=0, group=self.group)
+            parts = flat.split([one.numel() for one in mine])
+            torch._foreach_copy_(mine, [part.view_as(one) for one, part in zip(mine, parts, strict=True)])
 
     def _by_stage(self) -> list[list[Any]]:
         """Weights of each stage of a pipeline, whose replicas reduce them by themselves, in the order in which they were ready."""

@@ -135,6 +135,8 @@ LONGEST = 300  # characters of a message of other people's code
 _CURES = {
     "does not have a sharding strategy registered": "torch cannot divide one of its operations over tensor ranks; write attention with "
     "scaled_dot_product_attention, or leave tp out",
+    "got mixed torch.Tensor and DTensor": "torch does not mix weights that tensor ranks divide with its others in one operation; leave tp "
+    "out, or divide the model in the function",
     "DynamicOutputShapeException": "what runs depends on the values of data, which the import does not have; take a routing whose shapes "
     "are fixed, such as grouped products",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import crossflow
 from crossflow.errors import CrossflowError
-from crossflow.torch.ops import FusedAttention
+from crossflow.torch.ops import FusedKernels
 from crossflow.torch.replicas import Replicated
 
 _MESH = ("__init__", "__getitem__", "_flatten", "_unflatten", "get_coordinate", "get_local_rank", "size")
@@ -63,7 +63,7 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
             stack.enter_context(_replaced(owner, name, value))
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(FusedAttention())
+        stack.enter_context(FusedKernels())
         yield stack
 
 

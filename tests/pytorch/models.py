@@ -57,6 +57,18 @@ def tied():
     return model
 
 
+class Shared(Gpt):
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.table.weight.T
+
+
+def shared():
+    return Shared(layers=4)
+
+
 def stack(batch=1):
     blocks = (nn.Sequential(nn.Linear(2048, 2048), nn.GELU(), nn.Linear(2048, 2048)) for _ in range(16))
     return nn.Sequential(*blocks), torch.randn(batch, 2048, 2048)
@@ -96,6 +108,16 @@ def step():
         return loss.item()
 
     return run
+
+
+def normed(**options):
+    dist.init_process_group("nccl")
+    layers = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(16 * 36, 10)
+    return DistributedDataParallel(nn.Sequential(*layers), **options), torch.randn(4, 3, 8, 8)
+
+
+def without_buffers():
+    return normed(broadcast_buffers=False)
 
 
 def own_mesh():

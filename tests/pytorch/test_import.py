@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import sys
 from collections import Counter
 from pathlib import Path
@@ -150,6 +151,33 @@ def test_functions_may_divide_the_model_themselves(name):
     assert sum(op.calls for op in program.ops if op.host == "kernel") == (name == "step")  # loss.item()
 
 
+def test_samples_of_a_step_are_those_of_its_calls():
+    """A step calls its model twice, on four samples each; where its inputs do not agree, it has to be told."""
+    model, data = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    step = lambda *sizes: [model(torch.randn(size, 8)).sum().backward() for size in sizes] and None  # noqa: E731
+    assert record(lambda: lambda: step(4, 4)).samples == 8
+    other = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(CrossflowError, match="runs the step itself, and its inputs do not say how many samples a step has; give --samples"):
+        record(lambda: lambda: other(data, torch.randn(6, 8), torch.randn(6, 8))[0].sum().backward())
+    assert imported("step", world_size=8).samples == 32
+
+
+@pytest.mark.parametrize(("parallel", "axes"), [("ddp", {"dp": 8}), ("tp=2,ddp", {"tp": 2, "dp": 4})])
+def test_axes_along_which_nothing_is_sent_have_their_names(parallel, axes):
+    assert dict(imported(world_size=8, parallel=parallel, task="inference").axes) == axes
+
+
+def test_replicas_send_their_buffers_before_a_step():
+    """Running means, variances and counts of batches; not those of replicas that are told not to, nor in inference."""
+    program = imported("normed", world_size=8)
+    assert sent(program, "forward") == {("broadcast", ("d0",)): (2, 2 * 16 * 4 + 8)}
+    assert program.samples == 8 * 4
+    place = max(i for i, op in enumerate(program.ops) if op.message is not None and op.phase == "forward")
+    assert place in program.ops[place + 1].after
+    assert sent(imported("normed", world_size=8, task="inference"), "forward") == {}
+    assert sent(imported("without_buffers", world_size=8), "forward") == {}
+
+
 def test_groups_of_a_device_mesh_are_axes():
     program = imported("own_mesh", world_size=8)
     assert dict(program.axes) == {"tensor": 4, "data": 2}
@@ -165,9 +193,23 @@ def test_convolutions_are_implicit_products():
 
 
 def test_recurrent_layers_and_tables_are_taken_apart():
-    assert len(kernels(imported("recurrent"), Product, "forward")) == 11  # inputs of all steps at once
+    program = imported("recurrent")
+    assert len(kernels(program, Product, "forward")) == 11  # inputs of all steps at once
+    assert sum(one.flops for one in kernels(program, Product, "backward")) == 2 * sum(
+        one.flops for one in kernels(program, Product, "forward")
+    )
     (table,) = kernels(imported("pooled"), Lookup)
     assert (table.samples, table.rows, table.width, table.pooling) == (8, 1000, 16, 4)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(torch.nn.LSTM, 5), (torch.nn.GRU, 4), (torch.nn.RNN, 1)])
+def test_recurrent_layers_keep_their_gates_and_cells(kind, kept):
+    """As kernels of a GPU do, whatever joins pointwise operations."""
+    fused, eager = (record(lambda: (kind(64, 64, 2), torch.randn(10, 4, 64)), kernels=kernels) for kernels in ("fused", "eager"))
+    assert fused.memory == eager.memory
+    assert 4 * 10 * 4 * 64 * (2 * kept + 1) in {one.size for one in fused.tensors if one.kind == "activations"}
+    assert fused.memory[0]["activations"] < 4 * 10 * 4 * 64 * (2 * kept + 1 + 9)
+    assert record(lambda: (kind(64, 64, 2), torch.randn(10, 4, 64)), task="inference").memory[0]["activations"] < 4 * 10 * 4 * 64 * 3
 
 
 def test_scenarios_take_the_file(tmp_path, out):
@@ -179,6 +221,46 @@ def test_scenarios_take_the_file(tmp_path, out):
     assert crossflow.simulate(crossflow.from_dict(scenario)).total == pytest.approx(step, rel=1e-9)
     assert crossflow.explain(crossflow.from_dict(scenario)).limiting is not None
     assert "all_reduce" in out("events", str(path))
+
+
+def test_studies_vary_the_hardware_under_an_imported_program(tmp_path, out):
+    """Memory and links matter, each in its own measure; a search starts from the scenario as it is."""
+    program = write_program(imported("wide", world_size=16, parallel="ddp", dtype="bf16"), tmp_path / "wide.program.json.gz")
+    (tmp_path / "wide.json").write_text(json.dumps({"system": {"template": "dgx-h100", "nodes": 2}, "workload": str(program)}))
+    hardware = {"system.levels.memory.bandwidth": ["2 TB/s", "8 TB/s"], "system.network.inter.bandwidth": ["5 GB/s", "50 GB/s"]}
+    study = {"name": "hardware", "title": "Hardware", "scenario": "wide.json"}
+    (tmp_path / "sweep.json").write_text(json.dumps({**study, "sweep": hardware}))
+    assert "memory.bandwidth  inter.bandwidth" in out("study", str(tmp_path / "sweep.json"), "--out", str(tmp_path))
+    rows = [json.loads(line)["step_time_s"] for line in (tmp_path / "points.jsonl").read_text().splitlines()]
+    assert rows[0] > 1.02 * rows[2] > rows[3]
+    assert rows[0] > 1.5 * rows[1]
+    space = {"placement": "all", "system.levels.memory.bandwidth": hardware["system.levels.memory.bandwidth"]}
+    searches = {"as it is": {"searcher": "given"}, "all": {"searcher": "exhaustive"}}
+    (tmp_path / "search.json").write_text(json.dumps({**study, "space": space, "searches": searches}))
+    text = out("study", str(tmp_path / "search.json"), "--out", str(tmp_path))
+    assert "as it is  dp16" in text
+
+
+def test_timelines_and_explanations_take_an_imported_program(tmp_path, out, recwarn):
+    program = write_program(imported(world_size=8, parallel="ddp"), tmp_path / "gpt.program.json.gz")
+    (tmp_path / "gpt.json").write_text(json.dumps({"system": {"template": "dgx-h100", "nodes": 1}, "workload": str(program)}))
+    timeline = out("timeline", str(tmp_path / "gpt.json"))
+    assert "forward" in timeline
+    assert "backward" in timeline
+    assert "Elasticities" in out("explain", str(tmp_path / "gpt.json"))
+    assert not recwarn.list
+
+
+def test_the_example_of_the_guide_runs(tmp_path, capsys, monkeypatch):
+    """Three clusters and five ways to divide its model, here with fewer layers."""
+    for name in ("model.py", "clusters.py"):
+        text = (Path(crossflow.__file__).parents[1] / "docs/examples/own-model" / name).read_text()
+        (tmp_path / name).write_text(text.replace("layers=24", "layers=4"))
+    monkeypatch.syspath_prepend(tmp_path)
+    runpy.run_path(str(tmp_path / "clusters.py"))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    assert lines[-1].startswith("best: ")
 
 
 def test_the_command_writes_a_program_and_says_what_it_holds(tmp_path, out):

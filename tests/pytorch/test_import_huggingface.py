@@ -55,6 +55,23 @@ def test_families_import(kind, tmp_path):
         assert sum(one.backward for one in attention) == sum(not one.backward for one in attention) >= 2
 
 
+# Fused matrices whose halves are split, a table that several modules share, and layers in two lists.
+@pytest.mark.parametrize(("kind", "parallel"), [("phi3", "tp=2,ddp"), ("t5", "tp=2,ddp"), ("t5", "pp=2,fsdp"), ("whisper", "pp=2,fsdp")])
+def test_families_divide(kind, parallel, tmp_path):
+    path = config(tmp_path, kind, **MODELS[kind])
+    program = record(path, world_size=4, parallel=parallel, batch=4, sequence=32)
+    assert program.parameters == record(path, batch=1, sequence=32, task="inference").parameters
+    assert program.samples == 8
+    assert dict(program.axes)[parallel[:2]] == 2
+
+
+def test_families_that_tensor_ranks_cannot_divide_say_so(tmp_path, exactly):
+    path = config(tmp_path, "falcon", **MODELS["falcon"])
+    sentence = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
+    with pytest.raises(CrossflowError, match=exactly(f"{path}: {sentence}")):
+        record(path, world_size=2, parallel="tp=2", sequence=32)
+
+
 def test_windows_and_latents_reach_the_kernels(tmp_path):
     windowed = record(config(tmp_path, "mistral", **FEW, sliding_window=16), sequence=64)
     assert {one.window for one in windowed.kernels if isinstance(one, Attention)} == {16}
