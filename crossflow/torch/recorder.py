@@ -19,6 +19,7 @@ from crossflow.torch.ops import local
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
+_ADD = torch.ops.aten.add.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Record:
     kernels : what it runs on the device; none of an operation that sends, and of one for which the host waits.
     reads, writes : bytes that it moves of each storage. [B]
     fuses : whether a compiler joins it with pointwise operations around it.
+    accumulates : whether autograd adds up two gradients of one tensor here; it belongs to no module.
     collective, size, ranks, axis : of a message, its kind, its buffer, the ranks that take part, and the name of their axis. [B]
     blocks : whether all that is issued later waits for the message.
     aside : whether FSDP sends it, from a stream of its own, on which what follows from it is computed too.
@@ -46,6 +48,7 @@ class Record:
     reads: dict[int, float] = field(default_factory=dict)
     writes: dict[int, float] = field(default_factory=dict)
     fuses: bool = False
+    accumulates: bool = False
     collective: Collective | None = None
     size: float = 0.0
     ranks: tuple[int, ...] = ()
@@ -195,6 +198,8 @@ class StepRecorder(TorchDispatchMode):
             return  # a view
         found = kernels.kernels_of(func, args, kwargs, out)
         fuses = found is None and kernels.fuses(func)
+        own = isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)  # written by the user
+        accumulates = func is _ADD and phase == BACKWARD and not self._scope and not own
         dtype = "" if found is None else kernels.dtype_of(args)
         if func.namespace == "fsdp":
             self._aside |= outputs.keys()
@@ -204,9 +209,10 @@ class StepRecorder(TorchDispatchMode):
             found = (kernels.pass_over(inputs, outputs, out),)
         self.records.append(
             Record(
-                name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses, dtype=dtype
+                name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses,
+                accumulates=accumulates, dtype=dtype,
             )
-        )
+        )  # fmt: skip
 
     def _send(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
         if messages.waits(func):  # what reads its result later waits for the message
