@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array
-from crossflow.parallel.blocks import type_of, units, wide_units
+from crossflow.arrays import Array, Index, share_of
+from crossflow.parallel.blocks import parameters, type_of, unit_starts, units, wide_units
 from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.groups import Group
 from crossflow.strategy.layout import Layout, Spread
@@ -30,9 +30,15 @@ class WeightMessage:
 
     collective: Collective
     size: Array
+    whole: Array  # the message of which these bytes are a part: that of a layer where software sends layers at once. [B]
     group: Group
     role: WeightRole
     sharded: bool
+
+    @property
+    def share(self) -> Array:
+        """Share of the message that is each unit's, zero of nothing. [1]"""
+        return share_of(self.size, self.whole)
 
     def rounds(self, layout: Layout) -> Array:
         """How often a step takes it: sharded weights are gathered twice a microbatch, forward and backward. [1]"""
@@ -47,15 +53,6 @@ class Weights:
     owned: Array  # of these, those whose optimizer's states the device keeps. [1]
     messages: tuple[WeightMessage, ...]  # collectives that keep them in step
     moved: Array  # bytes that a device sends for them in a step inside its node and out of it, shape (2, units, n). [B]
-
-
-def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
-    """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
-    ranks = layout.tensor_of(type_of(part))
-    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed)
-    table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
-    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if not matrix.routed), table / ranks)
-    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
 
 
 def weight_sizes(job: Job, stack: SoftwareStack) -> Array:
@@ -88,6 +85,13 @@ def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
     return Weights(parameters=dense + expert, owned=owned, messages=tuple(messages), moved=moved)
 
 
+def _whole(size: Array, starts: Index) -> Array:
+    """Bytes of the layer that each unit is a part of, shape (units, n). [B]"""
+    whole = np.zeros_like(size)
+    np.add.at(whole, starts, size)
+    return np.asarray(whole[starts])
+
+
 def _owned(spread: Spread, amount: Array) -> Array:
     """Of so many parameters, those whose optimizer's states a device keeps. [1]"""
     return np.asarray(amount / np.where(spread.zero >= 1, np.where(spread.zero >= 3, spread.shards.size, spread.data.size), 1.0))
@@ -108,7 +112,7 @@ def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> l
             held = np.stack(np.broadcast_arrays(*(sum(((m.k + m.bias) * m.kv_head for m in ones), np.zeros(1)) for ones in mine)))
             size = gradient * _owned(layout.spread("attention"), np.where(copies > 1, held, 0.0))
             among = layout.group(group.stride, copies)
-            found.append(WeightMessage(collective="all_reduce", size=size, group=among, role="reduce", sharded=False))
+            found.append(WeightMessage(collective="all_reduce", size=size, whole=size, group=among, role="reduce", sharded=False))
     return found
 
 
@@ -119,7 +123,8 @@ def _messages(job: Job, stack: SoftwareStack, spread: Spread, amount: Array) -> 
     found: list[WeightMessage] = []
 
     def add(collective: Collective, size: Array, group: Group, role: WeightRole, *, sharded: bool = False) -> None:
-        found.append(WeightMessage(collective=collective, size=size, group=group, role=role, sharded=sharded))
+        whole = _whole(size, unit_starts(job.model)) if sharded and stack.sharing.unit == "layer" else size
+        found.append(WeightMessage(collective=collective, size=size, whole=whole, group=group, role=role, sharded=sharded))
 
     size = amount * gradient
     add("all_reduce", np.where(spread.zero >= 1, 0.0, size), spread.data, "reduce")
