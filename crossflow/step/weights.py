@@ -9,13 +9,13 @@ from typing import Literal
 import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
-from crossflow.arrays import Array, Index, share_of
+from crossflow.arrays import Array, share_of
 from crossflow.parallel.blocks import parameters, type_of, unit_starts, units, wide_units
 from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.groups import Group
 from crossflow.strategy.layout import Layout, Spread
 from crossflow.workload.job import Job
-from crossflow.workload.transformer import Part
+from crossflow.workload.transformer import Part, Transformer
 
 WeightRole = Literal["reduce", "gather", "regather"]
 
@@ -74,22 +74,29 @@ def weights_of(job: Job, layout: Layout, stack: SoftwareStack) -> Weights:
         spread = layout.spread(kind)
         spreads[spread] = spreads.get(spread, 0.0) + dense * mine
     if expert.any():
-        spreads[layout.spread("experts")] = expert
+        spread, common = layout.spread("experts"), layout.spread("mlp")
+        joined = np.where(common.like(spread), expert, 0.0) if stack.sharing.unit == "layer" else np.zeros(1)
+        spreads[common] = spreads[common] + joined
+        spreads[spread] = expert - joined
     owned, moved, messages = np.zeros(dense.shape), np.zeros((2, *dense.shape)), list[WeightMessage]()
     for spread, amount in spreads.items():
         owned += _owned(spread, amount)
-        messages += _messages(job, stack, spread, amount)
+        messages += _messages(job, layout, stack, spread, amount)
     messages += _repeated_heads(parts, layout, stack.gradient_size(job.element))
     for message in messages:
         moved += sent_bytes(message.collective, message.size * message.rounds(layout), message.group.size, message.group.per_node)
     return Weights(parameters=dense + expert, owned=owned, messages=tuple(messages), moved=moved)
 
 
-def _whole(size: Array, starts: Index) -> Array:
-    """Bytes of the layer that each unit is a part of, shape (units, n). [B]"""
+def _whole(size: Array, model: Transformer, layout: Layout) -> Array:
+    """Bytes of the layer that each unit is a part of, shape (units, n); embedding and head are one where they share a table. [B]"""
+    starts = unit_starts(model)
     whole = np.zeros_like(size)
     np.add.at(whole, starts, size)
-    return np.asarray(whole[starts])
+    whole = whole[starts]
+    shared = np.where(model.tied & (layout.pp == 1), size[0] + size[-1], 0.0)
+    whole[[0, -1]] = np.maximum(whole[[0, -1]], shared)
+    return np.asarray(whole)
 
 
 def _owned(spread: Spread, amount: Array) -> Array:
@@ -116,14 +123,14 @@ def _repeated_heads(parts: Sequence[Part], layout: Layout, gradient: float) -> l
     return found
 
 
-def _messages(job: Job, stack: SoftwareStack, spread: Spread, amount: Array) -> list[WeightMessage]:
+def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, amount: Array) -> list[WeightMessage]:
     """All collectives that keep `amount` parameters of every unit in step, shape (units, n), as far as any plan has them."""
     weight, gradient = weight_sizes(job, stack), stack.gradient_size(job.element)
     sharded, shared = spread.zero >= 3, (spread.zero >= 1) & (spread.zero < 3)
     found: list[WeightMessage] = []
 
     def add(collective: Collective, size: Array, group: Group, role: WeightRole, *, sharded: bool = False) -> None:
-        whole = _whole(size, unit_starts(job.model)) if sharded and stack.sharing.unit == "layer" else size
+        whole = _whole(size, job.model, layout) if sharded and stack.sharing.unit == "layer" else size
         found.append(WeightMessage(collective=collective, size=size, whole=whole, group=group, role=role, sharded=sharded))
 
     size = amount * gradient

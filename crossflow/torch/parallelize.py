@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -113,9 +114,40 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None) -> A
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
-        for part in (*blocks(model), model):
-            fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce))
+        for part in (*blocks(model), *_around(model), model):
+            fully_shard(
+                part, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce), reshard_after_forward=True,
+                shard_placement_fn=functools.partial(_cut, ranks=plan.shards),
+            )  # fmt: skip
     return model
+
+
+def _around(model: Any) -> list[list[Any]]:
+    """Modules before the layers of a model and those after them, each sharded as one; none where both share a table."""
+    layers, found = set(blocks(model)), tuple[list[Any], list[Any]](([], []))
+
+    def walk(module: Any, after: bool) -> bool:
+        for one in module.children():
+            if one in layers:
+                after = True
+            elif not layers.isdisjoint(one.modules()):
+                after = walk(one, after)
+            elif next(one.parameters(), None) is not None:
+                found[after].append(one)
+        return after
+
+    walk(model, after=False)
+    before, behind = ({id(weight) for one in part for weight in one.parameters()} for part in found)
+    return [part for part in found if part] if layers and before.isdisjoint(behind) else []
+
+
+def _cut(weight: Any, ranks: int) -> Shard | None:
+    """The dimension along which a weight is sharded: the first, or where that is shorter than the ranks are many, as of a few experts, one
+    that they divide.
+    """
+    if isinstance(weight, DTensor) or weight.dim() == 0 or weight.shape[0] >= ranks:
+        return None
+    return next((Shard(i) for i, size in enumerate(weight.shape) if size % ranks == 0), None)
 
 
 def _mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
