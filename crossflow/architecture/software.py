@@ -65,6 +65,10 @@ class WeightSharing(FileModel):
         description="gathered weights are copied out of the buffer of their message, and gradients into the one that is reduced, for each "
         "matrix has memory of its own",
     )
+    bucket: Information | None = Field(
+        default=None, description="gradients that replicas reduce in one message, at least; without it, those of attention or of an MLP"
+    )
+    first_bucket: Information | None = Field(default=None, description="the same of the first message, `bucket` where absent")
 
 
 class HostCosts(FileModel):

@@ -13,6 +13,7 @@ from crossflow.arrays import Array, share_of
 from crossflow.parallel.blocks import parameters, type_of, unit_starts, units, wide_units
 from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.groups import Group
+from crossflow.step.buckets import bucketed
 from crossflow.strategy.layout import Layout, Spread
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Part, Transformer
@@ -30,14 +31,14 @@ class WeightMessage:
 
     collective: Collective
     size: Array
-    whole: Array  # the message of which these bytes are a part: that of a layer where software sends layers at once. [B]
+    whole: Array  # the message of which these bytes are a part, as of a whole layer, or the mean of those in which they go. [B]
     group: Group
     role: WeightRole
     sharded: bool
 
     @property
     def share(self) -> Array:
-        """Share of the message that is each unit's, zero of nothing. [1]"""
+        """Messages that each unit's bytes make, or their share of one. [1]"""
         return share_of(self.size, self.whole)
 
     def rounds(self, layout: Layout) -> Array:
@@ -130,7 +131,12 @@ def _messages(job: Job, layout: Layout, stack: SoftwareStack, spread: Spread, am
     found: list[WeightMessage] = []
 
     def add(collective: Collective, size: Array, group: Group, role: WeightRole, *, sharded: bool = False) -> None:
-        whole = _whole(size, job.model, layout) if sharded and stack.sharing.unit == "layer" else size
+        whole, bucket = size, stack.sharing.bucket
+        if sharded and stack.sharing.unit == "layer":
+            whole = _whole(size, job.model, layout)
+        elif collective == "all_reduce" and not sharded and bucket is not None:
+            first = bucket if stack.sharing.first_bucket is None else stack.sharing.first_bucket
+            whole = bucketed(size, job.model, float(first[0]), float(bucket[0]))
         found.append(WeightMessage(collective=collective, size=size, whole=whole, group=group, role=role, sharded=sharded))
 
     size = amount * gradient
