@@ -110,7 +110,7 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None) -> A
     if plan.data == "ddp" and plan.replicas > 1:
         mesh = _mesh((plan.replicas, plan.tensor), ("dp", "tp"))["dp"]
         return Replicated(model, device_mesh=mesh, gradient_as_bucket_view=True, reduce_dtype=reduce)
-    if plan.data == "fsdp":
+    if plan.data == "fsdp" and plan.replicas * plan.shards > 1:
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
@@ -264,10 +264,10 @@ def _named(model: Any, plan: Mapping[str, str]) -> Iterator[tuple[str, ParallelS
 
 
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:
-    """Matrices of the blocks: by rows where they end an attention or an MLP, by their name or as they narrow, by columns elsewhere."""
+    """Matrices of the blocks: by rows where they end an attention or an MLP, as they narrow or by their name, by columns elsewhere."""
     names = {id(module): name for name, module in model.named_modules()}
     for block in blocks(model):
         inside = [(f"{names[id(block)]}.{name}", one) for name, one in block.named_modules() if isinstance(one, nn.Linear)]
         for name, one in inside:
-            ends = name.rpartition(".")[2] in _ROWS or one.out_features < one.in_features
-            yield name, RowwiseParallel() if ends else _Columns()
+            ends = name.rpartition(".")[2] in _ROWS and one.out_features == one.in_features
+            yield name, RowwiseParallel() if ends or one.out_features < one.in_features else _Columns()

@@ -20,6 +20,7 @@ from crossflow.torch.ops import local
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
 _ADD = torch.ops.aten.add.Tensor
+_NEAR = 16  # numbers of nodes of autograd among which that of an operation is looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +161,10 @@ class StepRecorder(TorchDispatchMode):
             self._of_node[torch.autograd._get_sequence_nr() - 1] = self._scope[-1]
             return self._scope[-1], BACKWARD
         node = torch._C._current_autograd_node()
-        self._behind = self._of_node.get(node._sequence_nr() if node is not None else -1, self._behind)
+        number = node._sequence_nr() if node is not None else -1
+        # Distributed tensors number the node of an operation some places after what they dispatch for it.
+        near = (one for one in range(number, max(number - _NEAR, -1), -1) if one in self._of_node)
+        self._behind = self._of_node.get(next(near, -1), self._behind)
         return self._behind, BACKWARD
 
     # ---------------------------------------------------------------------------------- what it is
