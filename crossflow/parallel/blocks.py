@@ -522,7 +522,7 @@ class _BlockBuilder:
         layout, weight = self.layout, self.stack.weight_size(self.element)
         gradient = weight + self.stack.gradient_size(self.element)
         for kind, amount in zip((type_of(part), "experts"), self._own_parameters(part), strict=True):
-            spread = layout.spread(cast(Type, kind))
+            spread = layout.spread(kind)
             sharded = amount * ((spread.zero >= 3) & (spread.shards.size > 1))
             again = 2.0 * weight * sharded * (1.0 + 1.0 / spread.shards.size)
             summed = np.where(spread.zero >= 3, sharded, amount * (spread.data.size > 1) / layout.microbatches)
