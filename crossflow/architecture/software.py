@@ -70,6 +70,12 @@ class WeightSharing(FileModel):
     )
     first_bucket: Information | None = Field(default=None, description="the same of the first message, `bucket` where absent")
 
+    @model_validator(mode="after")
+    def _buckets(self) -> WeightSharing:
+        if self.first_bucket is not None and self.bucket is None:
+            raise ValueError("first_bucket is the first of several; give bucket too, or leave it out")
+        return self
+
 
 class HostCosts(FileModel):
     """What the host needs to keep a device busy."""
