@@ -105,3 +105,8 @@ def tally(counts: Array, amounts: Array) -> Array:
         return summed(counts, amounts)
     never = summed((counts > 0).astype(float), endless.astype(float)) == 0
     return np.asarray(np.where(never, summed(counts, np.where(endless, 0.0, amounts)), np.inf))
+
+
+def share_of(some: Array, whole: Array) -> Array:
+    """Share of a whole, zero of nothing."""
+    return np.asarray(np.divide(some, whole, out=np.zeros(np.broadcast(some, whole).shape), where=whole > 0))

@@ -13,11 +13,12 @@ import crossflow
 from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
+from crossflow.parallel.blocks import parameters
 from crossflow.step.activations import activations
 from crossflow.step.memory import FRAMEWORK, KINDS, MOMENTS, in_flight, memory
 from crossflow.step.outcome import Machine
 from crossflow.step.remedies import remedies
-from crossflow.step.weights import parameters, weights_of
+from crossflow.step.weights import weights_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.plan import Plan

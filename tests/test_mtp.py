@@ -8,10 +8,10 @@ from crossflow.architecture.software import load_stack
 from crossflow.errors import SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
+from crossflow.parallel.blocks import parameters
 from crossflow.step.activations import activations
 from crossflow.step.stages import counts
 from crossflow.step.task import task_of
-from crossflow.step.weights import parameters
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.stages import Division
 from crossflow.strategy.transformers import plan_of

@@ -85,7 +85,7 @@ def test_a_power_is_as_many_blocks_one_after_the_other():
     np.testing.assert_allclose(applied(chained(block, block), state), applied(block, applied(block, state)), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("plan", "software"), [("tp4-dp16-z3", "pytorch-fsdp"), ("dp64-z3", "ideal")])
+@pytest.mark.parametrize(("plan", "software"), [("tp4-dp16-z3", "pytorch-fsdp"), ("dp64-z3", "ideal"), ("dp64-z3", "pytorch")])
 def test_passes_near_balance_take_what_their_events_take(plan, software):
     """Attention computes as long as its weights travel, the MLP does not: an even share of both would hide the waits."""
     system, workload = {"template": "h100-ib-cluster", "nodes": 8}, {"model": "llama2-7b", "global_batch": 512}

@@ -118,6 +118,8 @@ def test_sentences_of_wrong_stacks():
 
     assert told(gradeint="weight") == ["gradeint: unknown key 'gradeint'; did you mean 'gradient'?"]
     assert told(host={"step": "3 GB"})[0].startswith("host.step: ")
+    alone = told(sharing={"first_bucket": "1 MiB"})
+    assert alone == ["sharing: first_bucket is the first of several; give bucket too, or leave it out"]
 
 
 def test_unknown_stacks_are_told_with_what_was_meant():

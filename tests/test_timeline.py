@@ -29,7 +29,7 @@ PLANS = [
     "pp2-dp4-z3-g2-offload:optimizer+weights", "pp2-dp4-z3-unsharded:embedding-gpipe", "dp16-z3-g8-ag2-apart:mlp",
     "tp4-atp2-dp1-mb2-sp-distant:attention", "tp2-pp2-dp2-v3", "pp4-dp4-layers:0+7+1+0", "tp2-pp4-dp2-v2-sp-layers:3+0+1x5+0",
 ]  # fmt: skip
-STACKS = ["megatron-lm-2022", "megatron-core", "nemo", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal"]
+STACKS = ["megatron-lm-2022", "megatron-core", "nemo", "nanotron", "pytorch-fsdp", "pytorch-fsdp-2022", "ideal", "pytorch"]
 OTHERS = [
     {"system": {"template": "pathfinder", "devices": 32}, "workload": "lstm-16k", "strategy": "RC-2-2-d8"},
     {"system": {"template": "pathfinder", "devices": 8}, "workload": "lstm-16k", "strategy": "d4-p2"},

@@ -53,6 +53,30 @@ class Overlap(FileModel):
     optimizer: bool = Field(default=False, description="updated weights are gathered while the next forward pass runs")
 
 
+class WeightSharing(FileModel):
+    """How ranks that hold the same weights send them and their gradients."""
+
+    unit: Literal["part", "layer"] = Field(
+        default="part",
+        description="sharded weights that are gathered, and reduced, at once: those of attention or of an MLP, or of a layer",
+    )
+    copies: bool = Field(
+        default=False,
+        description="gathered weights are copied out of the buffer of their message, and gradients into the one that is reduced, for each "
+        "matrix has memory of its own",
+    )
+    bucket: Information | None = Field(
+        default=None, description="gradients that replicas reduce in one message, at least; without it, those of attention or of an MLP"
+    )
+    first_bucket: Information | None = Field(default=None, description="the same of the first message, `bucket` where absent")
+
+    @model_validator(mode="after")
+    def _buckets(self) -> WeightSharing:
+        if self.first_bucket is not None and self.bucket is None:
+            raise ValueError("first_bucket is the first of several; give bucket too, or leave it out")
+        return self
+
+
 class HostCosts(FileModel):
     """What the host needs to keep a device busy."""
 
@@ -119,6 +143,7 @@ class SoftwareStack(FileModel):
     )
     early_stop: bool = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     overlap: Overlap = Overlap()
+    sharing: WeightSharing = WeightSharing()
     host: HostCosts
     memory: MemoryHabits
 

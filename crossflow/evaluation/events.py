@@ -236,7 +236,7 @@ def _messages(case: _Case) -> Iterator[FoundEvent]:
     for shared in task.weights.messages:
         passes = forward + backward if shared.role == "gather" else weight
         often = passes if shared.sharded else updates
-        for size, count in zip(shared.size[:, 0].tolist(), often.tolist(), strict=True):
+        for size, count in zip(shared.whole[:, 0].tolist(), (often * shared.share[:, 0]).tolist(), strict=True):
             yield from _message(runs_on, shared.collective, size, shared.group, count)
     microbatches = int(layout.microbatches[0])
     found = boundaries(plan.schedule, plan.pp, plan.virtual_stages, microbatches, training=job.training)

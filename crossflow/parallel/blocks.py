@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -103,6 +103,7 @@ class _BlockBuilder:
         if part.type in ENDS:
             (self.embedding if part.type == "embedding" else self.head)(unit, part, tokens)
             return
+        self._copied(unit, part)
         mine = self._own(tokens, type_of(part))
         if part.attention is not None:
             self._attention(unit, part, part.attention, mine)
@@ -449,6 +450,7 @@ class _BlockBuilder:
 
     def embedding(self, unit: str, part: Part, tokens: Array) -> None:
         """Lookup of rows, or projection of patches; its gradient is a scatter into a table."""
+        self._copied(unit, part)
         layout, e, h = self.layout, self.element, part.width
         own = tokens * h / np.where(layout.sequence_parallel, layout.tp, 1.0)
         tokens, group = self._own(tokens, "embedding"), layout.sharing("embedding")
@@ -484,6 +486,7 @@ class _BlockBuilder:
 
     def head(self, unit: str, part: Part, tokens: Array) -> None:
         """Last norm, product with the vocabulary, softmax and loss."""
+        self._copied(unit, part)
         layout, e = self.layout, self.element
         ranks, group = layout.tensor_of("embedding"), layout.sharing("embedding")
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
@@ -505,6 +508,34 @@ class _BlockBuilder:
         self._send(unit, "input", "all_reduce", np.where(scattered, 0.0, size), group)
         if self.training:
             self._send(unit, "forward", "all_reduce", 12.0 * tokens, group)
+
+    # ---------------------------------------------------------------------------------- weights
+
+    def _copied(self, unit: str, part: Part) -> None:
+        """Copies between weights and the buffers of their messages: shards in r1 w1 and whole weights out r1 w1, gradients in r1 w1.
+
+        FSDP2 copies both for every microbatch, which recomputation does not repeat; DistributedDataParallel copies gradients with every
+        update (Zhao et al., "PyTorch FSDP", VLDB 2023, Sec. 4; torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+        """
+        if not (self.stack.sharing.copies and self.training):
+            return
+        layout, weight = self.layout, self.stack.weight_size(self.element)
+        gradient = weight + self.stack.gradient_size(self.element)
+        for kind, amount in zip((type_of(part), "experts"), self._own_parameters(part), strict=True):
+            spread = layout.spread(kind)
+            sharded = amount * ((spread.zero >= 3) & (spread.shards.size > 1))
+            again = 2.0 * weight * sharded * (1.0 + 1.0 / spread.shards.size)
+            summed = np.where(spread.zero >= 3, sharded, amount * (spread.data.size > 1) / layout.microbatches)
+            for phase, moved in (("forward", again), ("input", again * ~layout.full), ("weight", gradient * summed)):
+                if np.any(moved):
+                    self._pass(unit, cast(BlockPhase, phase), moved, launches=1.0)
+
+    def _own_parameters(self, part: Part) -> tuple[Array, Array]:
+        """Parameters of a part on one device as in `parameters`; a table that the embedding holds too is not the head's. [1]"""
+        dense, expert = parameters(part, self.layout)
+        if part is self.model.head and self.model.tied:
+            dense = dense - np.where(self.layout.pp == 1, part.width * self.model.vocabulary / self.layout.tensor_of("embedding"), 0.0)
+        return dense, expert
 
     # ---------------------------------------------------------------------------------- kernels
 
@@ -592,6 +623,15 @@ def type_of(part: Part) -> Type:
     return "attention" if part.attention is not None or part.ssm is not None else "embedding" if part.type in ENDS else "mlp"
 
 
+def parameters(part: Part, layout: Layout) -> tuple[Array, Array]:
+    """Parameters of a part on one device before data ranks share them out: those that all tokens pass, those of experts. [1]"""
+    ranks = layout.tensor_of(type_of(part))
+    expert = sum(matrix.parameters for matrix in part.matrices if matrix.routed)
+    table = part.table * np.where(part.holder == "apart", layout.pp > 1, part.holder == "all")
+    dense = sum((matrix.parameters * matrix.share(ranks) for matrix in part.matrices if not matrix.routed), table / ranks)
+    return dense + part.vectors, expert / (layout.tensor_of("experts") * layout.ep)
+
+
 def ends_of(names: Sequence[str]) -> Mask:
     """Which units are embeddings and heads, which no plan computes again, shape (units,)."""
     return np.array([name.split(".")[-1] in ENDS for name in names])
@@ -607,6 +647,14 @@ def units(model: Transformer) -> Sequence[tuple[str, Part]]:
     """Parts of all kinds of layers with the names under which their kernels are counted, embedding first, head last."""
     inner = [(f"{i}.{j}.{part.type}", part) for i, layer in enumerate(model.kinds) for j, part in enumerate(layer.parts)]
     return [("embedding", model.embedding), *inner, ("head", model.head)]
+
+
+@once
+def unit_starts(model: Transformer) -> Index:
+    """Place of the first part of the layer that each unit is a part of, shape (units,); embedding and head stand alone."""
+    begins = 1 + np.cumsum([0, *(len(layer.parts) for layer in model.kinds)])
+    sizes = [len(layer.parts) for layer in model.kinds]
+    return np.array([0, *np.repeat(begins[:-1], sizes), begins[-1]], dtype=np.intp)
 
 
 @once

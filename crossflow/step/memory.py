@@ -29,12 +29,12 @@ import numpy as np
 
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask, by_point, once, summed
-from crossflow.parallel.blocks import ends_of, type_of, units, wide_units
+from crossflow.parallel.blocks import ends_of, parameters, type_of, units, wide_units
 from crossflow.step.activations import activations
 from crossflow.step.offload import MASTER, STATE, kept_on_host
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Shape, alike, chunk_layers, row_counts
-from crossflow.step.weights import parameters, weight_sizes
+from crossflow.step.weights import weight_sizes
 from crossflow.strategy.layout import Layout, Spread
 from crossflow.strategy.mesh import Type
 from crossflow.strategy.schedules import pipeline_order

@@ -173,7 +173,7 @@ def _state(job: Job, layout: Layout, machine: Machine, weights: Weights) -> Stat
     reduce, scatter = np.zeros((2, len(COLLECTIVES), *shape))
     gather, regather = np.zeros((2, *shape))
     for message in weights.messages:
-        time = machine.wires.time(message.collective, message.size, message.group)
+        time = machine.wires.time(message.collective, message.whole, message.group) * message.share
         reductions = (scatter if message.sharded else reduce)[OF[message.collective]]
         into = {"reduce": reductions, "gather": gather, "regather": regather}[message.role]
         into += time
@@ -265,11 +265,7 @@ def weights_measured(layout: Layout, machine: Machine, steps: Steps, profile: Pr
     whole, known = update * layout.updates, np.nan_to_num(measured_optimizer(weights.owned, profile)) * onto
     for message in weights.messages:
         often = message.rounds(layout)
-        whole = whole + often * machine.wires.time(message.collective, message.size, message.group)
-        known = known + often * np.nan_to_num(machine.wires.measured(message.collective, message.size, message.group))
+        often = often * message.share
+        whole = whole + often * machine.wires.time(message.collective, message.whole, message.group)
+        known = known + often * np.nan_to_num(machine.wires.measured(message.collective, message.whole, message.group))
     return whole, known
-
-
-def share_of(some: Array, whole: Array) -> Array:
-    """Share of a whole, zero of nothing."""
-    return np.asarray(np.divide(some, whole, out=np.zeros(np.broadcast(some, whole).shape), where=whole > 0))

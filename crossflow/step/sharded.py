@@ -42,6 +42,13 @@ class UnitTimes:
         """Times of units that may be named more than once."""
         return UnitTimes(**{field.name: getattr(self, field.name)[units] for field in fields(self)})
 
+    def together(self, groups: Sequence[Sequence[int]]) -> UnitTimes:
+        """Times of groups of units, in the order in which they run; only the first one's collectives do not wait for weights."""
+        sums = {field.name: np.stack([getattr(self, field.name)[:, list(units)].sum(axis=1) for units in groups], axis=1)
+                for field in fields(self)}  # fmt: skip
+        before = self.before[:, [units[0] for units in groups]]
+        return UnitTimes(**{**sums, "before": before, "compute": sums["compute"] + sums["before"] - before})
+
     def row(self, row: int, at: Index | slice) -> UnitTimes:
         """Times of one row at some of the points."""
         return UnitTimes(**{field.name: getattr(self, field.name)[row][:, at] for field in fields(self)})
@@ -66,6 +73,7 @@ def sharded_passes(
     first: Array,
     *,
     ahead: bool,
+    whole: bool,
 ) -> tuple[Array, Array]:
     """Time of passes forward and backward, each of shape (rows, n). [s]
 
@@ -78,6 +86,7 @@ def sharded_passes(
     stretch : factor of each row's kernels, forward and backward, shape (rows, n). [1]
     first : time before a unit's gather, where it is the first of a pass, shape (units, n). [s]
     ahead : whether gathers run ahead of kernels and reductions behind them; one after the other where not.
+    whole : whether units that repeat together are gathered and reduced together.
     """
     forward_of, input_of, weight_of = (by_point(one) for one in often)
     forward = units[0].times(forward_of, stretch[0][:, None])
@@ -87,6 +96,11 @@ def sharded_passes(
     if not ahead:
         sums = [sum(getattr(times, field.name).sum(axis=1) for field in fields(times)) for times in (forward, backward)]
         return np.asarray(sums[0]), np.asarray(sums[1])
+    if whole:
+        forward, backward = forward.together(groups), backward.together([units[::-1] for units in groups])
+        often = np.stack([often[:, :, list(units)].max(axis=2) for units in groups], axis=2)
+        first = np.stack([first[list(units)].sum(axis=0) for units in groups])
+        groups = tuple((i,) for i in range(len(groups)))
     result = np.empty((2, len(forward_of), first.shape[1]))
     with np.errstate(invalid="ignore"):  # over a link without bandwidth nothing ever arrives
         for row, distinct in enumerate(_first_alike(often)):

@@ -8,8 +8,9 @@ References
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -140,6 +141,23 @@ def _sends(times: Array, of: Sequence[str] = COLLECTIVES) -> SentTimes:
     return tuple((COLLECTIVES[i], float(times[i])) for i in np.flatnonzero(times > 0) if COLLECTIVES[i] in of)
 
 
+def _by_layer(parts: Sequence[tuple[int, _Part]]) -> tuple[tuple[int, _Part], ...]:
+    """Parts in the order in which they run: weights of a layer come before its first one, gradients go after its last one."""
+    found = list[tuple[int, _Part]]()
+    for layer, members in itertools.groupby(parts, key=lambda one: one[0]):
+        inside = [part for _, part in members]
+        if layer < 0:  # embedding and head stand alone
+            found += [(layer, part) for part in inside]
+            continue
+        gather, sums = sum(part.gather for part in inside), dict[str, float]()
+        for name, time in itertools.chain.from_iterable(part.reduced for part in inside):
+            sums[name] = sums.get(name, 0.0) + time
+        inside = [replace(part, gather=0.0 if i else gather, reduced=()) for i, part in enumerate(inside)]
+        inside[-1] = replace(inside[-1], reduced=tuple(sums.items()))
+        found += [(layer, part) for part in inside]
+    return tuple(found)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepPasses:
     """One plan's step: what `transformer_step` works out, at its only point."""
@@ -172,10 +190,13 @@ class StepPasses:
     def passed(self, kind: int, row: int, speed: float = 1.0, slowest: float = 1.0) -> PassEvents:
         """Events of a slot on a rank of some speed, whose tensor group's slowest rank has another."""
         made, parts = Laid(self.names), self.parts[row]
+        ordered = parts if kind == FORWARD else parts[::-1]
+        if self.machine.stack.sharing.unit == "layer":
+            ordered = _by_layer(ordered)
         if kind == FORWARD:
-            self._forward(made, parts, speed, slowest)
+            self._forward(made, ordered, speed, slowest)
         elif kind == BACKWARD:
-            self._backward(made, parts[::-1], speed, slowest)
+            self._backward(made, ordered, speed, slowest)
         else:
             for layer, part in reversed(parts):
                 made.work(f"{part.name} weight gradient", part.weight, layer, speed, slowest)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, by_point, summed
+from crossflow.arrays import Array, Index, by_point, share_of, summed
 from crossflow.parallel.blocks import unit_places
 from crossflow.step.handovers import Handed, handed_of
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Machine
-from crossflow.step.passes import Steps, share_of
+from crossflow.step.passes import Steps
 from crossflow.step.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.step.stages import Shape, row_counts
 from crossflow.step.task import OF
@@ -149,7 +149,8 @@ def _beside_weights(
     first = gather + (nothing if copied is None else copied.fetched) - arrive
     places = unit_places(job.model)  # layers run in the order of the model
     units = forward.at(places), backward.at(places), weight[places], block[2][places]
-    return sharded_passes(unit_groups(job.model), often, units, stretch, first[places], ahead=ahead)
+    whole = machine.stack.sharing.unit == "layer"
+    return sharded_passes(unit_groups(job.model), often, units, stretch, first[places], ahead=ahead, whole=whole)
 
 
 def by_stage(values: Array, stages: int) -> Array:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, divide, summed
+from crossflow.arrays import Array, Index, divide, share_of, summed
 from crossflow.step.memory import Memory, memory
 from crossflow.step.outcome import BREAKDOWN, Machine, Outcome
-from crossflow.step.passes import Steps, between_measured, share_of, steps_of, weights_measured
+from crossflow.step.passes import Steps, between_measured, steps_of, weights_measured
 from crossflow.step.slots import Closing, Counts, Exposures, SlotTimes, by_stage, closing_of, slots_of, unit_times
 from crossflow.step.stages import Shape
 from crossflow.step.task import COLLECTIVES, OF, StepTables, task_of

@@ -27,6 +27,12 @@ class Spread:
     copies: Group  # ranks that hold the same shard (hybrid sharding)
     zero: Array  # what they share out, as in `Plan`
 
+    def like(self, other: Spread) -> Mask:
+        """Whether the same ranks share and repeat other layers in the same way, shape (n,)."""
+        groups = zip((self.data, self.shards, self.copies), (other.data, other.shards, other.copies), strict=True)
+        same = [(one.size == two.size) & ((one.stride == two.stride) | (one.size == 1)) for one, two in groups]
+        return np.asarray(np.logical_and.reduce([*same, self.zero == other.zero]))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:

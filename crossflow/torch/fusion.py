@@ -1,7 +1,8 @@
 """Joins pointwise operations into passes, as a compiler or the kernels of a framework do; eager code runs each by itself.
 
 Pointwise operations, reductions and copies of one phase and module that data connects become one pass [1]_: it reads what comes from
-outside and writes what is read outside. A group ends where anything else reads what it makes. The optimizer is one pass.
+outside and writes what is read outside. A group ends where anything else reads what it makes. Passes over the same tensor that make
+others of its size become one too, where the later one could run first. The optimizer is one pass.
 
 References
 ----------
@@ -36,7 +37,46 @@ def fused(records: Sequence[Record], lasting: Iterable[int]) -> list[Record]:
             found.append(_joined(records, last[i][0], readers, kept))
         elif i not in inner:
             found.append(record)
+    return _side_by_side(found)
+
+
+def _side_by_side(records: Iterable[Record]) -> list[Record]:
+    """Passes that go over one tensor of the size that they make, such as the gradients of a gated activation, as one pass."""
+    found = list[Record]()
+    over, writer, touched = dict[int, int](), dict[int, int](), dict[int, int]()  # places of passes over, last writer, last use
+    for record in records:
+        size = max(record.writes.values(), default=0.0)
+        whole = [key for key, read in record.reads.items() if size and read >= size]
+        places = {over[key] for key in whole if key in over} if record.fuses and record.phase != UPDATE else set[int]()
+        at = next((place for place in sorted(places, reverse=True) if _joins(record, found[place], place, writer, touched)), None)
+        if at is None:
+            at = len(found)
+            found.append(record)
+        else:
+            found[at] = _merged(found[at], record)
+        if record.fuses:
+            over |= dict.fromkeys(whole, at)
+        writer |= dict.fromkeys(record.writes, at)
+        for key in (*record.reads, *record.writes):
+            touched[key] = max(touched.get(key, -1), at)
     return found
+
+
+def _joins(record: Record, other: Record, place: int, writer: Mapping[int, int], touched: Mapping[int, int]) -> bool:
+    """Whether a pass can run with another one at its place: all that it reads is there, and nothing later uses what it writes."""
+    alike = (record.layer, record.phase, max(record.writes.values())) == (other.layer, other.phase, max(other.writes.values()))
+    there = all(writer.get(key, -1) < place for key in record.reads)
+    return alike and there and all(touched.get(key, -1) < place for key in record.writes)
+
+
+def _merged(one: Record, other: Record) -> Record:
+    """One pass that does what two passes do that read nothing of each other."""
+    reads, writes = dict(one.reads), {**one.writes, **other.writes}
+    for key, size in other.reads.items():
+        reads[key] = max(reads.get(key, 0.0), size)
+    flops = sum(float(kernel.flops) for record in (one, other) for kernel in record.kernels if isinstance(kernel, Pass))
+    moved = Pass(moved=sum(reads.values()) + sum(writes.values()), flops=flops)
+    return dataclasses.replace(one, name=f"{one.name}, {other.name}", kernels=(moved,), reads=reads, writes=writes)
 
 
 def _groups(records: Sequence[Record]) -> Iterable[list[int]]:
@@ -52,13 +92,15 @@ def _groups(records: Sequence[Record]) -> Iterable[list[int]]:
             group = moved[group]
         return group if group in scopes else None
 
+    sums: set[int] = set()  # groups that only add up gradients of one tensor, which autograd does between modules
     update: int | None = None  # all of an optimizer's passes are one
     for i, record in enumerate(records):
         scope = (record.layer, record.phase)
         before = dict.fromkeys(group for key in (*record.reads, *record.writes) if (group := group_of(key)) is not None)
         if record.fuses and record.phase == UPDATE and update in scopes:
             before[update] = None
-        joins = [group for group in before if record.fuses and scopes[group] == scope]
+        adds = {group for group in before if record.accumulates and group in sums}
+        joins = [group for group in before if record.fuses and (scopes[group] == scope or group in adds)]
         for group in before:
             if group not in joins:  # what it makes is read elsewhere: nothing more can join it
                 del scopes[group]
@@ -71,6 +113,8 @@ def _groups(records: Sequence[Record]) -> Iterable[list[int]]:
             del scopes[group]
         made_in |= dict.fromkeys(record.writes, i)
         scopes[i], update = scope, i if record.phase == UPDATE else update
+        if record.accumulates and len(adds) == len(joins):
+            sums.add(i)
     return members.values()
 
 

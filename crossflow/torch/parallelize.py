@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -117,19 +118,26 @@ def parallelized(model: Any, plan: Parallelism, reduce: torch.dtype | None, oute
         mesh = _mesh((plan.replicas, plan.tensor), ("dp", "tp"))["dp"]
         # Replicas of a stage send no buffers: torch.distributed.pipelining runs their forward passes without synchronising.
         return Replicated(model, device_mesh=mesh, broadcast_buffers=plan.stages == 1, gradient_as_bucket_view=True, reduce_dtype=reduce)
-    if plan.data == "fsdp":
+    if plan.data == "fsdp" and plan.replicas * plan.shards > 1:
         sizes, names = (plan.replicas, plan.shards, plan.tensor), ("dp", "fsdp", "tp")
         mesh = _mesh(sizes, names)
         mesh = mesh["dp", "fsdp"] if plan.replicas > 1 else mesh["fsdp"]
-        policy, inside = MixedPrecisionPolicy(reduce_dtype=reduce), {one for block in blocks(model) for one in block.modules()}
+        policy, cut = MixedPrecisionPolicy(reduce_dtype=reduce), functools.partial(_cut, ranks=plan.shards)
         for part in blocks(model):
-            fully_shard(part, mesh=mesh, mp_policy=policy)
-        for stage in sorted({*outer.values()}):
-            own = [name for name, place in outer.items() if place == stage and not any(_inside(name, other) for other in outer)]
-            mine = [one for name in own if (one := model.get_submodule(name)) not in inside]
-            fully_shard(mine, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
+            fully_shard(part, mesh=mesh, mp_policy=policy, shard_placement_fn=cut)
+        for part in _of_stages(model, outer) if outer else _around(model):
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not outer, shard_placement_fn=cut)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=None if outer else True, shard_placement_fn=cut)
     return model
+
+
+def _of_stages(model: Any, outer: Mapping[str, int]) -> list[list[Any]]:
+    """Modules of every stage of a pipeline outside its blocks, each sharded as one."""
+    inside, found = {one for block in blocks(model) for one in block.modules()}, []
+    for stage in sorted({*outer.values()}):
+        own = [name for name, place in outer.items() if place == stage and not any(_inside(name, other) for other in outer)]
+        found.append([one for name in own if (one := model.get_submodule(name)) not in inside])
+    return found
 
 
 def _inside(name: str, other: str) -> bool:
@@ -164,6 +172,34 @@ def reduce_shards(model: Any) -> None:
         for group in one._fsdp_param_groups:
             group.post_backward()
     state._root_post_backward_final_callback()
+
+
+def _around(model: Any) -> list[list[Any]]:
+    """Modules before the layers of a model and those after them, each sharded as one; none where both share a table."""
+    layers, found = set(blocks(model)), tuple[list[Any], list[Any]](([], []))
+
+    def walk(module: Any, after: bool) -> bool:
+        for one in module.children():
+            if one in layers:
+                after = True
+            elif not layers.isdisjoint(one.modules()):
+                after = walk(one, after)
+            elif next(one.parameters(), None) is not None:
+                found[after].append(one)
+        return after
+
+    walk(model, after=False)
+    before, behind = ({id(weight) for one in part for weight in one.parameters()} for part in found)
+    return [part for part in found if part] if layers and before.isdisjoint(behind) else []
+
+
+def _cut(weight: Any, ranks: int) -> Shard | None:
+    """The dimension along which a weight is sharded: the first, or where that is shorter than the ranks are many, as of a few experts, one
+    that they divide.
+    """
+    if isinstance(weight, DTensor) or weight.dim() == 0 or weight.shape[0] >= ranks:
+        return None
+    return next((Shard(i) for i, size in enumerate(weight.shape) if size % ranks == 0), None)
 
 
 def _mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
@@ -284,10 +320,10 @@ def _named(model: Any, plan: Mapping[str, str]) -> Iterator[tuple[str, ParallelS
 
 
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:
-    """Matrices of the blocks: by rows where they end an attention or an MLP, by their name or as they narrow, by columns elsewhere."""
+    """Matrices of the blocks: by rows where they end an attention or an MLP, as they narrow or by their name, by columns elsewhere."""
     names = {id(module): name for name, module in model.named_modules()}
     for block in blocks(model):
         inside = [(f"{names[id(block)]}.{name}", one) for name, one in block.named_modules() if isinstance(one, nn.Linear)]
         for name, one in inside:
-            ends = name.rpartition(".")[2] in _ROWS or one.out_features < one.in_features
-            yield name, RowwiseParallel() if ends else _Columns()
+            ends = name.rpartition(".")[2] in _ROWS and one.out_features == one.in_features
+            yield name, RowwiseParallel() if ends or one.out_features < one.in_features else _Columns()

@@ -20,6 +20,8 @@ from crossflow.torch.ops import local
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 COPY_IN, COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
+_ADD = torch.ops.aten.add.Tensor
+_NEAR = 16  # numbers of nodes of autograd among which that of an operation is looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class Record:
     kernels : what it runs on the device; none of an operation that sends, and of one for which the host waits.
     reads, writes : bytes that it moves of each storage. [B]
     fuses : whether a compiler joins it with pointwise operations around it.
+    accumulates : whether autograd adds up two gradients of one tensor here; it belongs to no module.
     collective, size, ranks, axis : of a message, its kind, its buffer, the ranks that take part, and the name of their axis. [B]
     blocks : whether all that is issued later waits for the message.
     aside : whether FSDP sends it, from a stream of its own, on which what follows from it is computed too.
@@ -48,6 +51,7 @@ class Record:
     reads: dict[int, float] = field(default_factory=dict)
     writes: dict[int, float] = field(default_factory=dict)
     fuses: bool = False
+    accumulates: bool = False
     collective: Collective | None = None
     size: float = 0.0
     ranks: tuple[int, ...] = ()
@@ -183,7 +187,10 @@ class StepRecorder(TorchDispatchMode):
             self._of_node[torch.autograd._get_sequence_nr() - 1] = self._scope[-1]
             return self._scope[-1], BACKWARD
         node = torch._C._current_autograd_node()
-        self._behind = self._of_node.get(node._sequence_nr() if node is not None else -1, self._behind)
+        number = node._sequence_nr() if node is not None else -1
+        # Distributed tensors number the node of an operation some places after what they dispatch for it.
+        near = (one for one in range(number, max(number - _NEAR, -1), -1) if one in self._of_node)
+        self._behind = self._of_node.get(next(near, -1), self._behind)
         return self._behind, BACKWARD
 
     # ---------------------------------------------------------------------------------- what it is
@@ -221,6 +228,8 @@ class StepRecorder(TorchDispatchMode):
             return  # a view
         found = kernels.kernels_of(func, args, kwargs, out)
         fuses = found is None and kernels.fuses(func)
+        own = isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)  # written by the user
+        accumulates = func is _ADD and phase == BACKWARD and not self._scope and not own
         dtype = "" if found is None else kernels.dtype_of(args)
         if func.namespace == "fsdp":
             self._aside |= outputs.keys()
@@ -230,9 +239,10 @@ class StepRecorder(TorchDispatchMode):
             found = (kernels.pass_over(inputs, outputs, out),)
         self.records.append(
             Record(
-                name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses, dtype=dtype
+                name=kernels.name_of(func), layer=layer, phase=phase, kernels=found, reads=inputs, writes=outputs, fuses=fuses,
+                accumulates=accumulates, dtype=dtype,
             )
-        )
+        )  # fmt: skip
 
     def _send(self, func: Any, args: Any, kwargs: Any, out: Any, layer: str, phase: str) -> None:
         if messages.waits(func):  # what reads its result later waits for the message

@@ -79,7 +79,8 @@ class Replicated(nn.Module):
         return list(found.values())
 
     def _divided(self, weights: list[Any]) -> list[list[Any]]:
-        found = dist._compute_bucket_assignment_by_size(weights, [FIRST, self.cap], [False] * len(weights))[0]
+        reduced = [torch.empty_like(local(one), dtype=self.dtype) for one in weights]
+        found = dist._compute_bucket_assignment_by_size(reduced, [FIRST, self.cap], [False] * len(weights))[0]
         return [[weights[i] for i in bucket] for bucket in found]
 
     @contextlib.contextmanager

@@ -205,6 +205,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Fields of a software stack", software.SoftwareStack, None),
         ("`attention`", software.AttentionKernel, None),
         ("`overlap`", software.Overlap, None),
+        ("`sharing`", software.WeightSharing, None),
         ("`host`", software.HostCosts, None),
         ("`memory`", software.MemoryHabits, None),
     )),

@@ -101,12 +101,10 @@ def test_reductions_run_beside_the_backward_pass():
 
 def test_shards_are_gathered_twice_and_hold_their_share():
     program = imported(world_size=8, parallel="fsdp2")
-    inner, axis = 4 * LAYERS * (12 * WIDTH**2 + 4 * WIDTH), ("fsdp",)
-    assert sent(program, "forward") == {("all_gather", axis): (LAYERS + 1, 4 * program.parameters)}
-    assert sent(program, "backward") == {
-        ("all_gather", axis): (LAYERS, inner),
-        ("reduce_scatter", axis): (LAYERS + 1, 4 * program.parameters),
-    }
+    axis = ("fsdp",)
+    whole = LAYERS + 2, 4 * program.parameters  # the table, and norm and head, beside the layers
+    assert sent(program, "forward") == {("all_gather", axis): whole}
+    assert sent(program, "backward") == {("all_gather", axis): whole, ("reduce_scatter", axis): whole}
     assert program.memory[0]["weights"] == 4 * program.parameters / 8
 
 
@@ -121,7 +119,7 @@ def test_gathers_run_beside_the_kernels_before():
 def test_shards_and_their_replicas_are_two_axes():
     program = imported(world_size=8, parallel="hsdp=4")
     assert dict(program.axes) == {"fsdp": 4, "dp": 2}
-    assert sent(program, "backward")["all_reduce", ("dp",)] == (LAYERS + 1, program.parameters)
+    assert sent(program, "backward")["all_reduce", ("dp",)] == (LAYERS + 2, program.parameters)
 
 
 def test_tensor_parallelism_sends_what_our_own_builder_sends(tmp_path):

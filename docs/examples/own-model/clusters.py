@@ -19,7 +19,7 @@ def recorded(parallel, batch):
 def predicted(program, system, folder):
     """The step on a cluster."""
     file = write_program(program, Path(folder) / "model.program.json.gz")
-    scenario = {"system": {"template": system, "nodes": NODES}, "workload": str(file), "software": "megatron-core"}
+    scenario = {"system": {"template": system, "nodes": NODES}, "workload": str(file), "software": "pytorch"}
     return crossflow.predict(crossflow.from_dict(scenario))
 
 
