@@ -30,7 +30,7 @@ PICKS = frozenset({
 ADDS = frozenset({"index_put", "index_put_", "_index_put_impl_", "index_add", "index_add_", "scatter_add", "scatter_add_", "index_copy_"})
 
 KernelRows = tuple[Kernel, ...]
-Maker = Callable[[Sequence[Any], Any], KernelRows | None]  # of arguments and results
+KernelMaker = Callable[[Sequence[Any], Any], KernelRows | None]  # of arguments and results
 
 
 class TensorSizes(Protocol):
@@ -180,7 +180,7 @@ def scattered(gradient: TensorSizes, indices: TensorSizes, written: float) -> Pa
     return Pass(moved=written + 3.0 * nbytes(gradient) + nbytes(indices), flops=float(gradient.numel()), launches=2.0)
 
 
-KERNELS: Mapping[str, Maker] = {
+KERNELS: Mapping[str, KernelMaker] = {
     "mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "_scaled_mm": _mm, "linear": _linear, "bmm": _bmm, "baddbmm": _baddbmm,
     "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped, "convolution": _convolution, "convolution_backward": _convolution_backward,
     "_embedding_bag": _lookup,

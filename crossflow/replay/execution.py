@@ -189,6 +189,8 @@ def joined(traces: Sequence[RankTrace], executions: Sequence[ExecutionTrace]) ->
     CrossflowError
         Where an execution trace is of another run: its operations are not those of the Kineto trace.
     """
+    if not executions:
+        return tuple(traces)
     found, ways = list(traces), dict[str, int]()
     for place, execution in enumerate(executions):
         mine, way = _partner(place, execution, traces, executions)
@@ -236,10 +238,10 @@ def join(trace: RankTrace, execution: ExecutionTrace) -> RankTrace:
     return replace(trace, details=details, works=_with_sizes(trace, said))
 
 
-Event = tuple[str, int]  # name of an operation or annotation, and its place among the operations, -1 for an annotation
+NamedOp = tuple[str, int]  # name of an operation or annotation, and its place among the operations, -1 for an annotation
 
 
-def _events(trace: RankTrace) -> dict[int, list[Event]]:
+def _events(trace: RankTrace) -> dict[int, list[NamedOp]]:
     """Operations and annotations of every thread in the order of their numbers; steps are marked by the profiler alone."""
     found: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
     for spans, are_ops in ((trace.ops, True), (trace.marks, False)):
@@ -254,13 +256,13 @@ def _numbered(spans: HostSpans) -> Iterator[tuple[int, int, int]]:
     return zip(spans.correlation.tolist(), spans.thread.tolist(), spans.name.tolist(), strict=True)
 
 
-def _thread(nodes: Sequence[ExecutionNode], events: Mapping[int, Sequence[Event]]) -> int | None:
+def _thread(nodes: Sequence[ExecutionNode], events: Mapping[int, Sequence[NamedOp]]) -> int | None:
     """Thread of the Kineto trace that ran the same operations, None where none did."""
     names = [node.name for node in nodes]
     return next((thread for thread, rows in events.items() if [text for text, _ in rows] == names), None)
 
 
-def _other_run(trace: RankTrace, execution: ExecutionTrace, nodes: Sequence[ExecutionNode], events: Mapping[int, Sequence[Event]]) -> str:
+def _other_run(trace: RankTrace, execution: ExecutionTrace, nodes: Sequence[ExecutionNode], events: Mapping[int, Sequence[NamedOp]]) -> str:
     """Why two traces do not belong together, in a sentence."""
     begin = f"{execution.source} is of another run or step than {trace.source}"
     if trace.process and execution.process and trace.process != execution.process:

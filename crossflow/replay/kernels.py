@@ -43,13 +43,13 @@ class KernelPart:
     named: tuple[str, ...] = ()
 
 
-Parts = tuple[KernelPart, ...]
-Rule = Callable[[str, TracedOperation], Parts | str]
+KernelParts = tuple[KernelPart, ...]
+KernelRule = Callable[[str, TracedOperation], KernelParts | str]
 
 
 def parts_of(
     name: str, operation: TracedOperation, gradient: TracedTensor | None = None, forward: TracedOperation | None = None
-) -> Parts | str | None:
+) -> KernelParts | str | None:
     """What the kernels of an operation do; a reason where its sizes do not say it, None for an operation that is not known.
 
     Parameters
@@ -83,7 +83,7 @@ def plain_name(name: str) -> str:
 _NODE = re.compile(r"torch::autograd::CppNode<(?:\w+::)*(?P<function>\w+)")
 
 
-def _rule(name: str) -> Rule | None:
+def _rule(name: str) -> KernelRule | None:
     if name in _RULES:
         return _RULES[name]
     if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")):
@@ -100,7 +100,7 @@ def type_of(given: object) -> str:
     return next((DTYPES[one.type] for one in tensors_of(given) if one.type in DTYPES), "")
 
 
-def _product(name: str, operation: TracedOperation) -> Parts | str:
+def _product(name: str, operation: TracedOperation) -> KernelParts | str:
     dtype = type_of(operation.args)
     found = operations.kernels_of(name, operation.args, _first(operation.out))
     if not dtype or not found:
@@ -112,7 +112,7 @@ def _first(out: tuple[object, ...] | None) -> object:
     return out[0] if out else None
 
 
-def _convolution(name: str, operation: TracedOperation) -> Parts | str:
+def _convolution(name: str, operation: TracedOperation) -> KernelParts | str:
     """Forward: data, weight and the result; backward: the gradient of the result, data and weight."""
     backward = name.endswith("_backward")
     tensors = [*tensors_of(operation.args)]
@@ -147,7 +147,7 @@ _ATTENTION: Mapping[str, tuple[int, int, bool]] = {
 }  # fmt: skip
 
 
-def _attention(name: str, operation: TracedOperation) -> Parts | str:
+def _attention(name: str, operation: TracedOperation) -> KernelParts | str:
     """Fused attention; a mask that the trace does not call causal hides nothing."""
     place, mask, tokens_first = _ATTENTION[name]
     query, key, value = operation.args[place : place + 3]
@@ -161,12 +161,12 @@ def _attention(name: str, operation: TracedOperation) -> Parts | str:
 # -------------------------------------------------------------------------------------------- passes over memory
 
 
-def _pass_of(kind: str) -> Rule:
+def _pass_of(kind: str) -> KernelRule:
     """A pass that reads all that an operation takes and writes what it makes."""
     return lambda name, operation: _passed(kind, name, operation)
 
 
-def _passed(kind: str, name: str, operation: TracedOperation) -> Parts | str:
+def _passed(kind: str, name: str, operation: TracedOperation) -> KernelParts | str:
     given = [*tensors_of(operation.args)]
     inplace = name.endswith("_") and not name.endswith("__")
     if not given or () in operation.args:
@@ -209,10 +209,10 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
 
 
-def _times(kind: str, passes: float, launches: float = 1.0) -> Rule:
+def _times(kind: str, passes: float, launches: float = 1.0) -> KernelRule:
     """A kernel that passes so many times over as many bytes as its first tensor has."""
 
-    def rule(_name: str, operation: TracedOperation) -> Parts | str:
+    def rule(_name: str, operation: TracedOperation) -> KernelParts | str:
         first = next(tensors_of(operation.args), None)
         if first is None:
             return UNSIZED
@@ -221,7 +221,7 @@ def _times(kind: str, passes: float, launches: float = 1.0) -> Rule:
     return rule
 
 
-def _foreach(name: str, operation: TracedOperation) -> Parts | str:
+def _foreach(name: str, operation: TracedOperation) -> KernelParts | str:
     """Lists of tensors, element by element: all are read, and the first list is written; of a fused optimizer its states, too."""
     lists = [[*tensors_of(one)] for one in operation.args if isinstance(one, tuple)]
     if not lists or not lists[0]:
@@ -233,7 +233,7 @@ def _foreach(name: str, operation: TracedOperation) -> Parts | str:
     return (KernelPart(kind=OPTIMIZER, kernels=(Pass(moved=read + written, flops=flops),)),)
 
 
-def _scatter(_name: str, operation: TracedOperation) -> Parts | str:
+def _scatter(_name: str, operation: TracedOperation) -> KernelParts | str:
     """The gradient of a table of as many rows as it is told."""
     gradient, indices = operation.args[:2]
     rows = operation.args[2] if len(operation.args) > 2 else None
@@ -244,7 +244,7 @@ def _scatter(_name: str, operation: TracedOperation) -> Parts | str:
     return (KernelPart(kind=GATHER, kernels=(scattered(gradient, indices, written),)),)
 
 
-def _sorted(_name: str, operation: TracedOperation) -> Parts | str:
+def _sorted(_name: str, operation: TracedOperation) -> KernelParts | str:
     """A radix sort of keys with their places, a pass over both for every 8 bits of a key; short rows in one pass."""
     keys = next(tensors_of(operation.args))
     passes = 1 if keys.shape and keys.shape[-1] <= NARROW_SORT else math.ceil(8 * keys.element / RADIX)
@@ -252,25 +252,25 @@ def _sorted(_name: str, operation: TracedOperation) -> Parts | str:
     return (KernelPart(kind=SORT, kernels=(Pass(moved=moved, flops=float(keys.numel())),)),)
 
 
-def _permuted(_name: str, operation: TracedOperation) -> Parts | str:
+def _permuted(_name: str, operation: TracedOperation) -> KernelParts | str:
     """Lengths and values of samples in another order: read with the order, written without it."""
     given = [*tensors_of(operation.args)]
     moved = sum(map(nbytes, given)) + sum(map(nbytes, given[1:]))
     return (KernelPart(kind=RESHUFFLE, kernels=(Pass(moved=moved, flops=0.0),)),)
 
 
-def _checked(_name: str, operation: TracedOperation) -> Parts | str:
+def _checked(_name: str, operation: TracedOperation) -> KernelParts | str:
     """Indices and offsets are read once."""
     indices, offsets = operation.args[1:3]
     return (KernelPart(kind=RESHUFFLE, kernels=(Pass(moved=nbytes(indices) + nbytes(offsets), flops=0.0),)),)
 
 
-def _bag(_name: str, operation: TracedOperation) -> Parts | str:
+def _bag(_name: str, operation: TracedOperation) -> KernelParts | str:
     found = bag(operation)
     return found if isinstance(found, str) else (KernelPart(kind=LOOKUP, kernels=(found,)),)
 
 
-def _tables(name: str, operation: TracedOperation | None, gradient: TracedTensor | None) -> Parts | str:
+def _tables(name: str, operation: TracedOperation | None, gradient: TracedTensor | None) -> KernelParts | str:
     """Look-ups of several tables, or the sort and the update of their backward pass, of which the trace shows the look-up alone."""
     found = "its look-up was not found in the trace" if operation is None else tables(lookup_optimizer(name), operation.args, gradient)
     if isinstance(found, str):
@@ -283,7 +283,7 @@ def _tables(name: str, operation: TracedOperation | None, gradient: TracedTensor
     )
 
 
-def _picked_loss(_name: str, operation: TracedOperation) -> Parts | str:
+def _picked_loss(_name: str, operation: TracedOperation) -> KernelParts | str:
     """The gradient of a loss of one class a row: zero but there."""
     data = operation.args[1]
     return (KernelPart(kind=GATHER, kernels=(Pass(moved=nbytes(data), flops=0.0),)),)
@@ -331,7 +331,7 @@ _NORMS: Mapping[str, tuple[float, float]] = {
     "batch_norm_stats": (1.0, 1.0), "batch_norm_elemt": (2.0, 1.0),
     "batch_norm_backward_reduce": (2.0, 1.0), "batch_norm_backward_elemt": (3.0, 1.0),
 }  # fmt: skip
-_RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, KernelRule] = {
     **dict.fromkeys((name for name in operations.KERNELS if "convolution" not in name and name != "_embedding_bag"), _product),
     **dict.fromkeys(
         [

@@ -49,15 +49,15 @@ class TracedTensor:
         return self.element
 
 
-Argument = Any  # a tensor, a tuple of arguments, a plain value, or None for none and for what the trace does not say
+TracedArgument = Any  # a tensor, a tuple of arguments, a plain value, or None for none and for what the trace does not say
 
 
 @dataclass(frozen=True, slots=True)
 class TracedOperation:
     """Arguments of an operation in the order of its schema, and its results; None where these are not known."""
 
-    args: tuple[Argument, ...]
-    out: tuple[Argument, ...] | None = None
+    args: tuple[TracedArgument, ...]
+    out: tuple[TracedArgument, ...] | None = None
 
 
 def plain_type(written: Any) -> str:
@@ -69,7 +69,7 @@ def plain_type(written: Any) -> str:
     return str(written).lower().replace(" ", "").removeprefix("torch.")
 
 
-def tensors_of(given: Argument) -> Iterator[TracedTensor]:
+def tensors_of(given: TracedArgument) -> Iterator[TracedTensor]:
     """All tensors of some arguments, those of lists too."""
     if isinstance(given, TracedTensor):
         yield given
@@ -84,7 +84,7 @@ def profiled(sizes: Sequence[Any], types: Sequence[Any], values: Sequence[Any]) 
     return TracedOperation(tuple(_profiled(*row) for row in rows))
 
 
-def _profiled(size: Any, written: Any, value: Any) -> Argument:
+def _profiled(size: Any, written: Any, value: Any) -> TracedArgument:
     kind = plain_type(written)
     if kind in BYTES and _is_shape(size):
         return TracedTensor(tuple(size), kind, BYTES[kind])
@@ -97,7 +97,7 @@ def _is_shape(size: Any) -> bool:
     return isinstance(size, list) and all(isinstance(one, int) for one in size)
 
 
-def _literal(value: Any) -> Argument:
+def _literal(value: Any) -> TracedArgument:
     """A value that the profiler wrote as text; nothing is executed."""
     if not isinstance(value, str):
         return value if isinstance(value, bool | int | float) else None
@@ -108,14 +108,14 @@ def _literal(value: Any) -> Argument:
     return tuple(found) if isinstance(found, list) else found
 
 
-def recorded(values: Any, shapes: Any, types: Any) -> tuple[Argument, ...]:
+def recorded(values: Any, shapes: Any, types: Any) -> tuple[TracedArgument, ...]:
     """Arguments as an execution trace writes them: values, shapes and types side by side."""
     if not all(isinstance(part, list) for part in (values, shapes, types)) or not len(values) == len(shapes) == len(types):
         return ()
     return tuple(_recorded(*row) for row in zip(values, shapes, types, strict=True))
 
 
-def _recorded(value: Any, shape: Any, written: Any) -> Argument:
+def _recorded(value: Any, shape: Any, written: Any) -> TracedArgument:
     """One of them; a tensor is [its number, that of its memory, where it begins there, elements, bytes of one, device]."""
     text = str(written)
     if text.startswith("Tensor("):

@@ -9,8 +9,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from crossflow.program import operations
-from crossflow.program.kernels import Kernel, Pass
-from crossflow.program.operations import FREE, SETS, attention_of, scattered, touched
+from crossflow.program.kernels import Pass
+from crossflow.program.operations import FREE, SETS, KernelRows, attention_of, scattered, touched
 
 # Operations without a kernel: what only describes or sets aside memory, beside those of `FREE`.
 _FREE_SPACES = frozenset({"prim", "profiler", "inductor"})
@@ -77,16 +77,13 @@ def pass_over(reads: Mapping[int, float], writes: Mapping[int, float], out: Any)
     return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=float(elements))
 
 
-def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Kernel, ...] | None:
+def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> KernelRows | None:
     """Kernels of an operation that is no plain pass over what it reads and writes; None for one that is."""
     if not all(one.numel() for one in _tensors(out)[:1]):
         return None
     name = name_of(func)
     made = _OWN.get(name)
     return operations.kernels_of(name, args, out) if made is None else made(args, kwargs, out)
-
-
-KernelRows = tuple[Kernel, ...]
 
 
 def _attention(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
