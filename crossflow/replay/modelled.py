@@ -1,8 +1,8 @@
 """Kernels of a trace priced by the model of a device: what they could reach there, and what they take on another.
 
 Every kernel belongs to the innermost operation around its launch whose sizes say what it does (`crossflow.replay.kernels`). The same
-prices as those of a prediction hold, and nothing in them is fitted to a trace. A price runs from the end of the kernel before to the
-end of this one; kernels of a trace stand a gap apart, which a replay adds, so that a kernel's own time is its price without that gap.
+prices as those of a prediction hold, and nothing in them is fitted to a trace. A price is the time of a kernel from its start to its end,
+its launch time from the start to its first block and from its last block to the end: what a profiler measures.
 """
 
 from __future__ import annotations
@@ -113,12 +113,10 @@ class WorkUnits:
     ----------
     units : works whose sizes say it.
     reasons : of all others but collectives, why not, by work.
-    gaps : between two works that follow on a stream, by rank. [s]
     """
 
     units: tuple[ModelledUnit, ...]
     reasons: Mapping[int, tuple[str, str]]  # operation or kernel, and the sentence
-    gaps: tuple[float, ...]
 
 
 def units_of(graph: StepGraph) -> WorkUnits:
@@ -128,7 +126,7 @@ def units_of(graph: StepGraph) -> WorkUnits:
         reader = _Reader(rank, edges, int(graph.first[rank]))
         found += reader.units()
         reasons |= reader.reasons
-    return WorkUnits(units=tuple(found), reasons=reasons, gaps=tuple(edges.gap[KERNEL] for edges in graph.edges))
+    return WorkUnits(units=tuple(found), reasons=reasons)
 
 
 class _Reader:
@@ -274,11 +272,7 @@ def modelled_times(units: WorkUnits, device: Architecture) -> Array:
         program = builder.build()
         costs, _ = kernel_prices(program, device, None)
         priced = [program.ops[row].kernels[0] for row in program_rows]
-        gaps = np.array([units.gaps[units.units[place].rank] for place, _ in rows])
-        time, launch, launches = (
-            np.broadcast_to(part, (len(program.kernels), 1))[priced, 0] for part in (costs.time, costs.launch, costs.launches)
-        )
-        np.add.at(found, [place for place, _ in rows], time - np.minimum(launches * gaps, launch))
+        np.add.at(found, [place for place, _ in rows], np.broadcast_to(costs.time, (len(program.kernels), 1))[priced, 0])
     return found
 
 
