@@ -70,15 +70,15 @@ def _template(device: str, memory: float) -> str | None:
 
 
 @functools.cache
-def device_architecture(name: str) -> Architecture:
-    """Architecture of a device or of the devices of a system, by the name of a template or by a file.
+def device_architecture(name: str, option: str = "--on") -> Architecture:
+    """Architecture of a device or of the devices of a system, by the name of a template or by a file; `option` names it, for messages.
 
     Raises
     ------
     SpecError, CrossflowError
         Where there is no such template, or it is wrong.
     """
-    spec, _ = resolve(Document(file="--on", data={"template": name}))
+    spec, _ = resolve(Document(file=option, data={"template": name}))
     return architecture(spec)
 
 

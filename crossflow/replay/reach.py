@@ -160,7 +160,7 @@ def kernel_model(graph: StepGraph, device: str = "", needed: str = "") -> Kernel
     """
     found = device or device_of(graph.traces)
     if found is not None:
-        device_architecture(found)
+        device_architecture(found, "--device")
         return KernelModel(graph=graph, device=found)
     if needed:
         named = graph.traces[0].device

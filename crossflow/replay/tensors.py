@@ -86,7 +86,7 @@ def profiled(sizes: Sequence[Any], types: Sequence[Any], values: Sequence[Any]) 
 
 def _profiled(size: Any, written: Any, value: Any) -> TracedArgument:
     kind = plain_type(written)
-    if kind in BYTES and _is_shape(size):
+    if kind in BYTES and str(written)[0].islower() and _is_shape(size):  # Int and Bool are plain values
         return TracedTensor(tuple(size), kind, BYTES[kind])
     if kind in LISTS and isinstance(size, list) and size and all(isinstance(one, list) and _is_shape(one) for one in size):
         return tuple(TracedTensor(tuple(one), "", UNKNOWN_ELEMENT) for one in size)
