@@ -125,10 +125,10 @@ def test_process_groups_say_the_ranks_of_a_collective(tmp_path):
         (["7", "pairs"], [[], []], "Tuple[String,String]"),
     ]
     rows += [(2, [], "Int"), ("allreduce", [], "String")]
-    call = node(2, "record_param_comms", rows)
-    (found,) = read_executions([execution(tmp_path, groups, call)])
+    call = node(3, "record_param_comms", rows)
+    (found,) = read_executions([execution(tmp_path, groups, node(2, "ProfilerStep#1"), call)])
     assert (found.rank, found.groups) == (2, {"7": (0, 2)})
-    traces = joined(read_traces([kineto(tmp_path, "## process_group:init ##", "record_param_comms")]), [found])
+    traces = joined(read_traces([kineto(tmp_path, "record_param_comms")]), [found])
     (one,) = traced_collectives(graph_of(traces).edges[0]).values()
     assert (one.op, one.size, one.ranks) == ("all_reduce", 400.0, 2)
 
@@ -146,6 +146,13 @@ def test_a_trace_goes_with_its_process_then_its_rank_then_its_place(tmp_path):
     assert told == "execution traces were joined by the order of the files: the names of all 2 operations agree"
     with pytest.raises(CrossflowError, match="neither its process nor its rank is that of one Kineto trace"):
         joined(traces, by_place[:1])
+
+
+def test_one_step_says_the_sizes_of_all_that_run_the_same_operations(tmp_path):
+    one = execution(tmp_path, node(2, "aten::mm", [tensor(1, 3, 4), tensor(2, 4, 5)]), node(3, "aten::relu"))
+    (trace,) = joined(read_traces([kineto(tmp_path, *["aten::mm", "aten::relu"] * 3, "aten::add")]), read_executions([one]))
+    assert sorted(trace.details) == [0, 1, 2, 3, 4, 5]
+    assert trace.notes[-1] == "the execution trace of one step says the sizes of 3 steps that run the same operations"
 
 
 @pytest.mark.parametrize(

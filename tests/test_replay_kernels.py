@@ -107,6 +107,7 @@ def test_fused_attention_counts_heads_before_or_behind_tokens():
         ("aten::_fused_adam_", ((fp32(10),), (fp32(10),), (fp32(10),), (fp32(10),)), (4 + 3) * 40),
         ("aten::embedding", (fp32(1000, 8), long(5)), 4 * 40 + 8 * 5 + 4 * 40),
         ("aten::index_add_", (fp32(1000, 8), 0, long(5), fp32(5, 8)), 2 * 2 * 160 + 40 + 160),
+        ("triton_poi_fused_add_relu_3", (fp32(6, 8), fp32(8), half(6, 8), 48), 4 * (48 + 8) + 2 * 48),
         ("fbgemm::permute_pooled_embs_auto_grad", (fp32(6, 8), long(3)), 2 * 4 * 48),
     ],
 )

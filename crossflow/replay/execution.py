@@ -28,6 +28,7 @@ SCHEMAS = ("1.0.", "1.1.")  # how the names of the schemas begin that are read
 ROOT = "[pytorch|profiler|execution_"  # how the names of the process and of its threads begin, which are no operations
 GROUPS = "## process_group:init ##"
 COLLECTIVE = "record_param_comms"
+MARKED = (STEP, GROUPS)  # how names begin of what the profiler or the observer marks by itself, in one of the traces or in both
 NO_RANK = -1
 
 
@@ -191,12 +192,15 @@ def joined(traces: Sequence[RankTrace], executions: Sequence[ExecutionTrace]) ->
     """
     if not executions:
         return tuple(traces)
-    found, ways = list(traces), dict[str, int]()
+    found, ways, several = list(traces), dict[str, int](), 1
     for place, execution in enumerate(executions):
         mine, way = _partner(place, execution, traces, executions)
-        found[mine] = join(traces[mine], execution)
+        found[mine], often = join(traces[mine], execution)
         ways[way] = ways.get(way, 0) + len(execution.nodes)
-    told = (f"execution traces were joined by {way}: the names of all {count:,} operations agree" for way, count in ways.items())
+        several = max(several, often)
+    told = [f"execution traces were joined by {way}: the names of all {count:,} operations agree" for way, count in ways.items()]
+    if several > 1:
+        told.append(f"the execution trace of one step says the sizes of {several} steps that run the same operations")
     found[0] = replace(found[0], notes=(*found[0].notes, *told))
     return tuple(found)
 
@@ -216,38 +220,43 @@ def _partner(place: int, execution: ExecutionTrace, traces: Sequence[RankTrace],
     raise CrossflowError(f"{execution.source}: neither its process nor its rank is that of one Kineto trace; of {read} none is left out")
 
 
-def join(trace: RankTrace, execution: ExecutionTrace) -> RankTrace:
-    """One Kineto trace with what an execution trace of the same step says.
+def join(trace: RankTrace, execution: ExecutionTrace) -> tuple[RankTrace, int]:
+    """One Kineto trace with what an execution trace of the same run says, and in how many of its steps.
 
-    The operations of each thread stand in the same order in both; all names must agree.
+    The operations of each thread stand in the same order in both, and all names must agree. An execution trace of one step says the sizes
+    of every step of the Kineto trace that runs the same operations.
     """
     threads: dict[int, list[ExecutionNode]] = defaultdict(list)
     for node in execution.nodes:
-        threads[node.thread].append(node)
-    events = _events(trace)
+        if not node.name.startswith(MARKED):
+            threads[node.thread].append(node)
+    events, often = _events(trace), list[int]()
     details, said = dict[int, TracedOperation](), dict[int, Mapping[str, Any]]()
     for nodes in threads.values():
-        place = _thread(nodes, events)
-        if place is None:
+        thread, places = _thread([node.name for node in nodes], events)
+        if thread is None:
             raise CrossflowError(_other_run(trace, execution, nodes, events))
-        for node, (_, op) in zip(nodes, events.pop(place), strict=True):
-            if op >= 0:
-                details[op] = node.operation
-                if node.name == COLLECTIVE:
-                    said[op] = _collective(node, execution)
-    return replace(trace, details=details, works=_with_sizes(trace, said))
+        rows = events.pop(thread)
+        often.append(len(places))
+        for place in places:
+            for node, (_, op) in zip(nodes, rows[place : place + len(nodes)], strict=True):
+                if op >= 0:
+                    details[op] = node.operation
+                    if node.name == COLLECTIVE:
+                        said[op] = _collective(node, execution)
+    return replace(trace, details=details, works=_with_sizes(trace, said)), max(often, default=0)
 
 
 NamedOp = tuple[str, int]  # name of an operation or annotation, and its place among the operations, -1 for an annotation
 
 
 def _events(trace: RankTrace) -> dict[int, list[NamedOp]]:
-    """Operations and annotations of every thread in the order of their numbers; steps are marked by the profiler alone."""
+    """Operations and annotations of every thread in the order of their numbers."""
     found: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
     for spans, are_ops in ((trace.ops, True), (trace.marks, False)):
         for op, (number, thread, name) in enumerate(_numbered(spans)):
             text = trace.names[name]
-            if not text.startswith(STEP) and number >= 0:
+            if not text.startswith(MARKED) and number >= 0:
                 found[thread].append((number, text, op if are_ops else -1))
     return {thread: [(text, op) for _, text, op in sorted(rows)] for thread, rows in found.items()}
 
@@ -256,10 +265,22 @@ def _numbered(spans: HostSpans) -> Iterator[tuple[int, int, int]]:
     return zip(spans.correlation.tolist(), spans.thread.tolist(), spans.name.tolist(), strict=True)
 
 
-def _thread(nodes: Sequence[ExecutionNode], events: Mapping[int, Sequence[NamedOp]]) -> int | None:
-    """Thread of the Kineto trace that ran the same operations, None where none did."""
-    names = [node.name for node in nodes]
-    return next((thread for thread, rows in events.items() if [text for text, _ in rows] == names), None)
+def _thread(names: Sequence[str], events: Mapping[int, Sequence[NamedOp]]) -> tuple[int | None, list[int]]:
+    """Thread of the Kineto trace that ran the same operations, one after the other, and where; None where none did.
+
+    The one with as many operations comes first, so that an execution trace of the whole is joined with the whole.
+    """
+    for thread, rows in sorted(events.items(), key=lambda item: len(item[1]) != len(names)):
+        texts, places, at = [text for text, _ in rows], list[int](), 0
+        while at + len(names) <= len(texts):
+            if texts[at] == names[0] and texts[at : at + len(names)] == names:
+                places.append(at)
+                at += len(names)
+            else:
+                at += 1
+        if places:
+            return thread, places
+    return None, []
 
 
 def _other_run(trace: RankTrace, execution: ExecutionTrace, nodes: Sequence[ExecutionNode], events: Mapping[int, Sequence[NamedOp]]) -> str:

@@ -21,7 +21,9 @@ from crossflow.replay.tensors import DTYPES, TracedOperation, TracedTensor, tens
 # Kinds of kernels, for people.
 PRODUCT, CONVOLUTION, ATTENTION, NORM, SOFTMAX = "product", "convolution", "attention", "normalisation", "softmax"
 POINTWISE, REDUCTION, GATHER, OPTIMIZER, SORT = "pointwise", "reduction", "gather and scatter", "optimizer", "sort and scan"
-LOOKUP, LOOKUP_SORT, UPDATE, RESHUFFLE, POOL = "look-up", "look-up sort", "look-up update", "rearrangement", "pooling"
+LOOKUP, LOOKUP_SORT, UPDATE, RESHUFFLE = "look-up", "look-up sort", "look-up update", "rearrangement"
+POOL, FUSED = "pooling", "fused passes"
+_FUSED = ("triton_poi_", "triton_per_", "triton_red_")  # how the compiler of PyTorch names pointwise kernels and reductions
 NARROW_SORT = 4096  # elements of a row that PyTorch sorts in one pass, in the memory of one unit
 
 
@@ -88,6 +90,8 @@ def _rule(name: str) -> KernelRule | None:
         return _RULES[name]
     if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")):
         return _foreach
+    if name.startswith(_FUSED):
+        return _fused
     base = name.rstrip("_").removesuffix("_data").removesuffix("_backward")
     return _pass_of(POINTWISE) if base in _POINTWISE else None
 
@@ -231,6 +235,14 @@ def _foreach(name: str, operation: TracedOperation) -> KernelParts | str:
     read = sum(sizes[1:]) if name in SETS else sum(sizes)
     flops = float(sum(one.numel() for one in lists[0]))
     return (KernelPart(kind=OPTIMIZER, kernels=(Pass(moved=read + written, flops=flops),)),)
+
+
+def _fused(_name: str, operation: TracedOperation) -> KernelParts | str:
+    """A kernel that a compiler joined of passes: every tensor that it is given crosses memory once, read or written."""
+    given = [*tensors_of(operation.args)]
+    if not given:
+        return UNSIZED
+    return (KernelPart(kind=FUSED, kernels=(Pass(moved=sum(map(nbytes, given)), flops=float(max(one.numel() for one in given))),)),)
 
 
 def _scatter(_name: str, operation: TracedOperation) -> KernelParts | str:
