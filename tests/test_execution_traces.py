@@ -133,6 +133,60 @@ def test_process_groups_say_the_ranks_of_a_collective(tmp_path):
     assert (one.op, one.size, one.ranks) == ("all_reduce", 400.0, 2)
 
 
+def varint(number):
+    number &= (1 << 64) - 1
+    low, high = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(high) if high else bytes([low])
+
+
+def field(number, value):
+    """A field of protobuf: a number, a text or a message."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    content = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def chakra(folder, *nodes):
+    """The same as the converter of Chakra writes it: messages of `et_def.proto` behind their lengths."""
+    messages = [field(1, "0.0.4")]
+    for one in nodes:
+        sides = [
+            field(8 + i, b"".join(field(j + 1, str(part)) for j, part in enumerate(one[side].values())))
+            for i, side in enumerate(("inputs", "outputs"))
+        ]
+        attrs = [field(10, field(1, attr["name"]) + field(9, attr["value"])) for attr in one["attrs"]]
+        messages.append(field(1, one["id"]) + field(2, one["name"]) + b"".join(sides + attrs))
+    path = folder / "chakra.0.et"
+    path.write_bytes(b"".join(varint(len(message)) + message for message in messages))
+    return path
+
+
+def test_chakra_in_protobuf_says_what_json_says(tmp_path):
+    nodes = node(3, "aten::mm", [tensor(5, 4, 8), tensor(6, 8, 2)], [tensor(7, 4, 2)]), node(4, "aten::relu", [tensor(7, 4, 2)])
+    (text,), (binary,) = (
+        read_executions([execution(tmp_path, *nodes)]),
+        read_executions([chakra(tmp_path, *nodes, node(5, "gpu", is_cpu_op=0))]),
+    )
+    assert binary.nodes == text.nodes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x05ab", "expected a Chakra trace in protobuf, but a message ends in the middle"),
+        (b"\x01a\x01\x0b", "expected a Chakra trace in protobuf, but a field is written in the way 3, which protobuf does not have"),
+        (b"", "the Chakra trace has no operations of PyTorch (no attribute rf_id); write it with the converter of Chakra from PyTorch"),
+    ],
+)
+def test_what_is_no_chakra_trace_is_refused(tmp_path, content, message):
+    path = tmp_path / "trace.et"
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        read_executions([path])
+    assert str(caught.value) == f"{path}: {message}"
+
+
 # -------------------------------------------------------------------------------------------- which belong together
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.errors import CrossflowError, Problem, SpecError
+from crossflow.replay.chakra import chakra_nodes
 from crossflow.replay.collectives import op_of
 from crossflow.replay.events import EventFile, event_files
 from crossflow.replay.kineto import STEP, DeviceWorks, HostSpans, RankTrace
@@ -93,7 +94,7 @@ def read_executions(paths: Iterable[str | Path]) -> tuple[ExecutionTrace, ...]:
 
     Parameters
     ----------
-    paths : files (.json, .json.gz), archives (.tar.gz) or folders.
+    paths : files (.json, .json.gz, .et of Chakra), archives (.tar.gz) or folders.
 
     Raises
     ------
@@ -102,33 +103,41 @@ def read_executions(paths: Iterable[str | Path]) -> tuple[ExecutionTrace, ...]:
     """
     found = []
     for path in map(Path, paths):
-        if path.suffix == ".et":
-            message = "Chakra traces in protobuf are not read; give the execution trace that it was made from, in JSON"
-            raise SpecError([Problem(file=str(path), message=message)])
-        found += [_read(file) for file in event_files(path)]
+        found += [_read_chakra(path)] if path.suffix == ".et" else [_read(file) for file in event_files(path)]
     return tuple(found)
 
 
+def _read_chakra(path: Path) -> ExecutionTrace:
+    """A Chakra trace in protobuf, which says no process."""
+    try:
+        with path.open("rb") as stream:
+            found = _trace(str(path), chakra_nodes(stream))
+    except OSError as error:
+        raise SpecError([Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")]) from None
+    except ValueError as error:
+        raise SpecError([Problem(file=str(path), message=f"expected a Chakra trace in protobuf, but {error}")]) from None
+    if not found.nodes:
+        message = "the Chakra trace has no operations of PyTorch (no attribute rf_id); write it with the converter of Chakra from PyTorch"
+        raise SpecError([Problem(file=str(path), message=message)])
+    return found
+
+
 def _read(file: EventFile) -> ExecutionTrace:
-    nodes, groups = list[ExecutionNode](), dict[str, tuple[int, ...]]()
-    for event in file.events():
-        node = _node(event)
-        if node is None:
-            continue
-        nodes.append(node)
-        if node.name == GROUPS:
-            groups |= _groups(node.operation.args)
+    found = _trace(file.name, file.events())
     schema = str(file.head.get("schema", ""))
     if not schema.startswith(SCHEMAS):
         what = f"its schema is '{schema}'" if schema else "it names no schema"
         raise SpecError([Problem(file=file.name, message=f"{what}; execution traces of PyTorch with schemas 1.0 and 1.1 are supported")])
     if file.truncated:
         raise SpecError([Problem(file=file.name, message="the execution trace ends in the middle, so that it joins no Kineto trace")])
-    nodes.sort(key=lambda node: node.order)
-    return ExecutionTrace(
-        source=file.name, process=str(file.head.get("pid", "")), nodes=tuple(nodes), groups=groups,
-        rank=next((rank for node in nodes if (rank := _rank(node)) != NO_RANK), NO_RANK),
-    )  # fmt: skip
+    return replace(found, process=str(file.head.get("pid", "")))
+
+
+def _trace(source: str, events: Iterable[Mapping[str, Any]]) -> ExecutionTrace:
+    nodes = sorted(filter(None, map(_node, events)), key=lambda node: node.order)
+    groups = dict(pair for node in nodes if node.name == GROUPS for pair in _groups(node.operation.args))
+    rank = next((rank for node in nodes if (rank := _rank(node)) != NO_RANK), NO_RANK)
+    return ExecutionTrace(source=source, process="", rank=rank, nodes=tuple(nodes), groups=groups)
 
 
 def _node(event: Mapping[str, Any]) -> ExecutionNode | None:
@@ -142,13 +151,12 @@ def _node(event: Mapping[str, Any]) -> ExecutionNode | None:
     else:
         said = dict(event)
         sides = [(event.get(f"{side}s"), event.get(f"{side}_shapes"), event.get(f"{side}_types")) for side in ("input", "output")]
-    if "rf_id" not in said:
+    order, thread = said.get("rf_id"), said.get("tid", 0)
+    if not isinstance(order, int) or not isinstance(thread, int):
         return None
     taken, made = (recorded(*side) for side in sides)
-    return ExecutionNode(
-        name=name, order=int(said["rf_id"]), thread=int(said.get("tid") or 0), operation=TracedOperation(taken, made),
-        said=said if name == COLLECTIVE else {},
-    )  # fmt: skip
+    kept = said if name == COLLECTIVE else {}
+    return ExecutionNode(name=name, order=order, thread=thread, operation=TracedOperation(taken, made), said=kept)
 
 
 def _side(written: Any) -> tuple[Any, Any, Any]:
@@ -196,7 +204,7 @@ def joined(traces: Sequence[RankTrace], executions: Sequence[ExecutionTrace]) ->
     for place, execution in enumerate(executions):
         mine, way = _partner(place, execution, traces, executions)
         found[mine], often = join(traces[mine], execution)
-        ways[way] = ways.get(way, 0) + len(execution.nodes)
+        ways[way] = ways.get(way, 0) + sum(not node.name.startswith(MARKED) for node in execution.nodes)
         several = max(several, often)
     told = [f"execution traces were joined by {way}: the names of all {count:,} operations agree" for way, count in ways.items()]
     if several > 1:

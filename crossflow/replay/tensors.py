@@ -120,9 +120,9 @@ def _recorded(value: Any, shape: Any, written: Any) -> TracedArgument:
     text = str(written)
     if text.startswith("Tensor("):
         kind = plain_type(text[len("Tensor(") : -1])
-        if not isinstance(value, list) or len(value) < 5 or not _is_shape(shape) or kind.startswith("nullptr"):
+        if not isinstance(value, list) or not _is_shape(value[:5]) or len(value) < 5 or not _is_shape(shape) or kind.startswith("nullptr"):
             return None
-        return TracedTensor(tuple(shape), kind, int(value[4]), int(value[0]))
+        return TracedTensor(tuple(shape), kind, value[4], value[0])
     if text.startswith(("GenericList[", "Tuple[")) and isinstance(value, list):
         kinds = [*_split(text.partition("[")[2][:-1])]
         inner = shape if isinstance(shape, list) and len(shape) == len(value) else [[]] * len(value)
