@@ -56,10 +56,10 @@ def _node(message: bytes) -> dict[str, Any] | None:
     for number, value in _fields(message):
         if number == NAME:
             found["name"] = _text(value)
-        elif number in SIDES:
+        elif number in SIDES and isinstance(value, bytes):
             parts = {PARTS_OF_SIDE[part]: _literal(_text(text)) for part, text in _fields(value) if part in PARTS_OF_SIDE}
             found[SIDES[number]] = parts
-        elif number == ATTRIBUTE:
+        elif number == ATTRIBUTE and isinstance(value, bytes):
             found["attrs"].append(_attribute(value))
     on_device = any(one["name"] == "is_cpu_op" and not one["value"] for one in found["attrs"])
     return None if on_device else found
@@ -70,19 +70,17 @@ def _attribute(message: bytes) -> dict[str, Any]:
     for number, value in _fields(message):
         if number == ATTRIBUTE_NAME:
             found["name"] = _text(value)
-        elif number in NUMBERS:
+        elif number in NUMBERS and isinstance(value, int):
             found["value"] = value - (1 << 64) if value >= 1 << 63 else value
-        elif number in SIGNED:
+        elif number in SIGNED and isinstance(value, int):
             found["value"] = (value >> 1) ^ -(value & 1)
         elif number == TEXT:
             found["value"] = _text(value)
     return found
 
 
-def _fields(message: Any) -> Iterator[tuple[int, Any]]:
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Numbers and values of the fields of a message."""
-    if isinstance(message, int):
-        raise ValueError("a message is a number")
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
