@@ -243,6 +243,16 @@ def test_a_kernel_that_loses_half_of_its_time_is_told(tmp_path):
     assert report_of([one_product(tmp_path, 4096, 5120, 1024, 1000)], kernels="model").step_time < 0.5 * slow.step_time
 
 
+def test_a_trace_without_kernels_has_nothing_to_model(tmp_path):
+    path = one_product(tmp_path, 64, 64, 64, 10)
+    data = json.loads(path.read_text())
+    data["traceEvents"] = [event for event in data["traceEvents"] if event["cat"] != "kernel"]
+    path.write_text(json.dumps(data))
+    found = report_of([path], on="h100-sxm")
+    assert found.to_dict()["modelled_share"] == 0.0
+    assert found.to_dict()["losses"] == []
+
+
 def test_both_keeps_the_time_of_every_kind(dlrm):
     model = kernel_model(dlrm)
     times, _ = replaced(model, "both")
@@ -316,7 +326,7 @@ def test_the_command_says_what_kernels_lose(capsys):
 def test_the_page_lists_losses_kinds_and_what_is_not_modelled(capsys):
     assert main(["trace", str(A100), "--on", "h100-sxm"]) == 0
     text = capsys.readouterr().out
-    for title in ("Largest losses", "Kernels by kind", "Not modelled", "on h100-sxm"):
+    for title in ("Kernels by what they could reach", "Kernels by kind", "Not modelled", "on h100-sxm"):
         assert title in text
 
 

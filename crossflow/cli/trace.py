@@ -15,6 +15,7 @@ from crossflow.cli.page import count
 from crossflow.cli.timeline import check_output, write_output
 from crossflow.errors import CrossflowError
 from crossflow.replay.breakdown import PARTS
+from crossflow.replay.kernels import plain_name
 from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
 from crossflow.replay.reach import KernelLoss
 from crossflow.replay.report import LARGEST, TraceReport, accuracy, report_of
@@ -23,7 +24,7 @@ from crossflow.units import show
 
 _SHOWN = 16  # ranks that a page lists
 _NAME = 64  # letters of a name that it shows
-_LOSER = 32  # the same, where it stands beside that of its operation
+_LOSER = 26  # the same, where it stands beside that of its operation
 _REASONS = 5  # kinds of kernels that are not modelled
 _PART_NAMES = {"exposed_communication": "communication"}
 
@@ -166,10 +167,12 @@ def losses(found: TraceReport) -> RenderableType:
     """Kernels that lose most against the model."""
     lost = [] if found.model is None else [one for one in found.model.losses[:LARGEST] if one.lost > 0]
     rows = [
-        [Text(_short(one.kernel, _LOSER)), Text(_short(one.operation, _LOSER)), *_against(one), Text(show(one.lost, "s"))] for one in lost
+        [Text(_short(one.kernel, _LOSER)), Text(_short(plain_name(one.operation), _LOSER)), *_against(one), Text(show(one.lost, "s"))] for one in lost
     ]
-    aside = "" if found.model is None else f"against the model of {found.model.device}; all steps of all ranks"
-    return page.section("Largest losses", rows, (2, 3, 4, 5), aside=aside, header=("", "of", "", "measured", "modelled", "lost"))
+    aside = "" if found.model is None else f"largest losses against {found.model.device}, all ranks and steps"
+    return page.section(
+        "Kernels by what they could reach", rows, (2, 3, 4, 5), aside=aside, header=("", "of", "", "measured", "modelled", "lost")
+    )
 
 
 def kinds(found: TraceReport) -> RenderableType:

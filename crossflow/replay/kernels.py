@@ -173,7 +173,7 @@ def _pass_of(kind: str) -> KernelRule:
 def _passed(kind: str, name: str, operation: TracedOperation) -> KernelParts | str:
     given = [*tensors_of(operation.args)]
     inplace = name.endswith("_") and not name.endswith("__")
-    if not given or () in operation.args:
+    if () in operation.args or not (given or operation.out):
         return UNSIZED
     made = [given[0]] if inplace else _made(kind, name, operation, given)
     if made is None:
@@ -319,7 +319,7 @@ _POINTWISE = frozenset(_COMPARISONS) | frozenset(
     cauchy log_normal geometric nan_to_num bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ glu mse_loss
     smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits ones_like zeros_like full_like rand_like
     randn_like tril triu xlogy floor_divide true_divide hypot cat stack _cat constant_pad_nd roll flip
-    _amp_update_scale
+    _amp_update_scale arange
 """)
 )
 _REDUCTIONS = _words("""
@@ -370,7 +370,8 @@ _RULES: Mapping[str, KernelRule] = {
     **dict.fromkeys(("permute_2D_sparse_data", "permute_1D_sparse_data", "permute_sparse_features"), _permuted),
     **dict.fromkeys(("permute_pooled_embs", "permute_pooled_embs_auto_grad", "PermutePooledEmbsFunction"), _times(RESHUFFLE, 2.0)),
     **dict.fromkeys(("recat_embedding_grad_output_mixed_D_batch", "recat_embedding_grad_output"), _times(RESHUFFLE, 2.0)),
-    "FloatToFP8RowwiseQuantized": _times(POINTWISE, 1.25), "FP8RowwiseQuantizedToFloat": _times(POINTWISE, 5.0),
+    **dict.fromkeys(("FloatToFP8RowwiseQuantized", "FloatToHFP8Quantized"), _times(POINTWISE, 1.25)),
+    **dict.fromkeys(("FP8RowwiseQuantizedToFloat", "HFP8QuantizedToFloat"), _times(POINTWISE, 5.0)),
     "bounds_check_indices": _checked,
     "_embedding_bag": _bag,
 }  # fmt: skip

@@ -40,7 +40,7 @@ TF32 = ("tf32", "s1688")  # what names of kernels hold that multiply fp32 on mat
 ON_DEVICE = ("DtoD", "Device -> Device", "D2D")
 MEMORY_DIFFERS = 0.25  # share by which the memory of a device may differ from that of its template
 # Words in the names that drivers give devices which tell no device from another.
-_MAKERS = frozenset("nvidia tesla geforce quadro amd instinct radeon graphics hbm2 hbm2e hbm3 hbm3e".split())  # noqa: SIM905
+_MAKERS = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "graphics", "hbm2", "hbm2e", "hbm3", "hbm3e"})
 
 
 # -------------------------------------------------------------------------------------------- devices

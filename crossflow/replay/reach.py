@@ -190,7 +190,8 @@ def replaced(model: KernelModel, source: str, on: str = "") -> tuple[Array, tupl
     units, here = model.units_measured, model.here
     there = model.modelled(on) if on else here
     scale = _by_kind(model) if source == "both" else np.ones(len(here))
-    wanted = units * there / here if source == "trace" else there * scale
+    ratio = np.divide(there, here, out=np.ones(len(here)), where=here != 0)
+    wanted = units * ratio if source == "trace" else there * scale
     known = np.isfinite(wanted) & np.isfinite(here)
     found = work_times(model.units, np.where(known, wanted, np.nan), model.measured)
     rest = np.flatnonzero(~np.isfinite(found) & ~model.graph.collective)
