@@ -24,7 +24,7 @@ from crossflow.units import show
 
 _SHOWN = 16  # ranks that a page lists
 _NAME = 64  # letters of a name that it shows
-_LOSER = 26  # the same, where it stands beside that of its operation
+_KERNEL, _OPERATION = 36, 20  # the same of a kernel beside its operation
 _REASONS = 5  # kinds of kernels that are not modelled
 _PART_NAMES = {"exposed_communication": "communication"}
 
@@ -166,9 +166,8 @@ def kernels(found: TraceReport) -> RenderableType:
 def losses(found: TraceReport) -> RenderableType:
     """Kernels that lose most against the model."""
     lost = [] if found.model is None else [one for one in found.model.losses[:LARGEST] if one.lost > 0]
-    rows = [
-        [Text(_short(one.kernel, _LOSER)), Text(_short(plain_name(one.operation), _LOSER)), *_against(one), Text(show(one.lost, "s"))] for one in lost
-    ]
+    named = [(_short(one.kernel, _KERNEL), _short(plain_name(one.operation), _OPERATION)) for one in lost]
+    rows = [[*map(Text, names), *_against(one), Text(show(one.lost, "s"))] for names, one in zip(named, lost, strict=True)]
     aside = "" if found.model is None else f"largest losses against {found.model.device}, all ranks and steps"
     return page.section(
         "Kernels by what they could reach", rows, (2, 3, 4, 5), aside=aside, header=("", "of", "", "measured", "modelled", "lost")
@@ -191,7 +190,7 @@ def unmodelled(found: TraceReport) -> RenderableType:
     """What the model says nothing of."""
     listed = [] if found.model is None else found.model.unmodelled[:_REASONS]
     rows = [
-        [Text(_short(one.operation, _LOSER)), Text(count(one.count)), Text(show(one.measured, "s")), Text(one.reason)] for one in listed
+        [Text(_short(one.operation, _KERNEL)), Text(count(one.count)), Text(show(one.measured, "s")), Text(one.reason)] for one in listed
     ]
     return page.section("Not modelled", rows, (1, 2))
 
