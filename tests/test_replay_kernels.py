@@ -18,7 +18,7 @@ from crossflow.replay.kineto import read_traces
 from crossflow.replay.modelled import device_architecture, device_of
 from crossflow.replay.reach import kernel_model, replaced
 from crossflow.replay.report import report_of, report_on
-from crossflow.replay.tensors import TracedOperation, TracedTensor, profiled
+from crossflow.replay.tensors import UNSAID, TracedOperation, TracedTensor, profiled
 from crossflow.validation.tables import gemm_table
 
 TRACES = Path(__file__).parent / "data" / "traces"
@@ -94,6 +94,8 @@ def test_fused_attention_counts_heads_before_or_behind_tokens():
     ("name", "args", "expected"),
     [
         ("aten::add", (fp32(6, 8), fp32(8)), 4 * (48 + 8 + 48)),
+        ("aten::mul", (half(6, 8), TracedTensor((), "double", 8)), 2 * 48 + 8 + 2 * 48),
+        ("aten::mul", (half(6, 8), long(6, 8)), (2 + 8 + 2) * 48),
         ("aten::add_", (fp32(6, 8), fp32(8)), 4 * (48 + 8 + 48)),
         ("aten::fill_", (fp32(6, 8),), 4 * 48),
         ("aten::copy_", (half(6, 8), fp32(6, 8)), 2 * 48 + 4 * 48),
@@ -123,11 +125,11 @@ def test_results_that_were_recorded_count():
 @pytest.mark.parametrize(
     ("name", "args", "reason"),
     [
-        ("aten::cat", ((), 0), "the sizes of its tensors were not recorded"),
+        ("aten::cat", (UNSAID, 0), "the sizes of its tensors were not recorded"),
         ("aten::mm", (), "the sizes of its tensors were not recorded"),
         ("aten::mm", (long(2, 3), long(3, 4)), "its tensors hold no numbers with a point"),
         ("aten::index", (fp32(10, 2), long(3)), "the size of its result was not recorded"),
-        ("aten::_foreach_mul_", ((), 2.0), "the sizes of its lists of tensors were not recorded"),
+        ("aten::_foreach_mul_", (UNSAID, 2.0), "the sizes of its lists of tensors were not recorded"),
         ("fbgemm::split_embedding_codegen_lookup_lamb_function", (), "the optimizer lamb of tables is not modelled"),
         ("aten::something_new", (fp32(3),), None),
     ],

@@ -16,7 +16,7 @@ from crossflow.program import operations
 from crossflow.program.kernels import Attention, Kernel, Pass
 from crossflow.program.operations import ADDS, SETS, attention_of, implicit, nbytes, scattered, touched
 from crossflow.replay.lookups import UNSIZED, UPDATES, bag, looks_up, lookup_optimizer, tables
-from crossflow.replay.tensors import DTYPES, TracedOperation, TracedTensor, tensors_of
+from crossflow.replay.tensors import DTYPES, UNSAID, TracedOperation, TracedTensor, tensors_of
 
 # Kinds of kernels, for people.
 PRODUCT, CONVOLUTION, ATTENTION, NORM, SOFTMAX = "product", "convolution", "attention", "normalisation", "softmax"
@@ -173,7 +173,7 @@ def _pass_of(kind: str) -> KernelRule:
 def _passed(kind: str, name: str, operation: TracedOperation) -> KernelParts | str:
     given = [*tensors_of(operation.args)]
     inplace = name.endswith("_") and not name.endswith("__")
-    if () in operation.args or not (given or operation.out):
+    if UNSAID in operation.args or not (given or operation.out):
         return UNSIZED
     made = [given[0]] if inplace else _made(kind, name, operation, given)
     if made is None:
@@ -203,7 +203,9 @@ def _made(kind: str, name: str, operation: TracedOperation, given: Sequence[Trac
     if kind != POINTWISE:
         return None
     shape = _broadcast([one.shape for one in given])
-    element = 1 if name in _COMPARISONS else max(one.element for one in given if one.numel()) if any(one.numel() for one in given) else 0
+    wide = [one for one in given if one.shape] or given  # tensors of one number do not widen the others
+    wide = [one for one in wide if one.type in DTYPES] or wide
+    element = 1 if name in _COMPARISONS else max(one.element for one in wide)
     return [replace(given[0], shape=shape, element=element)]
 
 

@@ -20,6 +20,7 @@ DTYPES: Mapping[str, str] = {
     "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "c10::float8_e4m3fn": "fp8", "c10::float8_e5m2": "fp8",
 }  # fmt: skip
 LISTS = ("tensorlist", "optionaltensorlist", "genericlist")
+UNSAID = "(not recorded)"  # a list of tensors whose sizes the profiler did not write
 UNKNOWN_ELEMENT = 4  # of tensors in lists, whose type the profiler does not write: that of fp32 [B]
 
 
@@ -88,8 +89,9 @@ def _profiled(size: Any, written: Any, value: Any) -> TracedArgument:
     kind = plain_type(written)
     if kind in BYTES and str(written)[0].islower() and _is_shape(size):  # Int and Bool are plain values
         return TracedTensor(tuple(size), kind, BYTES[kind])
-    if kind in LISTS and isinstance(size, list) and size and all(isinstance(one, list) and _is_shape(one) for one in size):
-        return tuple(TracedTensor(tuple(one), "", UNKNOWN_ELEMENT) for one in size)
+    if kind in LISTS:
+        known = isinstance(size, list) and size and all(_is_shape(one) for one in size)
+        return tuple(TracedTensor(tuple(one), "", UNKNOWN_ELEMENT) for one in size) if known else UNSAID
     return _literal(value)
 
 
