@@ -297,7 +297,7 @@ WRONG = [
     ('{"traceEvents": []}', "the trace has neither operations (cpu_op) nor work of a device (kernel); record it with torch.profiler"),
     (
         '{"schema": "1.0.1", "nodes": [{"id": 1}]}',
-        "this is an execution trace, which has no times of a device; give it beside the Kineto trace of the same rank",
+        "this is an execution trace, which has no times of a device; give it as --execution beside the Kineto trace of its rank",
     ),
     (
         json.dumps([event("mtia_ccp_events", "x", 1, 0, 1)]),

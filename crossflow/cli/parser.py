@@ -101,6 +101,9 @@ _MICROBATCHES = "parts of the batch that go through the stages of pp=K one after
 _OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, where the function gives none"
 _GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
 _COLLECTIVES = "of traces: measured, each takes the time that it had; modelled, that of the system's network where its bytes are known"
+_EXECUTION = "execution traces of the same ranks: sizes of all tensors and collectives; joined by process, else by rank, else in order"
+_KERNEL_TIMES = "times of kernels in a replay: trace, where not given; model of the device; both, the model scaled to the trace by kind"
+_ON = "another device or system, a name that `list` gives or a file: kernels as the model says, collectives on its network"
 _KERNELS = "fused joins pointwise operations as compilers and frameworks do; eager leaves each to itself"
 _SAMPLES = "samples of a step over all ranks, where they are not those of a rank times the ranks that share no layers"
 _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
@@ -171,6 +174,10 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
         _argument("--compare", type=Path, metavar="OTHER", help="another trace of the same ranks, or a scenario, whose step is set beside"),
         _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),
+        _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=_EXECUTION),
+        _argument("--kernels", choices=("trace", "model", "both"), default="trace", help=_KERNEL_TIMES),
+        _argument("--on", default="", metavar="NAME", help=_ON),
+        _argument("--device", default="", metavar="NAME", help="template of the device of the traces, where its name is not known"),
         _argument("--overheads", type=Path, metavar="FILE", help="overheads of a host, in place of those of the trace"),
         _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),
         _argument("--host", default="", metavar="NAME", help="name of the host that --write-overheads writes"),

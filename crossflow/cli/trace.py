@@ -15,13 +15,17 @@ from crossflow.cli.page import count
 from crossflow.cli.timeline import check_output, write_output
 from crossflow.errors import CrossflowError
 from crossflow.replay.breakdown import PARTS
+from crossflow.replay.kernels import plain_name
 from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
+from crossflow.replay.reach import KernelLoss
 from crossflow.replay.report import LARGEST, TraceReport, accuracy, report_of
 from crossflow.replay.timeline import traced_timeline
 from crossflow.units import show
 
 _SHOWN = 16  # ranks that a page lists
 _NAME = 64  # letters of a name that it shows
+_KERNEL, _OPERATION = 36, 20  # the same of a kernel beside its operation
+_REASONS = 5  # kinds of kernels that are not modelled
 _PART_NAMES = {"exposed_communication": "communication"}
 
 
@@ -31,7 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
         check_output(path)
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
-        arguments.files, what_if=arguments.what_if, overheads=overheads, contention=not arguments.no_contention,
+        arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
+        contention=not arguments.no_contention, kernels=arguments.kernels, on=arguments.on, device=arguments.device,
     )  # fmt: skip
     if arguments.write_overheads is not None:
         write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
@@ -86,7 +91,8 @@ def _change(one: float, two: float) -> str:
 
 def sections(found: TraceReport) -> list[RenderableType]:
     """What the page has."""
-    return [headline(found), ranks(found), waits(found), path(found), communication(found), kernels(found), replay(found), notes(found)]
+    begin = [headline(found), ranks(found), waits(found), path(found), communication(found), kernels(found)]
+    return [*begin, losses(found), kinds(found), unmodelled(found), replay(found), notes(found)]
 
 
 def headline(found: TraceReport) -> RenderableType:
@@ -98,7 +104,7 @@ def headline(found: TraceReport) -> RenderableType:
     rows: dict[str, RenderableType] = {"trace": Text(f"{found.name}: {devices}, {steps}")}
     if found.replayed:
         change = found.step_time / found.unchanged - 1.0
-        rows["what if"] = Text(found.what_if or f"overheads of {found.overheads.host or 'another trace'}")  # type: ignore[union-attr]
+        rows["what if"] = Text(found.changes)
         without = f"{show(found.unchanged, 's')} replayed without it ({change:+.1%}), {show(found.measured, 's')} measured"
         rows["step"] = Text(f"{show(found.step_time, 's')} of the slowest rank; {without}")
     else:
@@ -134,8 +140,8 @@ def path(found: TraceReport) -> RenderableType:
     return page.section("Critical path", rows, (1, 2), aside=kinds)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 4]} ..."
+def _short(name: str, letters: int = _NAME) -> str:
+    return name if len(name) <= letters else f"{name[: letters - 4]} ..."
 
 
 def communication(found: TraceReport) -> RenderableType:
@@ -155,6 +161,38 @@ def kernels(found: TraceReport) -> RenderableType:
         for one in found.kernels[:LARGEST]
     ]
     return page.section("Largest kernels", rows, (1, 2, 3), aside="all steps of the slowest rank")
+
+
+def losses(found: TraceReport) -> RenderableType:
+    """Kernels that lose most against the model."""
+    lost = [] if found.model is None else [one for one in found.model.losses[:LARGEST] if one.lost > 0]
+    named = [(_short(one.kernel, _KERNEL), _short(plain_name(one.operation), _OPERATION)) for one in lost]
+    rows = [[*map(Text, names), *_against(one), Text(show(one.lost, "s"))] for names, one in zip(named, lost, strict=True)]
+    aside = "" if found.model is None else f"largest losses against {found.model.device}, all ranks and steps"
+    return page.section(
+        "Kernels by what they could reach", rows, (2, 3, 4, 5), aside=aside, header=("", "of", "", "measured", "modelled", "lost")
+    )
+
+
+def kinds(found: TraceReport) -> RenderableType:
+    """What the model says of every kind of kernel."""
+    listed = [] if found.model is None else found.model.kinds
+    rows = [[Text(one.kind), *_against(one), Text(f"{one.error:+.0%}")] for one in listed]
+    aside = "" if found.model is None else f"{found.model.share:.0%} of the time of kernels and copies is modelled"
+    return page.section("Kernels by kind", rows, (1, 2, 3, 4), aside=aside, header=("", "", "measured", "modelled", "error"))
+
+
+def _against(one: KernelLoss) -> list[Text]:
+    return [Text(count(one.count)), Text(show(one.measured, "s")), Text(show(one.modelled, "s"))]
+
+
+def unmodelled(found: TraceReport) -> RenderableType:
+    """What the model says nothing of."""
+    listed = [] if found.model is None else found.model.unmodelled[:_REASONS]
+    rows = [
+        [Text(_short(one.operation, _KERNEL)), Text(count(one.count)), Text(show(one.measured, "s")), Text(one.reason)] for one in listed
+    ]
+    return page.section("Not modelled", rows, (1, 2))
 
 
 def replay(found: TraceReport) -> RenderableType:

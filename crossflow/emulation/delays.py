@@ -16,24 +16,14 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PositiveInt
 
 from crossflow import files
-from crossflow.architecture.system import architecture, resolve
-from crossflow.arrays import Array
-from crossflow.cost.network import SWITCHED, Wires
+from crossflow.cost.ranks import RankGroup, SystemDelays, Times
 from crossflow.emulation.what_if import Changes, Delay, read_what_if
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document, FileModel
-from crossflow.mapping.wiring import topology_of
-from crossflow.program.collectives import PRICED
-from crossflow.program.groups import Group, Pair
 from crossflow.units import parse
 
-# What a model of the network prices for each call. A reduction runs a broadcast's tree backwards; the root of a gather or a scatter
-# receives or sends as many bytes as each rank of an all_gather does; a barrier is an all_reduce of one element, as in NCCL.
-ELEMENT = 4  # size of the element that a barrier reduces [B]
 INTRA, INTER = "intra", "inter"  # wires: inside nodes, between them
 LinkKind = Literal["wire", "group"]
-RankGroup = tuple[int, ...]
-Times = tuple[float, float]  # time of a collective, and processor time of the host in it [s]
 
 
 def _point(given: Any) -> Any:
@@ -71,56 +61,6 @@ class DelaysFile(FileModel):
     system: str = Field("", description="system whose network gives the times of all else; `--system` replaces it")
     link: LinkKind | None = Field(None, description="what collectives queue for, as `--link`")
     what_if: str = Field("", description="changes, as `--what-if`; those of the command line come after them")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SystemDelays:
-    """Times of collectives among ranks that lie on a system, one a device, node after node; see `Wires`."""
-
-    name: str
-    wires: Wires
-    devices: int
-
-    @classmethod
-    def of(cls, name: str, devices: int) -> SystemDelays:
-        """A system by its name or file, with as many devices; CrossflowError where it does not hold them."""
-        spec, document = resolve(Document(file="--system", data={"template": name, "devices": devices}))
-        node = min(spec.devices_per_node, devices)
-        for level, nodes in (("intra", node), ("inter", devices // node)):
-            try:
-                topology_of(getattr(spec.network, level), nodes)
-            except CrossflowError as error:
-                raise CrossflowError(f"{document.file}: {name} does not hold {devices} devices: {error}") from None
-        return cls(name=spec.name, wires=Wires(network=spec.network, architecture=architecture(spec), node=node), devices=devices)
-
-    def time(self, op: str, size: float, ranks: RankGroup) -> Times:
-        """Time of a call of `size` bytes among the global ranks of a group. The collectives of accelerators take no host time. [s]"""
-        buffer = np.array([float(size if op != "barrier" else ELEMENT)])
-        group = self._pair(ranks) if op in ("send", "recv") else self._group(ranks)
-        return float(self.wires.time(PRICED.get(op, op), buffer, group)[0]), 0.0
-
-    def crosses(self, ranks: RankGroup) -> bool:
-        """Whether a group has ranks on several nodes."""
-        return len({rank // self.wires.node for rank in ranks}) > 1
-
-    def _group(self, ranks: RankGroup) -> Group:
-        """Ranks as a group: as many on a node as on the fullest, and evenly apart, as far as such groups fill the system."""
-        size, nodes = len(ranks), [rank // self.wires.node for rank in ranks]
-        apart = max((ranks[-1] - ranks[0]) // (size - 1), 1)
-        stride = next((one for one in range(apart, 0, -1) if self.devices % (one * size) == 0), 0)
-        if not stride and self.wires.network.intra.fabric not in SWITCHED:
-            raise CrossflowError(f"{self.name}: groups of {size} ranks do not fill {self.devices} devices, on which their links depend")
-        return Group(**_columns(size=size, per_node=max(map(nodes.count, set(nodes))), stride=stride, devices=self.devices, extent=size))
-
-    def _pair(self, ranks: RankGroup) -> Group:
-        """Two ranks of the whole system, one of which sends."""
-        first, last = min(ranks), max(ranks)
-        size = {"size": 2, "per_node": 1 if self.crosses(ranks) else 2, "stride": 1, "devices": self.devices, "extent": self.devices}
-        return Pair(**_columns(**size, first=first, last=last))
-
-
-def _columns(**values: int) -> dict[str, Array]:
-    return {name: np.array([float(value)]) for name, value in values.items()}
 
 
 Function = Callable[[str, int, RankGroup], float | Times]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from crossflow.emulation.delays import ELEMENT
+from crossflow.cost.ranks import ELEMENT
 from crossflow.emulation.record import CallRecord, CallRow, RankRecord, StepKind, StepRow, WaitRow, step_ends, warm
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.program.builder import ProgramBuilder

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.replay.edges import RankEdges
+from crossflow.replay.tensors import BYTES, plain_type
 
 # Names of collectives in traces, lower case without separators, and ours; the longest that a name holds counts.
 NAMES: Mapping[str, str] = {
@@ -20,10 +21,6 @@ NAMES: Mapping[str, str] = {
     "barrier": "barrier", "sendrecv": "send_recv",
 }  # fmt: skip
 OPS = tuple(dict.fromkeys(NAMES.values()))
-BYTES: Mapping[str, int] = {
-    "float": 4, "int": 4, "double": 8, "long": 8, "longint": 8, "half": 2, "bfloat16": 2, "short": 2, "char": 1, "byte": 1, "bool": 1,
-    "unsignedchar": 1, "signedchar": 1, "c10::half": 2, "c10::bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +70,10 @@ def _collective(kernel: str, args: Mapping[str, Any], around: tuple[float, float
     ranks = int(args.get("Group size", 0)) or len(_ranks(args.get("Process Group Ranks")))
     if "In msg nelems" in args:
         elements = max(_number(args["In msg nelems"]), _number(args.get("Out msg nelems", 0)))
-        return TracedCollective(op=op, size=elements * BYTES.get(_type(args.get("dtype", "")), math.nan), ranks=ranks)
+        return TracedCollective(op=op, size=elements * BYTES.get(plain_type(args.get("dtype", "")), math.nan), ranks=ranks)
     if around is None or around[3] < 0:
         return TracedCollective(op=op, size=math.nan, ranks=ranks)
-    sizes, types = trace.shapes[around[3]]
+    sizes, types, _ = trace.shapes[around[3]]
     return TracedCollective(op=op, size=_bytes(sizes, types) * (max(ranks, 1) if op == "all_gather" else 1), ranks=ranks)
 
 
@@ -112,13 +109,9 @@ def _number(written: Any) -> float:
     return float(written) if isinstance(written, int | float) else math.nan
 
 
-def _type(written: Any) -> str:
-    return str(written).lower().replace(" ", "").removeprefix("torch.")
-
-
 def _bytes(sizes: Sequence[Any], types: Sequence[Any]) -> float:
     """Bytes of the first tensor of an operation's inputs."""
     first = sizes[0] if sizes else ()
     if not isinstance(first, list) or not all(isinstance(one, int) for one in first):
         return math.nan
-    return math.prod(first) * BYTES.get(_type(types[0] if types else ""), math.nan)
+    return math.prod(first) * BYTES.get(plain_type(types[0] if types else ""), math.nan)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.replay.events import EventFile, event_files
+from crossflow.replay.tensors import TracedOperation
 
 KERNEL, COPY, SET = range(3)  # what a device does
 WORKS: Mapping[str, int] = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": SET, "memset": SET}
@@ -33,7 +35,7 @@ FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "p
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
 UNIT = 1e-6  # of times in a trace [s]
 TraceRow = TypeVar("TraceRow")
-InputShapes = tuple[tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, and its type
+InputShapes = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, its type, and its value where recorded
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,13 +97,16 @@ class RankTrace:
     rank, world : as the trace says, else by its place among the files.
     device : name of its device, "" where it is not recorded.
     names : texts that the columns point to.
-    shapes : sizes and types of the inputs of operations, as the profiler wrote them.
+    process : number of its process, "" where no operation was recorded.
+    memory : of its device, nan where it is not recorded. [B]
+    shapes : sizes, types and values of the inputs of operations, as the profiler wrote them.
     streams : numbers of the device's streams, as the trace has them.
     ops, calls, marks : operations, calls of the device's runtime, and annotations of the host.
     works : what the device did.
     syncs : waits as newer profilers record them, in the order of their starts.
     windows : its steps.
     origin : when its time began. [s]
+    details : of operations, by their places among `ops`, what an execution trace says beside.
     notes : what the reader found, as sentences.
     """
 
@@ -119,6 +124,9 @@ class RankTrace:
     syncs: tuple[dict[str, Any], ...]
     windows: tuple[Window, ...]
     origin: float
+    process: str = ""
+    memory: float = math.nan
+    details: Mapping[int, TracedOperation] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def name(self, place: int) -> str:
@@ -168,13 +176,15 @@ class _TraceColumns:
         name = self.names.setdefault(str(event["name"]), len(self.names))
         thread = self.threads.setdefault((event["pid"], event["tid"]), len(self.threads))
         sizes = args.get("Input Dims")
-        shape = self._shape(sizes, args.get("Input type", args.get("Input Types", ()))) if sizes else -1
+        types = args.get("Input type", args.get("Input Types", ()))
+        shape = self._shape(sizes, types, args.get("Concrete Inputs", ())) if sizes else -1
         return start, start + float(event["dur"]), name, thread, int(args.get(number, -1)), shape
 
-    def _shape(self, sizes: Any, types: Any) -> int:
-        text = f"{sizes} {types}"
+    def _shape(self, *parts: Any) -> int:
+        text = f"{parts}"
         if text not in self.shapes:
-            self.shapes[text] = len(self.shapes), (tuple(sizes), tuple(types))
+            sizes, types, values = map(tuple, parts)
+            self.shapes[text] = len(self.shapes), (sizes, types, values)
         return self.shapes[text][0]
 
     def _work(self, event: Mapping[str, Any], kind: int) -> tuple[Any, ...]:
@@ -266,7 +276,7 @@ def _check(file: EventFile, columns: _TraceColumns) -> None:
     if columns.foreign:
         message = f"the trace is of {', '.join(sorted(columns.foreign))}, which is not supported; NVIDIA and AMD devices and the CPU are"
     elif "schema" in file.head:
-        message = "this is an execution trace, which has no times of a device; give it beside the Kineto trace of the same rank"
+        message = "this is an execution trace, which has no times of a device; give it as --execution beside the Kineto trace of its rank"
     else:
         message = "the trace has neither operations (cpu_op) nor work of a device (kernel); record it with torch.profiler"
     raise SpecError([Problem(file=file.name, message=message)])
@@ -276,8 +286,10 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
     origin = zero - _base(file)
     known = file.head.get("distributedInfo")
     info: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+    properties = _properties(file, columns)
     trace = RankTrace(
-        source=file.name, rank=int(info.get("rank", place)), world=int(info.get("world_size", 1)), device=_device(file, columns),
+        source=file.name, rank=int(info.get("rank", place)), world=int(info.get("world_size", 1)), device=str(properties.get("name", "")),
+        process=_process(columns), memory=float(properties.get("totalGlobalMem", math.nan)),
         names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
         streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
         calls=_host_spans(columns.calls, origin), marks=_host_spans(columns.marks, origin), works=_device_works(columns.works, origin),
@@ -297,13 +309,20 @@ def _notes(file: EventFile, columns: _TraceColumns) -> Iterable[str]:
         yield f"{file.name} has no work of a device: the host is all that it holds"
 
 
-def _device(file: EventFile, columns: _TraceColumns) -> str:
+def _properties(file: EventFile, columns: _TraceColumns) -> Mapping[str, Any]:
+    """Properties of the device that it used."""
     listed = file.head.get("deviceProperties")
     if not isinstance(listed, list) or not listed or not all(isinstance(one, Mapping) for one in listed):
-        return ""
+        return {}
     used = {device for device, _ in columns.streams}
     mine = [one for one in listed if one.get("id") in used] or listed
-    return str(mine[0].get("name", ""))
+    return dict(mine[0])
+
+
+def _process(columns: _TraceColumns) -> str:
+    """Process of the first operation."""
+    places = {place: process for (process, _), place in columns.threads.items()}
+    return str(places[columns.ops[0][3]]) if columns.ops else ""
 
 
 def windows_of(trace: RankTrace) -> tuple[Window, ...]:

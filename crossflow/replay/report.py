@@ -18,9 +18,11 @@ from crossflow.replay.changes import changed, read_trace_changes
 from crossflow.replay.collectives import traced_collectives
 from crossflow.replay.critical import CriticalPath, LateRank, critical_path, late_ranks
 from crossflow.replay.edges import RankEdges
+from crossflow.replay.execution import joined, read_executions
 from crossflow.replay.graph import GraphStep, GraphTimes, StepGraph, graph_of, taken, times_of
 from crossflow.replay.kineto import KERNEL, read_traces, short_name
 from crossflow.replay.overheads import Overheads, overheads_of
+from crossflow.replay.reach import KernelModel, kernel_model, replaced, summary
 
 LARGEST = 10  # kernels and operations that a report lists
 OF_DEVICE = ("stream_wait", "collective_wait", "host_wait", "copy_wait", "contention")
@@ -53,6 +55,10 @@ class TraceReport:
     given : what everything takes. [s]
     what_if : the changes as they were written.
     overheads : those that stand in for the measured ones, None where these are taken.
+    model : of its kernels, None where no template of its device is shipped.
+    kernels_from : where the times of kernels come from, as `crossflow.replay.reach.replaced` takes it.
+    on : another device or system, "" for that of the trace.
+    told : what the times of kernels are made of, as sentences.
     """
 
     name: str
@@ -61,11 +67,22 @@ class TraceReport:
     given: GraphTimes
     what_if: str = ""
     overheads: Overheads | None = None
+    model: KernelModel | None = None
+    kernels_from: str = "trace"
+    on: str = ""
+    told: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> str:
+        """What differs from the trace, for people; "" where nothing does."""
+        kernels = {"trace": "", "model": "kernels by the model", "both": "kernels by the model, scaled by kind"}[self.kernels_from]
+        overheads = "" if self.overheads is None else f"overheads of {self.overheads.host or 'another trace'}"
+        return ", ".join(filter(None, [self.what_if, overheads, kernels, self.on and f"on {self.on}"]))
 
     @property
     def replayed(self) -> bool:
         """Whether its times come from a replay, not from the trace."""
-        return bool(self.what_if) or self.overheads is not None
+        return bool(self.changes)
 
     @functools.cached_property
     def steps(self) -> tuple[RankShare, ...]:
@@ -154,6 +171,8 @@ class TraceReport:
             "measured_step_time_s": self.measured,
             "replayed_step_time_s": self.unchanged,
             "what_if": self.what_if or None,
+            "kernel_times": self.kernels_from,
+            "on": self.on or None,
             "feasible": True,
             "reason": None,
             "extrapolated": False,
@@ -177,6 +196,7 @@ class TraceReport:
             "critical_path": {"time_s": dict(self.path.time), "by_rank_s": {str(rank): time for rank, time in self.path.ranks.items()},
                               "longest": [{"name": name, "time_s": time} for name, time in [*self.path.names.items()][:LARGEST]]},
             "kernels": [vars(one) for one in self.kernels[:LARGEST]],
+            **summary(self.model, LARGEST),
             "replay": accuracy(self.graph),
             "inferred": {name: sum(edges.inferred[name] for edges in self.graph.edges) for name in self.graph.edges[0].inferred},
             "unexplained_s": sum(sum(edges.unexplained) for edges in self.graph.edges),
@@ -218,6 +238,9 @@ def _notes(report: TraceReport) -> Iterable[str]:
     if max(worlds) > len(graph.traces) and graph.collective.any():
         read = f"traces of {len(graph.traces)} of {max(worlds)} ranks were read"
         yield f"{read}: what collectives wait for the other ranks counts as communication"
+    yield from report.told
+    if report.model is None and (device := graph.traces[0].device):
+        yield f"no template is shipped of the device '{device}', so that its kernels are not held against a model; name one with --device"
     inferred = sum(edges.inferred[rule] for edges in graph.edges for rule in OF_DEVICE if not (edges.read and rule == "stream_wait"))
     if inferred:
         yield f"{inferred} waits of streams and of the host are inferred from the clock and the order of calls, not read"
@@ -229,30 +252,47 @@ def _notes(report: TraceReport) -> Iterable[str]:
 
 
 def report_of(
-    paths: Iterable[str | Path], *, what_if: str = "", overheads: Overheads | None = None, contention: bool = True, name: str = ""
+    paths: Iterable[str | Path], *, execution: Iterable[str | Path] = (), contention: bool = True, name: str = "", **changes: Any
 ) -> TraceReport:
     """Read traces of a job, and explain them.
 
     Parameters
     ----------
     paths : Kineto traces of its ranks: files, archives or folders.
-    what_if : changes, as `read_trace_changes` takes them; the step is replayed with them.
-    overheads : of a host, in place of the measured ones.
+    execution : execution traces of the same ranks.
     contention : whether kernels that fill the device hold back others in a replay.
+    changes : as `report_on` takes them.
     """
     listed = [Path(path) for path in paths]
-    graph = graph_of(read_traces(listed), contention=contention)
-    return report_on(graph, what_if=what_if, overheads=overheads, name=name or listed[0].name.partition(".")[0])
+    traces = joined(read_traces(listed), read_executions(execution))
+    return report_on(graph_of(traces, contention=contention), name=name or listed[0].name.partition(".")[0], **changes)
 
 
-def report_on(graph: StepGraph, *, what_if: str = "", overheads: Overheads | None = None, name: str = "trace") -> TraceReport:
-    """Explain a graph, with changes where there are any."""
-    given = taken(graph)
-    if overheads is not None:
-        given = GraphTimes(work=given.work, host=overheads.host_times(graph), begin=given.begin, kept=given.kept)
-    given = changed(graph, read_trace_changes(what_if), given)
-    times = times_of(graph, given) if what_if or overheads is not None else graph.moments
-    return TraceReport(name=name, graph=graph, times=times, given=given, what_if=what_if, overheads=overheads)
+def report_on(
+    graph: StepGraph, *, what_if: str = "", overheads: Overheads | None = None, name: str = "trace", kernels: str = "trace", on: str = "",
+    device: str = "",
+) -> TraceReport:  # fmt: skip
+    """Explain a graph, with changes where there are any; the step is replayed with them.
+
+    Parameters
+    ----------
+    what_if : changes, as `read_trace_changes` takes them; they come after all others.
+    overheads : of a host, in place of the measured ones.
+    kernels, on : where the times of kernels come from, and on which device, as `crossflow.replay.reach.replaced` takes them.
+    device : template of the device of the trace, that of its name where empty.
+    """
+    base = taken(graph)
+    host = base.host if overheads is None else overheads.host_times(graph)
+    needed = f"--on {on}" if on else f"--kernels {kernels}" if kernels != "trace" else ""
+    model, work, told = kernel_model(graph, device, needed), base.work, tuple[str, ...]()
+    if needed and model is not None:
+        work, told = replaced(model, kernels, on)
+    given = changed(graph, read_trace_changes(what_if), GraphTimes(work=work, host=host, begin=base.begin, kept=base.kept))
+    times = times_of(graph, given) if what_if or overheads is not None or needed else graph.moments
+    return TraceReport(
+        name=name, graph=graph, times=times, given=given, what_if=what_if, overheads=overheads, model=model, kernels_from=kernels, on=on,
+        told=told,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ how good a replay is
