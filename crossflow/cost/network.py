@@ -89,9 +89,7 @@ def message_steps(message: Message, placement: Placement, wires: Wires) -> Itera
     size = np.atleast_1d(np.asarray(message.size, dtype=float))
     for axis in message.axes:
         route, adjacent = placement.route(axis), placement.strides.get(axis, 1) == 1
-        along = functools.partial(
-            wires.along, message.collective, route=route, wires=placement.network, node=wires.node, adjacent=adjacent
-        )
+        along = functools.partial(wires.along, message.collective, route=route, wires=placement.network, node=wires.node, adjacent=adjacent)
         yield size, route, along
         size = size / route.size
 

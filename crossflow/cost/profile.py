@@ -27,13 +27,14 @@ from crossflow.arrays import Array, Mask, divide
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
+from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan
 from crossflow.units import parse
 
 COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread", "count")
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-LOOKUPS: Mapping[str, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
+LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
 UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
 KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", *UNTYPED)
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
@@ -278,6 +279,39 @@ def nearest(key: Key, events: Collection[Key]) -> Key | None:
     return min((one for one in events if one[0] == key[0]), key=distance, default=None)
 
 
+_SHAPES: Mapping[str, str] = {
+    "gemm": r"(?:(?P<batch>N) x )?(?P<m>N)x(?P<n>N)x(?P<k>N)",
+    "attention": r"(?P<heads>N) x (?P<length>N)x(?P<seen>N)x(?P<width>N)(?: (?P<kind>window|chunks of) (?P<window>N))?",
+    "scan": r"(?P<samples>N) x (?P<heads>N)/(?P<groups>N) x (?P<length>N)x(?P<width>N)x(?P<state>N) by (?P<chunk>N)(?P<delta> delta)?",
+    "pass": r"(?P<launches>N) kernels? of (?P<moved>N) B",
+    "lookup": r"(?P<samples>N) x (?P<pooling>N) of (?P<tables>N) tables (?P<rows>N)x(?P<width>N)",
+}
+
+
+def kernel_of(op: str, shape: str, dtype: str) -> Kernel | None:
+    """The kernel that an event names, None where its shape does not say all of it; attention has as many heads of keys as of queries.
+
+    >>> kernel_of("gemm", "16 x 128x128x64", "bf16").flops == 2 * 16 * 128 * 128 * 64
+    True
+    """
+    family = op.partition("_")[0]
+    found = re.fullmatch(_SHAPES.get(family, "-").replace("N", _NUMBER.pattern), shape)
+    if found is None:
+        return None
+    sizes: dict[str, Any] = {name: float(text) for name, text in found.groupdict().items() if text and _NUMBER.fullmatch(text)}
+    stored = dtype.partition(" x ")[2]
+    if family == "gemm":
+        return Product(**sizes, adds=op == "gemm_accumulate", stored=stored)
+    if family == "attention":
+        chunked = found["kind"] == "chunks of"
+        return Attention(samples=1.0, **sizes, chunked=chunked, backward=op == "attention_backward", stored=stored)
+    if family == "scan":
+        return Scan(**sizes, delta=bool(found["delta"]), backward=op == "scan_backward")
+    if family == "pass":
+        return Pass(**sizes)
+    return Lookup(**sizes, part=next(part for part, name in LOOKUPS.items() if name == op))
+
+
 # -------------------------------------------------------------------------------------------- files
 
 
@@ -297,7 +331,7 @@ def read_profile(path: Path, device: str) -> Profile:
     found: dict[Key, dict[str, list[Measured]]] = {}
     kept: list[tuple[int, Key]] = []
     others: Counter[str] = Counter()
-    rows = list(_rows(path))
+    rows = list(table_rows(path))
     for line, row in rows:
         where = f"row {line}"
         sentence = _unreadable(row)
@@ -308,7 +342,7 @@ def read_profile(path: Path, device: str) -> Profile:
             others[row["device"]] += 1
             continue
         try:
-            key, measured = _event(row)
+            key, measured = profile_event(row)
         except ValueError as error:
             problems.append(Problem(file=str(path), line=line, path=where, message=str(error)))
             continue
@@ -337,7 +371,7 @@ def _unreadable(row: Mapping[str, str]) -> str | None:
     return f"{missing[0]} is missing" if missing else None
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Rows with their line numbers; comment lines begin with #."""
     lines = enumerate(files.read_text(path).splitlines(), start=1)
     kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
@@ -372,7 +406,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     yield from rows
 
 
-def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
+def profile_event(row: Mapping[str, str]) -> tuple[Key, Measured]:
     """One row; ValueError with what is wrong."""
     op, scope, ranks = row["op"], row.get("scope") or "", row.get("ranks") or "1"
     known = (*KERNELS, *COLLECTIVES, *ENDS)
