@@ -14,7 +14,7 @@ import numpy as np
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask
 from crossflow.calibration.measurements import MeasuredRows
-from crossflow.calibration.parameters import Parameter, parameters, with_values
+from crossflow.calibration.parameters import FitParameter, parameters, with_values
 from crossflow.calibration.pricing import predicted
 
 LEAST = 8  # rows that a fit needs
@@ -29,14 +29,14 @@ STEP = 0.02  # of log(parameter) in a sensitivity
 STARTS = ((1.0, 1.0), (0.2, 1.0), (1.0, 0.4), (0.2, 0.4))  # factors of times and of low_latency_share, which has two optima
 DIGITS = 4  # that values are written with, and scored with
 
-Path = tuple[str, ...]
+ValuePath = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
     """A parameter that the rows decide."""
 
-    parameter: Parameter
+    parameter: FitParameter
     value: float
     error: float  # standard error of its logarithm. [1]
 
@@ -55,7 +55,7 @@ class Fit:
     untouched: tuple[str, ...]  # parameters that no row depends on
 
     @property
-    def values(self) -> Mapping[Path, float]:
+    def values(self) -> Mapping[ValuePath, float]:
         """Fitted values by path."""
         return {one.parameter.path: one.value for one in self.fitted}
 
@@ -102,7 +102,7 @@ class _Search:
     measured: Array  # logarithms of measured times
     start: Array  # logarithms of the parameters in the template
     bounds: Array  # least and most, shape (2, parameters)
-    known: Sequence[Parameter]
+    known: Sequence[FitParameter]
 
     def best(self, free: Mask, near: Array) -> tuple[Array, float]:
         """The best optimum of searches from several starts, and its cost."""

@@ -50,7 +50,7 @@ FOLDS = 4  # of the cross-validation that chooses between the two
 BEYOND = 2.0  # factor beyond the measured sizes up to which a learned model is asked
 SEED = 0
 _NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?")
-Kind = tuple[str, str]  # op and data type
+RowKind = tuple[str, str]  # op and data type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Samples:
 class LearnedKind:
     """A learned model of one kind, and how well it does on rows that it has not seen."""
 
-    kind: Kind
+    kind: RowKind
     regressor: Any  # fitted to all rows, after it was scored
     method: str
     samples: Samples
@@ -139,7 +139,7 @@ def learn(paths: Sequence[Path], system: str, *, options: LogOptions | None = No
     require_sklearn()
     spec, _ = resolve(Document(file="--system", data={"template": system}))
     found = read_measurements(paths, lineage(system), spec.devices_per_node, options or LogOptions(), rows)
-    by_kind: dict[Kind, list[MeasuredRows]] = {}
+    by_kind: dict[RowKind, list[MeasuredRows]] = {}
     for one in found.sets:
         by_kind.setdefault(_kind(one), []).append(one)
     kinds, skipped = [], Counter(found.skipped)
@@ -156,13 +156,13 @@ def learn(paths: Sequence[Path], system: str, *, options: LogOptions | None = No
     return Learning(base=system, spec=fitted, kinds=tuple(kinds), measurements=found, skipped=skipped)
 
 
-def _kind(rows: MeasuredRows) -> Kind:
+def _kind(rows: MeasuredRows) -> RowKind:
     if isinstance(rows, MeasuredCollective):
         return rows.collective, ""
     return ("gemm", rows.dtype) if isinstance(rows, MeasuredProducts) else (rows.op, rows.dtype)
 
 
-def _learned(kind: Kind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence[MeasuredRows]) -> LearnedKind:
+def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence[MeasuredRows]) -> LearnedKind:
     """The better of two regressors, scored on rows that it has not seen, then fitted to all."""
     modelled = all(problem(spec, one) is None for one in sets)
     parts = [_samples(fitted, one, modelled=modelled) for one in sets]
@@ -233,7 +233,7 @@ def _fitted(method: str, features: Array, ratio: Array) -> Any:
 
 def _crossed(method: str, features: Array, ratio: Array) -> float:
     """Median absolute error of a method in cross-validation. [1]"""
-    fold = np.random.default_rng(SEED).permutation(len(ratio)) % FOLDS
+    fold = np.arange(len(ratio)) % FOLDS
     off = [
         np.abs(_fitted(method, features[fold != i], ratio[fold != i]).predict(features[fold == i]) - ratio[fold == i]) for i in range(FOLDS)
     ]

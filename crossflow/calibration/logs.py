@@ -22,7 +22,6 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.errors import Problem, SpecError
-from crossflow.program.collectives import COLLECTIVES
 
 # Names of tests, without what separates words; those that have no collective of that kind here.
 TESTS: Mapping[str, str] = {
@@ -34,7 +33,7 @@ _PREFIX = re.compile(r"^\s*(?:\[\d+,\d+\]\s?<std(?:out|err)>:\s?|\d+:(?=\s))")  
 _RANK = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
 _OPTIONS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _STARTS = re.compile(r"Collective test starting:\s*(\S+)")
-_PROGRAM = re.compile(r"\b(\w+)_perf\b")
+_PROGRAM = re.compile(r"\b(\w+)_perf(?=\s+-|\s*$)")
 _TEXT_COLUMNS = (("redop",), ("redop", "root"))  # left empty by tests that have none of it
 
 
@@ -80,9 +79,7 @@ def read_log(path: Path, text: str, options: LogOptions) -> tuple[list[LogRun], 
         reader.read(i + 1, _PREFIX.sub("", line, count=1).strip(), is_last=i == last)
     reader.close()
     if not reader.found and not reader.problems and not reader.skipped:
-        reader.wrong(
-            None, "holds no row of nccl-tests: a header with the columns size, count, type, ... time, algbw, busbw, then a row a size"
-        )
+        reader.wrong(None, "holds no row of nccl-tests: a header (# size count type ... time algbw busbw), then a row a size")
     if reader.problems:
         raise SpecError(reader.problems)
     return reader.found, reader.skipped
@@ -102,6 +99,7 @@ class _Reader:
     hosts: dict[int, str] = field(default_factory=dict)  # of the ranks of the first group
     devices: int = 0  # of one process, as its options say
     columns: Sequence[str] = ()
+    layout: Sequence[str] = ()  # the columns that its rows have: those of the header, or fewer
     broken: bool = False  # whether the rows are not understood, which is told once
     rows: list[tuple[float, float, float]] = field(default_factory=list)
 
@@ -113,7 +111,7 @@ class _Reader:
         options, starts, rank = _OPTIONS.search(line), _STARTS.search(line), _RANK.search(line)
         if starts or (options and line.startswith("#")):
             self.close()
-            self.begins = number
+            self.begins = number if starts or not self.test else self.begins
         if starts:
             self.test = starts[1]
         elif options:
@@ -127,8 +125,9 @@ class _Reader:
                 self._header(number, words)
         elif len(cells := line.split()) > 1 and cells[0].isdecimal() and cells[1].isdecimal():
             self._row(number, cells, is_last=is_last)
-        elif (program := _PROGRAM.search(line)) and not self.rows:  # the command, as a shell or a script echoes it
-            self.test = program[1]
+        elif (program := _PROGRAM.search(line)) and "NCCL" not in line:  # the command, as a shell or a script echoes it
+            self.close()
+            self.test, self.begins = program[1], number
 
     def _header(self, number: int, words: Sequence[str]) -> None:
         self.columns, self.broken = (words, False) if "time" in words else ((), True)
@@ -140,6 +139,8 @@ class _Reader:
         if self.broken:
             return
         columns = next((kept for kept in self._layouts() if len(kept) == len(cells)), None)
+        if self.rows and columns is not None and columns != self.layout:
+            columns = None
         if not self.columns:
             self.broken = True
             self.wrong(number, "a row without a header of columns above it (# size count type ... time algbw busbw)")
@@ -165,6 +166,7 @@ class _Reader:
         elif not all(0 < time < np.inf for time in measured[:1]):
             self.wrong(number, f"expected a time above zero, got {cells[times[0]]}")
         else:
+            self.layout = columns
             self.rows.append((size, measured[0] * 1e-6, measured[1] * 1e-6 if len(measured) > 1 and measured[1] > 0 else np.nan))
 
     def _layouts(self) -> list[list[str]]:
@@ -196,7 +198,7 @@ class _Reader:
             self.wrong(
                 self.begins,
                 "which collective it is stands neither in the log nor in the file's name (all_reduce_perf.log); "
-                f"say so with --op, one of {', '.join(COLLECTIVES)}",
+                f"say so with --op, one of {', '.join(TESTS.values())}",
             )
         return found or given or named
 

@@ -27,9 +27,9 @@ TABLES: Mapping[str, tuple[tuple[str, ...], str]] = {
     PROFILE: (("op", "shape", "time"), "device"),
 }
 WHICH = ("system", "device", "source")  # columns by whose values rows are chosen
-Key = tuple[str, ...]  # kind of a table, and what of its rows is alike
+RowKey = tuple[str, ...]  # kind of a table, and what of its rows is alike
 RowValues = tuple[Any, ...]  # sizes and time of a row
-Collected = dict[Key, list[RowValues]]
+Collected = dict[RowKey, list[RowValues]]
 NumberedRow = tuple[int, Mapping[str, str]]  # its line, and its cells by column
 
 
@@ -160,7 +160,7 @@ def _collect_runs(runs: Iterable[LogRun], collected: Collected) -> None:
         collected.setdefault(key, []).extend(zip(run.size.tolist(), run.time.tolist(), strict=True))
 
 
-def _rows_of(key: Key, rows: Sequence[RowValues]) -> MeasuredRows:
+def _rows_of(key: RowKey, rows: Sequence[RowValues]) -> MeasuredRows:
     """Rows of one key as one object, in order of their sizes."""
     kind, first, second, *rest = key
     if kind == COLLECTIVE:
@@ -182,7 +182,7 @@ def _spread(runs: Iterable[LogRun]) -> Iterator[str]:
             yield f"{what}: in-place times differ by {100 * np.nanmedian(off):.1f} % (median); those out of place are used"
 
 
-def _repeats(collected: Mapping[Key, Sequence[RowValues]]) -> Iterator[str]:
+def _repeats(collected: Mapping[RowKey, Sequence[RowValues]]) -> Iterator[str]:
     """How much the times of one size scatter where it was measured several times."""
     for key, rows in collected.items():
         by_size: dict[tuple[Any, ...], list[float]] = {}
@@ -218,7 +218,7 @@ def _read_table(
     kept = [(line, row) for line, row in rows if all(name in (row.get(column) for column in WHICH) for name in wanted)]
     if len(kept) < len(rows):
         skipped[f"not of {', '.join(wanted)} (--rows)"] += len(rows) - len(kept)
-    kept = _of_system(path, kept, TABLES[kind][1], system, skipped)
+    kept = _of_system(path, kept, TABLES[kind][1], system, skipped, wanted)
     problems: list[Problem] = []
     for line, row in kept:
         try:
@@ -233,14 +233,17 @@ def _read_table(
         raise SpecError(problems)
     sources = list(dict.fromkeys(row["source"] for _, row in kept if row.get("source")))
     if len(sources) > 1:
-        yield f"{path.name}: rows of {len(sources)} sources ({', '.join(sources)}), which may have measured in other ways; choose with --rows"
+        yield f"{path.name}: rows of {len(sources)} sources ({', '.join(sources)}), which may measure differently; choose with --rows"
 
 
-def _of_system(path: Path, rows: list[NumberedRow], column: str, system: Sequence[str], skipped: Counter[str]) -> list[NumberedRow]:
-    """Rows of the system: those that name it, or all where they name one system that crossflow does not know."""
+def _of_system(
+    path: Path, rows: list[NumberedRow], column: str, system: Sequence[str], skipped: Counter[str], wanted: Sequence[str]
+) -> list[NumberedRow]:
+    """Rows of the system: those that name it, or all where they name one that crossflow does not know or that is asked for."""
     labels = list(dict.fromkeys(row.get(column, "") for _, row in rows))
     own = [label for label in labels if not label or label in system or template_of(label) in system]
-    unknown = [label for label in labels if label not in own and template_of(label) is None]
+    known = files.catalogue("templates", "systems")
+    unknown = [label for label in labels if label not in own and (label in wanted or (template_of(label) is None and label not in known))]
     if not own and len(unknown) == 1:
         own = unknown
     if rows and not own:
@@ -267,7 +270,7 @@ def _positive(row: Mapping[str, str], column: str) -> float:
     return value
 
 
-def _product(row: Mapping[str, str], _: int) -> tuple[Key, RowValues]:
+def _product(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
     if row["dtype"] not in DTYPE_BYTES:
         raise _LeftOutError(f"products in {row['dtype']}, a type that crossflow does not know")
     return (PRODUCTS, row["dtype"], row.get("source", "")), tuple(
@@ -275,7 +278,7 @@ def _product(row: Mapping[str, str], _: int) -> tuple[Key, RowValues]:
     )
 
 
-def _collective(row: Mapping[str, str], _: int) -> tuple[Key, RowValues]:
+def _collective(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
     name = row["collective"]
     if name not in COLLECTIVES:
         raise ValueError(f"collective: expected one of {', '.join(COLLECTIVES)}, got '{name}'{did_you_mean(name, COLLECTIVES)}")
@@ -286,7 +289,7 @@ def _collective(row: Mapping[str, str], _: int) -> tuple[Key, RowValues]:
     return (COLLECTIVE, name, str(int(ranks)), str(int(per_node))), values
 
 
-def _event(row: Mapping[str, str], node: int) -> tuple[Key, RowValues]:
+def _event(row: Mapping[str, str], node: int) -> tuple[RowKey, RowValues]:
     (op, shape, dtype, ranks, scope), measured = profile_event(row)
     if op in KERNELS:
         return (PROFILE, op, dtype), (measured.time, shape)

@@ -39,7 +39,7 @@ BOUNDS: Mapping[str, tuple[str, tuple[float, float]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
+class FitParameter:
     """A quantity that may be fitted."""
 
     path: tuple[str, ...]  # where it stands in the system
@@ -54,7 +54,7 @@ class Parameter:
         return ".".join(self.path)
 
 
-def parameters(spec: SystemSpec, part: str) -> Iterator[Parameter]:
+def parameters(spec: SystemSpec, part: str) -> Iterator[FitParameter]:
     """Quantities of a system's fabric or device that may be fitted."""
     for path, quantity, value in quantities(spec):
         name = ".".join(path)
@@ -63,7 +63,7 @@ def parameters(spec: SystemSpec, part: str) -> Iterator[Parameter]:
             continue
         low, high = BOUNDS[pattern][1]
         scale = float(value[0]) if path[0] == "levels" and path[-1] == "bandwidth" else 1.0
-        yield Parameter(path=path, unit=quantity.unit, value=float(value[0]), low=low * scale, high=high * scale)
+        yield FitParameter(path=path, unit=quantity.unit, value=float(value[0]), low=low * scale, high=high * scale)
 
 
 def with_values(spec: SystemSpec, values: Mapping[tuple[str, ...], float]) -> SystemSpec:

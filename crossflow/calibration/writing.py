@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import io
@@ -51,14 +52,13 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
         raise CrossflowError(f"{path} is the system that the calibration starts from; give another name with -o")
     check_outputs(written, replace=replace)
     text = system_text(found, path)
-    try:
+    with contextlib.ExitStack() as undone:
         if curves:
             files.write_text(written[1], profile_text(curves, path.stem))
+            if not replace:
+                undone.callback(written[1].unlink)  # where the system is not written
         files.write_text(path, text)
-    except BaseException:
-        if curves and not replace:
-            written[1].unlink(missing_ok=True)
-        raise
+        undone.pop_all()
     return written
 
 

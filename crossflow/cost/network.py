@@ -40,7 +40,7 @@ SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
 # Steps inside nodes of collectives that go between nodes on the shard of each rank.
 PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
 PATH = tuple(field.name for field in dataclasses.fields(Path))
-Model = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
+MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -84,7 +84,7 @@ def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, A
     return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
 
 
-def message_steps(message: Message, placement: Placement, wires: Wires) -> Iterator[tuple[Array, AxisRoute, Model]]:
+def message_steps(message: Message, placement: Placement, wires: Wires) -> Iterator[tuple[Array, AxisRoute, MessageModel]]:
     """Size and route of a message along each of its axes, one after the other, with the model of its time there. [B]"""
     size = np.atleast_1d(np.asarray(message.size, dtype=float))
     for axis in message.axes:
@@ -94,7 +94,7 @@ def message_steps(message: Message, placement: Placement, wires: Wires) -> Itera
         size = size / route.size
 
 
-def route_time(collective: str, size: Array, route: AxisRoute, model: Model, profile: Profile | None) -> tuple[Array, Array]:
+def route_time(collective: str, size: Array, route: AxisRoute, model: MessageModel, profile: Profile | None) -> tuple[Array, Array]:
     """Time of a message along one axis, and what of it was measured, shape (n,). [s]"""
     if profile is None:
         return model(size), np.zeros(1)
