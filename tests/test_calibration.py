@@ -123,9 +123,13 @@ def test_every_other_size_is_held_out():
 # ------------------------------------------------------------------------------------------ measured logs
 
 
-@pytest.mark.parametrize(
-    ("name", "base"), [("dgx-a100", "dgx-a100"), ("aic-a100-sxm", "dgx-a100"), ("a100-sxm4-40gb oci", "a100-ib-cluster")]
-)
+@pytest.fixture(scope="module")
+def curved(tmp_path_factory):
+    """A calibration to logs of a system that needs curves, too."""
+    return calibrate(logs(tmp_path_factory.mktemp("logs"), measured()["aic-a100-sxm"]), "dgx-a100")
+
+
+@pytest.mark.parametrize(("name", "base"), [("dgx-a100", "dgx-a100"), ("a100-sxm4-40gb oci", "a100-ib-cluster")])
 def test_logs_of_measured_systems_calibrate_within_six_percent(tmp_path, name, base):
     """Median of the rows that nothing was fitted to; the system file alone, by its parameters or by the curves that it names."""
     cases = next(rows for key, rows in measured().items() if key.startswith(name))

@@ -207,7 +207,7 @@ def _boosting() -> Any:
     from sklearn.ensemble import GradientBoostingRegressor
 
     return GradientBoostingRegressor(
-        loss="huber", alpha=0.95, n_estimators=400, learning_rate=0.05, max_depth=4, min_samples_leaf=2, subsample=0.7, random_state=SEED
+        loss="huber", alpha=0.95, n_estimators=200, learning_rate=0.1, max_depth=4, min_samples_leaf=2, subsample=0.7, random_state=SEED
     )
 
 
@@ -216,7 +216,7 @@ def _perceptron() -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    network = MLPRegressor(hidden_layer_sizes=(48, 48), activation="tanh", solver="lbfgs", alpha=1e-3, max_iter=1500, random_state=SEED)
+    network = MLPRegressor(hidden_layer_sizes=(48, 48), activation="tanh", solver="lbfgs", alpha=1e-3, max_iter=500, random_state=SEED)
     return make_pipeline(StandardScaler(), network)
 
 
