@@ -43,11 +43,12 @@ def collectives(spec, ranks, *names, per_node=8, noise=0.0):
             yield MeasuredCollective(collective=name, ranks=count, ranks_per_node=one.ranks_per_node, size=SIZES, time=time)
 
 
-def products(spec, noise=0.0):
+def products(spec, dtype="fp16"):
+    """The same of matrix products."""
     rng = np.random.default_rng(1)
     sizes = np.stack([*2.0 ** rng.integers(6, 14, (3, 240)), np.ones(240)])
-    one = MeasuredProducts(dtype="fp16", source="", sizes=sizes, time=np.ones(240))
-    return [MeasuredProducts(dtype="fp16", source="", sizes=sizes, time=predicted(spec, one) * np.exp(noise * rng.standard_normal(240)))]
+    one = MeasuredProducts(dtype=dtype, source="", sizes=sizes, time=np.ones(240))
+    return [MeasuredProducts(dtype=dtype, source="", sizes=sizes, time=predicted(spec, one))]
 
 
 # ------------------------------------------------------------------------------------------ recovery
@@ -91,6 +92,14 @@ def test_parameters_of_a_device_are_recovered():
     found = fit(spec, DEVICE, products(with_values(spec, true)))
     for path, value in true.items():
         assert found.values[path] == pytest.approx(value, rel=0.02), path
+
+
+def test_parameters_of_a_device_without_tiles_are_recovered():
+    """Its products are searched for; each of its rates counts."""
+    spec = system("tpu-v4")
+    true = {("execution", "kernel_launch"): 2e-6, ("execution", "matrix_utilisation"): 0.5, ("memory_utilisation",): 0.6}
+    found = fit(spec, DEVICE, products(with_values(spec, true), dtype="bf16"))
+    assert found.values == pytest.approx(true, rel=0.02)
 
 
 def test_parameters_that_rows_do_not_move_stay_as_they_are():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,12 @@ def _few(sets: Sequence[MeasuredRows]) -> Mapping[str, int]:
 def priceable(spec: SystemSpec, found: Measurements) -> tuple[list[MeasuredRows], Counter[str]]:
     """Sets of rows that a system has a model of, and why rows were left out."""
     skipped, kept = Counter(found.skipped), []
-    for one in found.sets:
+    for given in found.sets:
+        one = given
+        if (
+            isinstance(given, MeasuredCollective) and spec.network.intra.fabric == "nvl72"
+        ):  # ranks fill rack after rack, whatever their hosts
+            one = replace(given, ranks_per_node=min(given.ranks, spec.devices_per_node))
         reason = problem(spec, one)
         if reason is None:
             kept.append(one)

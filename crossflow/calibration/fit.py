@@ -1,7 +1,11 @@
 """Least squares of the logarithms of predicted over measured times, for the parameters that the rows can decide.
 
 Which these are is found from the sensitivities at the solution: a parameter is fitted where the rows fix it, beside the others, to a
-quarter of its value, or fit worse without it. The others stay as the template has them, and are named with the reason.
+quarter of its value, or fit clearly worse without it [1]_. The others stay as the template has them, and are named with the reason.
+
+References
+----------
+.. [1] Schwarz, "Estimating the dimension of a model", Annals of Statistics 6(2), 1978: n ln(cost without / cost with) against ln n.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ ROWS_EACH = 3  # rows that each parameter needs
 SCALE = 0.05  # of the robust loss, in log(time)
 RIDGE = 0.002  # that ties parameters to their templates, in log(parameter)
 KNOWN = 0.25  # standard error of log(parameter) up to which a parameter is fitted
-WORTH = 1.05  # cost without a parameter over that with it, above which it is fitted however little it is known
+WORTH = 2.0  # times the Bayesian information criterion: what a parameter must save to be fitted however little it is known
 NOISE = 0.01  # least scatter of log(time) that is reckoned with
 MOVES = 1e-9  # of all rows together, what a parameter moves that they depend on
 STEP = 0.02  # of log(parameter) in a sensitivity
@@ -128,7 +132,7 @@ class _Search:
         options = {"bounds": (low, high), "loss": "soft_l1", "f_scale": SCALE, "diff_step": 1e-4}
         found = least_squares(residuals, np.clip(near[free], low + 1e-6, high - 1e-6), **options)
         whole[free] = found.x
-        return whole, float(found.cost)
+        return whole, float(found.cost) + self.measured.size * NOISE**2 / 2.0
 
     def without(self, free: Mask, i: int, near: Array, enough: float) -> tuple[Array, float]:
         """The optimum without one of the free parameters, and its cost; from all starts where the nearest costs more than `enough`."""
@@ -169,14 +173,15 @@ def _decided(search: _Search, free: Mask, x: Array) -> tuple[Mask, Array, Mappin
     """
     free, left, settled, most = free.copy(), {}, np.zeros_like(free), len(search.measured) // ROWS_EACH
     x, cost = search.from_(free, x)
+    worth = len(search.measured) ** (WORTH / len(search.measured))  # cost without a parameter over that with it
     while free.any():
         errors, few = search.errors(x, free), bool(free.sum() > most)
         worst = [i for i in np.argsort(-errors).tolist() if free[i] and (few or (errors[i] > KNOWN and not settled[i]))][:2]
         if not worst:
             break
-        without = {i: search.without(free, i, x, WORTH * cost) for i in worst}
+        without = {i: search.without(free, i, x, worth * cost) for i in worst}
         gone = min(worst, key=lambda i: without[i][1])
-        if without[gone][1] > WORTH * cost and not few:
+        if without[gone][1] > worth * cost and not few:
             settled[worst] = True
             continue
         left[search.known[gone].name] = _reason(search, free, x, gone, few=few)

@@ -59,7 +59,9 @@ def parameters(spec: SystemSpec, part: str) -> Iterator[FitParameter]:
     for path, quantity, value in quantities(spec):
         name = ".".join(path)
         pattern = next((one for one in BOUNDS if fnmatch.fnmatchcase(name, one)), None)
-        if pattern is None or BOUNDS[pattern][0] != part or (path[0] == "levels" and spec.execution.tiles is not None):
+        if pattern is None or BOUNDS[pattern][0] != part:
+            continue
+        if path[0] == "levels" and (path[1] == "memory" or spec.execution.tiles is not None):  # which have parameters of their own
             continue
         low, high = BOUNDS[pattern][1]
         scale = float(value[0]) if path[0] == "levels" and path[-1] == "bandwidth" else 1.0
