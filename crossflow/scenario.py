@@ -19,7 +19,7 @@ from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
-from crossflow.cost.profile import Profile, read_profile
+from crossflow.cost.profile import Profile, beside, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
 from crossflow.mapping.topology import Network
@@ -536,17 +536,11 @@ def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) ->
 
 def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None) -> Profile | None:
     """Measured events of a scenario's devices, over those that its system names; a path is relative to the file that it stands in."""
-    own = None if named is None else read_profile(_beside(named, base), system.name)
-    if system.profile is None:
-        return own
-    file, line = system_document.lines.get(("profile",), ("", None))
-    below = read_profile(_beside(system.profile, base if line is None else Path(file).parent), system.name)
-    return below if own is None else own.over(below)
-
-
-def _beside(named: str, base: Path | None) -> Path:
-    """A file by its path from a folder, or from the current one."""
-    return Path(named) if base is None or Path(named).is_file() else base / named
+    below = system_profile(system, system_document, base)
+    if named is None:
+        return below
+    own = read_profile(beside(named, base), system.name)
+    return own if below is None else own.over(below)
 
 
 def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:

@@ -129,6 +129,15 @@ def test_every_other_size_is_held_out():
     assert held_out(np.array([8.0, 1.0, 2.0, 4.0, 1.0])).tolist() == [True, False, True, False, False]
 
 
+def test_a_shape_that_was_measured_twice_is_held_out_whole(tmp_path):
+    rows = "".join(f"pass,1 kernel of {size} B,{size * scale} ns\n" for size in range(1000, 1020) for scale in (1, 1.3))
+    (tmp_path / "p.csv").write_text("op,shape,time\n" + rows)
+    (one,) = read_measurements([tmp_path / "p.csv"], ["any"], 8, LogOptions()).sets
+    held = {shape for shape, mask in zip(one.shapes, held_out(one.order), strict=True) if mask}
+    assert len(held) == 10
+    assert not held & {shape for shape, mask in zip(one.shapes, held_out(one.order), strict=True) if not mask}
+
+
 # ------------------------------------------------------------------------------------------ measured logs
 
 

@@ -60,6 +60,12 @@ def test_a_file_may_hold_several_tests(read):
     assert [run.collective for run in found] == ["all_gather", "reduce_scatter"]
 
 
+def test_a_test_that_failed_leaves_nothing_to_the_next(read):
+    """Sixteen ranks were listed, then a test of four ran."""
+    failed = log("all_reduce", 16, 8, ROWS).partition("#  ")[0] + "\n".join(log("all_reduce", 16, 8, []).splitlines()[3:19]) + "\n"
+    assert one(read(failed + "node00: Test NCCL failure common.cu:954\n" + log("all_reduce", 4, 4, ROWS))).ranks == 4
+
+
 def test_the_user_says_what_a_log_does_not(read):
     text = "\n".join(line for line in log("all_reduce", 8, 8, ROWS).splitlines() if "Rank" not in line).replace("nGpus 8", "nGpus 1")
     run = one(read(text, "x.log", collective="all_reduce", ranks=16, nodes=2))

@@ -188,9 +188,8 @@ def _samples(spec: SystemSpec, rows: MeasuredRows, *, modelled: bool) -> Samples
         sizes = rows.sizes
     else:
         sizes = _numbers(rows)
-    order = rows.order if not isinstance(rows, MeasuredKernels) else rows.time
     features = np.log(np.concatenate([sizes, base[None]])).T
-    return Samples(features=features, base=base, time=rows.time, held_out=held_out(order))
+    return Samples(features=features, base=base, time=rows.time, held_out=held_out(rows.order))
 
 
 def _numbers(rows: MeasuredKernels) -> Array:

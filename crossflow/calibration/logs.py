@@ -181,8 +181,8 @@ class _Reader:
                 size, time, in_place = np.array(self.rows).T
                 among: dict[str, Any] = {"ranks": ranks[0], "ranks_per_node": ranks[1], "file": str(self.path)}
                 self.found.append(LogRun(collective=collective, size=size, time=time, in_place=in_place, **among))
-            self.test, self.hosts, self.columns, self.rows = "", {}, (), []
-        self.broken = False
+            self.test = ""
+        self.hosts, self.columns, self.rows, self.broken = {}, (), [], False
 
     def _collective(self) -> str | None:
         """The collective of a test: as the log says, as the user says, or by the name of the file."""

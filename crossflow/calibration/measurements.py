@@ -83,7 +83,7 @@ class MeasuredKernels:
     dtype: str
     shapes: tuple[str, ...]
     time: Array  # [s]
-    order: Array  # by what rows are held out: the time, which no shape is without
+    order: Array  # by what rows are held out: places of the shapes in the order of their times, which no shape is without
 
     @property
     def name(self) -> str:
@@ -169,8 +169,13 @@ def _rows_of(key: RowKey, rows: Sequence[RowValues]) -> MeasuredRows:
     if kind == PRODUCTS:
         *sizes, time = np.array(sorted(rows)).T
         return MeasuredProducts(dtype=first, source=second, sizes=np.stack([*sizes, np.ones_like(time)]), time=time)
-    time = np.array([time for time, _ in rows])
-    return MeasuredKernels(op=first, dtype=second, shapes=tuple(str(shape) for _, shape in rows), time=time, order=time)
+    shapes, time = [str(shape) for _, shape in rows], np.array([time for time, _ in rows])
+    shortest: dict[str, float] = {}
+    for shape, one in zip(shapes, time.tolist(), strict=True):
+        shortest[shape] = min(one, shortest.get(shape, one))
+    places = {shape: place for place, shape in enumerate(sorted(shortest, key=lambda shape: (shortest[shape], shape)))}
+    order = np.array([places[shape] for shape in shapes], dtype=float)
+    return MeasuredKernels(op=first, dtype=second, shapes=tuple(shapes), time=time, order=order)
 
 
 def _spread(runs: Iterable[LogRun]) -> Iterator[str]:

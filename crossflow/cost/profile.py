@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask, divide
 from crossflow.errors import Problem, SpecError, did_you_mean
+from crossflow.files import Document
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan
@@ -354,6 +356,19 @@ def read_profile(path: Path, device: str) -> Profile:
         raise SpecError(problems)
     events = {key: min(map(_mean, by_op.values()), key=lambda one: one.time) for key, by_op in found.items()}
     return Profile(events=events, source=str(path), rows=kept, others=others)
+
+
+def system_profile(system: SystemSpec, document: Document, base: Path | None = None) -> Profile | None:
+    """Measured events that a system names in its file, by a path from there; `base` is the folder of a system that no file holds."""
+    if system.profile is None:
+        return None
+    file, line = document.lines.get(("profile",), ("", None))
+    return read_profile(beside(system.profile, base if line is None else Path(file).parent), system.name)
+
+
+def beside(named: str, base: Path | None) -> Path:
+    """A file by its path from a folder, or from the current one."""
+    return Path(named) if base is None or Path(named).is_file() else base / named
 
 
 def _mean(several: Sequence[Measured]) -> Measured:

@@ -19,6 +19,7 @@ from crossflow import files
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array
 from crossflow.cost.network import SWITCHED, Wires
+from crossflow.cost.profile import system_profile
 from crossflow.emulation.what_if import Changes, Delay, read_what_if
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document, FileModel
@@ -94,7 +95,9 @@ class SystemDelays:
                 topology_of(getattr(spec.network, level), nodes)
             except CrossflowError as error:
                 raise CrossflowError(f"{document.file}: {name} does not hold {devices} devices: {error}") from None
-        return cls(name=spec.name, wires=Wires(network=spec.network, architecture=architecture(spec), node=node), devices=devices)
+        profile = system_profile(spec, document)
+        wires = Wires(network=spec.network, architecture=architecture(spec), node=node, profile=profile)
+        return cls(name=spec.name, wires=wires, devices=devices)
 
     def time(self, op: str, size: float, ranks: RankGroup) -> Times:
         """Time of a call of `size` bytes among the global ranks of a group. The collectives of accelerators take no host time. [s]"""
