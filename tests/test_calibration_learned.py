@@ -116,7 +116,7 @@ def test_a_list_of_events_is_filled(tmp_path, capsys, reduces):
     words = ["calibrate", str(reduces), "--system", "dgx-a100", "--learn"]
     assert main([*words, "--events", str(tmp_path / "events.csv"), "-o", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    rows = list(csv.DictReader(out.read_text().splitlines()))
+    rows = list(csv.DictReader(out.read_text().splitlines()[1:]))
     sent = [one for one in events(plain).events if one.ranks == 8 and one.op == "all_reduce"]
     assert found["filled"] == len(rows) == len(sent) > 0
     assert any(reason.startswith("nothing was learned of gemm, ") for reason in found["left_reasons"])
@@ -129,9 +129,9 @@ def test_a_list_of_events_is_filled(tmp_path, capsys, reduces):
 
 
 def test_events_beyond_the_measured_sizes_are_left_to_the_model(tmp_path, capsys, reduces):
-    (tmp_path / "events.csv").write_text(
-        "op,shape,ranks,scope,time\nall_reduce,1e14 B,8,intra,1 s\nall_reduce,1e6 B,64,inter,1 s\nall_reduce,1e6 B,8,inter,1 s\n"
-    )
+    shapes = ("1e6 B,8,intra", "1e14 B,8,intra", "1e6 B,64,inter", "1e6 B,8,inter")
+    rows = ["op,shape,ranks,scope,time", *(f"all_reduce,{shape},1 s" for shape in shapes)]
+    (tmp_path / "events.csv").write_text("\n".join(rows) + "\n")
     words = ["calibrate", str(reduces), "--system", "dgx-a100", "--learn", "--events", str(tmp_path / "events.csv")]
     assert main([*words, "-o", str(tmp_path / "out.csv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -139,6 +139,13 @@ def test_events_beyond_the_measured_sizes_are_left_to_the_model(tmp_path, capsys
         "all_reduce lies beyond the measured sizes": 2,
         "all_reduce has a shape that cannot be priced alone": 1,
     }
+
+
+def test_a_list_without_any_learned_event_is_refused(tmp_path, complaint, reduces):
+    (tmp_path / "events.csv").write_text("op,shape,dtype,time\ngemm,8x8x8,fp16,1 s\n")
+    words = (reduces, "--system", "dgx-a100", "--learn", "--events", tmp_path / "events.csv", "-o", tmp_path / "out.csv")
+    assert complaint(*words) == (f"{tmp_path}/events.csv: none of its events has a learned time (1: nothing was learned of gemm, fp16)")
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_too_few_rows_are_refused(tmp_path, complaint):

@@ -126,13 +126,14 @@ class _Search:
             whole[free] = part
             return np.concatenate([self.logs(whole) - self.measured, RIDGE * (part - self.start[free])])
 
+        noise = self.measured.size * NOISE**2 / 2.0
         if not free.any():
-            return whole, float(np.abs(residuals(whole[free])).sum())
+            return whole, float(SCALE**2 * (np.sqrt(1.0 + (residuals(whole[free]) / SCALE) ** 2) - 1.0).sum()) + noise
         low, high = self.bounds[:, free]
         options = {"bounds": (low, high), "loss": "soft_l1", "f_scale": SCALE, "diff_step": 1e-4}
         found = least_squares(residuals, np.clip(near[free], low + 1e-6, high - 1e-6), **options)
         whole[free] = found.x
-        return whole, float(found.cost) + self.measured.size * NOISE**2 / 2.0
+        return whole, float(found.cost) + noise
 
     def without(self, free: Mask, i: int, near: Array, enough: float) -> tuple[Array, float]:
         """The optimum without one of the free parameters, and its cost; from all starts where the nearest costs more than `enough`."""

@@ -249,6 +249,8 @@ def fill(found: Learning, path: Path) -> tuple[dict[Key, Measured], dict[Key, fl
     ------
     SpecError
         Where the list cannot be read.
+    CrossflowError
+        Where nothing was learned of any of its events.
     """
     by_kind = {one.kind: one for one in found.kinds}
     events: dict[Key, Measured] = {}
@@ -270,6 +272,9 @@ def fill(found: Learning, path: Path) -> tuple[dict[Key, Measured], dict[Key, fl
             events[key], counts[key] = Measured(time=time, spread=0.0), float(row.get("count") or 0)
     if problems:
         raise SpecError(problems)
+    if not events:
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in left.items())
+        raise CrossflowError(f"{path}: none of its events has a learned time ({reasons or 'it holds no event'})")
     return events, counts, left
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from crossflow import files
 from crossflow.calibration.calibrate import BEFORE, WRITTEN, Calibration
 from crossflow.calibration.fit import Fitted
+from crossflow.calibration.learned import Learning
 from crossflow.cost.profile import COLUMNS, Key, Measured
 from crossflow.errors import CrossflowError
 from crossflow.units import show
@@ -54,7 +55,7 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
     text = system_text(found, path)
     with contextlib.ExitStack() as undone:
         if curves:
-            files.write_text(written[1], profile_text(curves, path.stem))
+            files.write_text(written[1], profile_text(curves, path.stem, f"Measured collectives, all rows; {_source(found, _today())}"))
             if not replace:
                 undone.callback(written[1].unlink)  # where the system is not written
         files.write_text(path, text)
@@ -64,7 +65,7 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
 
 def system_text(found: Calibration, path: Path, today: datetime.date | None = None) -> str:
     """The file of the system: what it inherits, and the values that changed, each with its source."""
-    date, source = today or datetime.datetime.now(tz=datetime.UTC).date(), f"calibrated-{path.stem}"
+    date, source = today or _today(), f"calibrated-{path.stem}"
     changed = [one for fit in found.fits for one in fit.fitted if abs(np.log(one.value / max(one.parameter.value, 1e-30))) > CHANGED]
     lines = [
         f"# Written by crossflow calibrate on {date}; what is not here is inherited from {found.base}.",
@@ -80,10 +81,27 @@ def system_text(found: Calibration, path: Path, today: datetime.date | None = No
     return "\n".join([*lines, *_tree({one.parameter.path: _value(one, source) for one in changed}), ""])
 
 
+def _today() -> datetime.date:
+    return datetime.datetime.now(tz=datetime.UTC).date()
+
+
+def learned_text(found: Learning, events: Mapping[Key, Measured], counts: Mapping[Key, float]) -> str:
+    """A profile of learned events."""
+    errors = (f"{one.name} {100 * float(one.errors('learned')['geometric_mean_abs_error'] or 0):.1f} %" for one in found.kinds)
+    origin = (
+        f"Learned by crossflow calibrate, {_today()}, from {_listed(found.measurements.files)}; errors of held-out rows, geometric mean"
+    )
+    return profile_text(events, found.spec.name, f"{origin}: {', '.join(errors)}", counts)
+
+
+def _listed(paths: Sequence[str]) -> str:
+    names = [Path(name).name for name in paths]
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
 def _source(found: Calibration, date: datetime.date) -> str:
     """Where the values come from: files, date, rows, errors."""
-    names = [Path(name).name for name in found.measurements.files]
-    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    listed = _listed(found.measurements.files)
     before, after = (found.errors(law, held_out=True) for law in (BEFORE, WRITTEN))
     fitted = found.errors(WRITTEN, held_out=False)["n"]
     errors = [f"{100 * float(one['median_abs_error'] or 0):.1f} %" for one in (before, after)]
@@ -126,9 +144,10 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def profile_text(events: Mapping[Key, Measured], device: str, counts: Mapping[Key, float] | None = None) -> str:
-    """A profile of measured or learned events."""
+def profile_text(events: Mapping[Key, Measured], device: str, origin: str, counts: Mapping[Key, float] | None = None) -> str:
+    """A profile of measured or learned events; `origin` says where they come from."""
     text = io.StringIO()
+    text.write(f"# {origin}\n")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for key, one in events.items():

@@ -12,7 +12,7 @@ from rich.text import Text
 from crossflow.calibration.calibrate import calibrate, reasons
 from crossflow.calibration.learned import fill, learn
 from crossflow.calibration.logs import LogOptions
-from crossflow.calibration.writing import check_outputs, profile_text, write_system
+from crossflow.calibration.writing import check_outputs, learned_text, write_system
 from crossflow.cli import page
 from crossflow.errors import CrossflowError
 from crossflow.files import write_text
@@ -65,7 +65,7 @@ def _learn(arguments: argparse.Namespace, options: LogOptions) -> None:
     data = found.to_dict()
     if arguments.events is not None:
         events, counts, left = fill(found, arguments.events)
-        write_text(arguments.output, profile_text(events, found.spec.name, counts))
+        write_text(arguments.output, learned_text(found, events, counts))
         page.log(f"wrote {arguments.output}")
         data |= {"filled": len(events), "left_reasons": dict(left), "written": [str(arguments.output)]}
     if arguments.json:
