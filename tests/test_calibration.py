@@ -166,6 +166,19 @@ def test_curves_are_written_where_parameters_are_not_enough(curved):
         assert (one.predicted[WRITTEN] == one.predicted[MEASURED if one.curved else FITTED]).all()
 
 
+def test_sets_that_were_better_before_are_told(run, tmp_path):
+    """Half of the rows are of this system, the others of one half as fast."""
+    spec = system("dgx-a100")
+    rows = ["collective,ranks,ranks_per_node,size_bytes,time_us"]
+    for name, slower in (("all_reduce", 1.0), ("all_gather", 2.0)):
+        for one in collectives(spec, (4, 8), name):
+            rows += [f"{name},{one.ranks},8,{size},{slower * 1e6 * time}" for size, time in zip(one.size, one.time, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    notes = json.loads(run(tmp_path / "t.csv", "--system", "dgx-a100", "--no-curves", "--json"))["notes"]
+    assert [note for note in notes if note.startswith("all_reduce, 4 ranks: worse than before on the rows held out, 0.0 % to ")]
+    assert not [note for note in notes if note.startswith("all_gather")]
+
+
 def test_logs_and_tables_of_one_system_calibrate_alike(tmp_path):
     cases = measured()["dgx-a100"]
     of_logs = calibrate(logs(tmp_path, cases, version="2.17"), "dgx-a100")

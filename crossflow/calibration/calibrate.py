@@ -27,6 +27,7 @@ from crossflow.program.groups import Group
 from crossflow.validation.report import errors
 
 GOOD = 0.04  # median error of fitted parameters above which a measured curve is written beside them
+WORSE = 0.01  # of the median error of held-out rows, from which a set of rows is said to be worse than before
 LEAST_SIZES = 4  # of a measured curve
 BEFORE, FITTED, PAPER, MEASURED, WRITTEN = "before", "fitted", "paper_curve", "measured_curve", "written"
 
@@ -76,6 +77,14 @@ class Calibration:
             np.concatenate(measured), np.concatenate([one.predicted[law][mask] for one, mask in zip(self.scored, masks, strict=True)])
         )
 
+    def worse(self) -> Iterator[str]:
+        """Sets of rows that were predicted better before, as sentences."""
+        for one in self.scored:
+            before, after = (float((one.errors(law, one.held_out) or {}).get("median_abs_error") or 0.0) for law in (BEFORE, WRITTEN))
+            if after > before + WORSE:
+                what = f"{one.rows.name}: worse than before on the rows held out, {100 * before:.1f} % to {100 * after:.1f} %"
+                yield f"{what}; these rows ask for other values than the rest, calibrate to them alone"
+
     @property
     def profile(self) -> Mapping[Key, Measured]:
         """Measured collectives that are to be written, all of their rows."""
@@ -92,7 +101,7 @@ class Calibration:
             "held_out": int(sum(one.held_out.sum() for one in self.scored)),
             "skipped": sum(self.skipped.values()),
             "skipped_reasons": dict(self.skipped),
-            "notes": list(self.measurements.notes),
+            "notes": [*self.measurements.notes, *self.worse()],
             "parameters": [
                 {
                     "name": one.parameter.name, "unit": one.parameter.unit, "before": one.parameter.value, "value": one.value,
