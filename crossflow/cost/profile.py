@@ -1,4 +1,4 @@
-"""Measured times of events, which replace the model's for exactly these events [1]_, Sec. 4.2.
+"""Measured times of events, which replace the model's for these events [1]_, Sec. 4.2, and for collectives of sizes between them.
 
 A table (CSV, or JSONL with the same keys) has a row an event: what runs, on which shape, in which type, on which device, and of a
 collective among how many ranks, inside a node or between nodes.
