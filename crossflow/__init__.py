@@ -34,6 +34,7 @@ _PUBLIC = {
     "explain": "explanation.sensitivity",
     "run_study": "study.run",
     "validate": "validation.comparison",
+    "calibrate": "calibration.calibrate",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -19,7 +19,7 @@ from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
-from crossflow.cost.profile import Profile, read_profile
+from crossflow.cost.profile import Profile, beside, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
 from crossflow.mapping.topology import Network
@@ -434,7 +434,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
     _check_meaning(top, workload, document)
-    profile = _profile(top.profile, system, base)
+    profile = _profile(top.profile, system, system_document, base)
     _check_types(system, workload, stack, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
@@ -534,11 +534,13 @@ def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) ->
     return {**given, "schedule": str(base / file)} if isinstance(file, str) and (base / file).is_file() else given
 
 
-def _profile(named: str | None, system: SystemSpec, base: Path | None) -> Profile | None:
-    """Measured events of a scenario's devices; a path is relative to the scenario's folder."""
+def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None) -> Profile | None:
+    """Measured events of a scenario's devices, over those that its system names; a path is relative to the file that it stands in."""
+    below = system_profile(system, system_document, base)
     if named is None:
-        return None
-    return read_profile(Path(named) if base is None or Path(named).is_file() else base / named, system.name)
+        return below
+    own = read_profile(beside(named, base), system.name)
+    return own if below is None else own.over(below)
 
 
 def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:

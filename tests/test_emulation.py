@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crossflow.cost.network import Wires
-from crossflow.emulation.delays import delays_of
+from crossflow.emulation.delays import SystemDelays, delays_of
 from crossflow.emulation.link import Fifo, Pace
 from crossflow.emulation.what_if import Delay, Slow, read_what_if
 from crossflow.errors import CrossflowError
@@ -187,3 +187,10 @@ def test_a_group_without_the_slower_rank_does_not_wait_for_it():
     pace.reach(0.0)
     assert pace.arrival(10.0, (0, 1)) == 10.0
     assert pace.arrival(10.0, (0, 7)) == 21.0
+
+
+def test_measured_collectives_of_a_system_are_its_delays(tmp_path):
+    (tmp_path / "p.csv").write_text("op,shape,ranks,scope,time\nall_reduce,1000 B,8,intra,1 ms\nall_reduce,4000 B,8,intra,2 ms\n")
+    (tmp_path / "mine.yaml").write_text("kind: system\ntemplate: dgx-a100\nname: mine\nprofile: p.csv\n")
+    delays = SystemDelays.of(str(tmp_path / "mine.yaml"), 8)
+    assert delays.time("all_reduce", 2000, tuple(range(8))) == (pytest.approx(2**0.5 * 1e-3), 0.0)

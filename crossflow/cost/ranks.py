@@ -9,6 +9,7 @@ import numpy as np
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array
 from crossflow.cost.network import SWITCHED, Wires
+from crossflow.cost.profile import system_profile
 from crossflow.errors import CrossflowError
 from crossflow.files import Document
 from crossflow.mapping.wiring import topology_of
@@ -40,7 +41,9 @@ class SystemDelays:
                 topology_of(getattr(spec.network, level), nodes)
             except CrossflowError as error:
                 raise CrossflowError(f"{document.file}: {name} does not hold {devices} devices: {error}") from None
-        return cls(name=spec.name, wires=Wires(network=spec.network, architecture=architecture(spec), node=node), devices=devices)
+        profile = system_profile(spec, document)
+        wires = Wires(network=spec.network, architecture=architecture(spec), node=node, profile=profile)
+        return cls(name=spec.name, wires=wires, devices=devices)
 
     def time(self, op: str, size: float, ranks: RankGroup) -> Times:
         """Time of a call of `size` bytes among the global ranks of a group. The collectives of accelerators take no host time. [s]"""

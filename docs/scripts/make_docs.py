@@ -213,6 +213,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Pipeline schedules: `kind: schedule`", schedules.ScheduleFile, None),
         ("Uneven worlds: `kind: uneven`", uneven.Uneven, None),
     )),
+    ("Measurements", ()),
     ("Programs", (
         ("Top level: `kind: program`", programs.ProgramFile, None),
         ("Matrix products: `kernels[i]` of `kind: product`", programs.ProductRow, None),
