@@ -15,7 +15,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 LAYERS = (
     ("errors", "arrays"),
     ("units", "files", "formats", "provenance", "paths"),
-    ("technology", "drawing"),
+    ("technology", "drawing", "embedding"),
     ("architecture",),
     ("program",),
     ("workload",),
