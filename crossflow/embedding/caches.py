@@ -50,6 +50,16 @@ class Stream:
         """Those of rows that are all hit equally often."""
         return cls(lookups=np.atleast_2d(lookups), hits=np.atleast_2d(hits), size=np.atleast_2d(size), share=np.ones(1))
 
+    def in_blocks(self, rows: Array, others: Array) -> Stream:
+        """The same look-ups of blocks of so many rows each, such as pages, which are hit with every row that they hold.
+
+        Parameters
+        ----------
+        rows : in a block, shape (n,). [1]
+        others : hits of a row of the table in the mean, shape (n,). [1]
+        """
+        return replace(self, hits=self.hits + (np.maximum(rows, 1.0) - 1.0) * others, size=np.ones((1, 1)))
+
     @classmethod
     def together(cls, streams: Sequence[Stream]) -> Stream:
         """Those of several tables, mixed in random order; all pass the same share of their batch."""

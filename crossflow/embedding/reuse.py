@@ -136,8 +136,8 @@ class Reuse:
         return cls(factors=tuple(index_factors(indices).tolist()), samples=samples)
 
     def table(self) -> Array:
-        """Factors as an array, shape (bins, 1). [1]"""
-        return np.array(self.factors)[:, None]
+        """Factors as an array, shape (bins, n), where they differ between n design points, or (bins, 1). [1]"""
+        return np.stack(np.broadcast_arrays(*map(np.atleast_1d, self.factors)))
 
     def distinct(self, samples: Array | float) -> Array:
         """Different rows over look-ups of so many samples, shape (n,) or (1,). [1]"""

@@ -58,6 +58,7 @@ def dlrm_job(spec: DlrmSpec) -> DlrmJob:
         ahead=exchange.ahead,
         bucket=float(exchange.bucket[0]),
         uneven=spec.uneven,
+        sharding=spec.sharding.rule() if spec.sharding else None,
         frozen=frozenset(spec.frozen),
     )
 
@@ -101,10 +102,9 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
     load = np.where(tables > 1, np.ceil(held) / held * job.uneven, 1.0)
     samples = plans.batch / copies.size
     looks = [
-        Lookup(
-            samples=samples, tables=group.count / tables, rows=group.rows / rows, width=np.ceil(group.width / columns),
-            pooling=group.pooling / rows, distinct=group.distinct, load=load, replicas=copies.size, element=job.table, output=job.forward,
-            gradient=job.backward, index=job.index, optimizer=job.table_optimizer,
+        job.lookup(
+            group, samples, tables=group.count / tables, rows=group.rows / rows, width=np.ceil(group.width / columns),
+            pooling=group.pooling / rows, load=load, replicas=copies.size,
         )
         for group in model.tables
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def _times_bytes(send: Send, element: float) -> Send:
 def _updates(job: DlrmJob, plans: Hierarchies, parameters: Array, wires: Wires) -> tuple[Send, Send]:
     """Gradients among ranks that hold the same tables: of whole tables, or of the rows that each rank looked up, if that is faster."""
     mesh, own = plans.embedding, plans.batch / plans.devices
-    share = own * sum(group.lookups * group.distinct * (job.index + group.width * FP32) for group in job.model.tables)
+    share = own * sum(group.lookups * group.distinct_of(own) * (job.index + group.width * FP32) for group in job.model.tables)
     dense, sparse = parameters * FP32, share * mesh.copies.size
     whole = wires.time("all_reduce", dense, mesh.copies) < wires.time("all_gather", sparse, mesh.copies)
     return (
