@@ -22,6 +22,7 @@ LAYERS = (
     ("strategy", "parallel"),
     ("mapping",),
     ("cost",),
+    ("sharding",),
     ("engine",),
     ("timeline",),
     ("step",),

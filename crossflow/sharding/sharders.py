@@ -1,0 +1,97 @@
+"""Sharders: who holds which piece, by simple rules [1]_, by the predicted cost of pieces, or exactly.
+
+An indexing rule names a rank at once. The others are greedy: pieces in descending cost, each to the rank with the least cost so far
+that has memory for it. Where none has, it goes to the one with the most room, and the sharding is told to hold too much.
+
+References
+----------
+.. [1] Lin et al., "Towards Universal Performance Modeling for ML Training on Multi-GPU Platforms", TPDS 2024, Table III.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+from crossflow.sharding.exact import MOST, least_largest
+from crossflow.sharding.pieces import Piece, Sharding, checked
+from crossflow.workload.dlrm import Sharder, ShardingRule, Tables, TableSplit
+
+SECTOR = 32  # bytes of a row that a piece has at least: memory moves no fewer [B]
+RULES: Mapping[str, Callable[[Tables], float]] = {
+    "size": lambda x: x.rows,
+    "lookup": lambda x: x.pooling * x.width,
+    "norm-lookup": lambda x: x.pooling / x.rows,
+    "size-lookup": lambda x: x.pooling * x.width * np.log10(x.rows),
+}  # Table III of [1]_: E rows, L pooling, D width
+
+
+def greedy(costs: Array, sizes: Array, ranks: int, capacity: float) -> Index:
+    """Rank of every piece, shape (pieces,).
+
+    Parameters
+    ----------
+    costs, sizes : of every piece, in any unit and in bytes. [B]
+    capacity : bytes of pieces that a rank can hold. [B]
+    """
+    load, room, found = np.zeros(ranks), np.full(ranks, capacity), np.zeros(len(costs), dtype=np.intp)
+    for i in np.argsort(-costs, kind="stable"):
+        fits = room >= sizes[i]
+        found[i] = rank = np.where(fits, load, np.inf).argmin() if fits.any() else room.argmax()
+        load[rank] += costs[i]
+        room[rank] -= sizes[i]
+    return found
+
+
+def share_out(
+    by: Sharder, tables: Sequence[Tables], pieces: Sequence[Piece], costs: Array, sizes: Array, *,
+    ranks: int, capacity: float, rule: ShardingRule, name: str,
+) -> Sharding:  # fmt: skip
+    """Pieces of all tables on ranks.
+
+    Parameters
+    ----------
+    costs, sizes : predicted cost of every piece in a step, and its bytes, shape (pieces,). [s], [B]
+    capacity : bytes of tables that a rank can hold. [B]
+    """
+    problem = ""
+    if by == "naive":
+        where = np.arange(len(pieces)) % ranks
+    elif by == "random":
+        rng = np.random.default_rng(rule.seed)
+        where = rng.integers(ranks, size=len(pieces))
+    elif by == "cost":
+        where = greedy(costs, sizes, ranks, capacity)
+    elif by == "exact":
+        where = greedy(costs, sizes, ranks, capacity)
+        if len(pieces) * ranks > MOST:
+            problem = f"sharding exact: {len(pieces)} pieces on {ranks} ranks are more than {MOST:,} choices; use cost"
+        else:
+            where = least_largest(costs, sizes, ranks, capacity, where)
+    else:
+        where = greedy(np.array([RULES[by](piece.of(tables)) for piece in pieces]), sizes, ranks, capacity)
+    found = Sharding(name=name, ranks=ranks, pieces=tuple(pieces), where=tuple(map(int, where)), problem=problem)
+    return checked(found, sizes.tolist(), capacity, rule.memory)
+
+
+def cut(
+    split: TableSplit, tables: Sequence[Tables], costs: Array, sizes: Array, *, ranks: int, capacity: float, element: float
+) -> list[Piece]:
+    """All tables, those in parts that do not fit a rank, or that alone cost more than the mean of all ranks.
+
+    Parts are the fewest that fit and cost no more, at most one a rank; columns have a sector of memory at least.
+
+    Parameters
+    ----------
+    costs, sizes : of every whole table, shape (tables,). [s], [B]
+    element : bytes of an element. [B]
+    """
+    found = list[Piece]()
+    for i, table in enumerate(tables):
+        piece = Piece.whole(i, table)
+        most = min(ranks, table.rows if split == "rows" else max(int(table.width * element // SECTOR), 1))
+        parts = 1 if split == "none" else int(min(max(np.ceil(sizes[i] / capacity), np.ceil(costs[i] / (costs.sum() / ranks))), most))
+        found += piece.cut(parts, by_rows=split == "rows") if parts > 1 else [piece]
+    return found
