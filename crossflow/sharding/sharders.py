@@ -81,17 +81,24 @@ def cut(
 ) -> list[Piece]:
     """All tables, those in parts that do not fit a rank, or that alone cost more than the mean of all ranks.
 
-    Parts are the fewest that fit and cost no more, at most one a rank; columns have a sector of memory at least.
+    Parts are the fewest that fit and cost no more, at most one a rank; columns have a sector of memory at least. Where ranks cannot hold
+    them together, parts are halved until they can, three times at most.
 
     Parameters
     ----------
     costs, sizes : of every whole table, shape (tables,). [s], [B]
     element : bytes of an element. [B]
     """
-    found = list[Piece]()
-    for i, table in enumerate(tables):
-        piece = Piece.whole(i, table)
-        most = min(ranks, table.rows if split == "rows" else max(int(table.width * element // SECTOR), 1))
-        parts = 1 if split == "none" else int(min(max(np.ceil(sizes[i] / capacity), np.ceil(costs[i] / (costs.sum() / ranks))), most))
-        found += piece.cut(parts, by_rows=split == "rows") if parts > 1 else [piece]
-    return found
+    by_rows, mean = split == "rows", costs.sum() / ranks
+    most = np.array([min(ranks, table.rows if by_rows else max(int(table.width * element // SECTOR), 1)) for table in tables])
+    needed = np.ceil(costs / mean) if mean > 0 else np.ones(len(tables))
+    parts = np.ones(len(tables))
+    for room in (capacity, capacity / 2.0, capacity / 4.0, capacity / 8.0):
+        if split == "none":
+            break
+        parts = np.minimum(np.maximum(np.ceil(sizes / room), needed), most)
+        held = np.repeat(sizes / parts, parts.astype(np.intp))
+        if np.bincount(greedy(held, held, ranks, capacity), held).max() <= capacity:
+            break
+    pieces = ((Piece.whole(i, table), int(count)) for i, (table, count) in enumerate(zip(tables, parts, strict=True)))
+    return [part for piece, count in pieces for part in (piece.cut(count, by_rows=by_rows) if count > 1 else [piece])]
