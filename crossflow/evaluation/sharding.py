@@ -22,7 +22,9 @@ from crossflow.step.dlrm import DlrmStep, dlrm_memory, dlrm_prices, dlrm_program
 from crossflow.step.dlrm_point import point_program
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.strategy.levels import Hierarchies
-from crossflow.workload.dlrm import SHARDERS, SPLITS, DlrmJob
+from crossflow.workload.dlrm import SHARDERS, SPLITS, DlrmJob, Sharder
+
+TRIED: Mapping[str, tuple[Sharder, ...]] = {"auto": SHARDERS, "exact": ("exact", "cost")}  # among which some rules choose by the step
 
 
 class ShardedSteps(NamedTuple):
@@ -66,24 +68,26 @@ def candidates(job: DlrmJob, plans: Hierarchies, machine: Machine) -> list[list[
     tables, ranks, memory = priced.tables, int(plans.embedding.group("tables").size.max()), machine.architecture.memory
     whole = tuple(Piece.whole(i, one) for i, one in enumerate(tables))
     rated = rule.by in ("auto", "cost", "exact") or rule.split != "none"  # whether anything depends on costs
-    known = {whole: (priced(whole).total if rated else np.zeros((len(whole), len(plans))), piece_bytes(job, tables, whole))}
+    known = {whole: (priced(whole).phases if rated else np.zeros((1, len(whole), len(plans))), piece_bytes(job, tables, whole))}
     costs, sizes = known[whole]
     capacity = wide(rule.memory * memory.capacity * memory.instances, len(plans))
     found = list[list[Sharding]]()
     for point in range(len(plans)):
         mine: dict[tuple[Piece, ...], str] = {}
         for split in SPLITS if rule.split == "auto" else (rule.split,):
-            cuts = cut(split, tables, costs[:, point], sizes, ranks=ranks, capacity=float(capacity[point]), element=job.table)
+            cuts = cut(
+                split, tables, costs[:, :, point].sum(axis=0), sizes, ranks=ranks, capacity=float(capacity[point]), element=job.table
+            )
             mine.setdefault(tuple(cuts), "" if split == "none" else f", split by {split}")
         for pieces in mine.keys() - known.keys():
-            known[pieces] = (priced(pieces).total, piece_bytes(job, tables, pieces))
+            known[pieces] = (priced(pieces).phases, piece_bytes(job, tables, pieces))
         found.append(
             [
                 share_out(
-                    by, tables, pieces, known[pieces][0][:, point], known[pieces][1], ranks=ranks, capacity=float(capacity[point]),
-                    rule=rule, name=by + told,
+                    by, tables, pieces, known[pieces][0][:, :, point], known[pieces][1], ranks=ranks, capacity=float(capacity[point]),
+                    rule=rule, name=(by if rule.by == "auto" else rule.by) + told,
                 )
-                for (pieces, told), by in itertools.product(mine.items(), SHARDERS if rule.by == "auto" else (rule.by,))
+                for (pieces, told), by in itertools.product(mine.items(), TRIED.get(rule.by, (rule.by,)))
             ]
         )  # fmt: skip
     return found

@@ -29,9 +29,9 @@ class PieceCosts:
     exchange: Array  # of pooled rows and of their gradients
 
     @property
-    def total(self) -> Array:
-        """All of them. [s]"""
-        return np.asarray(self.forward + self.backward + self.exchange)
+    def phases(self) -> Array:
+        """All of them, shape (phases, pieces, n): ranks meet between one and the next. [s]"""
+        return np.stack([self.forward, self.exchange, self.backward])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.sharding.exact import MOST, least_largest
+from crossflow.sharding.exact import MOST, least_loaded
 from crossflow.sharding.pieces import Piece, Sharding, checked
 from crossflow.workload.dlrm import Sharder, ShardingRule, Tables, TableSplit
 
@@ -53,7 +53,7 @@ def share_out(
 
     Parameters
     ----------
-    costs, sizes : predicted cost of every piece in a step, and its bytes, shape (pieces,). [s], [B]
+    costs, sizes : predicted cost of every piece in each phase of a step, shape (phases, pieces), and its bytes, shape (pieces,). [s], [B]
     capacity : bytes of tables that a rank can hold. [B]
     """
     problem = ""
@@ -62,16 +62,14 @@ def share_out(
     elif by == "random":
         rng = np.random.default_rng(rule.seed)
         where = rng.integers(ranks, size=len(pieces))
-    elif by == "cost":
-        where = greedy(costs, sizes, ranks, capacity)
-    elif by == "exact":
-        where = greedy(costs, sizes, ranks, capacity)
-        if len(pieces) * ranks > MOST:
-            problem = f"sharding exact: {len(pieces)} pieces on {ranks} ranks are more than {MOST:,} choices; use cost"
-        else:
-            where = least_largest(costs, sizes, ranks, capacity, where)
+    elif by in ("cost", "exact"):
+        where = greedy(costs.sum(axis=0), sizes, ranks, capacity)
     else:
         where = greedy(np.array([RULES[by](piece.of(tables)) for piece in pieces]), sizes, ranks, capacity)
+    if by == "exact" and len(pieces) * ranks > MOST:
+        problem = f"sharding exact: {len(pieces)} pieces on {ranks} ranks are more than {MOST:,} choices; use cost"
+    elif by == "exact":
+        where = least_loaded(costs, sizes, ranks, capacity, where)
     found = Sharding(name=name, ranks=ranks, pieces=tuple(pieces), where=tuple(map(int, where)), problem=problem)
     return checked(found, sizes.tolist(), capacity, rule.memory)
 
