@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
@@ -28,6 +29,7 @@ from crossflow.embedding.reuse import BINS
 from crossflow.files import Document
 from crossflow.program.kernels import SIZES, Lookup, filled
 
+Row = dict[str, float]  # one point by column
 DATA = Path(__file__).parents[2] / "tests" / "data" / "embedding_bags.csv"
 FP32, INDEX, LINE = 4.0, 8.0, 64.0
 CACHES = (48 * 2.0**10, 2 * 2.0**20)  # one core's first and second cache: lscpu, data of two instances
@@ -47,7 +49,7 @@ def cpu(last: float) -> Architecture:
     return replace(architecture(spec), levels=tuple(levels))
 
 
-def kernels(rows: Sequence[dict[str, float]], part: str) -> list[Lookup]:
+def kernels(rows: Sequence[Row], part: str) -> list[Lookup]:
     """Look-ups of every point; rows narrower than a line of the cache take one."""
     return [
         Lookup(
@@ -58,19 +60,19 @@ def kernels(rows: Sequence[dict[str, float]], part: str) -> list[Lookup]:
     ]  # fmt: skip
 
 
-def traffic(rows: Sequence[dict[str, float]], part: str, device: Architecture) -> Array:
+def traffic(rows: Sequence[Row], part: str, device: Architecture) -> Array:
     """Bytes of every level of memory, shape (levels, points). [B]"""
     found = kernels(rows, part)
     sizes = filled([[getattr(one, name) or one.samples for one in found] for name in SIZES[Lookup]])
     return np.asarray(lookup_costs(found, sizes, device).traffic[:, :, 0])
 
 
-def columns(rows: Sequence[dict[str, float]]) -> dict[str, Array]:
+def columns(rows: Sequence[Row]) -> dict[str, Array]:
     """The table by column."""
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def translated(rows: Sequence[dict[str, float]]) -> Array:
+def translated(rows: Sequence[Row]) -> Array:
     """Translations of addresses that no buffer holds, and lines of page tables that are read for the first time, shape (2, points).
 
     Both are caches like any other, of pages and of the lines that say where eight of them are.
@@ -85,7 +87,7 @@ def translated(rows: Sequence[dict[str, float]]) -> Array:
     return np.stack(found)
 
 
-def forward(rows: Sequence[dict[str, float]], device: Architecture) -> Array:
+def forward(rows: Sequence[Row], device: Architecture) -> Array:
     """What a pass forward takes time for, shape (causes, points)."""
     own, moved = columns(rows), traffic(rows, "forward", device)
     row = np.maximum(own["width"] * FP32, LINE)
@@ -94,7 +96,7 @@ def forward(rows: Sequence[dict[str, float]], device: Architecture) -> Array:
     return np.stack([*moved, *(moved[1:] / row), *translated(rows), pooled, own["lookups"], own["samples"], np.ones(len(rows))])
 
 
-def backward(rows: Sequence[dict[str, float]], device: Architecture) -> Array:
+def backward(rows: Sequence[Row], device: Architecture) -> Array:
     """The same of a pass backward, which clears the table's gradient first, and a count for each of its rows."""
     own, sort, update = columns(rows), traffic(rows, "sort", device), traffic(rows, "update", device)
     row = np.maximum(own["width"] * FP32, LINE)
@@ -126,34 +128,46 @@ def fitted(causes: Array, time: Array) -> Array:
     return np.asarray(nnls((scaled / size).T, np.ones(len(time)))[0] / size[:, 0])
 
 
-def errors(predicted: Array, time: Array) -> str:
-    """Geometric mean of the absolute errors, their mean, and their spread."""
-    error = np.abs(predicted / time - 1.0)
-    return f"{np.exp(np.log(np.maximum(error, 1e-4)).mean()):7.2%} {error.mean():7.2%} {error.std():7.2%} {(predicted / time - 1.0).mean():+7.2%}"
+class Fit(NamedTuple):
+    """What one kind of pass comes to."""
+
+    last: float  # bytes of the last cache [B]
+    times: Array  # of each cause
+    fitted: Array  # relative errors of the points that were fitted
+    held_out: Array  # and of the others
 
 
-def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
+def fit(causes: Callable[[Sequence[Row], Architecture], Array], name: str, rows: Sequence[Row]) -> Fit:
+    """The last cache that fits best, and the errors."""
+    known, others, found = rows[::2], rows[1::2], list[tuple[float, Fit]]()
+    for last in LAST.tolist():
+        device = cpu(last)
+        times = fitted(causes(known, device), columns(known)[name])
+        errors = [times @ causes(some, device) / columns(some)[name] - 1.0 for some in (known, others)]
+        found.append((float((errors[0] ** 2).mean()), Fit(last, times, *errors)))
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def checked(path: Path) -> dict[str, Fit]:
+    """Both passes."""
     with path.open() as file:
         read = list(csv.DictReader(line for line in file if not line.startswith("#")))
     rows = [{name: float(value) for name, value in row.items() if name != "reuse"} for row in read]
-    held, fit = rows[1::2], rows[::2]
-    print(f"{len(rows)} points, {len(fit)} fitted\n{'':10} {'':>9} {'GMAE':>7} {'MAPE':>7} {'std':>7} {'bias':>7}")
-    for name, causes in (("forward", forward), ("backward", backward)):
-        best = None
-        for last in LAST:
-            device = cpu(float(last))
-            time = columns(fit)[f"{name}_s"]
-            found = fitted(causes(fit, device), time)
-            loss = float(((found @ causes(fit, device) / time - 1.0) ** 2).mean())
-            if best is None or loss < best[0]:
-                best = loss, last, found
-        assert best is not None
-        _, last, found = best
-        device = cpu(float(last))
-        for label, some in (("fitted", fit), ("held out", held)):
-            print(f"{name:10} {label:>9} {errors(found @ causes(some, device), columns(some)[f'{name}_s'])}")
-        print(f"  last cache {last / 2**20:.0f} MiB; {' '.join(f'{value:.3g}' for value in found)}")
+    return {"forward": fit(forward, "forward_s", rows), "backward": fit(backward, "backward_s", rows)}
+
+
+def errors(found: Array) -> str:
+    """Geometric mean of the absolute errors, their mean, their spread, and the bias."""
+    error = np.abs(found)
+    return f"{np.exp(np.log(np.maximum(error, 1e-4)).mean()):7.2%} {error.mean():7.2%} {error.std():7.2%} {found.mean():+7.2%}"
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{'':20} {'GMAE':>7} {'MAPE':>7} {'std':>7} {'bias':>7}")
+    for name, found in checked(Path(sys.argv[1]) if len(sys.argv) > 1 else DATA).items():
+        print(f"{name:10} {'fitted':>9} {errors(found.fitted)}\n{'':10} {'held out':>9} {errors(found.held_out)}")
+        print(f"  last cache {found.last / 2**20:.0f} MiB; {' '.join(f'{value:.3g}' for value in found.times)}")
 
 
 if __name__ == "__main__":
