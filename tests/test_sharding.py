@@ -172,6 +172,13 @@ def test_equal_tables_on_all_ranks_take_what_the_mean_takes():
         assert getattr(given.score, what)[0] == pytest.approx(getattr(mean.score, what)[0], rel=1e-9), what
 
 
+def test_on_one_device_a_sharding_changes_nothing():
+    one = {**SYSTEM, "devices": 1}
+    for by in SHARDERS:
+        given = predict(model(by, TABLES[2:], one))
+        assert given.step_time == pytest.approx(predict(model(None, TABLES[2:], one)).step_time, rel=1e-9)
+
+
 def test_one_rank_with_all_tables_is_the_slowest_and_auto_the_fastest():
     times = {by: predict(model({"by": by, "split": "auto" if by == "auto" else "none"})).step_time for by in (*SHARDERS, "auto")}
     assert times["auto"] <= min(times.values())
@@ -227,6 +234,7 @@ def test_more_nodes_work_and_strategies_that_cannot_are_refused():
     ("changes", "message"),
     [
         ({"uneven": 1.5}, "uneven: sharding says what each device looks up; leave one of them out"),
+        ({"sharding": {"by": "cost", "seed": 1}}, "seed is of the random sharder, which cost does not use; leave it out"),
         ({"sharding": "fastest"}, "expected one of auto, naive, random, size, lookup, norm-lookup, size-lookup, cost, exact, got 'fastest'"),
         ({"tables": {**TABLES[0], "distinct": 0.2}}, "distinct follows from reuse; leave one of them out"),
         ({"tables": {**TABLES[0], "rows": 9000}}, "reuse: 3,932,160 lookups of 131,072 samples hit 312,602"),

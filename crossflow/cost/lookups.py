@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture, Level
+from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, wide
 from crossflow.cost.roofline import KernelCosts, moving_costs
 from crossflow.embedding.caches import Stream, beyond
@@ -86,13 +86,12 @@ class LookupWork:
         stream : what passes through the caches, points one after the other.
         missed : share of the lookups that the last cache does not hold, where there is no stream.
         """
-        caches = self.architecture.levels[:-1]
+        caches = self.architecture.levels[1:-1]  # registers, the first level, keep no rows that are wanted again
         ones = [np.ones_like(missed)] * len(self.architecture.levels)
         if stream is None or not caches:
-            return np.stack([*ones[:-1], missed])
-        room = [_room(level, missed.shape) for level in caches]
-        found = beyond(stream, room, [np.broadcast_to(level.instances, missed.shape).ravel() for level in caches])
-        return np.concatenate([ones[:1], found.reshape(-1, *missed.shape)])
+            return np.stack([*ones[:-1], missed if stream is None else ones[-1]])
+        rooms, units = ([np.broadcast_to(getattr(one, name), missed.shape).ravel() for one in caches] for name in ("capacity", "instances"))
+        return np.concatenate([ones[:2], beyond(stream, rooms, units).reshape(-1, *missed.shape)])
 
 
 def lookup_costs(lookups: Sequence[Lookup], sizes: Array, architecture: Architecture) -> KernelCosts:
@@ -168,11 +167,6 @@ def _gradients(work: LookupWork, gradient: Array) -> Stream | None:
     hits = np.maximum(work.sizes["pooling"], 1.0)
     reads = work.sizes["samples"] * hits
     return Stream.alike(hits.ravel(), reads.ravel(), np.broadcast_to(gradient, hits.shape).ravel())
-
-
-def _room(level: Level, shape: tuple[int, ...]) -> Array:
-    """Bytes that an instance of a cache has for rows that are wanted again, at every point; registers have none. [B]"""
-    return np.broadcast_to(0.0 if level.scope == "mcu" else level.capacity, shape).ravel()
 
 
 def _gone(size: Array, architecture: Architecture) -> Array:

@@ -28,6 +28,8 @@ def held(sizes: Array, where: Index, ranks: int) -> float:
 
 def least_loaded(costs: Array, sizes: Array, ranks: int, capacity: float, start: Index) -> Index:
     """Rank of every piece, so that the load is least and all ranks have memory; `start` where none better is found."""
+    if ranks == 1:
+        return start
     start = _exchanged(costs, sizes, ranks, capacity, start)
     fits, before, bound = held(sizes, start, ranks) <= capacity, fullest(costs, start, ranks), _bounds(costs, ranks).sum()
     if fits and before <= bound * (1.0 + GAP):
@@ -86,7 +88,7 @@ def _solved(costs: Array, sizes: Array, ranks: int, capacity: float) -> Index | 
         LinearConstraint(np.hstack([np.tile(np.eye(kinds), ranks), np.zeros((kinds, phases))]), count, count),
         LinearConstraint(np.hstack([np.kron(each, pairs[-1] / capacity), none]), -np.inf, 1.0),
         *(LinearConstraint(np.hstack([load, none - np.eye(phases)[i]]), -np.inf, 0.0) for i, load in enumerate(loads)),
-        *([LinearConstraint(np.hstack([loads[0][1:] - loads[0][:-1], none[1:]]), -np.inf, 0.0)] if ranks > 1 else []),
+        LinearConstraint(np.hstack([loads[0][1:] - loads[0][:-1], none[1:]]), -np.inf, 0.0),
     ]
     whole = np.append(np.ones(kinds * ranks), np.zeros(phases))
     found = milp(

@@ -847,6 +847,12 @@ class ShardingSpec(FileModel):
     def _word(cls, data: Any) -> Any:
         return {"by": data} if isinstance(data, str) else data
 
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if "seed" in self.model_fields_set and self.by not in ("random", "auto"):
+            raise ValueError(f"seed is of the random sharder, which {self.by} does not use; leave it out")
+        return self
+
     def rule(self) -> ShardingRule:
         """The same as the step has it."""
         split = self.split or ("auto" if self.by == "auto" else "none")

@@ -41,10 +41,10 @@ def cpu(last: float) -> Architecture:
     """One core and its caches."""
     spec, _ = resolve(Document(file="cpu", data={"template": "a100-40gb"}))
     one = np.ones(1)
-    names = ("L1", "L2", "L3", "DRAM")
+    names = ("registers", "L1", "L2", "L3", "DRAM")
     levels = [
         Level(name=name, scope="global", capacity=size * one, instances=one, bandwidth=one, latency=one, energy=one)
-        for name, size in zip(names, (*CACHES, last, 2.0**40), strict=True)
+        for name, size in zip(names, (0.0, *CACHES, last, 2.0**40), strict=True)
     ]
     return replace(architecture(spec), levels=tuple(levels))
 
@@ -64,7 +64,7 @@ def traffic(rows: Sequence[Row], part: str, device: Architecture) -> Array:
     """Bytes of every level of memory, shape (levels, points). [B]"""
     found = kernels(rows, part)
     sizes = filled([[getattr(one, name) or one.samples for one in found] for name in SIZES[Lookup]])
-    return np.asarray(lookup_costs(found, sizes, device).traffic[:, :, 0])
+    return np.asarray(lookup_costs(found, sizes, device).traffic[1:, :, 0])
 
 
 def columns(rows: Sequence[Row]) -> dict[str, Array]:
@@ -101,7 +101,7 @@ def backward(rows: Sequence[Row], device: Architecture) -> Array:
     own, sort, update = columns(rows), traffic(rows, "sort", device), traffic(rows, "update", device)
     row = np.maximum(own["width"] * FP32, LINE)
     cleared, distinct = own["rows"] * own["width"] * FP32, own["distinct"]
-    big = cleared > device.levels[2].capacity
+    big = cleared > device.levels[3].capacity
     update[-1] -= 2.0 * distinct * row
     return np.stack(
         [
