@@ -11,8 +11,10 @@ from crossflow import predict
 from crossflow.architecture.system import architecture, resolve
 from crossflow.cost.lookups import lookup_costs
 from crossflow.embedding.datasets import datasets, named
+from crossflow.errors import SpecError
 from crossflow.files import Document
 from crossflow.program import Lookup, ProgramBuilder
+from crossflow.program.file import program_of
 from crossflow.program.kernels import kernel_tables
 
 META = named("2021")
@@ -92,9 +94,35 @@ def test_program_files_carry_reuse(tmp_path):
     scenario = scenario_of(program.build(samples=65536), tmp_path, {"template": "dgx-a100"})
     assert scenario.workload.program.kernels[0] == lookup(rows=2e6)
     other = ProgramBuilder(name="bags", dtype="fp32", axes={"dp": 8})
-    other.compute("bags", lookup(rows=2e6, reuse=None))
+    other.compute("bags", lookup(rows=2e6, reuse=None, counted=None))
     slower = predict(scenario_of(other.build(samples=65536), tmp_path, {"template": "dgx-a100"})).step_time
     assert predict(scenario).step_time < slower
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reuse": [0.1] * 17}, "kernels[0].reuse: expected shares that add up to 1, got 1.7"),
+        ({"reuse": [0.1] * 3}, "kernels[0].reuse"),
+        ({"distinct": 0.5}, "kernels[0].distinct: it follows from reuse; leave it out"),
+        ({"counted": 10}, "kernels[0].counted: expected the 64 samples of the kernel or more, got 10"),
+        ({"reuse": None, "counted": 64}, "kernels[0].counted: it is the batch of the reuse factors, and there are none; leave it out"),
+    ],
+)
+def test_factors_of_a_file_that_cannot_be_are_told_exactly(changes, message):
+    kernel = {"kind": "lookup", "samples": 64, "tables": 1, "rows": 1000, "width": 8, "pooling": 2, "reuse": [1.0] + [0.0] * 16, **changes}
+    with pytest.raises(SpecError) as raised:
+        program_of(
+            {
+                "kind": "program",
+                "version": 1,
+                "dtype": "fp32",
+                "mesh": {"dp": 1},
+                "kernels": [kernel],
+                "ops": [{"name": "bag", "kernels": [0]}],
+            }
+        )
+    assert message in str(raised.value)
 
 
 def test_shipped_factors_are_those_of_the_data_set():
