@@ -151,3 +151,13 @@ def test_reuse_of_a_batch_is_counted_and_divided():
     reuse = Reuse.of(looked, samples=1000)
     assert reuse.distinct(1000.0)[0] == pytest.approx(len(np.unique(looked)) / len(looked), rel=0.01)
     assert reuse.part(100).distinct(100.0)[0] == pytest.approx(reuse.distinct(100.0)[0], rel=0.05)
+
+
+def test_the_window_fills_the_cache_for_any_factors():
+    rng = np.random.default_rng(5)
+    for spread in (0.05, 0.3, 1.0, 5.0):
+        factors = rng.dirichlet(np.full(BINS, spread), size=200).T
+        share = 10 ** rng.uniform(-5, 0, 200)
+        found = Stream.of(factors, 10 ** rng.uniform(2, 9, 200), 10 ** rng.uniform(0, 3, 200), share)
+        capacity = found.distinct(share) * 10 ** rng.uniform(-7, -0.001, 200)
+        assert found.distinct(found.window(capacity)) == pytest.approx(capacity, rel=1e-9)

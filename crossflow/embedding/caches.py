@@ -27,7 +27,8 @@ import numpy as np
 from crossflow.arrays import Array
 from crossflow.embedding.reuse import HITS, by_class
 
-STEPS = 12  # of Newton's method in logarithms, which comes from below; a power law takes one
+STEPS = 16  # of Newton's method in logarithms, of which a power law takes one, or of halving where that leaves the bracket
+TINY = np.finfo(float).tiny
 ALL = 1.0 - 1e-15  # a window of the whole batch, as far as a logarithm can tell
 
 
@@ -86,18 +87,17 @@ class Stream:
 
     def window(self, capacity: Array) -> Array:
         """Share of the batch whose different rows fill a cache of so many bytes, at most all that passes, shape (n,). [1]"""
-        rows, room = self._rows, np.maximum(capacity, np.finfo(float).tiny)
-        most = np.minimum(self.share, ALL)
+        rows, room = self._rows, np.maximum(capacity, TINY)
         # All of a short window's rows are different: no shorter one fills the cache.
-        t = np.minimum(room / (self.lookups * self.size).sum(axis=0), most)
+        high = np.minimum(self.share, ALL)
+        t = low = np.minimum(room / (self.lookups * self.size).sum(axis=0), high)
         for _ in range(STEPS):
             left = np.log1p(-t)
-            gone = np.exp((self.hits - 1.0) * left)
-            filled = (rows * (1.0 - gone * (1.0 - t))).sum(axis=0)
-            slope = (rows * self.hits * gone).sum(axis=0) * t / np.maximum(filled, np.finfo(float).tiny)
-            with np.errstate(over="ignore"):
-                step = np.exp(np.minimum(np.log(room / np.maximum(filled, np.finfo(float).tiny)) / np.maximum(slope, 1e-12), 700.0))
-            t = np.clip(t * step, t, most)
+            filled = np.maximum((rows * -np.expm1(self.hits * left)).sum(axis=0), TINY)
+            slope = (rows * self.hits * np.exp((self.hits - 1.0) * left)).sum(axis=0) * t / filled
+            low, high = np.where(filled <= room, t, low), np.where(filled <= room, high, t)
+            further = t * np.exp(np.clip(np.log(room / filled) / np.maximum(slope, 1e-9), -300.0, 300.0))
+            t = np.where((further >= low) & (further <= high), further, np.sqrt(low * high))
         return np.asarray(np.where(self.distinct(self.share) <= capacity, self.share, t))
 
     def missed(self, capacity: Array) -> Array:
