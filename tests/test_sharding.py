@@ -132,6 +132,12 @@ def test_parts_of_a_table_share_its_lookups_by_rows_and_repeat_them_by_columns()
     assert {one.pooling for one in columns} == {8.0}
 
 
+def test_more_choices_than_are_searched_are_refused():
+    many = [{"count": 6000, "rows": 100, "width": 8, "pooling": 1}]
+    found = predict(model("exact", many))
+    assert found.reason == "sharding exact: 6000 pieces on 4 ranks are more than 20,000 choices; use cost"
+
+
 def test_only_tables_that_are_too_large_or_too_costly_are_cut():
     tables, costs, sizes = tables_of(*[(1000, 64, 8.0)] * 4), np.array([1.0, 1.0, 1.0, 9.0]), np.array([1.0, 5.0, 1.0, 1.0])
     found = cut("rows", tables, costs, sizes, ranks=4, capacity=2.0, element=4.0)

@@ -96,12 +96,12 @@ def candidates(job: DlrmJob, plans: Hierarchies, machine: Machine) -> list[list[
 def chosen(job: DlrmJob, plans: Hierarchies, machine: Machine) -> Iterator[tuple[Sharding, Index, ShardedSteps]]:
     """The sharding of every point, those alike together, with the points and the step of each.
 
-    Where there are several, the one that fits and has the shortest step; where none fits, the first has the say.
+    Where there are several, the one that fits and has the shortest step; where none fits, the one whose fullest rank holds least.
     """
     offered, steps = candidates(job, plans, machine), dict[Sharding, ShardedSteps]()
     picked: dict[Sharding, list[int]] = {}
     for point, several in enumerate(offered):
-        works = [one for one in several if not one.problem] or several[:1]
+        works = [one for one in several if not one.problem] or [min(several, key=lambda one: one.held)]
         for one in works:
             if one not in steps:
                 steps[one] = ShardedSteps.of(job, plans, machine, one)

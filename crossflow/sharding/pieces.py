@@ -46,6 +46,7 @@ class Sharding:
     ranks: int
     pieces: tuple[Piece, ...]
     where: tuple[int, ...]  # rank of every piece
+    held: float = 0.0  # bytes of the pieces of the rank that holds most. [B]
     problem: str = ""  # why it does not work, in a sentence
 
     def of_rank(self, rank: int) -> tuple[Piece, ...]:
@@ -59,11 +60,12 @@ def singles(groups: Sequence[Tables]) -> tuple[Tables, ...]:
 
 
 def checked(sharding: Sharding, sizes: Sequence[float], capacity: float, share: float) -> Sharding:
-    """The same, with the sentence that says which rank holds too much. [B]"""
+    """The same with what its fullest rank holds, and the sentence that says where that is too much. [B]"""
     held = [0.0] * sharding.ranks
     for rank, size in zip(sharding.where, sizes, strict=True):
         held[rank] += size
     fullest = max(range(sharding.ranks), key=held.__getitem__)
+    sharding = replace(sharding, held=held[fullest])
     if held[fullest] <= capacity or sharding.problem:
         return sharding
     most = max(sizes)

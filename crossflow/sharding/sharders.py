@@ -66,7 +66,7 @@ def share_out(
         where = greedy(costs.sum(axis=0), sizes, ranks, capacity)
     else:
         where = greedy(np.array([RULES[by](piece.of(tables)) for piece in pieces]), sizes, ranks, capacity)
-    if by == "exact" and len(pieces) * ranks > MOST:
+    if "exact" in (by, rule.by) and len(pieces) * ranks > MOST:
         problem = f"sharding exact: {len(pieces)} pieces on {ranks} ranks are more than {MOST:,} choices; use cost"
     elif by == "exact":
         where = least_loaded(costs, sizes, ranks, capacity, where)
