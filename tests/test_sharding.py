@@ -1,7 +1,9 @@
 # ruff: noqa: E501  (exact sentences and tables of cases)
 """Which rank holds which table: published rules, the predicted cost, the exact program, and the step on all ranks."""
 
+import importlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,3 +265,14 @@ def test_a_prediction_says_what_each_rank_holds():
     assert all(rank["lookup_forward_s"] > 0 for rank in found["ranks"])
     assert "sharding" not in predict(model(None)).to_dict()
     assert isinstance(model().workload, DlrmSpec)
+
+
+@pytest.mark.parametrize("number", [0, 7, 12, 19])
+def test_the_chosen_sharder_is_the_fastest_or_close_in_a_simulation_with_noise(number, monkeypatch):
+    """Tasks of the study of Table IV of Lin et al. (docs/sharding.md)."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs" / "scripts"))
+    study = importlib.import_module("sharding_study")
+    task, _ = study.run("4 x A100", number, 4)
+    assert len(task.predicted) == 8
+    assert task.behind <= 0.02
+    assert task.simulated[task.chosen] < max(task.simulated.values())
