@@ -17,6 +17,7 @@ from crossflow.arrays import plain
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
+from crossflow.evaluation.recommendation import held_by_rank
 from crossflow.idle import idle
 from crossflow.points import variant
 from crossflow.scenario import Scenario
@@ -91,6 +92,7 @@ class Prediction:
                 "fits": needed <= capacity and bool(score.host_memory[0] <= score.host_capacity[0]),
             },
             **({"memory_by_stage": stages} if stages else {}),
+            **({"sharding": {"sharder": self.sharding[0], "ranks": self.sharding[1]}} if self.sharding else {}),
             "by_layer_s": {name: _number(value) for name, value in score.by_layer.items()},
             "throughput": throughput(self.scenario, score),
             **({"serving": self.serving} if self.serving else {}),
@@ -119,6 +121,11 @@ class Prediction:
         """Bytes of a device of each pipeline stage by kind, each at its own fullest moment; none where all devices are alike. [B]"""
         found = stage_memory(self.scenario, self.device)
         return found if len(found) > 1 else ()
+
+    @functools.cached_property
+    def sharding(self) -> tuple[str, list[dict[str, float]]] | None:
+        """Who gave the tables of a recommendation model to ranks, and what every rank holds and takes; None where nobody did."""
+        return held_by_rank(self.scenario)
 
     @functools.cached_property
     def remedies(self) -> tuple[str, ...]:

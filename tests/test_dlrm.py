@@ -123,9 +123,9 @@ def test_a_row_takes_whole_sectors():
 def lookups(distinct=1.0, columns=1.0, tables=1.0, load=1.0):
     """Costs of the lookups, and of the sort and the update that their gradients take."""
     given = {"samples": 65536, "tables": 128 / tables, "rows": 1_000_000, "width": 64 / columns, "pooling": 20.0, "distinct": distinct}
-    sizes = np.array([[given.get(name, load if name == "load" else 1.0)] for name in SIZES[Lookup]])
+    sizes = np.array([[[given.get(name, load if name == "load" else 1.0)]] for name in SIZES[Lookup]])
     widths = {"element": 2.0, "optimizer": "rowwise_adagrad"}
-    return [lookup_costs(Lookup(**given, **widths, part=part), sizes, ZIONEX.architecture) for part in ("forward", "sort", "update")]
+    return [lookup_costs([Lookup(**given, **widths, part=part)], sizes, ZIONEX.architecture) for part in ("forward", "sort", "update")]
 
 
 def moved(found):

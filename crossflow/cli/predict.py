@@ -55,6 +55,7 @@ def sections(prediction: Prediction) -> list[RenderableType]:
         communication(prediction),
         layers(prediction),
         memory(prediction),
+        sharding(prediction),
         run_length(prediction),
         device.derived(prediction.device),
         device.budgets(prediction.device),
@@ -223,6 +224,22 @@ def stages(prediction: Prediction) -> RenderableType:
     if len(rows) > _STAGES:
         rows[_STAGES // 2 : -_STAGES // 2] = [["...", "", "", ""]]
     return page.indented(page.grid(rows, right=(1, 2, 3), header=("stage", "activations", "all else", "in all")))
+
+
+def sharding(prediction: Prediction) -> Group:
+    """What every rank holds of the tables, and what its look-ups take; of many ranks the first and the last."""
+    found = prediction.sharding
+    if found is None:
+        return Group()
+    rows: list[list[RenderableType]] = []
+    for rank, own in enumerate(found[1]):
+        parts = f" + {own['parts']:.0f} parts" if own["parts"] else ""
+        times = (show(own[f"lookup_{way}_s"], "s") for way in ("forward", "backward"))
+        rows.append([str(rank), f"{own['tables']:.0f}{parts}", show(own["table_bytes"], "B"), f"{count(own['lookups'])}", *times])
+    if len(rows) > _STAGES:
+        rows[_STAGES // 2 : -_STAGES // 2] = [["...", *[""] * 5]]
+    header = ("rank", "tables", "memory", "look-ups", "forward", "backward")
+    return Group(page.heading("Tables by rank", aside=found[0]), page.indented(page.grid(rows, right=(1, 2, 3, 4, 5), header=header)))
 
 
 def _memory_title(needed: float, capacity: float) -> Text:

@@ -146,8 +146,7 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
         time, flops, moved = table.sizes
         return timed_costs(time, flops, moved, architecture, dtype, least=least)
     if table.kind is Lookup:
-        rows = zip(table.rows, table.sizes.swapaxes(0, 1), strict=True)
-        return joined([lookup_costs(row, sizes, architecture) for row, sizes in rows if isinstance(row, Lookup)])
+        return lookup_costs([row for row in table.rows if isinstance(row, Lookup)], table.sizes, architecture)
     second = np.where(np.isnan(table.stored), 1.0, table.stored / DTYPE_BYTES[dtype])
     costs = product_costs(table.sizes, table.result, architecture, dtype, second=second, least=least)
     if stack is not None and program.trains and not least:

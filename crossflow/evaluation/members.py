@@ -201,7 +201,7 @@ def _batches(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Itera
     read = _read(base, ours, n)
     for i in np.flatnonzero(read.which < 0).tolist():
         yield _with(base, {}, ours, i), None, np.array([i])
-    nodes = [str(sized.nodes[0]) if isinstance(sized.workload, DlrmSpec) else "" for sized in read.sized]
+    nodes = [_nodes_of(sized.workload, sized.nodes, i) for i, sized in enumerate(read.sized)]
     for places in structures(list(zip(read.jobs, nodes, strict=True))):
         points = np.flatnonzero(np.isin(read.which, places))
         first, mine = read.sized[places[0]], tuple(read.strategies[i] for i in points)
@@ -221,6 +221,13 @@ def _batches(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Itera
             ),
             points,
         )
+
+
+def _nodes_of(workload: Any, nodes: tuple[int, int], place: int) -> str:
+    """What of its nodes keeps a recommendation model apart: their devices; where tables are given to ranks, all, for each has its own."""
+    if not isinstance(workload, DlrmSpec):
+        return ""
+    return str(nodes[0]) if workload.sharding is None else f"{nodes} {place}"
 
 
 def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import SystemSpec
-from crossflow.arrays import Array
 from crossflow.cost.price import Prices
 from crossflow.errors import CrossflowError, with_article
 from crossflow.evaluation.common import score_of
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.members import Members, check_strategy
 from crossflow.evaluation.programs import program_outcome
+from crossflow.evaluation.sharding import chosen, joined_parts, rank_rows, sharded_outcome
 from crossflow.program.program import Program
 from crossflow.scenario import Scenario
 from crossflow.score import Score
@@ -54,8 +53,10 @@ def recommendation_program(scenario: Scenario) -> Program:
         message = f"expected a recommendation model, this is {with_article(scenario.workload.model)}"
         raise CrossflowError(f"{scenario.name}: {message}; `scenario.program()` is that of an lstm, a gemm or a program")
     job, plans, runs_on = dlrm_inputs(scenario)
+    if job.sharding:
+        return next(steps for _, _, steps in chosen(job, plans, runs_on)).at(0)[0]
     step = dlrm_program(job, plans, runs_on)
-    return point_program(step, dlrm_prices(step.program, 1, runs_on), dlrm_memory(job, step, runs_on.stack))[0]
+    return point_program(step, dlrm_prices(step.program, 1, runs_on), [dlrm_memory(job, step, runs_on.stack)])[0]
 
 
 def replica_axes(strategy: Hierarchy) -> tuple[str, ...]:
@@ -78,27 +79,32 @@ def dlrm_score(
         job, plans = members.job, Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
     runs_on = replace(machine(scenario, device, system), node=node, least=least)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
-        step = dlrm_program(job, plans, runs_on)
-        prices = dlrm_prices(step.program, n, runs_on)
-        outcome = dlrm_outcome(job, step, prices, runs_on.stack)
-        if scenario.shares_devices:
-            outcome = _sharing(scenario, step, prices, outcome)
+        outcome = sharded_outcome(scenario, job, plans, runs_on) if job.sharding else _outcome(scenario, job, plans, runs_on)
     return score_of(scenario, system, device, outcome, plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
+
+
+def _outcome(scenario: Scenario, job: DlrmJob, plans: Hierarchies, machine: Machine) -> Outcome:
+    """What comes out of a step of every point, whose ranks all have the mean of the look-ups."""
+    step = dlrm_program(job, plans, machine)
+    prices = dlrm_prices(step.program, len(plans), machine)
+    outcome = dlrm_outcome(job, step, prices, machine.stack)
+    return _sharing(scenario, step, prices, outcome) if scenario.shares_devices else outcome
 
 
 def _sharing(scenario: Scenario, step: DlrmStep, prices: Prices, alone: Outcome) -> Outcome:
     """The same where kernels share a device: the program of each point on the event engine."""
     found = []
     for point in range(len(step.plans)):
-        program, messages = point_program(step, prices, alone.memory, point)
+        program, messages = point_program(step, prices, [alone.memory], point)
         found.append(program_outcome(scenario, program, prices.at(point, messages), 1))
     layers = {name: values for name, values in alone.by_layer.items() if not name.endswith(".exposed")}
-    breakdown, exposed, bound = (_joined([getattr(one, what) for one in found]) for what in ("breakdown", "exposed", "bound"))
+    breakdown, exposed, bound = (joined_parts([getattr(one, what) for one in found]) for what in ("breakdown", "exposed", "bound"))
     total = np.where(np.isfinite(alone.total), np.concatenate([one.total for one in found]), alone.total)
     return replace(alone, total=total, breakdown=breakdown, exposed=exposed, bound=bound, by_layer=layers)
 
 
-def _joined(points: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Values by name of all points, from those of each; 0 where one has none."""
-    names = dict.fromkeys(name for one in points for name in one)
-    return {name: np.concatenate([one.get(name, np.zeros(1)) for one in points]) for name in names}
+def held_by_rank(scenario: Scenario) -> tuple[str, list[dict[str, float]]] | None:
+    """The sharding of a scenario's tables, and what every rank holds and takes; None where there is none."""
+    if not isinstance(scenario.workload, DlrmSpec) or scenario.workload.sharding is None:
+        return None
+    return rank_rows(*dlrm_inputs(scenario))

@@ -26,6 +26,7 @@ from crossflow.program.order import in_order
 from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 
 VERSION = 1
+ROUNDED = 0.02  # by which reuse factors may miss 1: published ones are rounded to three digits
 
 
 def _row_of(kind: type, /, **others: Any) -> Any:
@@ -230,6 +231,8 @@ def _misplaced(found: ProgramFile) -> Wrong:
             yield ("kernels", i, "kv_heads"), f"expected at most the {kernel.heads:g} heads of queries, got {kernel.kv_heads:g}"
         if isinstance(kernel, AttentionRow) and kernel.work is None:
             yield from ((("kernels", i, field), message) for field, message in _wrong_window(kernel))
+        if isinstance(kernel, LookupRow):
+            yield from ((("kernels", i, field), message) for field, message in _wrong_reuse(kernel))
     yield from _wrong_axes(found)
     yield from _wrong_pairs(found)
     ranks, ops = found.mesh.get(found.stages, 1), len(found.ops)
@@ -271,6 +274,20 @@ def _wrong_window(kernel: Any) -> Iterator[tuple[str, str]]:
         yield "seen", f"expected all keys that are read, {kernel.length:g} or more, for the window says how many a query sees"
     elif kernel.chunked and not kernel.window:
         yield "chunked", "chunks need a window, the tokens of a chunk"
+
+
+def _wrong_reuse(kernel: Any) -> Iterator[tuple[str, str]]:
+    """Reuse factors that are no shares, and what says nothing with them or without."""
+    if kernel.reuse is None and kernel.counted is not None:
+        yield "counted", "it is the batch of the reuse factors, and there are none; leave it out"
+    if kernel.reuse is None:
+        return
+    if abs(sum(kernel.reuse) - 1.0) > ROUNDED:
+        yield "reuse", f"expected shares that add up to 1, got {sum(kernel.reuse):.4g}"
+    if kernel.distinct < 1.0:
+        yield "distinct", "it follows from reuse; leave it out"
+    if kernel.counted is not None and kernel.counted < kernel.samples:
+        yield "counted", f"expected the {kernel.samples:g} samples of the kernel or more, got {kernel.counted:g}"
 
 
 def _wrong_axes(found: ProgramFile) -> Wrong:

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from crossflow.arrays import Array, Index, Mask
+from crossflow.embedding.reuse import BINS
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.forms import Bytes, Flag, NonNegative, Positive, Seconds
 
@@ -90,6 +91,16 @@ class Lookup:
     part: Annotated[LookupPart, LookupPart, "the lookups; of the backward pass the sort of the rows, and their update"] = "forward"
     # Where a row is wanted again it may be found in cache.
     distinct: Annotated[Number, Annotated[Positive, Field(le=1.0)], "distinct rows over looked-up rows"] = 1.0
+    # With these, what each cache holds follows from them and its size (`crossflow.embedding.caches`), and `distinct` says nothing.
+    reuse: Annotated[
+        tuple[Number, ...] | None,
+        Annotated[tuple[NonNegative, ...], Field(min_length=BINS, max_length=BINS)] | None,
+        f"reuse factors of indices: share of the lookups that go to rows which are hit once, twice, 3 to 4, 5 to 8 ... times, {BINS} bins",
+    ] = None
+    counted: Annotated[
+        Number | None, Positive | None, "samples of the batch in which the reuse factors were counted; those of the kernel where absent"
+    ] = None
+    batched: Annotated[bool, Flag, "whether the launches of the kernel before it serve these tables, too"] = False
     load: Annotated[Number, Annotated[Positive, Field(ge=1.0)], "lookups of the fullest device over the mean"] = 1.0
     replicas: Annotated[Number, Positive, "ranks that hold the same tables and apply each other's updates"] = 1.0
     element: Annotated[float, Annotated[Bytes, Field(gt=0.0)], "an element of a table"] = 4.0
@@ -167,7 +178,7 @@ SIZES: Mapping[type[Kernel], tuple[str, ...]] = {
     Pass: ("moved", "flops", "launches"),
     Attention: ("samples", "heads", "kv_heads", "length", "seen", "width", "window"),
     Scan: ("samples", "heads", "groups", "length", "width", "state", "chunk"),
-    Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas"),
+    Lookup: ("samples", "tables", "rows", "width", "pooling", "distinct", "load", "replicas", "counted"),
     Timed: ("time", "flops", "moved"),
 }
 
@@ -186,11 +197,11 @@ def kernel_tables(kernels: Sequence[Kernel], element: float, *, narrow: bool) ->
 
 
 def _size(kernel: Kernel, name: str) -> Number:
-    """One size of a kernel; attention has as many heads of keys and values as of queries where it does not say."""
+    """One size of a kernel; where it says none, attention has as many heads of keys and values as of queries, lookups their batch."""
     value: Number | None = getattr(kernel, name)
     if value is None:
-        assert isinstance(kernel, Attention)  # of which alone a size may be left open
-        return kernel.heads
+        assert isinstance(kernel, Attention | Lookup)  # of which alone a size may be left open
+        return kernel.heads if isinstance(kernel, Attention) else kernel.samples
     return value
 
 

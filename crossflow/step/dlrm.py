@@ -9,12 +9,15 @@ References
 .. [1] Hsia et al., "MAD-Max Beyond Single-Node", ISCA 2024, Sec. IV.
 .. [2] Mudigere et al., "Software-Hardware Co-design for Fast and Scalable Training of Deep Learning Recommendation Models",
    ISCA 2022: fused lookups, indices sent ahead, pooled embeddings in half precision on the wire.
+.. [3] Lin et al., "Towards Universal Performance Modeling for ML Training on Multi-GPU Platforms", TPDS 2024, Sec. IV-A.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +32,12 @@ from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel, Lookup, Number, Pass
 from crossflow.program.program import MessageTable, Program
+from crossflow.sharding.pieces import Sharding, singles
 from crossflow.step.outcome import Machine, Outcome
 from crossflow.step.units import Builder, Send, Unit, UnitPhase
 from crossflow.strategy.hierarchy import Kind
 from crossflow.strategy.levels import Hierarchies
-from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear
+from crossflow.workload.dlrm import DLRM_LAYERS, DlrmJob, DlrmLayer, Linear, Tables
 from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -58,6 +62,7 @@ def dlrm_job(spec: DlrmSpec) -> DlrmJob:
         ahead=exchange.ahead,
         bucket=float(exchange.bucket[0]),
         uneven=spec.uneven,
+        sharding=spec.sharding.rule() if spec.sharding else None,
         frozen=frozenset(spec.frozen),
     )
 
@@ -71,14 +76,14 @@ class Embedding:
 
     Attributes
     ----------
-    groups : kernels of every group of tables: the lookups, and of their gradients the sort and the update.
+    groups : kernels of tables that are served together: the lookups, and of their gradients the sorts and the updates.
     indices, forward, backward, updates : collectives of the looked-up indices, of pooled rows, of their gradients, and among
         ranks that hold the same tables.
     parameters, rows : on the fullest device. [1]
     buffers : indices and what sorts them, pooled rows and their gradients. [B]
     """
 
-    groups: tuple[tuple[Lookup, ...], ...]
+    groups: tuple[tuple[tuple[Lookup, ...], tuple[Lookup, ...]], ...]
     indices: tuple[Send, ...]
     forward: tuple[Send, ...]
     backward: tuple[Send, ...]
@@ -101,10 +106,9 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
     load = np.where(tables > 1, np.ceil(held) / held * job.uneven, 1.0)
     samples = plans.batch / copies.size
     looks = [
-        Lookup(
-            samples=samples, tables=group.count / tables, rows=group.rows / rows, width=np.ceil(group.width / columns),
-            pooling=group.pooling / rows, distinct=group.distinct, load=load, replicas=copies.size, element=job.table, output=job.forward,
-            gradient=job.backward, index=job.index, optimizer=job.table_optimizer,
+        job.lookup(
+            group, samples, tables=group.count / tables, rows=group.rows / rows, width=np.ceil(group.width / columns),
+            pooling=group.pooling / rows, load=load, replicas=copies.size,
         )
         for group in model.tables
     ]  # fmt: skip
@@ -119,7 +123,7 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
     giving = Send(collective="all_gather", size=pooled, group=summed)
     exchange = Send(collective="all_to_all", size=pooled / rows, group=exchanged)
     return Embedding(
-        groups=tuple((one, replace(one, part="sort"), replace(one, part="update")) for one in looks),
+        groups=tuple(((one,), (replace(one, part="sort"), replace(one, part="update"))) for one in looks),
         indices=(
             Send(collective="all_to_all", size=load * own * listed, group=sent),
             Send(collective="all_gather", size=np.where(columns > 1, looked, 0.0), group=mesh.group("table_columns")),
@@ -133,6 +137,48 @@ def embedding(job: DlrmJob, plans: Hierarchies, wires: Wires) -> Embedding:
     )
 
 
+def rank_embeddings(job: DlrmJob, plans: Hierarchies, sharding: Sharding) -> tuple[Embedding, ...]:
+    """Look-ups of every rank that holds the tables, or parts of them, that a sharding gives it.
+
+    One kernel serves all tables of a rank. Pooled rows of all samples go to the ranks whose samples they are, those of parts by rows as
+    sums of what each has. An all-to-all takes as long as the most that a rank sends or receives [3]_.
+    """
+    tables, ranks, group = singles(job.model.tables), sharding.ranks, plans.embedding.group("tables")
+    parts = [[piece.of(tables) for piece in sharding.of_rank(rank)] for rank in range(ranks)]
+    samples = plans.batch
+    pooled = _fullest([sum(part.width for part in some) for some in parts]) * samples
+    listed = [sum(part.pooling for part in some) * job.index + len(some) * 4.0 for some in parts]
+    exchange = Send(collective="all_to_all", size=pooled, group=group)
+    indices = Send(collective="all_to_all", size=_fullest(listed) * samples, group=group)
+    forward, backward = _times_bytes(exchange, job.forward), _times_bytes(exchange, job.backward)
+    return tuple(
+        Embedding(
+            groups=_together(job, some, samples), indices=(indices,), forward=(forward,), backward=(backward,), updates=(),
+            parameters=np.full(len(plans), float(sum(part.parameters for part in some))),
+            rows=np.full(len(plans), float(sum(part.rows for part in some))),
+            buffers=samples * (4.0 * mine + sum(part.width for part in some) * (job.forward + job.backward * job.training)),
+        )
+        for some, mine in zip(parts, listed, strict=True)
+    )  # fmt: skip
+
+
+def _fullest(amounts: Sequence[float]) -> float:
+    """What the rank that sends or receives most has, of amounts that ranks gather for the samples of all, each its own share of them."""
+    ranks, whole = len(amounts), sum(amounts)
+    if ranks == 1:
+        return whole
+    received = max(whole - own for own in amounts) / (ranks - 1)  # as a buffer of which all but the rank's own part travels
+    return max(*amounts, received)
+
+
+def _together(job: DlrmJob, parts: Sequence[Tables], samples: Array) -> tuple[tuple[tuple[Lookup, ...], tuple[Lookup, ...]], ...]:
+    """Kernels of tables that one launch serves, those alike as one."""
+    alike = Counter(parts)
+    looks = [job.lookup(table, samples, tables=float(count), batched=i > 0) for i, (table, count) in enumerate(alike.items())]
+    backward = [replace(one, part=part) for part in ("sort", "update") for one in looks]
+    return ((tuple(looks), tuple(backward)),) if looks else ()
+
+
 def _times_bytes(send: Send, element: float) -> Send:
     """A collective of elements as one of bytes."""
     return replace(send, size=send.size * element)
@@ -141,7 +187,7 @@ def _times_bytes(send: Send, element: float) -> Send:
 def _updates(job: DlrmJob, plans: Hierarchies, parameters: Array, wires: Wires) -> tuple[Send, Send]:
     """Gradients among ranks that hold the same tables: of whole tables, or of the rows that each rank looked up, if that is faster."""
     mesh, own = plans.embedding, plans.batch / plans.devices
-    share = own * sum(group.lookups * group.distinct * (job.index + group.width * FP32) for group in job.model.tables)
+    share = own * sum(group.lookups * group.distinct_of(own) * (job.index + group.width * FP32) for group in job.model.tables)
     dense, sparse = parameters * FP32, share * mesh.copies.size
     whole = wires.time("all_reduce", dense, mesh.copies) < wires.time("all_gather", sparse, mesh.copies)
     return (
@@ -165,7 +211,8 @@ class DlrmStep:
     hooks : operations before which the host runs a layer's hooks.
     plans : strategies of all points.
     parameters : of the whole model. [1]
-    units, tables : layers of the dense part, and the look-ups.
+    units : layers of the dense part.
+    tables : look-ups of every class of ranks, one where all have the mean.
     """
 
     program: Program
@@ -173,42 +220,56 @@ class DlrmStep:
     plans: Hierarchies
     parameters: Number
     units: Sequence[Unit]
-    tables: Embedding
+    tables: Sequence[Embedding]
 
 
-def dlrm_program(job: DlrmJob, plans: Hierarchies, machine: Machine) -> DlrmStep:
-    """One step of every design point as a program."""
-    units, tables = Builder(job=job, plans=plans, stack=machine.stack).build().units, embedding(job, plans, machine.wires)
-    return _StepWriter(job, plans, machine.stack, units, tables).written()
+RANKS = "ranks"  # axis along which ranks hold different tables
+
+
+def dlrm_program(job: DlrmJob, plans: Hierarchies, machine: Machine, sharding: Sharding | None = None) -> DlrmStep:
+    """One step of every design point as a program; with a sharding every rank is a class of its own, which meets the others to exchange."""
+    units = Builder(job=job, plans=plans, stack=machine.stack).build().units
+    tables = (embedding(job, plans, machine.wires),) if sharding is None else rank_embeddings(job, plans, sharding)
+    several = len(tables) > 1
+    axes: dict[str, Any] = {"axes": {RANKS: len(tables)}, "stages": RANKS} if several else {}
+    program, hooks = ProgramBuilder(name=job.model.name, dtype=job.dtype, shared=several, **axes), set[int]()
+    for rank, mine in enumerate(tables):
+        writer = _StepWriter(job, plans, machine.stack, units, mine, program, rank if several else None)
+        writer.write()
+        hooks |= writer.hooks
+    return DlrmStep(
+        program=program.build(training=job.training), hooks=frozenset(hooks), plans=plans, parameters=job.model.parameters, units=units,
+        tables=tables,
+    )  # fmt: skip
 
 
 class _StepWriter:
-    """Writes the operations of a step in the order of the program."""
+    """Writes the operations of a step of one class of ranks in the order of the program; `rank` is None where there is no other."""
 
-    def __init__(self, job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, units: Sequence[Unit], tables: Embedding) -> None:
+    def __init__(
+        self, job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, units: Sequence[Unit], tables: Embedding, program: ProgramBuilder,
+        rank: int | None,
+    ) -> None:  # fmt: skip
         self.job, self.plans, self.stack, self.units, self.embedding = job, plans, stack, units, tables
-        self.program = ProgramBuilder(name=job.model.name, dtype=job.dtype, shared=False)
+        self.program, self.rank, self.alone, self.sent = program, rank or 0, rank is None, 0
         self.hooks: set[int] = set()
         self.gathers: dict[int, After] = {}
         self.pending: dict[Kind, tuple[Array, After]] = {kind: (np.zeros(len(plans)), ()) for kind in ("dense", "transformer", "experts")}
         self.reduced: After = ()
 
-    def written(self) -> DlrmStep:
+    def write(self) -> None:
         """The whole step."""
         end = self._forward()
         if self.job.training:
             self._backward(end)
-        program = self.program.build(training=self.job.training)
-        return DlrmStep(
-            program=program, hooks=frozenset(self.hooks), plans=self.plans, parameters=self.job.model.parameters, units=self.units,
-            tables=self.embedding,
-        )  # fmt: skip
 
     def _send(self, sends: Iterable[Send], layer: DlrmLayer, after: After) -> After:
         """Collectives one after the other; those that no point sends are left out."""
         for send in sends:
             if ((send.size > 0) & (send.group.size > 1)).any():
-                after = (self.program.send(send.collective, send.size, send.group, layer=layer, after=after),)
+                self.sent += 1  # all classes send the same, in the same order
+                meets = "" if self.alone else f"{layer} {send.collective} {self.sent}"
+                after = (self.program.send(send.collective, send.size, send.group, layer=layer, after=after, rank=self.rank, meets=meets),)
         return after
 
     def _compute(self, unit: Unit, phases: Sequence[UnitPhase], after: After) -> After:
@@ -218,13 +279,13 @@ class _StepWriter:
             return after
         name = f"{unit.name} {'forward' if 'forward' in phases else 'weight gradient' if 'weight' in phases else 'backward'}"
         phase = "forward" if "forward" in phases else "backward"
-        place = self.program.compute(name, *kernels, layer=unit.layer, phase=phase, after=after)
+        place = self.program.compute(name, *kernels, layer=unit.layer, phase=phase, after=after, rank=self.rank)
         self.hooks.add(place)
         return (place,)
 
     def _moving(self, what: str, layer: DlrmLayer, kernels: Iterable[Kernel], after: After) -> After:
         """Kernels that memory binds: lookups, optimizer."""
-        return (self.program.compute(f"{layer} {what}", *kernels, layer=layer, phase=what, after=after),)
+        return (self.program.compute(f"{layer} {what}", *kernels, layer=layer, phase=what, after=after, rank=self.rank),)
 
     def _gather(self, unit: int, after: After) -> None:
         """Weights that are shared out arrive, once a pass."""
@@ -247,8 +308,8 @@ class _StepWriter:
             self._gather(0, ())
         indices = self._send(found.indices, "embedding", ())
         looked = () if self.job.ahead else indices  # of the next batch: nothing in this step waits for them but its end
-        for lookups, *_ in found.groups:
-            looked = self._moving("lookups", "embedding", [lookups], looked)
+        for lookups, _ in found.groups:
+            looked = self._moving("lookups", "embedding", lookups, looked)
         pooled, last = self._send(found.forward, "embedding", looked), After()
         for i in order:
             unit = self.units[i]
@@ -308,7 +369,7 @@ class _StepWriter:
     def _update_tables(self, ready: After) -> After:
         """Gradients of pooled rows have arrived: each looked-up row is updated."""
         last = self._send(self.embedding.updates, "embedding", ready)
-        for _, *kernels in self.embedding.groups:
+        for _, kernels in self.embedding.groups:
             last = self._moving("update", "embedding", kernels, last)
         return last
 
@@ -387,7 +448,7 @@ def dlrm_outcome(job: DlrmJob, step: DlrmStep, prices: Prices, stack: SoftwareSt
         memory=dlrm_memory(job, step, stack),
         flops=wide(costs.flops.sum(axis=0), n) * devices,
         energy=wide(costs.energy.sum(axis=0), n) * devices,
-        model_flops=_model_flops(job, plans),
+        model_flops=model_flops(job, plans),
         traffic=wide(costs.traffic[-1].sum(axis=0), n) * devices,
         sent=(prices.messages.intra_bytes.sum(axis=0), prices.messages.inter_bytes.sum(axis=0)),
         bound={
@@ -412,7 +473,7 @@ def _exposed(times: Mapping[Sent, Array], waits: Mapping[str, Array]) -> dict[Se
     return {pair: own[pair] + room[pair] * np.where(np.isfinite(share), share, 0.0) for pair in own}
 
 
-def _model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
+def model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
     """Operations that the model needs: forward, and as many again for each gradient that is wanted. [flop]"""
     model = job.model
     active = model.routing.active if model.routing else 1
@@ -429,9 +490,9 @@ def _model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
     return np.asarray(total * plans.batch)
 
 
-def dlrm_memory(job: DlrmJob, step: DlrmStep, stack: SoftwareStack) -> dict[str, Array]:
-    """Bytes of the fullest device by kind, each of shape (n,). [B]"""
-    plans, units, tables, none = step.plans, step.units, step.tables, np.zeros(len(step.plans))
+def dlrm_memory(job: DlrmJob, step: DlrmStep, stack: SoftwareStack, rank: int = 0) -> dict[str, Array]:
+    """Bytes of the fullest device, or of a class of ranks, by kind, each of shape (n,). [B]"""
+    plans, units, tables, none = step.plans, step.units, step.tables[rank], np.zeros(len(step.plans))
     weight, gradient = stack.weight_size(job.element), stack.gradient_size(job.element)
     held = {layer: owned(units, plans, layer) for layer in DLRM_LAYERS[1:]}
     trained = sum((held[layer] for layer in held if job.trains(layer)), none)
@@ -441,7 +502,7 @@ def dlrm_memory(job: DlrmJob, step: DlrmStep, stack: SoftwareStack) -> dict[str,
     live = np.max([unit.kept for unit in units], axis=0) if units else none
     memory = {
         "weights": sum(held.values(), none) * weight + tables.parameters * job.table,
-        "gradients": trained * gradient + tables.updates[0].size * job.trains("embedding"),
+        "gradients": trained * gradient + sum((send.size for send in tables.updates[:1]), none) * job.trains("embedding"),
         "optimizer": trained * FP32 * job.optimizer_states + FP32 * states * job.trains("embedding"),
         "activations": np.asarray(sum((unit.kept for unit in units if returns(job, unit)), none)) if job.training else live,
         "buffers": tables.buffers + layers * np.max(gathered, axis=0),

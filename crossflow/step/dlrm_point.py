@@ -6,7 +6,7 @@ program like any other: it runs in uneven worlds, its kernels share devices, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,32 +16,35 @@ from crossflow.arrays import Array, Index, wide
 from crossflow.cost.price import Prices
 from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.program import HOST, NETWORK, Message, Op, Program, Tensor
-from crossflow.step.dlrm import DlrmStep
+from crossflow.step.dlrm import RANKS, DlrmStep
 
 NODE, NODES = "node", "nodes"  # axes of the mesh: devices of a node, and nodes
 OUTSIDE = "between nodes"  # stream of collectives that leave a node
 
 
-def point_program(step: DlrmStep, prices: Prices, memory: Mapping[str, Array], point: int = 0) -> tuple[Program, Index]:
+def point_program(step: DlrmStep, prices: Prices, memory: Sequence[Mapping[str, Array]], point: int = 0) -> tuple[Program, Index]:
     """The program of one design point, and the message of all points that each of its messages is.
 
     Parameters
     ----------
     step, prices : of all points.
-    memory : of a device by kind, each of shape (n,). [B]
+    memory : of a device of every class by kind, each of shape (n,). [B]
     """
     plans, program = step.plans, step.program
+    several = len(step.tables) > 1  # classes, which meet in collectives of all of them
     ops = _ops(step, prices, point)
     used = sorted({op.message for op in ops if op.message is not None})
     groups = {_name(group, point): _device_group(group, point) for group in (program.messages[i].group for i in used) if group}
     at_point = replace(
         program,
-        axes=((NODE, int(plans.dense.node)), (NODES, int(_at(plans.dense.nodes, point)))),
-        groups=tuple(groups.items()),
+        axes=program.axes if several else ((NODE, int(plans.dense.node)), (NODES, int(_at(plans.dense.nodes, point)))),
+        groups=() if several else tuple(groups.items()),
         kernels=tuple(replace(one, **{name: _at(value, point) for name, value in vars(one).items()}) for one in program.kernels),
-        messages=tuple(_message(program.messages[i], point) for i in used),
+        messages=tuple(_message(program.messages[i], point, (RANKS,) if several else None) for i in used),
         ops=tuple(op if op.message is None else replace(op, message=used.index(op.message)) for op in ops),
-        tensors=tuple(Tensor(kind=kind, size=_at(size, point)) for kind, size in memory.items()),
+        tensors=tuple(
+            Tensor(kind=kind, size=_at(size, point), rank=rank) for rank, held in enumerate(memory) for kind, size in held.items()
+        ),
         samples=int(_at(plans.batch, point)),
         parameters=_at(step.parameters, point),
     )
@@ -59,20 +62,22 @@ def _ops(step: DlrmStep, prices: Prices, point: int) -> list[Op]:
         after = tuple(sorted({place for j in op.after for place in stands[j]}))
         if times[i] > 0:
             if i in step.hooks:
-                ops.append(Op(name=f"hooks of {op.name}", layer=op.layer, phase=op.phase, stream=HOST, calls=1, host="layer"))
+                ops.append(Op(name=f"hooks of {op.name}", rank=op.rank, layer=op.layer, phase=op.phase, stream=HOST, calls=1, host="layer"))
             group = None if op.message is None else program.messages[op.message].group
             stream = op.stream if group is None else OUTSIDE if _at(group.size > group.per_node, point) else NETWORK
             ops.append(replace(op, after=after, stream=stream, calls=round(launches[i])))
             after = (len(ops) - 1,)
         stands.append(after)
     waited = {place for op in ops for place in op.after}
-    last = tuple(i for i, op in enumerate(ops) if i not in waited and op.stream != HOST)
-    return [*ops, Op(name="the host, between steps", stream=HOST, calls=1, host="step", after=last)]
+    for rank in range(program.classes):
+        last = tuple(i for i, op in enumerate(ops) if op.rank == rank and i not in waited and op.stream != HOST)
+        ops.append(Op(name="the host, between steps", rank=rank, stream=HOST, calls=1, host="step", after=last))
+    return ops
 
 
-def _message(message: Message, point: int) -> Message:
-    """A message among a group that has a name."""
-    return replace(message, size=_at(message.size, point), axes=(_name(message.group, point),), group=None)
+def _message(message: Message, point: int, axes: tuple[str, ...] | None) -> Message:
+    """A message along axes, or among a group that has a name."""
+    return replace(message, size=_at(message.size, point), axes=axes or (_name(message.group, point),), group=None)
 
 
 def _name(group: Group | None, point: int) -> str:

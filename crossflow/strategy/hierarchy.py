@@ -127,9 +127,18 @@ def kinds_of(model: Dlrm) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if present[kind])
 
 
-def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, nodes: int) -> str | None:
-    """Why a strategy cannot divide a model with a global batch over nodes of devices, in a sentence; None where it can."""
+def hierarchy_problem(hierarchy: Hierarchy, model: Dlrm, batch: int, node: int, nodes: int, *, sharded: bool = False) -> str | None:
+    """Why a strategy cannot divide a model with a global batch over nodes of devices, in a sentence; None where it can.
+
+    `sharded` says whether each table is given to a rank, which exchanges with all others.
+    """
     sizes, devices = (node, nodes), node * nodes
+    if sharded and _degree(hierarchy.embedding, "tables", sizes) < devices:
+        return f"sharding gives tables to all devices, which is embedding mp, got embedding {levels_text(hierarchy.embedding)}"
+    parted = [kind for kind in kinds_of(model) if len(set(getattr(hierarchy, kind))) > 1]
+    if sharded and parted and min(sizes) > 1:
+        levels = levels_text(getattr(hierarchy, parted[0]))
+        return f"with sharding a layer type has one role at both levels, such as {parted[0]} ddp, got {parted[0]} {levels}"
     if batch % devices:
         return f"global_batch = {batch} is not divisible by {devices} devices"
     absent = [kind for kind in KINDS if kind not in kinds_of(model) and getattr(hierarchy, kind) != hierarchy.dense]
@@ -155,13 +164,13 @@ def _degree(levels: Levels, role: Role, sizes: tuple[int, int]) -> int:
     return math.prod(size for level, size in zip(levels, sizes, strict=True) if level == role)
 
 
-def legal_hierarchies(model: Dlrm, batch: int, node: int, nodes: int) -> tuple[Hierarchy, ...]:
+def legal_hierarchies(model: Dlrm, batch: int, node: int, nodes: int, *, sharded: bool = False) -> tuple[Hierarchy, ...]:
     """Every strategy of the layer types that a model has, those first that share out tables whole and replicate the rest."""
     kinds = kinds_of(model)
     return tuple(
         found
         for found in (_of(dict(zip(kinds, levels, strict=True))) for levels in itertools.product(*(_pairs(kind, nodes) for kind in kinds)))
-        if hierarchy_problem(found, model, batch, node, nodes) is None
+        if hierarchy_problem(found, model, batch, node, nodes, sharded=sharded) is None
     )
 
 

@@ -134,7 +134,7 @@ def strategy_problem(
     if isinstance(strategy, Hierarchy):
         assert isinstance(workload, DlrmSpec)  # only such a model has one
         dlrm = model if isinstance(model, Dlrm) else workload.dlrm()
-        return hierarchy_problem(strategy, dlrm, workload.global_batch, *nodes)
+        return hierarchy_problem(strategy, dlrm, workload.global_batch, *nodes, sharded=workload.sharding is not None)
     assert isinstance(workload, TransformerSpec)  # only such a model has one
     if strategy.offload and not hosted:
         return NO_HOST
@@ -172,7 +172,8 @@ def every_strategy(workload: Workload, nodes: tuple[int, int], *, fused: bool = 
     if isinstance(workload, ProgramSpec):
         raise StrategyError(f"strategy: {GIVEN}")
     if isinstance(workload, DlrmSpec):
-        return tuple(str(found) for found in legal_hierarchies(workload.dlrm(), workload.global_batch, node, count))
+        found = legal_hierarchies(workload.dlrm(), workload.global_batch, node, count, sharded=workload.sharding is not None)
+        return tuple(map(str, found))
     if isinstance(workload, TransformerSpec):
         again = tuple(level for level in RECOMPUTE if not (fused and level == "selective"))
         model, task = workload.transformer(), workload.task

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
+from crossflow.arrays import Array
+from crossflow.embedding.reuse import Reuse
 from crossflow.formats import DTYPE_BYTES
-from crossflow.program.kernels import TableOptimizer
+from crossflow.program.kernels import Lookup, Number, TableOptimizer
 from crossflow.workload.transformer import Part, Routing
 
 # The layers that fine-tuning may freeze and that reports name; `top` is experts where the model has some.
@@ -36,11 +38,16 @@ class Tables:
     pooling: float  # rows of one table that a sample looks up and adds up, in the mean. [1]
     # distinct rows over looked-up rows of a batch: what is left of the traffic where a row is found in cache when it is wanted again. [1]
     distinct: float = 1.0
+    reuse: Reuse | None = None  # how often rows are hit, from which what caches hold follows, and not from `distinct`
 
     @property
     def parameters(self) -> int:
         """Parameters of all of them."""
         return self.count * self.rows * self.width
+
+    def distinct_of(self, samples: Array) -> Array | float:
+        """Distinct rows over looked-up rows of so many samples, shape (n,). [1]"""
+        return self.distinct if self.reuse is None else self.reuse.distinct(samples)
 
     @property
     def lookups(self) -> float:
@@ -190,6 +197,22 @@ def interaction_width(kind: Interaction, tables: tuple[Tables, ...], bottom: int
     return sum(group.pooled for group in tables) + bottom
 
 
+Sharder = Literal["auto", "naive", "random", "size", "lookup", "norm-lookup", "size-lookup", "cost", "exact"]
+TableSplit = Literal["auto", "none", "rows", "columns"]
+SHARDERS: tuple[Sharder, ...] = get_args(Sharder)[1:]
+SPLITS: tuple[TableSplit, ...] = get_args(TableSplit)[1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardingRule:
+    """How tables, each by itself, are given to ranks (`crossflow.sharding`)."""
+
+    by: Sharder = "auto"  # who gives them; auto is the one with the shortest predicted step
+    split: TableSplit = "auto"  # how tables that are too large, or load a rank too much, are cut; auto is the fastest way
+    memory: float = 0.8  # share of a device's memory that tables and their states may take. [1]
+    seed: int = 0  # of the random one
+
+
 @dataclass(frozen=True, kw_only=True)
 class DlrmJob:
     """What a step of a recommendation model computes."""
@@ -206,12 +229,22 @@ class DlrmJob:
     ahead: bool = True  # whether indices of the next batch travel during this one
     bucket: float = 25.0 * 2**20  # gradients that are reduced in one collective, at least. [B]
     uneven: float = 1.0  # lookups of the fullest device over the mean, where whole tables are shared out. [1]
+    sharding: ShardingRule | None = None  # how each table is given to a rank; all ranks have the mean otherwise
     frozen: frozenset[str] = frozenset()  # layers that do not train
 
     @property
     def element(self) -> float:
         """Size of an activation or weight of the dense part. [B]"""
         return DTYPE_BYTES[self.dtype]
+
+    def lookup(self, group: Tables, samples: Number, **sizes: Any) -> Lookup:
+        """Lookups of tables like those of a group; `sizes` are those of the kernel that differ from the group's."""
+        reuse = {} if group.reuse is None else {"reuse": group.reuse.factors, "counted": group.reuse.samples}
+        own: dict[str, Any] = {"tables": group.count, "rows": group.rows, "width": group.width, "pooling": group.pooling}
+        return Lookup(
+            samples=samples, distinct=group.distinct, element=self.table, output=self.forward, gradient=self.backward, index=self.index,
+            optimizer=self.table_optimizer, **{**own, **reuse, **sizes},
+        )  # fmt: skip
 
     def trains(self, layer: DlrmLayer) -> bool:
         """Whether a layer's weights change."""

@@ -8,16 +8,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from crossflow.arrays import points
+from crossflow.embedding.datasets import named
+from crossflow.embedding.reuse import BINS, Reuse, normalised
 from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
 from crossflow.formats import FORMATS
 from crossflow.program.file import read_program
 from crossflow.program.program import Program
 from crossflow.units import Information
-from crossflow.workload.dlrm import DLRM_LAYERS, Dlrm, Encoder, Linear, Tables, interaction_width, linears
+from crossflow.workload.dlrm import (
+    DLRM_LAYERS,
+    Dlrm,
+    Encoder,
+    Linear,
+    Sharder,
+    ShardingRule,
+    Tables,
+    TableSplit,
+    interaction_width,
+    linears,
+)
 from crossflow.workload.frozen import RANGE, check_entries, frozen_layers, listed_layers
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
@@ -44,6 +67,7 @@ WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "int4", "mxfp4", "n
 CacheType = Literal["fp16", "bf16", "int8", "fp8", "nvfp4"]
 StateType = Literal["fp32", "fp16", "bf16"]
 Optimizer = Literal["sgd", "momentum", "adam"]
+ROUNDED = 1.01  # reuse factors are published to three digits
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 
 
@@ -741,6 +765,37 @@ def _head_matrices(spec: TransformerSpec) -> Iterator[Matrix]:
 # ---------------------------------------------------------------------------------------------- recommendation models
 
 
+class ReuseSpec(FileModel):
+    """How often rows of a table are hit in a batch: published factors by name (the name alone will do), or factors of your own."""
+
+    like: str = Field("", description="shipped factors: 2021, 2022, or one of their files such as 2021-3 (`data/reuse.yaml`)")
+    factors: tuple[NonNegativeFloat, ...] = Field(
+        (), description=f"share of the lookups that go to rows which are hit once, twice, 3 to 4, 5 to 8 ... times: {BINS} of them"
+    )
+    samples: PositiveInt | None = Field(None, description="samples of the batch in which `factors` were counted")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name(cls, data: Any) -> Any:
+        return {"like": str(data)} if isinstance(data, str | int) else data
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if bool(self.like) == bool(self.factors) or bool(self.factors) != (self.samples is not None):
+            raise ValueError("expected a name, or factors and the samples of the batch in which they were counted")
+        if self.like:
+            named(self.like)
+        elif len(self.factors) != BINS or not 0.98 < sum(self.factors) < 1.02:  # published ones are rounded
+            raise ValueError(f"expected {BINS} factors that add up to 1, got {len(self.factors)} that add up to {sum(self.factors):.4g}")
+        return self
+
+    def reuse(self) -> Reuse:
+        """Factors that add up to one."""
+        if self.samples is None:
+            return named(self.like)
+        return Reuse(factors=tuple(normalised(self.factors).tolist()), samples=self.samples)
+
+
 class TablesSpec(FileModel):
     """Embedding tables alike."""
 
@@ -749,10 +804,59 @@ class TablesSpec(FileModel):
     width: PositiveInt = Field(description="elements of a row")
     pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, in the mean")
     distinct: float = Field(1.0, gt=0, le=1, description="distinct rows over looked-up rows of a batch; the others are found in cache")
+    reuse: ReuseSpec | None = Field(
+        None, description="how often rows are hit, which says what each cache holds; in the place of `distinct`"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.reuse is None:
+            return self
+        if "distinct" in self.model_fields_set:
+            raise ValueError("distinct follows from reuse; leave one of them out")
+        reuse = self.reuse.reuse()
+        needed = float(reuse.distinct(float(reuse.samples))[0]) * reuse.samples * self.pooling
+        if needed > self.rows * ROUNDED:
+            batch = f"{reuse.samples * self.pooling:,.0f} lookups of {reuse.samples:,} samples"
+            raise ValueError(f"reuse: {batch} hit {needed:,.0f} different rows, more than the table's {self.rows:,}")
+        return self
 
     def tables(self) -> Tables:
         """The tables as the model has them."""
-        return Tables(**self.model_dump())
+        own = self.model_dump(exclude={"reuse"})
+        return Tables(**own, reuse=None if self.reuse is None else self.reuse.reuse())
+
+
+class ShardingSpec(FileModel):
+    """Who gives whole tables, or parts of them, to devices (the name alone will do)."""
+
+    by: Sharder = Field(
+        "auto",
+        description="naive: in turn; random; greedy by size, lookup, norm-lookup, size-lookup (Lin et al., Table III) or predicted cost; "
+        "exact: the least largest cost; auto: the one with the shortest predicted step",
+    )
+    split: TableSplit | None = Field(
+        None,
+        description="cut tables that do not fit or cost more than a device's mean by rows or columns; auto where `by` is, none elsewhere",
+    )
+    memory: float = Field(0.8, gt=0, le=1, description="share of a device's memory that tables with their states may take")
+    seed: NonNegativeInt = Field(0, description="of the random one")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, data: Any) -> Any:
+        return {"by": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if "seed" in self.model_fields_set and self.by not in ("random", "auto"):
+            raise ValueError(f"seed is of the random sharder, which {self.by} does not use; leave it out")
+        return self
+
+    def rule(self) -> ShardingRule:
+        """The same as the step has it."""
+        split = self.split or ("auto" if self.by == "auto" else "none")
+        return ShardingRule(by=self.by, split=split, memory=self.memory, seed=self.seed)
 
 
 class MlpSpec(FileModel):
@@ -871,6 +975,9 @@ class DlrmSpec(_Sourced):
         "rowwise_adagrad", description="of the tables: no state, one a parameter, one a row; fused with their backward pass"
     )
     uneven: float = Field(1.0, ge=1, description="lookups of the fullest device over the mean, where whole tables are shared out")
+    sharding: ShardingSpec | None = Field(
+        None, description="which device holds which table; every device has the mean of all tables where absent"
+    )
     exchange: ExchangeSpec = Field(default_factory=ExchangeSpec, description="how embeddings and gradients travel")
     task: Literal["training", "forward"] = "training"
     frozen: Annotated[tuple[Literal["embedding", "bottom", "interaction", "top"], ...], BeforeValidator(_listed)] = Field(
@@ -888,6 +995,13 @@ class DlrmSpec(_Sourced):
     def _possible(self) -> Self:
         if self.interaction.kind == "dot" and len({group.width for group in self.tables}) > 1:
             raise ValueError("interaction: a dot product needs tables of one width, got " + ", ".join(str(t.width) for t in self.tables))
+        if self.sharding and self.uneven > 1:
+            raise ValueError("uneven: sharding says what each device looks up; leave one of them out")
+        for i, group in enumerate(self.tables):
+            counted = group.reuse.reuse().samples if group.reuse else self.global_batch
+            if counted < self.global_batch:
+                place = f"tables[{i}].reuse" if len(self.tables) > 1 else "tables.reuse"
+                raise ValueError(f"{place}: counted in a batch of {counted:,} samples, which says nothing of {self.global_batch:,}")
         trained = [layer for layer in DLRM_LAYERS if self.dlrm().layer_parameters(layer) and layer not in self.frozen]
         if self.frozen and not trained:
             raise ValueError(f"frozen: {', '.join(self.frozen)} is the whole model; nothing is left to train")

@@ -196,10 +196,12 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Workloads: `model: program`", workloads.ProgramSpec, None),
         ("Workloads: `model: dlrm`", workloads.DlrmSpec, None),
         ("`tables` of a dlrm", workloads.TablesSpec, None),
+        ("`reuse` of tables of a dlrm", workloads.ReuseSpec, None),
         ("`bottom`, `top` of a dlrm", workloads.MlpSpec, None),
         ("`interaction` of a dlrm", workloads.InteractionSpec, None),
         ("`experts` of a dlrm", workloads.TopExpertsSpec, None),
         ("`exchange` of a dlrm", workloads.ExchangeSpec, None),
+        ("`sharding` of a dlrm", workloads.ShardingSpec, None),
     )),
     ("Software", (
         ("Fields of a software stack", software.SoftwareStack, None),
@@ -398,7 +400,7 @@ def _form(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 
 
 # Examples that have all results between them.
-RESULTS = ("case-study.yaml", "lstm-on-h100.yaml", "gpt3.yaml", "serving.yaml", "too-large.yaml")
+RESULTS = ("case-study.yaml", "lstm-on-h100.yaml", "gpt3.yaml", "serving.yaml", "too-large.yaml", "sharded.yaml")
 
 
 def _results_section() -> str:

@@ -1,0 +1,1 @@
+"""Embedding look-ups by their data: how often rows are hit, and what of them caches hold."""

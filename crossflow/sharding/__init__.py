@@ -1,0 +1,1 @@
+"""Which rank holds which embedding table, or part of one."""
