@@ -72,7 +72,7 @@ def read_log(path: Path, text: str, options: LogOptions) -> tuple[list[LogRun], 
     SpecError
         With every line that is not understood, or where a test does not say what it is.
     """
-    reader = _Reader(path=path, options=options)
+    reader = _LogReader(path=path, options=options)
     lines = text.splitlines()
     last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
     for i, line in enumerate(lines):
@@ -86,7 +86,7 @@ def read_log(path: Path, text: str, options: LogOptions) -> tuple[list[LogRun], 
 
 
 @dataclass(kw_only=True)
-class _Reader:
+class _LogReader:
     """What is known of a test while its lines pass by."""
 
     path: Path

@@ -48,7 +48,7 @@ PointKind = Literal["launch", "sync", "begin", "end"]
 # T1: between operations; T2, T5: in an operation before its first launch, and after it; T3: after its last, T5n: all of one without any;
 # T4: the launch itself; hand: between a thread's last call and the first of another.
 OverheadKind = Literal["T1", "T2", "T3", "T4", "T5", "T5n", "hand"]
-Piece = tuple[OverheadKind, str, float]  # what a segment of the host is, of which operation, how long [s]
+HostPiece = tuple[OverheadKind, str, float]  # what a segment of the host is, of which operation, how long [s]
 INFERRED = ("thread", "stream_wait", "collective_wait", "host_wait", "copy_wait", "contention", "queue")
 
 
@@ -66,7 +66,7 @@ class HostPoint:
     before: int = -1  # point before it on its thread
     hand: int = -1  # point of another thread that it follows
     queue: int = -1  # work that must end before the queue takes another launch
-    pieces: tuple[Piece, ...] = ()  # what the thread did since the point before
+    pieces: tuple[HostPiece, ...] = ()  # what the thread did since the point before
     waits: list[int] = field(default_factory=list)  # works that it waits for
 
     @property
@@ -185,7 +185,7 @@ def _cut(trace: RankTrace, thread: int, points: Sequence[HostPoint]) -> None:
             last = end
     marks += [(point.start, 1.5, "point", i) for i, point in enumerate(points) if point.thread == thread]
     marks.sort(key=lambda mark: mark[:2])
-    pieces: list[Piece] = []
+    pieces: list[HostPiece] = []
     at, before, op, launches = marks[0][0] if marks else 0.0, -1, "", 0
     for time, _, what, value in marks:
         length, at = max(0.0, time - at), max(time, at)

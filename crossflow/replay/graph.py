@@ -20,7 +20,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.replay.collectives import process_group
-from crossflow.replay.edges import EARLY, OWN, OWN_IDLE, OWN_QUEUED, QUEUED, RETURN, HostPoint, Piece, RankEdges, edges_of
+from crossflow.replay.edges import EARLY, OWN, OWN_IDLE, OWN_QUEUED, QUEUED, RETURN, HostPoint, HostPiece, RankEdges, edges_of
 from crossflow.replay.kineto import KERNEL, RankTrace
 
 NONE = -1
@@ -93,7 +93,7 @@ class StepGraph:
     meetings: tuple[RankMeeting, ...]
     steps: tuple[GraphStep, ...]
     segments: tuple[tuple[Index, Index], ...]
-    pieces: tuple[tuple[int, Piece], ...]
+    pieces: tuple[tuple[int, HostPiece], ...]
     contention: Mask
     notes: tuple[str, ...]
 
@@ -114,7 +114,7 @@ class _Draft:
     edges: tuple[RankEdges, ...]
     moments: list[float] = field(default_factory=list)
     arrows: list[tuple[int, int, float, float, int]] = field(default_factory=list)  # source, target, fixed, host, work
-    pieces: list[tuple[int, Piece]] = field(default_factory=list)
+    pieces: list[tuple[int, HostPiece]] = field(default_factory=list)
     contention: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)  # of works
     ends: list[int] = field(default_factory=list)
