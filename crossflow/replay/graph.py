@@ -20,7 +20,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
 from crossflow.replay.collectives import process_group
-from crossflow.replay.edges import EARLY, OWN, OWN_IDLE, OWN_QUEUED, QUEUED, RETURN, HostPoint, HostPiece, RankEdges, edges_of
+from crossflow.replay.edges import EARLY, OWN, OWN_IDLE, OWN_QUEUED, QUEUED, RETURN, HostPiece, HostPoint, RankEdges, edges_of
 from crossflow.replay.kineto import KERNEL, RankTrace
 
 NONE = -1
