@@ -1,4 +1,4 @@
-"""`crossflow import`: a PyTorch model, or a recorded emulation, as the file of a program."""
+"""`crossflow import`: a PyTorch model, or a recorded run, as the file of a program."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _of_model(arguments: argparse.Namespace) -> Program:
+    if arguments.rank is not None:
+        raise CrossflowError(f"--rank is for records of crossflow emulate, and {arguments.source} is none")
     require_torch("crossflow import")
     from crossflow.torch.importer import record
 
@@ -45,7 +47,7 @@ def _of_model(arguments: argparse.Namespace) -> Program:
 
 
 def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
-    """The program of a recorded emulation, of which everything is known but its name."""
+    """The program of a recorded run, of which everything is known but its name and which of its ranks is meant."""
     from crossflow.cli.parser import parse
     from crossflow.emulation.program import recorded_program
 
@@ -53,7 +55,7 @@ def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
     for option in OPTIONS:
         if option != "name" and getattr(arguments, option) != getattr(given, option):
             raise CrossflowError(f"--{option.replace('_', '-')} is for models; a record of crossflow emulate says it itself")
-    return recorded_program(found, arguments.name or Path(arguments.source).name.partition(".")[0])
+    return recorded_program(found, arguments.name or Path(arguments.source).name.partition(".")[0], arguments.rank)
 
 
 def summary(program: Program) -> dict[str, Any]:

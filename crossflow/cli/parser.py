@@ -76,6 +76,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _rank(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a rank such as 0, got '{text}'")
+    return int(text)
+
+
 def _argument(*names: str, **options: Any) -> Argument:
     return names, options
 
@@ -88,6 +94,10 @@ _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
+_REAL = (
+    "emulate nothing: run all ranks on this machine, or under torchrun the rank that it has started, and note what they call and how long "
+    "it takes"
+)
 _SOURCE = (
     "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
     "or a record of emulate"
@@ -161,6 +171,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--task", default="training", metavar="TASK", help="training, or inference, which is the forward pass alone"),
         _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
         _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
+        _argument("--rank", type=_rank, metavar="N", help="of a record with several ranks, the one whose step is the program"),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),
     "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
@@ -172,6 +183,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--delays", metavar="FILE", help="file of measured delays, or of a delay function"),
         _argument("--what-if", default="", metavar="CHANGES", help=_CHANGES),
         _argument("--link", choices=("wire", "group"), help=_LINK),
+        _argument("--real", action="store_true", help=_REAL),
         _argument("--record", type=Path, metavar="FILE", help="write what was called and waited for, as .json or .json.gz"),
         _argument("--replay", type=Path, metavar="FILE", help="instead of a script, such a record with other delays or changes"),
         _argument("--json", type=Path, metavar="FILE", help="write the summary to a file as JSON, not to stderr as a page"),
@@ -180,5 +192,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
 }  # fmt: skip
 _USAGES = {
     "emulate": "crossflow emulate (--world-size N | --nodes N) [options] -- SCRIPT.py [its words]\n"
+    "       crossflow emulate --real [--world-size N] [--record FILE] [--json FILE] -- SCRIPT.py [its words]\n"
     "       crossflow emulate --replay FILE [options]"
 }

@@ -1,4 +1,4 @@
-"""Runs a training script under emulation: torch.distributed gets process groups that emulate the other ranks, the script stays as it is."""
+"""Runs a training script with process groups that emulate the other ranks, or that note what real ones do; the script stays as it is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import platform
 import runpy
 import signal
 import sys
@@ -24,8 +25,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from crossflow.emulation.meeting import Meets
-from crossflow.emulation.process_group import EmulatedGroup, Runtime
+from crossflow.emulation.process_group import EmulatedGroup, GradientWaits, Runtime
 from crossflow.emulation.processes import VARIABLE, RunSettings
+from crossflow.emulation.real_group import RealRuntime, RecordedGroup
 from crossflow.emulation.record import CallRecorder
 from crossflow.errors import CrossflowError
 from crossflow.files import write_text
@@ -57,6 +59,29 @@ def emulated(settings: RunSettings) -> Iterator[CallRecorder]:
             _replace(undo, module, name, made(getattr(module, name)))
         undo.callback(register_optimizer_step_post_hook(_Steps(recorder)).remove)
         undo.callback(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
+        yield recorder
+
+
+@contextlib.contextmanager
+def observed(settings: RunSettings) -> Iterator[CallRecorder]:
+    """Note what this process calls on its real network; on exit torch is as before, but for groups that the script has not destroyed.
+
+    Parameters
+    ----------
+    settings : the rank that this process is.
+
+    Returns
+    -------
+    CallRecorder
+        Which notes every collective, and how long it took.
+    """
+    recorder = CallRecorder(rank=settings.rank, keeps=settings.keeps, host=platform.node() or "localhost")
+    runtime = RealRuntime(recorder=recorder)
+    with contextlib.ExitStack() as undo:
+        _replace(undo, c10d, "ProcessGroup", type("ProcessGroup", (RecordedGroup,), {"runtime": runtime}))
+        for module, name, made in _engines(runtime):
+            _replace(undo, module, name, made(getattr(module, name)))
+        undo.callback(register_optimizer_step_post_hook(_Steps(recorder)).remove)
         yield recorder
 
 
@@ -106,6 +131,11 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
         yield module, "recv_object_list", _received_objects
         yield module, "send_object_list", functools.partial(_sent_objects, settings)
     yield dist, "TCPStore", lambda _: lambda *_, **__: dist.HashStore()
+    yield from _engines(runtime)
+
+
+def _engines(runtime: GradientWaits) -> Iterator[tuple[Any, str, Maker]]:
+    """The entries of backward passes."""
     for module in (torch.autograd, torch.autograd.graph):
         yield module, "_engine_run_backward", lambda old: _backward(old, runtime)
 
@@ -218,7 +248,7 @@ def _sent_objects(settings: RunSettings, old: Any) -> Any:
     return call
 
 
-def _backward(old: Any, runtime: Runtime) -> Any:
+def _backward(old: Any, runtime: GradientWaits) -> Any:
     """Notes the end of backward passes."""
 
     def run(*given: Any, **named: Any) -> Any:
@@ -239,7 +269,7 @@ def main(words: Sequence[str]) -> None:
     if settings.watch >= 0:
         threading.Thread(target=_end_with_parent, args=(settings.watch,), daemon=True).start()
     require_torch("crossflow emulate")
-    around = emulated(settings)
+    around = emulated(settings) if settings.emulates else observed(settings)
     recorder = around.__enter__()
     atexit.register(_leave, around, recorder, settings, os.getpid())  # runs after what the script registers
     try:

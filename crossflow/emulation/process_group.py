@@ -30,24 +30,48 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(kw_only=True)
-class Runtime:
+class GradientWaits:
+    """Notes the waits inside backward passes, where gradient buckets wait for futures of collectives.
+
+    Attributes
+    ----------
+    recorder : notes calls and waits.
+    futures : collectives whose futures were taken.
+    """
+
+    recorder: CallRecorder
+    futures: list[Any] = field(default_factory=list)
+
+    def waited(self, handles: Sequence[Any], began: float, now: float) -> None:
+        """The script has waited for collectives."""
+        raise NotImplementedError
+
+    def backward_ended(self) -> None:
+        """A backward pass is over; what took futures of collectives, as gradient buckets do, has waited for them since the last began."""
+        handles = [handle for handle in self.futures if handle.delivered]
+        self.futures = [handle for handle in self.futures if not handle.delivered]
+        if handles:
+            began = max(handle.taken for handle in handles)
+            self.waited(handles, began, max(began, *(handle.delivered for handle in handles)))
+        self.recorder.marked("backward", time.perf_counter())
+
+
+@dataclass(kw_only=True)
+class Runtime(GradientWaits):
     """What the process groups of one real rank share.
 
     Attributes
     ----------
     delays : of collectives, with what-ifs and slower ranks.
-    recorder : notes calls and waits.
     real : global ranks that run for real, in this process or in others.
     meets : asks other real ranks when they are ready; None where there are none.
     early : median time from the end of a collective until a script that waits for it goes on: measured at first, then followed. [s]
     """
 
     delays: Delays
-    recorder: CallRecorder
     real: tuple[int, ...]
     meets: Meets | None = None
     links: dict[str, LinkThread | StreamLink] = field(default_factory=dict)
-    futures: list[Handle] = field(default_factory=list)
     early: float = 0.0
 
     def __post_init__(self) -> None:
@@ -83,8 +107,8 @@ class Runtime:
     ) -> Handle:
         """Call a collective of a group; `peer` is the other rank of a transfer, `how` the reduction and the root. [1]"""
         now = time.perf_counter()
-        size, first = sum(one.numel() * one.element_size() for one in tensors), next(iter(tensors), None)
-        dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
+        size, dtype = described(tensors)
+        first = next(iter(tensors), None)
         pair = None if peer is None else transfers(group.members, peer, self.recorder.rank, op)
         base = self._base(op, size, pair or group.members)
         called = Called(
@@ -147,15 +171,6 @@ class Runtime:
     def follow(self, late: float) -> None:
         """A waiting script went on so late; the next ones are delivered a little earlier, or later."""
         self.early = min(max(self.early + math.copysign(FOLLOW, late), 0.0), LONGEST_EARLY)
-
-    def backward_ended(self) -> None:
-        """A backward pass is over; what took futures of collectives, as gradient buckets do, has waited for them since the last began."""
-        handles = [handle for handle in self.futures if handle.delivered]
-        self.futures = [handle for handle in self.futures if not handle.delivered]
-        if handles:
-            began = max(handle.taken for handle in handles)
-            self.waited(handles, began, max(began, *(handle.delivered for handle in handles)))
-        self.recorder.marked("backward", time.perf_counter())
 
 
 class Handle(dist.Work):
@@ -265,6 +280,12 @@ def _flat(given: Any) -> list[torch.Tensor]:
     if given is None:
         return []
     return [given] if isinstance(given, torch.Tensor) else [one for part in given for one in _flat(part)]
+
+
+def described(given: Any) -> tuple[int, str]:
+    """Size of tensors and type of their elements. [B]"""
+    tensors = _flat(given)
+    return sum(one.numel() * one.element_size() for one in tensors), str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
 
 
 def _nothing() -> None:
