@@ -75,11 +75,15 @@ def test_what_cannot_be_emulated_is_refused(refused, script, words, complaint):
     assert complaint in refused("emulate", *(script if word == "SCRIPT" else word for word in words))
 
 
-def test_a_launcher_says_how_many_ranks_run_for_real(monkeypatch, refused, script):
+def test_a_launcher_says_how_many_ranks_run_for_real(monkeypatch, refused, script, tmp_path):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     sentence = "crossflow: --real: the launcher has started 4 ranks (WORLD_SIZE); leave out --world-size\n"
     assert refused("emulate", "--real", "--world-size", "4", "--", script) == sentence
+    whole = tmp_path / "run.json"
+    whole.touch()
+    sentence = f"crossflow: --record: {whole} would be read in place of the parts that launched ranks write; remove it\n"
+    assert refused("emulate", "--real", "--record", str(whole), "--", script) == sentence
 
 
 def test_settings_survive_the_environment():

@@ -38,6 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
     head = _head(settings)
     _check_target("--json", arguments.json, ".json")
     _check_target("--record", arguments.record, ".json", ".json.gz")
+    if part is not None and arguments.record is not None and arguments.record.exists():
+        raise CrossflowError(f"--record: {arguments.record} would be read in place of the parts that launched ranks write; remove it")
     require_torch("crossflow emulate")
     outcome = emulate(settings, words, local)
     _report(arguments, head, outcome, part)

@@ -27,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from crossflow.emulation.meeting import Meets
 from crossflow.emulation.process_group import EmulatedGroup, GradientWaits, Runtime
 from crossflow.emulation.processes import VARIABLE, RunSettings
-from crossflow.emulation.real_group import RealRuntime, RecordedGroup
+from crossflow.emulation.real_group import NotedGroup, RealRuntime
 from crossflow.emulation.record import CallRecorder
 from crossflow.errors import CrossflowError
 from crossflow.files import write_text
@@ -78,7 +78,7 @@ def observed(settings: RunSettings) -> Iterator[CallRecorder]:
     recorder = CallRecorder(rank=settings.rank, keeps=settings.keeps, host=platform.node() or "localhost")
     runtime = RealRuntime(recorder=recorder)
     with contextlib.ExitStack() as undo:
-        _replace(undo, c10d, "ProcessGroup", type("ProcessGroup", (RecordedGroup,), {"runtime": runtime}))
+        _replace(undo, c10d, "ProcessGroup", type("ProcessGroup", (NotedGroup,), {"runtime": runtime}))
         for module, name, made in _engines(runtime):
             _replace(undo, module, name, made(getattr(module, name)))
         undo.callback(register_optimizer_step_post_hook(_Steps(recorder)).remove)

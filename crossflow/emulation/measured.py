@@ -11,8 +11,8 @@ from crossflow.emulation.record import CallRecord, CallRow, RankRecord, RecordRo
 from crossflow.errors import CrossflowError
 
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")  # which no rank leaves before all have come
-Place = tuple[Any, ...]  # of a call in the order of its group, equal on all its ranks
-Met = dict[int, CallRow]  # the rows of one call by rank
+CallPlace = tuple[Any, ...]  # of a call in the order of its group, equal on all its ranks
+SameCall = dict[int, CallRow]  # the rows of one call by rank
 
 
 def settled(record: CallRecord) -> CallRecord:
@@ -28,7 +28,7 @@ def settled(record: CallRecord) -> CallRecord:
     """
     if not record.real:
         return record
-    meetings = dict[Place, Met]()
+    meetings = dict[CallPlace, SameCall]()
     for rank in record.ranks:
         for place, row in _places(rank):
             meetings.setdefault(place, {})[rank.rank] = row
@@ -39,9 +39,9 @@ def settled(record: CallRecord) -> CallRecord:
     return record.model_copy(update={"ranks": ranks})
 
 
-def _places(rank: RankRecord) -> Iterator[tuple[Place, CallRow]]:
+def _places(rank: RankRecord) -> Iterator[tuple[CallPlace, CallRow]]:
     """Calls in their order, each with its place: group and number; transfers are counted for each pair and direction."""
-    counts = Counter[Place]()
+    counts = Counter[CallPlace]()
     for row in rank.rows:
         if isinstance(row, CallRow):
             group = rank.groups[row.group]
@@ -50,7 +50,7 @@ def _places(rank: RankRecord) -> Iterator[tuple[Place, CallRow]]:
             yield (*kind, counts[kind]), row
 
 
-def _check(place: Place, rows: Met) -> None:
+def _check(place: CallPlace, rows: SameCall) -> None:
     (first, row), *others = rows.items()
     for rank, other in others:
         if other.op != row.op and row.ranks is None:
@@ -58,7 +58,7 @@ def _check(place: Place, rows: Met) -> None:
             raise CrossflowError(f"call {place[-1]} of group '{place[0]}': {said}; these ranks are not of one run")
 
 
-def _origins(ranks: Iterable[RankRecord], meetings: Iterable[Met]) -> dict[int, float]:
+def _origins(ranks: Iterable[RankRecord], meetings: Iterable[SameCall]) -> dict[int, float]:
     """When the rows of each rank begin on the clock of the first rank's machine; without ranks whose clocks are not known. [s]
 
     Clocks of two machines differ by an amount that lies between two bounds, since nobody leaves a call before the last has come: the
@@ -79,7 +79,7 @@ def _origins(ranks: Iterable[RankRecord], meetings: Iterable[Met]) -> dict[int, 
     return {rank: began - ahead[hosts[rank]] for rank, began in known.items() if hosts[rank] in ahead}
 
 
-def _rows(rank: RankRecord, meetings: Mapping[Place, Met], origins: Mapping[int, float]) -> Iterator[RecordRow]:
+def _rows(rank: RankRecord, meetings: Mapping[CallPlace, SameCall], origins: Mapping[int, float]) -> Iterator[RecordRow]:
     """Rows of a rank with its calls split."""
     places, free = _places(rank), dict[str, float]()
     for row in rank.rows:

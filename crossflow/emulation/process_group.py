@@ -107,8 +107,7 @@ class Runtime(GradientWaits):
     ) -> Handle:
         """Call a collective of a group; `peer` is the other rank of a transfer, `how` the reduction and the root. [1]"""
         now = time.perf_counter()
-        size, dtype = described(tensors)
-        first = next(iter(tensors), None)
+        size, dtype, place = described(tensors)
         pair = None if peer is None else transfers(group.members, peer, self.recorder.rank, op)
         base = self._base(op, size, pair or group.members)
         called = Called(
@@ -119,7 +118,7 @@ class Runtime(GradientWaits):
         with self.lock:
             arrival = self.pace.arrival(now, called.ranks)
             number = self.recorder.called(called)
-        device = first.device if first is not None and first.is_cuda else None
+        device = place if place is not None and place.type == "cuda" else None
         handle = Handle(self, number, called, Future() if device is None else Future(devices=[device]), result)
         self._link(called.link, device).put(
             Call(
@@ -282,10 +281,13 @@ def _flat(given: Any) -> list[torch.Tensor]:
     return [given] if isinstance(given, torch.Tensor) else [one for part in given for one in _flat(part)]
 
 
-def described(given: Any) -> tuple[int, str]:
-    """Size of tensors and type of their elements. [B]"""
+def described(given: Any) -> tuple[int, str, torch.device | None]:
+    """Size of tensors, type of their elements and their device; None where there are no tensors. [B]"""
     tensors = _flat(given)
-    return sum(one.numel() * one.element_size() for one in tensors), str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
+    if not tensors:
+        return 0, "", None
+    size = sum(one.numel() * one.element_size() for one in tensors)
+    return size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ from crossflow.emulation.accounting import RECV, transfers
 from crossflow.emulation.process_group import EmulatedGroup, GradientWaits, described
 from crossflow.emulation.record import Called
 from crossflow.emulation.what_if import Delay
+from crossflow.errors import CrossflowError
 
 NO_TIMEOUT = timedelta()  # torch's word for the timeout of the group
 NOT_YET = Delay(time=0.0, latency=0.0)  # what a call takes is known once it has ended
@@ -41,7 +42,7 @@ class Said(NamedTuple):
     peer: int | None = None
 
 
-class Noted(NamedTuple):
+class NotedCall(NamedTuple):
     """A call, and its place among all calls."""
 
     number: int
@@ -54,9 +55,13 @@ class RealRuntime(GradientWaits):
 
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def called(self, group: RecordedGroup, said: Said) -> Noted:
-        """Note a call; calls have the order of their times."""
-        size, dtype = described(said.tensors)
+    def called(self, group: NotedGroup, said: Said) -> NotedCall:
+        """Note a call; calls have the order of their times. CrossflowError where only a stream of a GPU knows these."""
+        size, dtype, device = described(said.tensors)
+        if device is not None and device.type != "cpu":
+            there = f"{said.op} has tensors on {device}, whose times only its streams know"
+            self.recorder.failure = f"--real records collectives on processors, and {there}; run the script on cpu, with gloo"
+            raise CrossflowError(self.recorder.failure)
         pair = None if said.peer is None else transfers(group.members, said.peer, self.recorder.rank, said.op)
         link = group.group_name if pair is None else f"{group.group_name}.{said.op}"
         with self.lock:
@@ -64,7 +69,7 @@ class RealRuntime(GradientWaits):
                 at=time.perf_counter(), op=said.op, size=size, dtype=dtype, group=group.group_name, members=group.members, pair=pair,
                 link=link, base=NOT_YET, changed=NOT_YET,
             )  # fmt: skip
-            return Noted(self.recorder.called(call), call)
+            return NotedCall(self.recorder.called(call), call)
 
     def waited(self, handles: Sequence[RealWork], began: float, now: float) -> None:
         """The script has waited for collectives."""
@@ -75,7 +80,7 @@ class RealRuntime(GradientWaits):
 class RealWork(dist.Work):
     """Work of torch's own group, which it stands for; its end is noted when a waiting script sees it, or else by its future."""
 
-    def __init__(self, runtime: RealRuntime, calls: Sequence[Noted], work: Any, future: Any) -> None:
+    def __init__(self, runtime: RealRuntime, calls: Sequence[NotedCall], work: Any, future: Any) -> None:
         super().__init__()
         self.runtime, self.calls, self.work, self.future = runtime, calls, work, future
         self.taken = self.end = 0.0
@@ -144,14 +149,14 @@ for _name in PASSED:
     setattr(RealWork, _name, _passed(_name))
 
 
-class RecordedGroup(dist.ProcessGroup):
+class NotedGroup(dist.ProcessGroup):
     """A process group that hands its calls to one of torch's own, with the same backends, and notes them."""
 
     runtime: RealRuntime
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         super().__init__(rank, size)
-        self.inner, self.held = dist.ProcessGroup(store, rank, size), list[Noted]()
+        self.inner, self.held = dist.ProcessGroup(store, rank, size), list[NotedCall]()
 
     @functools.cached_property
     def members(self) -> tuple[int, ...]:
@@ -223,7 +228,7 @@ class RecordedGroup(dist.ProcessGroup):
         return None if part is None else self.around(part)
 
     @classmethod
-    def around(cls, group: dist.ProcessGroup) -> RecordedGroup:
+    def around(cls, group: dist.ProcessGroup) -> NotedGroup:
         """A group with the name and the backends of another."""
         types, made = dist.Backend.backend_type_map, cls(group.get_group_store(), group.rank(), group.size())
         for device in group._device_types:
@@ -239,7 +244,7 @@ def _noted(name: str) -> Callable[..., Any]:
     """A method that notes its call, whose meaning `EmulatedGroup` knows, and hands it on."""
     says = getattr(EmulatedGroup, name)
 
-    def call(self: RecordedGroup, *given: Any, **named: Any) -> RealWork | None:
+    def call(self: NotedGroup, *given: Any, **named: Any) -> RealWork | None:
         waits = any(getattr(options, "asyncOp", True) is False for options in (*given[-1:], *named.values()))
         return self._carried(says(self, *given, **named), lambda: getattr(self.inner, name)(*given, **named), waits)
 
@@ -247,4 +252,4 @@ def _noted(name: str) -> Callable[..., Any]:
 
 
 for _name in NOTED:
-    setattr(RecordedGroup, _name, _noted(_name))
+    setattr(NotedGroup, _name, _noted(_name))

@@ -15,7 +15,7 @@ import crossflow
 from crossflow.emulation.launch import observed
 from crossflow.emulation.processes import RunSettings
 from crossflow.emulation.program import recorded_program
-from crossflow.emulation.real_group import RecordedGroup
+from crossflow.emulation.real_group import NotedGroup
 from crossflow.emulation.record import read_record
 from crossflow.emulation.replay import replay
 from crossflow.program.file import write_program
@@ -123,6 +123,15 @@ def test_a_real_rank_that_fails_ends_the_others(tmp_path):
     assert not any(str(script).encode() in one for one in commands)
 
 
+def test_tensors_that_are_not_on_a_processor_are_refused(tmp_path):
+    script = tmp_path / "script.py"
+    text = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1, device='meta'))\n"
+    script.write_text(text, encoding="utf-8")
+    there = "all_reduce has tensors on meta, whose times only its streams know"
+    sentence = f"crossflow: --real records collectives on processors, and {there}; run the script on cpu, with gloo\n"
+    assert run("--real", "--world-size", "1", "--", str(script)) == (2, "", sentence)
+
+
 # -------------------------------------------------------------------------------------------- in process
 
 
@@ -155,7 +164,7 @@ def test_a_group_that_is_split_off_is_recorded_too(alone):
         part = type(whole).around(whole.inner)
         dist.distributed_c10d._world.pg_group_ranks[part] = {0: 0}
         part.allreduce([torch.ones(2)]).wait()
-        assert isinstance(part, RecordedGroup)
+        assert isinstance(part, NotedGroup)
         assert (part.group_name, part.size(), part.name()) == (whole.group_name, 1, "gloo")
         del dist.distributed_c10d._world.pg_group_ranks[part]
         dist.destroy_process_group()
