@@ -175,6 +175,7 @@ def _replay(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     replayed = replay(record, what_if, delays)
     said = delays.what_if.text if delays is not None else record.what_if if what_if is None else what_if.text
     head = {"world_size": record.world_size, "what_if": said, "delays": record.delays if delays is None else delays.source}
+    head |= {"real": True} if record.real else {}
     _show({**head, "replay": str(arguments.replay)}, [one.summary() for one in replayed], arguments.json)
 
 

@@ -97,12 +97,15 @@ def test_results_pass_through_and_every_kind_of_call_is_noted(tmp_path):
     assert len(replay(record, "")) == 3
 
 
-def test_torchrun_leaves_parts_that_are_read_as_one(tmp_path):
-    path = tmp_path / "run.json"
-    words = ("--standalone", "--nproc-per-node", "3", "-m", "crossflow", "emulate", "--real", "--record", str(path))
-    status, out, error = run(*words, "--", str(SCRIPTS / "real.py"), module=("-m", "torch.distributed.run"))
-    assert (status, sorted(out.splitlines())) == (0, [f"rank {i} is done" for i in range(3)]), error
-    assert [one.rank for one in read_record(path).ranks] == [0, 1, 2]
+def test_training_under_torchrun_gives_what_it_gives_unrecorded(tmp_path):
+    """To the last digit; each rank leaves its part of the record, and the parts are read as one."""
+    path, script = tmp_path / "run.json", str(SCRIPTS / "trained.py")
+    launcher, recorded = ("--standalone", "--nproc-per-node", "2"), ("-m", "crossflow", "emulate", "--real", "--record", str(path), "--")
+    plain, noted = (run(*launcher, *words, script, module=("-m", "torch.distributed.run")) for words in ((), recorded))
+    assert (plain[0], noted[0]) == (0, 0), noted[2]
+    assert sorted(plain[1].splitlines()) == sorted(noted[1].splitlines()) != []
+    assert [one.rank for one in read_record(path).ranks] == [0, 1]
+    assert {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv"} <= {op for _, op, *_ in called(read_record(path))}
     assert not path.exists()
 
 
