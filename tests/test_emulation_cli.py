@@ -9,6 +9,7 @@ from crossflow.cli.parser import parse
 from crossflow.emulation.processes import RunSettings
 
 SYSTEM = ("--world-size", "8", "--system", "dgx-h100")
+NOT_REAL = "--real: all ranks run, on the network that they have, and nothing is emulated"
 
 
 @pytest.fixture
@@ -55,10 +56,35 @@ def test_without_torch_the_command_says_what_to_install(refused, script):
         (("--replay", "nowhere.json"), "nowhere.json: cannot be read: No such file or directory"),
         (("--replay", "nowhere.json", "--", "SCRIPT"), "--replay replays a record, which says the rest; leave out a script"),
         (("--replay", "nowhere.json", "--world-size", "2"), "--replay replays a record, which says the rest; leave out --world-size"),
+        (("--replay", "nowhere.json", "--real"), "--replay replays a record, which says the rest; leave out --real"),
+        (("--real", "--", "SCRIPT"), "--real: how many ranks? give --world-size N to run them on this machine, or start it with torchrun"),
+        (("--real", "--world-size", "2", "--", "nowhere.py"), "there is no script nowhere.py"),
+        *(
+            (("--real", option, value, "--", "SCRIPT"), f"{NOT_REAL}; leave out {option}")
+            for option, value in (
+                ("--system", "dgx-h100"),
+                ("--delays", "d.yaml"),
+                ("--what-if", "all*2"),
+                ("--link", "group"),
+                ("--nodes", "2"),
+                ("--ranks", "1"),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_emulated_is_refused(refused, script, words, complaint):
     assert complaint in refused("emulate", *(script if word == "SCRIPT" else word for word in words))
+
+
+def test_a_launcher_says_how_many_ranks_run_for_real(monkeypatch, refused, script, tmp_path):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    sentence = "crossflow: --real: the launcher has started 4 ranks (WORLD_SIZE); leave out --world-size\n"
+    assert refused("emulate", "--real", "--world-size", "4", "--", script) == sentence
+    whole = tmp_path / "run.json"
+    whole.touch()
+    sentence = f"crossflow: --record: {whole} would be read in place of the parts that launched ranks write; remove it\n"
+    assert refused("emulate", "--real", "--record", str(whole), "--", script) == sentence
 
 
 def test_settings_survive_the_environment():

@@ -185,7 +185,7 @@ def test_what_a_record_does_not_say_is_refused(tmp_path, capsys):
     rank = emulated("dgx-h100")
     write_record(path, [rank, {**rank, "rank": 7}], world_size=16)
     assert main(["import", str(path), "-o", str(tmp_path / "run.program.json")]) == 2
-    assert "a program is made of one real rank, and the record has 2; emulate with --ranks 0" in capsys.readouterr().err
+    assert "a program is made of one rank, and the record has ranks 0, 7; say which with --rank" in capsys.readouterr().err
     assert main(["import", str(path), "-o", str(tmp_path / "run.program.json"), "--dtype", "bf16"]) == 2
     assert "--dtype is for models; a record of crossflow emulate says it itself" in capsys.readouterr().err
     write_record(path, [{**rank, "rows": rank["rows"][:4]}], world_size=16)

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from crossflow.architecture.system import resolve
 from crossflow.cli import page
-from crossflow.emulation.delays import Delays, delays_of
+from crossflow.emulation.delays import delays_of
 from crossflow.emulation.processes import RunOutcome, RunSettings, check_ranks, emulate, missing
-from crossflow.emulation.record import read_record, write_record
+from crossflow.emulation.record import part_of, read_record, write_record
 from crossflow.emulation.replay import replay
 from crossflow.emulation.what_if import read_what_if
 from crossflow.errors import CrossflowError
@@ -34,41 +34,24 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.replay is not None:
         _replay(arguments, words)
         return
-    settings, local, suffix = _settings(arguments, words)
-    delays = settings.delays_()
+    _check_script(words)
+    settings, local, part = _real(arguments) if arguments.real else _settings(arguments)
+    head = _head(settings)
     _check_target("--json", arguments.json, ".json")
     _check_target("--record", arguments.record, ".json", ".json.gz")
+    if part is not None and arguments.record is not None and arguments.record.exists():
+        raise CrossflowError(f"--record: {arguments.record} would be read in place of the parts that launched ranks write; remove it")
     require_torch("crossflow emulate")
     outcome = emulate(settings, words, local)
-    _report(arguments, settings, delays, outcome, suffix)
+    _report(arguments, head, outcome, part)
     if outcome.status:
         raise SystemExit(outcome.status)
 
 
-def _settings(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[RunSettings, int, str]:
-    """What ranks are told, devices of a node, and what tells the files of several launched ranks apart."""
-    if not words:
-        raise CrossflowError("which script? write it after the options: crossflow emulate --world-size 1024 --system dgx-h100 -- train.py")
-    _check_script(words)
-    world_size, local = _world(arguments)
-    real = ranks_of(arguments.ranks, "--ranks")
-    check_ranks(real, world_size)
-    suffix = ""
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started a process for each of them
-        place = int(os.environ["LOCAL_RANK"])
-        if place >= len(real):
-            raise CrossflowError(f"torchrun has started more processes than --ranks {arguments.ranks} names; give a rank for each")
-        suffix = f".rank{real[place]}" if len(real) > 1 else ""
-        real = real[place : place + 1]
-    settings = RunSettings(
-        world_size=world_size, rank=real[0], real=real, system=arguments.system, delays=arguments.delays, what_if=arguments.what_if,
-        link=arguments.link, keeps=arguments.record is not None,
-    )  # fmt: skip
-    return settings, local, suffix
-
-
 def _check_script(words: Sequence[str]) -> None:
     """CrossflowError where there is nothing to run; Python itself says that there is no module."""
+    if not words:
+        raise CrossflowError("which script? write it after the options: crossflow emulate --world-size 1024 --system dgx-h100 -- train.py")
     path = Path(words[0])
     if words[0] == "-m":
         if len(words) < 2:
@@ -77,6 +60,54 @@ def _check_script(words: Sequence[str]) -> None:
         raise CrossflowError(f"there is no script {path}")
     elif path.is_dir() and not (path / "__main__.py").is_file():
         raise CrossflowError(f"{path} is a folder without __main__.py; give a script")
+
+
+def _settings(arguments: argparse.Namespace) -> tuple[RunSettings, int, int | None]:
+    """What ranks are told, devices of a node, and the rank whose part of all files this is, None where there are no parts."""
+    world_size, local = _world(arguments)
+    real = ranks_of(arguments.ranks, "--ranks")
+    check_ranks(real, world_size)
+    part = None
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started a process for each of them
+        place = int(os.environ["LOCAL_RANK"])
+        if place >= len(real):
+            raise CrossflowError(f"torchrun has started more processes than --ranks {arguments.ranks} names; give a rank for each")
+        part = real[place] if len(real) > 1 else None
+        real = real[place : place + 1]
+    settings = RunSettings(
+        world_size=world_size, rank=real[0], real=real, system=arguments.system, delays=arguments.delays, what_if=arguments.what_if,
+        link=arguments.link, keeps=arguments.record is not None,
+    )  # fmt: skip
+    return settings, local, part
+
+
+def _real(arguments: argparse.Namespace) -> tuple[RunSettings, int, int | None]:
+    """The same where nothing is emulated: all ranks of a world on this machine, or the one that a launcher such as torchrun has started."""
+    given = {"--system": arguments.system, "--delays": arguments.delays, "--what-if": arguments.what_if, "--link": arguments.link}
+    given |= {"--nodes": arguments.nodes, "--ranks": arguments.ranks != "0"}
+    for name, value in given.items():
+        if value:
+            raise CrossflowError(f"--real: all ranks run, on the network that they have, and nothing is emulated; leave out {name}")
+    launched = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if os.environ.get(name, "").isdecimal()}
+    keeps = arguments.record is not None
+    if len(launched) < 2:
+        if arguments.world_size is None:
+            raise CrossflowError("--real: how many ranks? give --world-size N to run them on this machine, or start it with torchrun")
+        real = tuple(range(arguments.world_size))
+        return RunSettings(world_size=len(real), real=real, keeps=keeps, emulates=False), len(real), None
+    if arguments.world_size is not None:
+        raise CrossflowError(f"--real: the launcher has started {launched['WORLD_SIZE']} ranks (WORLD_SIZE); leave out --world-size")
+    rank, world_size = int(launched["RANK"]), int(launched["WORLD_SIZE"])
+    settings = RunSettings(world_size=world_size, rank=rank, real=(rank,), keeps=keeps, emulates=False)
+    return settings, 0, rank if world_size > 1 else None
+
+
+def _head(settings: RunSettings) -> dict[str, Any]:
+    """What holds for all ranks of a run: their number, and where delays come from; CrossflowError for what is wrong with those."""
+    if not settings.emulates:
+        return {"world_size": settings.world_size, "real": True, "what_if": "", "delays": "the real network"}
+    delays = settings.delays_()
+    return {"world_size": settings.world_size, "what_if": delays.what_if.text, "delays": delays.source}
 
 
 def _world(arguments: argparse.Namespace) -> tuple[int, int]:
@@ -111,7 +142,7 @@ def _check_target(option: str, path: Path | None, *endings: str) -> None:
         raise CrossflowError(f"{option}: {path} cannot be written ({error.strerror}); give a file in another folder") from None
 
 
-def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays, outcome: RunOutcome, suffix: str) -> None:
+def _report(arguments: argparse.Namespace, head: Mapping[str, Any], outcome: RunOutcome, part: int | None) -> None:
     """Write what was called: a page to stderr or JSON to a file, and the record."""
     found = [one for one in outcome.ranks.values() if one is not None]
     for rank in missing(outcome):
@@ -119,9 +150,8 @@ def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays
             page.log(f"crossflow: rank {rank} was ended because rank {outcome.failed} failed")
         else:
             page.log(f"crossflow: rank {rank} left no account of its collectives; it was ended by a signal or by os._exit")
-    head: dict[str, Any] = {"world_size": settings.world_size, "what_if": delays.what_if.text, "delays": delays.source}
-    _show(head, [one["summary"] for one in found], _named(arguments.json, suffix))
-    target = _named(arguments.record, suffix)
+    _show(head, [one["summary"] for one in found], _named(arguments.json, part))
+    target = _named(arguments.record, part)
     if target is not None and not found:
         page.log(f"crossflow: {target} was not written, because no rank left what it called")
     elif target is not None:
@@ -129,18 +159,15 @@ def _report(arguments: argparse.Namespace, settings: RunSettings, delays: Delays
         page.log(f"wrote {target}")
 
 
-def _named(path: Path | None, suffix: str) -> Any:
-    """A file's path with a suffix before its endings."""
-    if path is None or not suffix:
-        return path
-    stem, dot, rest = path.name.partition(".")
-    return path.with_name(f"{stem}{suffix}{dot}{rest}")
+def _named(path: Path | None, part: int | None) -> Any:
+    """A file, or a rank's part of it."""
+    return path if path is None or part is None else part_of(path, part)
 
 
 def _replay(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     """Replay a record with other delays or what-ifs."""
     given = {"a script": words, "--record": arguments.record, "--ranks": arguments.ranks != "0", "--nodes": arguments.nodes}
-    given |= {"--world-size": arguments.world_size}
+    given |= {"--world-size": arguments.world_size, "--real": arguments.real}
     for name, value in given.items():
         if value:
             raise CrossflowError(f"--replay replays a record, which says the rest; leave out {name}")
@@ -155,6 +182,7 @@ def _replay(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     replayed = replay(record, what_if, delays)
     said = delays.what_if.text if delays is not None else record.what_if if what_if is None else what_if.text
     head = {"world_size": record.world_size, "what_if": said, "delays": record.delays if delays is None else delays.source}
+    head |= {"real": True} if record.real else {}
     _show({**head, "replay": str(arguments.replay)}, [one.summary() for one in replayed], arguments.json)
 
 
@@ -169,14 +197,14 @@ def _show(head: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], target: P
     changes = f", what if {head['what_if']}" if head["what_if"] else ""
     for one in ranks:
         console.print(Text.assemble((f"rank {one['rank']} of {head['world_size']}", "bold"), f", delays of {head['delays']}{changes}"))
-        for line in _lines(one):
+        for line in _lines(one, head.get("real", False)):
             console.print(f"  {line}", soft_wrap=True)
 
 
-def _lines(one: Mapping[str, Any]) -> list[str]:
+def _lines(one: Mapping[str, Any], real: bool) -> list[str]:
     """A rank's summary."""
     if not one["collectives"]:
-        return ["no collective was called in this process, so nothing was emulated"]
+        return [f"no collective was called in this process, so nothing was {'noted' if real else 'emulated'}"]
     step = one["step_time_s"]
     lines = [f"{one['iterations']} iterations" + (f", {show(step, 's')} each (median)" if step is not None else "")]
     for row in one["collectives"][:_SHOWN]:

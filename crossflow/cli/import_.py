@@ -1,4 +1,4 @@
-"""`crossflow import`: a PyTorch model, or a recorded emulation, as the file of a program."""
+"""`crossflow import`: a PyTorch model, or a recorded run, as the file of a program."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from crossflow.units import show
 OPTIONS = (
     "world_size", "parallel", "batch", "microbatches", "sequence", "dtype", "optimizer", "gradients", "task", "kernels", "samples", "name",
 )  # fmt: skip
+MEANT_FOR = {"collectives": "traces", "rank": "records of crossflow emulate"}  # sources that take other options
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -46,22 +47,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _of_model(arguments: argparse.Namespace) -> Program:
+    _refuse_options(arguments, "collectives", "rank")
     require_torch("crossflow import")
     from crossflow.torch.importer import record
 
-    if arguments.collectives:
-        raise CrossflowError("--collectives is for traces")
     return record(arguments.source[0], **{name: getattr(arguments, name) for name in OPTIONS})
 
 
 def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
-    """The program of a recorded emulation, of which everything is known but its name."""
+    """The program of a recorded run, of which everything is known but its name and which of its ranks is meant."""
     from crossflow.emulation.program import recorded_program
 
-    _refuse_options(arguments, "a record of crossflow emulate says it itself")
-    if arguments.collectives:
-        raise CrossflowError("--collectives is for traces")
-    return recorded_program(found, arguments.name or _name(arguments))
+    _refuse_options(arguments, "collectives")
+    _refuse_those_of_models(arguments, "a record of crossflow emulate says it itself")
+    return recorded_program(found, arguments.name or _name(arguments), arguments.rank)
 
 
 def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Program:
@@ -70,14 +69,22 @@ def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Progra
     from crossflow.replay.kineto import read_traces
     from crossflow.replay.program import traced_program
 
-    _refuse_options(arguments, "a trace says it itself")
+    _refuse_options(arguments, "rank")
+    _refuse_those_of_models(arguments, "a trace says it itself")
     graph = graph_of(read_traces(sources))
     for note in (*(note for trace in graph.traces for note in trace.notes), *graph.notes):
         page.log(note)
     return traced_program(graph, arguments.name or _name(arguments), modelled=arguments.collectives == "modelled")
 
 
-def _refuse_options(arguments: argparse.Namespace, why: str) -> None:
+def _refuse_options(arguments: argparse.Namespace, *names: str) -> None:
+    """CrossflowError for an option that belongs to sources of another kind."""
+    for name in names:
+        if getattr(arguments, name) is not None:
+            raise CrossflowError(f"--{name} is for {MEANT_FOR[name]}")
+
+
+def _refuse_those_of_models(arguments: argparse.Namespace, why: str) -> None:
     """CrossflowError for an option that only models take."""
     from crossflow.cli.parser import parse
 

@@ -76,6 +76,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _rank(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a rank such as 0, got '{text}'")
+    return int(text)
+
+
 def _argument(*names: str, **options: Any) -> Argument:
     return names, options
 
@@ -89,6 +95,10 @@ _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, fo
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
 _TRACE_CHANGES = "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms"
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
+_REAL = (
+    "emulate nothing: run all ranks on this machine, or under torchrun the rank that it has started, and note what they call and how long "
+    "it takes"
+)
 _SOURCE = (
     "script.py:function or module:function, which returns the model or runs a step; a config.json of Hugging Face, or its folder; "
     "a record of emulate; or traces of the PyTorch profiler, one of each rank"
@@ -183,6 +193,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
         _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
         _argument("--collectives", choices=("measured", "modelled"), help=_COLLECTIVES),
+        _argument("--rank", type=_rank, metavar="N", help="of a record with several ranks, the one whose step is the program"),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),
     "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
@@ -208,6 +219,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--delays", metavar="FILE", help="file of measured delays, or of a delay function"),
         _argument("--what-if", default="", metavar="CHANGES", help=_CHANGES),
         _argument("--link", choices=("wire", "group"), help=_LINK),
+        _argument("--real", action="store_true", help=_REAL),
         _argument("--record", type=Path, metavar="FILE", help="write what was called and waited for, as .json or .json.gz"),
         _argument("--replay", type=Path, metavar="FILE", help="instead of a script, such a record with other delays or changes"),
         _argument("--json", type=Path, metavar="FILE", help="write the summary to a file as JSON, not to stderr as a page"),
@@ -216,5 +228,6 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
 }  # fmt: skip
 _USAGES = {
     "emulate": "crossflow emulate (--world-size N | --nodes N) [options] -- SCRIPT.py [its words]\n"
+    "       crossflow emulate --real [--world-size N] [--record FILE] [--json FILE] -- SCRIPT.py [its words]\n"
     "       crossflow emulate --replay FILE [options]"
 }

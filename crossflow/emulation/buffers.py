@@ -86,6 +86,15 @@ def flat(given: Any) -> list[torch.Tensor]:
     return [given] if isinstance(given, torch.Tensor) else [one for part in given for one in flat(part)]
 
 
+def described(given: Any) -> tuple[int, str, torch.device | None]:
+    """Size of nested lists of tensors, type of their elements and their device; None where there are no tensors. [B]"""
+    tensors = flat(given)
+    if not tensors:
+        return 0, "", None
+    size = sum(one.numel() * one.element_size() for one in tensors)
+    return size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device
+
+
 def parts_of(tensor: torch.Tensor, splits: Sequence[int], ranks: int) -> tuple[int, ...]:
     """Bytes of a buffer that belong to each rank, by the rows that its splits give them. [B]"""
     size = tensor.numel() * tensor.element_size()

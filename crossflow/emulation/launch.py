@@ -1,9 +1,10 @@
-"""Runs a training script under emulation: torch.distributed gets process groups that emulate the other ranks, the script stays as it is."""
+"""Runs a training script with process groups that emulate the other ranks, or that note what real ones do; the script stays as it is."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -15,8 +16,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from crossflow.emulation.meeting import Meets
-from crossflow.emulation.process_group import EmulatedGroup, Runtime
+from crossflow.emulation.process_group import EmulatedGroup, GradientWaits, Runtime
 from crossflow.emulation.processes import RunSettings
+from crossflow.emulation.real_group import NotedGroup, RealRuntime
 from crossflow.emulation.record import CallRecorder
 from crossflow.emulation.standstill import StandstillWatch
 from crossflow.errors import CrossflowError
@@ -52,6 +54,29 @@ def emulated(settings: RunSettings) -> Iterator[CallRecorder]:
             _replace(undo, module, name, made(getattr(module, name)))
         undo.callback(register_optimizer_step_post_hook(_Steps(recorder)).remove)
         undo.callback(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
+        yield recorder
+
+
+@contextlib.contextmanager
+def observed(settings: RunSettings) -> Iterator[CallRecorder]:
+    """Note what this process calls on its real network; on exit torch is as before, but for groups that the script has not destroyed.
+
+    Parameters
+    ----------
+    settings : the rank that this process is.
+
+    Returns
+    -------
+    CallRecorder
+        Which notes every collective, and how long it took.
+    """
+    recorder = CallRecorder(rank=settings.rank, keeps=settings.keeps, host=platform.node() or "localhost")
+    runtime = RealRuntime(recorder=recorder)
+    with contextlib.ExitStack() as undo:
+        _replace(undo, c10d, "ProcessGroup", type("ProcessGroup", (NotedGroup,), {"runtime": runtime}))
+        for module, name, made in _engines(runtime):
+            _replace(undo, module, name, made(getattr(module, name)))
+        undo.callback(register_optimizer_step_post_hook(_Steps(recorder)).remove)
         yield recorder
 
 
@@ -102,6 +127,11 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
             yield module, name, functools.partial(_objects_of, place, settings, runtime, instead)
         yield module, "recv_object_list", functools.partial(_objects_of, 1, settings, runtime, _message)
     yield dist, "TCPStore", lambda _: lambda *_, **__: dist.HashStore()
+    yield from _engines(runtime)
+
+
+def _engines(runtime: GradientWaits) -> Iterator[tuple[Any, str, Maker]]:
+    """The entries of backward passes."""
     for module in (torch.autograd, torch.autograd.graph):
         yield module, "_engine_run_backward", lambda old: _backward(old, runtime)
 
@@ -201,7 +231,7 @@ def _barrier(_: Any, group: Any) -> None:
     dist.barrier(group)
 
 
-def _backward(old: Any, runtime: Runtime) -> Any:
+def _backward(old: Any, runtime: GradientWaits) -> Any:
     """Notes the end of backward passes."""
 
     def run(*given: Any, **named: Any) -> Any:

@@ -28,6 +28,7 @@ from crossflow.emulation.buffers import (
     check_sums,
     check_whole,
     data_of,
+    described,
     flat,
     pairs,
     parts_of,
@@ -80,24 +81,48 @@ class Request:
 
 
 @dataclass(kw_only=True)
-class Runtime:
+class GradientWaits:
+    """Notes the waits inside backward passes, where gradient buckets wait for futures of collectives.
+
+    Attributes
+    ----------
+    recorder : notes calls and waits.
+    futures : collectives whose futures were taken.
+    """
+
+    recorder: CallRecorder
+    futures: list[Any] = field(default_factory=list)
+
+    def waited(self, handles: Sequence[Any], began: float, now: float) -> None:
+        """The script has waited for collectives."""
+        raise NotImplementedError
+
+    def backward_ended(self) -> None:
+        """A backward pass is over; what took futures of collectives, as gradient buckets do, has waited for them since the last began."""
+        handles = [handle for handle in self.futures if handle.delivered]
+        self.futures = [handle for handle in self.futures if not handle.delivered]
+        if handles:
+            began = max(handle.taken for handle in handles)
+            self.waited(handles, began, max(began, *(handle.delivered for handle in handles)))
+        self.recorder.marked("backward", time.perf_counter())
+
+
+@dataclass(kw_only=True)
+class Runtime(GradientWaits):
     """What the process groups of one real rank share.
 
     Attributes
     ----------
     delays : of collectives, with what-ifs and slower ranks.
-    recorder : notes calls and waits.
     real : global ranks that run for real, in this process or in others.
     watch : meets other real ranks, and tells them where this one stands still; None where there are none.
     early : median time from the end of a collective until a script that waits for it goes on: measured at first, then followed. [s]
     """
 
     delays: Delays
-    recorder: CallRecorder
     real: tuple[int, ...]
     watch: StandstillWatch | None = None
     links: dict[str, LinkThread | StreamLink] = field(default_factory=dict)
-    futures: list[Handle] = field(default_factory=list)
     early: float = 0.0
 
     def __post_init__(self) -> None:
@@ -157,8 +182,7 @@ class Runtime:
     def _called(self, group: EmulatedGroup, asked: Request) -> Called:
         """A call that begins now, with its delays."""
         now = time.perf_counter()
-        size, first = sum(one.numel() * one.element_size() for one in asked.tensors), next(iter(asked.tensors), None)
-        dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
+        size, dtype, _ = described(asked.tensors)
         pair = None if asked.peer is None else transfers(group.members, asked.peer, self.recorder.rank, asked.op)
         ranks = pair or group.members
         base = self._base(asked.op, size, ranks)
@@ -224,15 +248,6 @@ class Runtime:
     def follow(self, late: float) -> None:
         """A waiting script went on so late; the next ones are delivered a little earlier, or later."""
         self.early = min(max(self.early + math.copysign(FOLLOW, late), 0.0), LONGEST_EARLY)
-
-    def backward_ended(self) -> None:
-        """A backward pass is over; what took futures of collectives, as gradient buckets do, has waited for them since the last began."""
-        handles = [handle for handle in self.futures if handle.delivered]
-        self.futures = [handle for handle in self.futures if not handle.delivered]
-        if handles:
-            began = max(handle.taken for handle in handles)
-            self.waited(handles, began, max(began, *(handle.delivered for handle in handles)))
-        self.recorder.marked("backward", time.perf_counter())
 
 
 class OutputFuture(Future[Any]):

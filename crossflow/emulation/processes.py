@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ class RunSettings:
     result : file for what the rank called; its rows are kept where `keeps`.
     meeting : address where real ranks meet, "" where there is one.
     watch : file descriptor that closes when the parent ends, -1 for none.
+    emulates : whether other ranks are emulated; without that all run for real, and their network is noted.
     """
 
     world_size: int
@@ -51,6 +53,7 @@ class RunSettings:
     keeps: bool = False
     meeting: str = ""
     watch: int = -1
+    emulates: bool = True
 
     def delays_(self) -> Delays:
         """Delays of the world; CrossflowError for what is wrong with them."""
@@ -84,7 +87,7 @@ class RunOutcome:
 
 
 def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunOutcome:
-    """Run a script on real ranks of a world; `local` is what it is told of devices in a node. [1]
+    """Run a script on real ranks of a world; `local` is what it is told of devices in a node, 0 where its launcher has told it all. [1]
 
     Raises
     ------
@@ -121,7 +124,8 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.ledger = CallLedger(real=self.settings.real)
-        self.meeting = Meeting(ledger=self.ledger) if len(self.settings.real) > 1 else None
+        self.meeting = Meeting(ledger=self.ledger) if len(self.settings.real) > 1 and self.settings.emulates else None
+        self.port = 29500 if self.settings.emulates else _free_port()
         self.watched, self.held = os.pipe()
 
     def start(self) -> None:
@@ -132,7 +136,7 @@ class _Run:
             several = len(self.settings.real) > 1
             process = subprocess.Popen(
                 [sys.executable, "-m", "crossflow.emulation.rank", *self.words],
-                env=os.environ | _variables(rank, self.settings.world_size, place, self.local) | {VARIABLE: json.dumps(told)},
+                env=os.environ | self._environment(rank, place) | {VARIABLE: json.dumps(told)},
                 stdin=subprocess.DEVNULL if several or sys.stdin is None or sys.stdin.isatty() else None,
                 stdout=subprocess.PIPE if several else None,
                 stderr=subprocess.PIPE if several else None,
@@ -145,6 +149,15 @@ class _Run:
                     thread = threading.Thread(target=_prefixed, args=(source, target, f"[rank {rank}] "), daemon=True)
                     thread.start()
                     self.readers.append(thread)
+
+    def _environment(self, rank: int, place: int) -> dict[str, str]:
+        """What a launcher tells a rank; on a real network as torchrun does, one thread for each of several ranks unless it is told."""
+        if not self.local:
+            return {}
+        told = _variables(rank, self.settings.world_size, place, self.local, self.port)
+        if self.settings.emulates:
+            return told | {"TORCH_DIST_INIT_BARRIER": "0"}
+        return told | ({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if self.local > 1 else {})
 
     @contextlib.contextmanager
     def forwarding(self) -> Iterator[None]:
@@ -233,11 +246,17 @@ def _status(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _variables(rank: int, world_size: int, place: int, local: int) -> dict[str, str]:
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _variables(rank: int, world_size: int, place: int, local: int, port: int) -> dict[str, str]:
     """What launchers such as torchrun tell a rank; its local rank is its place among the real ones, whose devices are at hand."""
     return {
         "RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(local),
-        "GROUP_RANK": str(rank // local), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCH_DIST_INIT_BARRIER": "0",
+        "GROUP_RANK": str(rank // local), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A recorded emulation as a program: one step of a real rank, its own time as it was measured, its collectives as they are priced."""
+"""A recorded run as a program: one step of a real rank, its own time as it was measured, its collectives as they are priced."""
 
 from __future__ import annotations
 
@@ -19,30 +19,27 @@ WORLD, OWN = "world", "script"
 REPLAY = "replay the record instead (crossflow emulate --replay)"
 
 
-def recorded_program(record: CallRecord, name: str = "record") -> Program:
-    """The step of median length of the one real rank of a record.
+def recorded_program(record: CallRecord, name: str = "record", rank: int | None = None) -> Program:
+    """The step of median length of one rank of a record: the one that is named, or the only one.
 
     What the script did between its calls is one kernel after the other, each of the time that was measured. A collective is sent along
     the link for which it queued; what the script did after a wait follows what it waited for. On a system, collectives take what
-    they take there.
+    they take there, and all their ranks come at once.
 
     Raises
     ------
     CrossflowError
-        Where there is no whole step, where several ranks ran for real, and for what a program does not say.
+        Where there is no whole step, where it is not said which of several ranks is meant, and for what a program does not say.
     """
-    if len(record.ranks) > 1:
-        cure = f"emulate with --ranks {record.ranks[0].rank}"
-        raise CrossflowError(f"a program is made of one real rank, and the record has {len(record.ranks)}; {cure}")
-    (rank,) = record.ranks
-    first, last = _step(rank)
-    rows, number = rank.rows[first + 1 : last + 1], sum(isinstance(row, CallRow) for row in rank.rows[: first + 1])
-    members = {row.group: rank.groups[row.group].ranks for row in rows if isinstance(row, CallRow)}
+    one = _rank(record, rank)
+    first, last = _step(one)
+    rows, number = one.rows[first + 1 : last + 1], sum(isinstance(row, CallRow) for row in one.rows[: first + 1])
+    members = {row.group: one.groups[row.group].ranks for row in rows if isinstance(row, CallRow)}
     groups = {f"group{i}": _group(ranks, record.world_size) for i, ranks in members.items() if 1 < len(ranks) < record.world_size}
     builder = ProgramBuilder(name=name, dtype="fp32", axes={WORLD: record.world_size}, groups=groups)
     sent: dict[int, int] = {}
     before: set[int] = set()  # what the script waits for before it goes on
-    now = rank.rows[first].at
+    now = one.rows[first].at
     for row in rows:
         if row.at > now:
             before = {builder.compute(OWN, Timed(name=OWN, time=row.at - now), after=before)}
@@ -55,6 +52,17 @@ def recorded_program(record: CallRecord, name: str = "record") -> Program:
                 sent[number] = _send(builder, row, WORLD if many == record.world_size else f"group{row.group}", before)
             number += 1
     return builder.build()
+
+
+def _rank(record: CallRecord, asked: int | None) -> RankRecord:
+    """A rank of a record, the only one where none is asked for."""
+    known = {one.rank: one for one in record.ranks}
+    listed = f"the record has rank{'s' if len(known) > 1 else ''} {', '.join(map(str, known))}"
+    if asked is None and len(known) > 1:
+        raise CrossflowError(f"a program is made of one rank, and {listed}; say which with --rank")
+    if asked is not None and asked not in known:
+        raise CrossflowError(f"--rank {asked}: {listed}")
+    return record.ranks[0] if asked is None else known[asked]
 
 
 def _step(rank: RankRecord) -> tuple[int, int]:

@@ -32,9 +32,9 @@ def main(words: Sequence[str]) -> None:
     if settings.watch >= 0:
         threading.Thread(target=_end_with_parent, args=(settings.watch,), name="crossflow-parent", daemon=True).start()
     require_torch("crossflow emulate")
-    from crossflow.emulation.launch import emulated
+    from crossflow.emulation.launch import emulated, observed
 
-    around = emulated(settings)
+    around = emulated(settings) if settings.emulates else observed(settings)
     recorder = around.__enter__()
     atexit.register(_leave, around, recorder, settings, os.getpid())  # runs after what the script registers
     signal.signal(signal.SIGINT, signal.default_int_handler)

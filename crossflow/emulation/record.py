@@ -1,4 +1,4 @@
-"""What an emulated script called and waited for, and the time between: sums for a summary, all of it for a file that replays."""
+"""What a script called and waited for, and the time between: sums for a summary, all of it for a file that replays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from crossflow import files
 from crossflow.emulation.what_if import OPS, Delay
-from crossflow.errors import SpecError, did_you_mean
+from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 
 VERSION = 1
@@ -41,9 +41,11 @@ class CallRow(FileModel):
     dtype: str = Field("", description="of its elements")
     group: int = Field(ge=0, description="row of `groups`; of a transfer that of the whole group")
     ranks: tuple[int, ...] | None = Field(None, description="of a transfer, the rank that sends and the one that receives")
-    link: str = Field(description="what it queued for")
-    time: float = Field(ge=0, description="its delay, without what-ifs [s]")
-    latency: float = Field(ge=0, description="of it, what a message of one byte takes [s]")
+    link: str = Field(description="what it queued for; of a real run its group, and for transfers the direction")
+    time: float = Field(
+        ge=0, description="its delay, without what-ifs; of a real run the time from its call until its end, as measured [s]"
+    )
+    latency: float = Field(ge=0, description="of it, what a message of one byte takes; 0 where that is not known, as of a real run [s]")
     met: float = Field(0.0, ge=0, description="time that it waited for other real ranks [s]")
     fill: float = Field(0.0, ge=0, description="time that writing its outputs took on this machine, which it takes at least [s]")
 
@@ -75,16 +77,19 @@ class RankRecord(FileModel):
     """What one real rank did, in the order of time."""
 
     rank: int = Field(ge=0, description="its global rank")
+    host: str = Field("", description="of a real run, the machine on which it ran")
+    began: float = Field(0.0, description="of a real run, when its first row was, on the clock of that machine [s]")
     groups: tuple[RecordedGroup, ...] = Field(description="process groups")
     rows: tuple[RecordRow, ...] = Field(description="calls, waits and steps, times in seconds from the first")
 
 
 class CallRecord(FileModel):
-    """A recorded emulation."""
+    """A recorded run."""
 
     kind: Literal["collectives"] = Field(description="what the file is")
     version: Literal[1] = Field(description="of the format")
     world_size: int = Field(gt=0, description="ranks of the world")
+    real: bool = Field(False, description="whether all ranks ran for real and met on their own network, so that times are measured")
     delays: str = Field("", description="where the delays came from")
     what_if: str = Field("", description="changes under which it ran; `time` and `latency` are without them")
     ranks: tuple[RankRecord, ...] = Field(description="what every real rank did")
@@ -140,11 +145,13 @@ class CallRecorder:
     ----------
     rank : its global rank.
     keeps : whether all rows are kept, for a file.
+    host : the machine, for the file of a real run.
     failure : why a call has no delay, "" where all have one.
     """
 
     rank: int
     keeps: bool = False
+    host: str = ""
     rows: list[dict[str, Any]] = field(default_factory=list)
     groups: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
     sums: dict[tuple[str, int], Sums] = field(default_factory=dict)
@@ -175,6 +182,19 @@ class CallRecorder:
             if row is not None:
                 row.update({key: value for key, value in (("met", met), ("fill", filled)) if value > 0})
 
+    def measured(self, number: int, kind: tuple[str, int], time: float) -> None:
+        """Note how long a call took on a real network. [s]"""
+        with self._lock:
+            self.sums[kind].time += time
+            if number in self._places:
+                self._places[number]["time"] = round(time, 9)
+
+    def sent_by(self, number: int, source: int) -> None:
+        """Note who sent what a call received from any rank."""
+        with self._lock:
+            if number in self._places:
+                self._places[number]["ranks"] = (source, self.rank)
+
     def waited(self, numbers: Sequence[int], kind: tuple[str, int], at: float, until: float, behind: float) -> None:
         """Note that the script waited for calls, the last of a kind, and how long after their end it went on."""
         with self._lock:
@@ -202,7 +222,8 @@ class CallRecorder:
             first = rows[0]["at"] if rows else 0.0
             shifted = [{**row, **{key: round(row[key] - first, 9) for key in ("at", "until") if key in row}} for row in rows]
             groups = [{"name": name, "ranks": ranks} for name, ranks in self.groups]
-            return {"rank": self.rank, "groups": groups, "rows": shifted}
+            where = {"host": self.host, "began": first} if self.host else {}
+            return {"rank": self.rank, **where, "groups": groups, "rows": shifted}
 
     def summary(self) -> dict[str, Any]:
         """Sums of the rank, as plain data; times in s."""
@@ -253,17 +274,41 @@ def write_record(path: Path, ranks: Iterable[Mapping[str, Any]], **head: Any) ->
 
 
 def read_record(path: Path) -> CallRecord:
-    """Read a record; SpecError with every problem of the file."""
-    return _checked(files.read_json(path, "a record"), path)
+    """Read a record; where there is no such file, its parts ``FILE.rank0.json`` and so on as one. SpecError with all their problems."""
+    return _joined(path, [_checked(files.read_json(part, "a record"), part) for part in _parts(path)])
 
 
 def record_in(path: Path) -> CallRecord | None:
-    """The record that a file holds, as `read_record`; None where the file is not meant for one."""
+    """The record that a file or its parts hold, as `read_record`; None where the file is not meant for one."""
+    first = _parts(path)[0]
     try:
-        data = files.json_data(path) if path.name.endswith((".json", ".json.gz")) else None
+        data = files.json_data(first) if first.name.endswith((".json", ".json.gz")) else None
     except (OSError, ValueError):
         return None
-    return _checked(data, path) if isinstance(data, Mapping) and data.get("kind") == "collectives" else None
+    return read_record(path) if isinstance(data, Mapping) and data.get("kind") == "collectives" else None
+
+
+def part_of(path: Path, rank: int | str) -> Path:
+    """Where a rank that was launched on its own leaves its part of a file."""
+    stem, dot, rest = path.name.partition(".")
+    return path.with_name(f"{stem}.rank{rank}{dot}{rest}")
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files that hold a record: the one that is named, or where there is none its parts, if there are any."""
+    before, after = part_of(path, " ").name.split(" ")
+    near = [] if path.exists() or not path.parent.is_dir() else [one.name for one in path.parent.iterdir()]
+    numbers = (name.removeprefix(before).removesuffix(after) for name in near if name.startswith(before) and name.endswith(after))
+    return [part_of(path, rank) for rank in sorted(int(number) for number in numbers if number.isdecimal())] or [path]
+
+
+def _joined(path: Path, parts: Sequence[CallRecord]) -> CallRecord:
+    """Parts of one run as one record; CrossflowError where they are of several."""
+    ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank.rank)
+    alike = all(part.model_copy(update={"ranks": ()}) == parts[0].model_copy(update={"ranks": ()}) for part in parts)
+    if not alike or len({rank.rank for rank in ranks}) < len(ranks):
+        raise CrossflowError(f"{path}: its parts {', '.join(part.name for part in _parts(path))} are not of one run; remove the older ones")
+    return parts[0].model_copy(update={"ranks": tuple(ranks)})
 
 
 def _checked(data: Any, path: Path) -> CallRecord:

@@ -1,4 +1,4 @@
-"""A recorded emulation again, with other delays: the script's own time stays, collectives take what the changes make of them."""
+"""A recorded run again, with other delays: the script's own time stays, collectives take what the changes make of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from crossflow.emulation.delays import Delays
 from crossflow.emulation.link import Fifo, Pace
+from crossflow.emulation.measured import settled
 from crossflow.emulation.record import CallRecord, CallRow, RankRecord, StepKind, StepRow, Sums, WaitRow, collectives, step_figures
-from crossflow.emulation.what_if import Changes, Delay, read_what_if
+from crossflow.emulation.what_if import LATENCY, Changes, Delay, read_what_if
+from crossflow.errors import CrossflowError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +48,23 @@ def replay(record: CallRecord, what_if: Changes | str | None = None, delays: Del
 
     Parameters
     ----------
-    record : of an emulation.
+    record : of an emulation, or of a real run.
     what_if : changes in place of those of the record, None for its own.
     delays : in place of those of the record; its what-ifs come first.
+
+    Raises
+    ------
+    CrossflowError
+        For changes that do not fit the record.
     """
     changes = read_what_if(what_if) if isinstance(what_if, str) else what_if
     if changes is None:
         changes = read_what_if(record.what_if) if delays is None else Changes()
     changes = changes if delays is None else delays.what_if + changes
     changes.check_ranks(record.world_size, [one.rank for one in record.ranks])
-    return tuple(_replayed(one, changes, delays) for one in record.ranks)
+    if record.real and delays is None and any(rule.word == LATENCY for rule in changes.rules):
+        raise CrossflowError(f"what-if {changes.text}: a real run does not tell what of a call is latency; give --system or --delays")
+    return tuple(_replayed(one, changes, delays) for one in settled(record).ranks)
 
 
 def _replayed(rank: RankRecord, changes: Changes, delays: Delays | None) -> Replayed:

@@ -1,0 +1,205 @@
+"""Real ranks that are recorded: what they call, what they take, and that nothing else changes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import crossflow
+from crossflow.emulation.buffers import described
+from crossflow.emulation.launch import observed
+from crossflow.emulation.process_group import EmulatedGroup
+from crossflow.emulation.processes import RunSettings
+from crossflow.emulation.program import recorded_program
+from crossflow.emulation.real_group import NOTED, NotedGroup, meaning
+from crossflow.emulation.record import read_record, step_figures
+from crossflow.emulation.replay import replay
+from crossflow.program.file import write_program
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SLEEPING = Path(__file__).parents[2] / "docs" / "examples" / "emulation" / "sleeping.py"
+LAYERS, FORWARD, BACKWARD = 4, 10e-3, 20e-3
+SLEEPS = (str(SLEEPING), "--layers", str(LAYERS), "--forward", "10", "--backward", "20", "--bucket", "0.5", "--steps", "8")
+WITHIN = 0.02
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {"PYTHONWARNINGS": "ignore"}
+
+
+def run(*words, module=("-m", "crossflow", "emulate")):
+    done = subprocess.run([sys.executable, *module, *words], capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+    return done.returncode, done.stdout, done.stderr
+
+
+def called(record):
+    """What each rank calls, in order."""
+    rows = [(one, row) for one in record.ranks for row in one.rows if row.act == "call"]
+    return [(one.rank, row.op, row.size, row.dtype, one.groups[row.group], row.ranks) for one, row in rows]
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
+def sleeping(request, tmp_path_factory):
+    """The record of two real ranks whose layers sleep, and the step that the script itself has measured. [s]"""
+    path = tmp_path_factory.mktemp(request.param) / "run.json.gz"
+    status, out, error = run("--real", "--world-size", "2", "--record", str(path), "--", *SLEEPS, "--mode", request.param)
+    assert status == 0, error
+    return request.param, read_record(path), json.loads(out.removeprefix("[rank 0] "))["step_ms"] * 1e-3
+
+
+def test_real_ranks_call_what_emulated_ones_do(sleeping, tmp_path):
+    mode, record, _ = sleeping
+    path = tmp_path / "emulated.json"
+    words = ("--world-size", "2", "--ranks", "0,1", "--system", "dgx-h100", "--record", str(path), "--", *SLEEPS, "--mode", mode)
+    assert run(*words)[0] == 0
+    assert called(record) == called(read_record(path))
+    assert len(called(record)) > 2 * 8 * LAYERS
+    assert record.real
+    assert {one.host for one in record.ranks} == {os.uname().nodename}
+
+
+def test_a_replay_takes_what_the_run_took(sleeping):
+    """Step for step as the record has it; the script's own clock, which runs from the forward pass on, says the same."""
+    _, record, step = sleeping
+    found = replay(record)[0]
+    ends = [row.at for row in record.ranks[0].rows if row.act == "step" and row.of == "optimizer"]
+    assert found.marks["optimizer"] == pytest.approx(ends, rel=WITHIN)
+    assert found.step_time == pytest.approx(step_figures({"optimizer": ends})["step_time_s"], rel=WITHIN)
+    if abs(found.step_time / step - 1) > WITHIN and (load := os.getloadavg()[0] / (os.cpu_count() or 1)) > 0.8:
+        pytest.skip(f"this machine is too busy to measure: {load:.1f} processes a processor")
+    assert found.step_time == pytest.approx(step, rel=WITHIN)
+
+
+def test_measured_times_are_those_of_the_network(sleeping):
+    """A call takes as long on one rank as on the other, once waiting for the other is told apart; added times follow one another."""
+    _, record, _ = sleeping
+    first, last = (sum(one.time for one in found.sums.values()) for found in replay(record))
+    assert first == pytest.approx(last, rel=0.5)
+    (slower, _) = replay(record, "all+100ms")
+    assert slower.step_time > LAYERS * (FORWARD + 0.1) + BACKWARD
+
+
+def test_a_real_run_becomes_a_program(sleeping, tmp_path):
+    """On a fast network, what remains is what the script does itself."""
+    mode, record, step = sleeping
+    path = write_program(recorded_program(record, rank=0), tmp_path / "run.program.json")
+    found = crossflow.predict(crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 2}, "workload": str(path)}))
+    assert LAYERS * (FORWARD + BACKWARD) < found.step_time < 1.1 * step
+    op = "all_reduce" if mode == "ddp" else "reduce_scatter"
+    assert sum(one.message is not None and one.name == op for one in recorded_program(record, rank=0).ops) == LAYERS
+
+
+def test_results_pass_through_and_every_kind_of_call_is_noted(tmp_path):
+    path = tmp_path / "run.json"
+    status, out, error = run("--real", "--world-size", "3", "--record", str(path), "--", str(SCRIPTS / "real.py"))
+    assert (status, sorted(out.splitlines())) == (0, [f"[rank {i}] rank {i} is done" for i in range(3)]), error
+    record = read_record(path)
+    mine = [one[1:] for one in called(record) if one[0] == 0]
+    pair = [(op, size, group.ranks) for op, size, _, group, _ in mine if len(group.ranks) == 2]
+    assert pair == [("broadcast", 16, (0, 2))] * 2
+    assert [(op, ranks) for op, *_, ranks in mine if ranks] == [("send", (0, 1)), ("recv", (2, 0)), ("recv", (2, 0))] * 2
+    assert [op for op, *_ in mine].count("barrier") == 4
+    assert {("all_to_all", 36), ("gather", 48), ("scatter", 48)} <= {(op, size) for op, size, *_ in mine}
+    assert len(replay(record, "")) == 3
+
+
+def test_training_under_torchrun_gives_what_it_gives_unrecorded(tmp_path):
+    """To the last digit; each rank leaves its part of the record, and the parts are read as one."""
+    path, script = tmp_path / "run.json", str(SCRIPTS / "trained.py")
+    launcher, recorded = ("--standalone", "--nproc-per-node", "2"), ("-m", "crossflow", "emulate", "--real", "--record", str(path), "--")
+    plain, noted = (run(*launcher, *words, script, module=("-m", "torch.distributed.run")) for words in ((), recorded))
+    assert (plain[0], noted[0]) == (0, 0), noted[2]
+    assert sorted(plain[1].splitlines()) == sorted(noted[1].splitlines()) != []
+    assert [one.rank for one in read_record(path).ranks] == [0, 1]
+    assert {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv"} <= {op for _, op, *_ in called(read_record(path))}
+    assert not path.exists()
+
+
+def test_a_real_rank_that_fails_ends_the_others(tmp_path):
+    """Its status and its words are passed on, and what the ranks called until then is kept."""
+    script, path = tmp_path / "script.py", tmp_path / "run.json"
+    script.write_text(
+        "import sys, time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1))\n"
+        "if dist.get_rank():\n    sys.exit('mine')\ntime.sleep(100)\n",
+        encoding="utf-8",
+    )
+    begin = time.monotonic()
+    status, out, error = run("--real", "--world-size", "2", "--record", str(path), "--", str(script))
+    assert (status, out, time.monotonic() - begin < 60) == (1, "", True)
+    assert error.startswith("[rank 1] mine\ncrossflow: rank 0 was ended because rank 1 failed\n")
+    assert [one.rank for one in read_record(path).ranks] == [1]
+    commands = (one.read_bytes() for one in Path("/proc").glob("[0-9]*/cmdline") if one.exists())
+    assert not any(str(script).encode() in one for one in commands)
+
+
+def test_tensors_that_are_not_on_a_processor_are_refused(tmp_path):
+    script = tmp_path / "script.py"
+    text = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1, device='meta'))\n"
+    script.write_text(text, encoding="utf-8")
+    there = "all_reduce has tensors on meta, whose times only its streams know"
+    sentence = f"crossflow: --real records collectives on processors, and {there}; run the script on cpu, with gloo\n"
+    assert run("--real", "--world-size", "1", "--", str(script)) == (2, "", sentence)
+
+
+# -------------------------------------------------------------------------------------------- in process
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """The environment of a world of one rank."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+        monkeypatch.setenv(name, value)
+    return RunSettings(world_size=1, keeps=True, emulates=False)
+
+
+def test_torch_is_as_before_a_real_run(alone):
+    before = dist.distributed_c10d.ProcessGroup, torch.autograd._engine_run_backward, torch.autograd.graph._engine_run_backward
+
+    def fail():
+        with observed(alone):
+            assert dist.distributed_c10d.ProcessGroup is not dist.ProcessGroup
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        fail()
+    kept = dist.distributed_c10d.ProcessGroup, torch.autograd._engine_run_backward, torch.autograd.graph._engine_run_backward
+    assert kept == before == (dist.ProcessGroup, *kept[1:])
+
+
+def test_a_group_that_is_split_off_is_recorded_too(alone):
+    with observed(alone) as recorder:
+        dist.init_process_group("gloo")
+        whole = dist.group.WORLD
+        part = type(whole).around(whole.inner)
+        dist.distributed_c10d._world.pg_group_ranks[part] = {0: 0}
+        part.allreduce([torch.ones(2)]).wait()
+        assert isinstance(part, NotedGroup)
+        assert (part.group_name, part.size(), part.name()) == (whole.group_name, 1, "gloo")
+        del dist.distributed_c10d._world.pg_group_ranks[part]
+        dist.destroy_process_group()
+    assert [row.get("op", row["act"]) for row in recorder.record()["rows"]] == ["all_reduce", "wait"]
+
+
+def test_a_call_means_the_same_to_both_kinds_of_groups():
+    """Collective, size and the other rank of a transfer, under every name that torch has for it."""
+
+    class Listening(EmulatedGroup):
+        def _go(self, op, tensors, *_, peer=None, **__):
+            return op, described(tensors), peer
+
+    whole, part, rooted = torch.ones(4), torch.ones(2), dist.GatherOptions()
+    rooted.rootRank = 0
+    out_of_parts = {"all_gather": lambda a, b: (a, b), "reduce_scatter": lambda a, b: (b, a)}
+    given = {"all_to_all": (whole, whole, [], []), "gather": ([[part, part]], [part], rooted), "scatter": ([part], [[part, part]], rooted)}
+    given |= {"send": ([part], 1, 0), "recv": ([part], 1, 0), "barrier": (), "broadcast": ([part], rooted)}
+    lists = {"alltoall": ([part, part], [part, part]), "allgather": ([[part, part]], [part]), "reduce_scatter": ([part], [[part, part]])}
+    lists |= {"allgather_coalesced": ([[part], [part]], [part])}
+    for op, names in NOTED.items():
+        for name in names:
+            args = out_of_parts[op](*(([whole], [part]) if "coalesced" in name else (whole, part))) if op in out_of_parts else ([part],)
+            args = lists.get(name, given.get(op, args))
+            said = meaning(op, 2, args)
+            assert (said.op, described(said.tensors), said.peer) == getattr(Listening(0, (0, 1), None, "", 1.0), name)(*args), name
