@@ -46,11 +46,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _of_model(arguments: argparse.Namespace) -> Program:
+    _refuse_for_traces(arguments)
     require_torch("crossflow import")
     from crossflow.torch.importer import record
 
-    if arguments.collectives:
-        raise CrossflowError("--collectives is for traces")
     return record(arguments.source[0], **{name: getattr(arguments, name) for name in OPTIONS})
 
 
@@ -59,19 +58,26 @@ def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
     from crossflow.emulation.program import recorded_program
 
     _refuse_options(arguments, "a record of crossflow emulate says it itself")
-    if arguments.collectives:
-        raise CrossflowError("--collectives is for traces")
+    _refuse_for_traces(arguments)
     return recorded_program(found, arguments.name or _name(arguments))
+
+
+def _refuse_for_traces(arguments: argparse.Namespace) -> None:
+    """CrossflowError for an option that only traces take."""
+    for option in ("collectives", "execution"):
+        if getattr(arguments, option):
+            raise CrossflowError(f"--{option} is for traces")
 
 
 def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Program:
     """The program of a step of a job from traces of its ranks."""
+    from crossflow.replay.execution import joined, read_executions
     from crossflow.replay.graph import graph_of
     from crossflow.replay.kineto import read_traces
     from crossflow.replay.program import traced_program
 
     _refuse_options(arguments, "a trace says it itself")
-    graph = graph_of(read_traces(sources))
+    graph = graph_of(joined(read_traces(sources), read_executions(arguments.execution)))
     for note in (*(note for trace in graph.traces for note in trace.notes), *graph.notes):
         page.log(note)
     return traced_program(graph, arguments.name or _name(arguments), modelled=arguments.collectives == "modelled")

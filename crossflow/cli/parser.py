@@ -167,6 +167,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--kernels", default="fused", metavar="WAY", help=_KERNELS),
         _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
         _argument("--collectives", choices=("measured", "modelled"), help=_COLLECTIVES),
+        _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=f"of traces: {_EXECUTION}"),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),
     "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (
