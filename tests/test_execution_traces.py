@@ -248,6 +248,15 @@ def test_the_command_joins_traces(capsys):
     assert any("joined by process" in note for note in found["notes"])
 
 
+def test_a_program_has_the_collectives_that_execution_traces_tell(capsys, tmp_path):
+    out = tmp_path / "step.program.json"
+    assert main(["import", str(KINETO), "--execution", str(ET), "--collectives", "modelled", "-o", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["messages"]
+    assert sum(one["bytes"] for one in found if one["collective"] == "all_reduce") == 1576964 + 448 + 907840
+    assert main(["import", "model.py:step", "--execution", str(ET), "-o", str(out)]) == 2
+    assert "--execution is for traces" in capsys.readouterr().err
+
+
 def test_an_execution_trace_alone_is_told_where_it_belongs(capsys):
     assert main(["trace", str(ET)]) == 2
     assert "give it as --execution beside the Kineto trace of its rank" in capsys.readouterr().err

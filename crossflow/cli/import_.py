@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _of_model(arguments: argparse.Namespace) -> Program:
-    _refuse_options(arguments, "collectives", "rank")
+    _refuse_options(arguments, "collectives", "execution", "rank")
     require_torch("crossflow import")
     from crossflow.torch.importer import record
 
@@ -58,20 +58,21 @@ def _of_record(arguments: argparse.Namespace, found: CallRecord) -> Program:
     """The program of a recorded run, of which everything is known but its name and which of its ranks is meant."""
     from crossflow.emulation.program import recorded_program
 
-    _refuse_options(arguments, "collectives")
+    _refuse_options(arguments, "collectives", "execution")
     _refuse_those_of_models(arguments, "a record of crossflow emulate says it itself")
     return recorded_program(found, arguments.name or _name(arguments), arguments.rank)
 
 
 def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Program:
     """The program of a step of a job from traces of its ranks."""
+    from crossflow.replay.execution import joined, read_executions
     from crossflow.replay.graph import graph_of
     from crossflow.replay.kineto import read_traces
     from crossflow.replay.program import traced_program
 
     _refuse_options(arguments, "rank")
     _refuse_those_of_models(arguments, "a trace says it itself")
-    graph = graph_of(read_traces(sources))
+    graph = graph_of(joined(read_traces(sources), read_executions(arguments.execution)))
     for note in (*(note for trace in graph.traces for note in trace.notes), *graph.notes):
         page.log(note)
     return traced_program(graph, arguments.name or _name(arguments), modelled=arguments.collectives == "modelled")

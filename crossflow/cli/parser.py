@@ -194,6 +194,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--samples", type=_positive, metavar="N", help=_SAMPLES),
         _argument("--collectives", choices=("measured", "modelled"), help=_COLLECTIVES),
         _argument("--rank", type=_rank, metavar="N", help="of a record with several ranks, the one whose step is the program"),
+        _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=f"of traces: {_EXECUTION}"),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),
     "trace": ("explain a real step from traces of the PyTorch profiler, and replay it with changes", (

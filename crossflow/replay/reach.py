@@ -226,7 +226,7 @@ def _told(model: KernelModel, source: str, on: str, known: float) -> str:
         "model": f"is the model's of {place}",
         "both": f"is the model's of {place}, scaled for each kind of kernel to what the trace measured",
     }[source]
-    rest = "goes with the bandwidth of memory, copies between host and device as measured" if on else "is measured"
+    rest = "goes with the bandwidth of memory; copies between host and device, and the host, are as measured" if on else "is measured"
     return f"{share} {times}; the rest {rest}"
 
 

@@ -200,7 +200,7 @@ class TraceReport:
             "replay": accuracy(self.graph),
             "inferred": {name: sum(edges.inferred[name] for edges in self.graph.edges) for name in self.graph.edges[0].inferred},
             "unexplained_s": sum(sum(edges.unexplained) for edges in self.graph.edges),
-            "provenance": provenance.record(traces=[trace.source for trace in self.graph.traces], what_if=self.what_if),
+            "provenance": provenance.record(traces=[trace.source for trace in self.graph.traces], what_if=self.changes),
         }  # fmt: skip
 
     @property
