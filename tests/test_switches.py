@@ -99,9 +99,14 @@ LSTM = {
 }  # fmt: skip
 GEMM = {"m": 2048, "n": 2048, "k": 2048, "dtype": "fp32", "task": "forward"}
 ENCODED = {"workload.interaction": {"kind": "transformer", "layers": 2, "heads": 4, "width": 64, "ffn": 256, "sequence": 8}}
+COUNTED = {"workload.tables.0.reuse": {"factors": [0.2] * 5 + [0.0] * 12, "samples": 65536}}
+TIGHT = {"workload.sharding": {"by": "cost", "memory": 0.001}}
 DLRM = {
     "tables.0.count": 16, "tables.0.rows": 2000000, "tables.0.width": 128, "tables.0.pooling": 20,
-    "tables.0.distinct": 0.3, "dense_features": 26, "bottom.widths": [256, 64],
+    "tables.0.distinct": 0.3, "tables.0.reuse.like": "2021", "tables.0.reuse.factors": When([0.0] * 7 + [1.0] + [0.0] * 9, COUNTED),
+    "tables.0.reuse.samples": When(131072, COUNTED),
+    "sharding.by": "size", "sharding.split": When("rows", TIGHT), "sharding.memory": When(0.5, TIGHT), "sharding.seed": When(3, {"workload.sharding": {"by": "random"}}),
+    "dense_features": 26, "bottom.widths": [256, 64],
     **{f"{mlp}.{key}": When(3, {f"workload.{mlp}": {"layers": 2, "width": 64}, "workload.dense_features": None}) for mlp in ("bottom", "top") for key in ("layers", "width")},
     "top.widths": [512, 1], "interaction.kind": "concatenation",
     **{f"interaction.{key}": When(value, ENCODED) for key, value in {"layers": 3, "width": 128, "ffn": 512, "sequence": 16}.items()},

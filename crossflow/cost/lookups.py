@@ -56,8 +56,8 @@ class LookupWork:
         return cls(sizes=dict(zip(SIZES[Lookup], sizes, strict=True)), lookups=lookups, architecture=architecture, reuse=reuse)
 
     def each(self, name: str) -> Array:
-        """A size in bytes of every kernel, shape (kernels, 1). [B]"""
-        return np.array([[getattr(lookup, name)] for lookup in self.lookups])
+        """A size in bytes of every kernel, shape (kernels, n) or (kernels, 1). [B]"""
+        return filled([[getattr(lookup, name)] for lookup in self.lookups])[:, 0]
 
     def times(self, *names: str) -> Array:
         """Product of sizes. [1]"""
