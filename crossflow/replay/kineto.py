@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,6 @@ SYNCS = ("cuda_sync",)
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
 UNIT = 1e-6  # of times in a trace [s]
-TraceRow = TypeVar("TraceRow")
 InputShapes = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, its type, and its value where recorded
 
 
@@ -134,6 +134,15 @@ class RankTrace:
         return self.names[place]
 
 
+# Numbers of events as they are collected, in eight bytes each, row after row: a trace has millions of them.
+SPAN = 6  # start, end, name, thread, correlation, shape
+WORK = 9  # start, end, name, stream, correlation, kind, warps, bytes, whether it is a collective
+
+
+def _numbers() -> array[float]:
+    return array("d")
+
+
 @dataclass(kw_only=True)
 class _TraceColumns:
     """What is collected of a file while it is read."""
@@ -142,10 +151,11 @@ class _TraceColumns:
     shapes: dict[str, tuple[int, InputShapes]] = field(default_factory=dict)
     threads: dict[tuple[Any, Any], int] = field(default_factory=dict)
     streams: dict[tuple[Any, Any], int] = field(default_factory=dict)
-    ops: list[tuple[Any, ...]] = field(default_factory=list)
-    calls: list[tuple[Any, ...]] = field(default_factory=list)
-    marks: list[tuple[Any, ...]] = field(default_factory=list)
-    works: list[tuple[Any, ...]] = field(default_factory=list)
+    ops: array[float] = field(default_factory=_numbers)  # rows of `SPAN` numbers, those of works of `WORK`
+    calls: array[float] = field(default_factory=_numbers)
+    marks: array[float] = field(default_factory=_numbers)
+    works: array[float] = field(default_factory=_numbers)
+    said: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # of collectives, by their rows among works
     syncs: list[dict[str, Any]] = field(default_factory=list)
     foreign: set[str] = field(default_factory=set)
     odd: int = 0
@@ -157,13 +167,13 @@ class _TraceColumns:
         category = event.get("cat", "")
         try:
             if category in MARKS or (category in OPS and str(event.get("name", "")).startswith(STEP)):  # older profilers mark steps as ops
-                self.marks.append(self._span(event, "External id"))
+                self.marks.extend(self._span(event, "External id"))
             elif category in OPS:
-                self.ops.append(self._span(event, "External id"))
+                self.ops.extend(self._span(event, "External id"))
             elif category in CALLS:
-                self.calls.append(self._span(event, "correlation"))
+                self.calls.extend(self._span(event, "correlation"))
             elif category in WORKS:
-                self.works.append(self._work(event, WORKS[category]))
+                self.works.extend(self._work(event, WORKS[category]))
             elif category in SYNCS:
                 self.syncs.append(dict(event))
             elif isinstance(category, str) and (word := category.partition("_")[0]) in FOREIGN:
@@ -193,37 +203,33 @@ class _TraceColumns:
         collective = kind == KERNEL and text.startswith(COLLECTIVE_KERNELS)
         name = self.names.setdefault(text, len(self.names))
         stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
-        numbers = (args.get("warps per SM"), args.get("bytes"))
-        said = args if collective else None
-        return start, start + length, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective, said
+        if collective:
+            self.said[len(self.works) // WORK] = args
+        numbers = (float(args.get("warps per SM", math.nan)), float(args.get("bytes", math.nan)))
+        return start, start + length, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective
 
 
-def _sorted(rows: list[TraceRow], key: Any) -> list[TraceRow]:
-    rows.sort(key=key)
-    return rows
+def _rows(numbers: array[float], width: int) -> tuple[Array, Index]:
+    """Columns of rows of numbers by start, longer ones first, shape (width, rows), and where each row stood."""
+    table = np.frombuffer(numbers, dtype=float).reshape(-1, width).T
+    order = np.lexsort((-table[1], table[0]))
+    return table[:, order], order
 
 
-def _by_start(row: Sequence[Any]) -> tuple[float, float]:
-    return row[0], -row[1]
+def _host_spans(numbers: array[float], origin: float) -> HostSpans:
+    columns, _ = _rows(numbers, SPAN)
+    name, thread, correlation, shape = columns[2:].astype(np.intp)
+    start, end = UNIT * (columns[:2] - origin)
+    return HostSpans(start=start, end=end, name=name, thread=thread, correlation=correlation, shape=shape)
 
 
-def _host_spans(rows: list[tuple[Any, ...]], origin: float) -> HostSpans:
-    columns = list(zip(*_sorted(rows, _by_start), strict=True)) or [()] * 6
-    return HostSpans(
-        start=UNIT * (np.array(columns[0], dtype=float) - origin), end=UNIT * (np.array(columns[1], dtype=float) - origin),
-        name=np.array(columns[2], dtype=np.intp), thread=np.array(columns[3], dtype=np.intp),
-        correlation=np.array(columns[4], dtype=np.intp), shape=np.array(columns[5], dtype=np.intp),
-    )  # fmt: skip
-
-
-def _device_works(rows: list[tuple[Any, ...]], origin: float) -> DeviceWorks:
-    columns = list(zip(*_sorted(rows, _by_start), strict=True)) or [()] * 10
-    start, end, name, stream, correlation, kind, warps, moved, collective, args = columns
+def _device_works(columns: _TraceColumns, origin: float) -> DeviceWorks:
+    table, order = _rows(columns.works, WORK)
+    start, end = UNIT * (table[:2] - origin)
+    name, stream, correlation, kind = table[2:6].astype(np.intp)
     return DeviceWorks(
-        start=UNIT * (np.array(start, dtype=float) - origin), end=UNIT * (np.array(end, dtype=float) - origin),
-        name=np.array(name, dtype=np.intp), stream=np.array(stream, dtype=np.intp), correlation=np.array(correlation, dtype=np.intp),
-        kind=np.array(kind, dtype=np.intp), warps=np.array(warps, dtype=float), moved=np.array(moved, dtype=float),
-        collective=np.array(collective, dtype=bool), args=tuple(args),
+        start=start, end=end, name=name, stream=stream, correlation=correlation, kind=kind, warps=table[6], moved=table[7],
+        collective=table[8] > 0, args=tuple(columns.said.get(row) for row in order.tolist()),
     )  # fmt: skip
 
 
@@ -267,7 +273,9 @@ def _base(file: EventFile) -> float:
 
 def _origin(file: EventFile, columns: _TraceColumns) -> float:
     """Time of the first event. [us]"""
-    return _base(file) + min((rows[0] for rows in itertools.chain(columns.ops, columns.calls, columns.works, columns.marks)), default=0.0)
+    return _base(file) + min(
+        itertools.chain(columns.ops[::SPAN], columns.calls[::SPAN], columns.works[::WORK], columns.marks[::SPAN]), default=0.0
+    )
 
 
 def _check(file: EventFile, columns: _TraceColumns) -> None:
@@ -292,8 +300,8 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
         process=_process(columns), memory=float(properties.get("totalGlobalMem", math.nan)),
         names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
         streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
-        calls=_host_spans(columns.calls, origin), marks=_host_spans(columns.marks, origin), works=_device_works(columns.works, origin),
-        syncs=tuple(_sorted(columns.syncs, lambda one: one["ts"])), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
+        calls=_host_spans(columns.calls, origin), marks=_host_spans(columns.marks, origin), works=_device_works(columns, origin),
+        syncs=tuple(sorted(columns.syncs, key=lambda one: one["ts"])), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
     )  # fmt: skip
     return replace(trace, windows=windows_of(trace))
 
@@ -322,7 +330,7 @@ def _properties(file: EventFile, columns: _TraceColumns) -> Mapping[str, Any]:
 def _process(columns: _TraceColumns) -> str:
     """Process of the first operation."""
     places = {place: process for (process, _), place in columns.threads.items()}
-    return str(places[columns.ops[0][3]]) if columns.ops else ""
+    return str(places[int(columns.ops[3])]) if columns.ops else ""
 
 
 def windows_of(trace: RankTrace) -> tuple[Window, ...]:
