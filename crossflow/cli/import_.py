@@ -24,7 +24,7 @@ from crossflow.units import show
 OPTIONS = (
     "world_size", "parallel", "batch", "microbatches", "sequence", "dtype", "optimizer", "gradients", "task", "kernels", "samples", "name",
 )  # fmt: skip
-MEANT_FOR = {"collectives": "traces", "rank": "records of crossflow emulate"}  # sources that take other options
+MEANT_FOR = {"collectives": "traces", "execution": "traces", "rank": "records of crossflow emulate"}  # sources that take other options
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -81,7 +81,7 @@ def _of_traces(arguments: argparse.Namespace, sources: Sequence[Path]) -> Progra
 def _refuse_options(arguments: argparse.Namespace, *names: str) -> None:
     """CrossflowError for an option that belongs to sources of another kind."""
     for name in names:
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name) not in (None, []):
             raise CrossflowError(f"--{name} is for {MEANT_FOR[name]}")
 
 
