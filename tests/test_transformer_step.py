@@ -572,7 +572,7 @@ def passes(layers, c, g, r, *, ahead):
     zero, times = np.zeros((1, 1)), [np.array([[each]]) for each in (c, g, r)]
     units = tuple(UnitTimes(before=zero, compute=times[0], arrive=times[1], leave=leave) for leave in (zero, times[2]))
     often = np.full((3, 1, 1), float(layers))
-    forward, backward = sharded_passes(((0,),), often, (*units, zero, zero), [np.ones((1, 1))] * 2, zero, ahead=ahead)
+    forward, backward = sharded_passes(((0,),), often, (*units, zero, zero), [np.ones((1, 1))] * 2, zero, ahead=ahead, whole=False)
     return float(forward[0, 0]), float(backward[0, 0])
 
 
