@@ -28,6 +28,7 @@ from crossflow.score import Score
 from crossflow.step.outcome import Outcome
 from crossflow.workload.spec import ProgramSpec
 
+TIMED = 6  # placements of a program whose steps are timed: all orders of three axes
 Makespan = Callable[[Array], Array]  # of the time of every row of tasks
 Step = Callable[[Any], Array]  # of the messages that take no time
 
@@ -79,16 +80,23 @@ def _laid_out(scenario: Scenario, program: Program, device: Architecture) -> lis
 
 
 def _soonest(scenario: Scenario, program: Program, device: Architecture, tried: Sequence[Placement]) -> Index:
-    """Which placement leaves the class of ranks that sends longest the least to send, the earliest among equals, shape (n,).
+    """Which placement ends the step first, the earliest among equals, shape (n,).
 
-    Bytes alone do not say: ranks of a group that share a node reduce there first, and then send a part each over a port of their own.
+    Those are timed that leave the class of ranks that sends longest the least to send. Bytes alone do not say: ranks of a group that share
+    a node reduce there first, and then send a part each over a port of their own; and what hides behind kernels may take longer.
     """
-    sent, runs_on = (
-        of_class(program)[:, len(program.kernels) : -len(HOST_TIMES)],
-        (scenario.system.network, device, scenario.nodes[0], scenario.profile),
-    )
-    costs = [message_costs(program.messages, _with_groups(program, one), *runs_on) for one in tried]
+    runs_on = (scenario.system.network, device, scenario.nodes[0])
+    costs = [message_costs(program.messages, _with_groups(program, one), *runs_on, scenario.profile) for one in tried]
+    sent = of_class(program)[:, len(program.kernels) : -len(HOST_TIMES)]
     times = np.array(np.broadcast_arrays(*(tally(sent, one.time).max(axis=0) for one in costs)))
+    if not scenario.shares_devices and (times != times[0]).any():
+        prices = price(program, _with_groups(program, tried[0]), *runs_on, stack=scenario.stack, profile=scenario.profile)
+        launched = launches(prices)
+        plan, chosen = schedule(program, launched=launched), np.sort(np.argsort(times.min(axis=1), kind="stable")[:TIMED])
+        tables = (replace(prices, messages=costs[i]) for i in chosen)
+        steps = np.array(np.broadcast_arrays(*(plan.makespan(table(one, one.times, launched=launched)) for one in tables)))
+        times = np.full((len(tried), steps.shape[1]), np.inf)
+        times[chosen] = steps
     return np.asarray((times <= times.min(axis=0) * (1.0 + 1e-9)).argmax(axis=0))
 
 
