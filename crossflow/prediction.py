@@ -15,6 +15,7 @@ from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
 from crossflow.arrays import plain
 from crossflow.evaluation import evaluate
+from crossflow.evaluation.events import unmatched
 from crossflow.evaluation.layered import machine, stage_memory
 from crossflow.idle import idle
 from crossflow.points import variant
@@ -136,7 +137,8 @@ class Prediction:
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
-        workload, found = self.scenario.workload, idle(self.scenario, self.score)
+        workload = self.scenario.workload
+        found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ())]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()

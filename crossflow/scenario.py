@@ -434,7 +434,7 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
     _check_meaning(top, workload, document)
-    profile = _profile(top.profile, system, base)
+    profile = _profile(top.profile, system, system_document, base)
     _check_types(system, workload, stack, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
@@ -534,11 +534,19 @@ def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) ->
     return {**given, "schedule": str(base / file)} if isinstance(file, str) and (base / file).is_file() else given
 
 
-def _profile(named: str | None, system: SystemSpec, base: Path | None) -> Profile | None:
-    """Measured events of a scenario's devices; a path is relative to the scenario's folder."""
-    if named is None:
-        return None
-    return read_profile(Path(named) if base is None or Path(named).is_file() else base / named, system.name)
+def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None) -> Profile | None:
+    """Measured events of a scenario's devices, over those that its system names; a path is relative to the file that it stands in."""
+    own = None if named is None else read_profile(_beside(named, base), system.name)
+    if system.profile is None:
+        return own
+    file, line = system_document.lines.get(("profile",), ("", None))
+    below = read_profile(_beside(system.profile, base if line is None else Path(file).parent), system.name)
+    return below if own is None else own.over(below)
+
+
+def _beside(named: str, base: Path | None) -> Path:
+    """A file by its path from a folder, or from the current one."""
+    return Path(named) if base is None or Path(named).is_file() else base / named
 
 
 def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, document: Document, base: Path | None) -> SoftwareStack | None:

@@ -17,6 +17,7 @@ from crossflow.engine.events import run_tasks
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.evaluation.events import events
 from crossflow.evaluation.timelines import simulate as timeline
+from crossflow.program.groups import Group
 from crossflow.strategy.layout import Layout
 from crossflow.timeline.record import COMMUNICATION
 
@@ -266,6 +267,7 @@ def test_lines_of_json_are_rows_too(written):
         ("gemm,8x8x8,fp16,,1,,1 us,nan,", "spread must be zero or more and at most a day, got 'nan'"),
         ("all_reduce,8 B,,,4,near,1 us,0,", "scope of all_reduce must be intra or inter, got 'near'"),
         ("all_reduce,8 B,,,1,intra,1 us,0,", "all_reduce needs at least 2 ranks, got 1"),
+        ("all_reduce,8x8,,,2,intra,1 us,0,", "shape: expected the bytes of a buffer, such as 1048576 B, got '8x8'"),
         ("gemm,8x8x8,,,1,,1 us,0,", "dtype of gemm is missing"),
         ("gemm,,fp16,,1,,1 us,0,", "shape is missing; columns are op, shape, dtype, device, ranks, scope, time, spread, count"),
     ],
@@ -370,3 +372,80 @@ def test_a_step_is_rebuilt_from_measured_events(written):
 def test_lists_have_the_columns_of_profiles():
     text = events(scenario("tp2-dp2")).to_csv()
     assert next(csv.reader(text.splitlines())) == HEADER.strip().split(",")
+
+
+# ------------------------------------------------------------------------------------------ sizes between those measured
+
+CURVE = HEADER + "all_gather,1024 B,,,8,intra,10 us,0,\nall_gather,1048576 B,,,8,intra,40 us,0,\n"
+
+
+def gathered(profile, sizes, model=lambda size: 1e-6 + size / 1e11):
+    group = Group.alike(8, 8, len(sizes))
+    return profile.messages("all_gather", np.array(sizes, dtype=float), group, model)
+
+
+def test_collectives_between_measured_sizes_are_interpolated(written):
+    time, known = gathered(read_profile(written(CURVE), "any"), [1024, 32768, 1048576])
+    assert time == pytest.approx([10e-6, 20e-6, 40e-6])  # the mean size of a geometric row takes the mean time
+    assert known.all()
+
+
+def test_beyond_the_measured_sizes_the_model_is_scaled(written):
+    """By as much as it is off at the nearest measured size, so that the curve does not jump there."""
+    time, known = gathered(read_profile(written(CURVE), "any"), [512, 2**22, 0])
+    first, last = 10e-6 / (1e-6 + 1024 / 1e11), 40e-6 / (1e-6 + 2**20 / 1e11)
+    assert time[:2] == pytest.approx([first * (1e-6 + 512 / 1e11), last * (1e-6 + 2**22 / 1e11)])
+    assert not known.any()
+
+
+def test_one_measured_size_says_nothing_of_others(written):
+    time, known = gathered(read_profile(written(CURVE.rpartition("all_gather")[0]), "any"), [1024, 2048])
+    assert time == pytest.approx([10e-6, 1e-6 + 2048 / 1e11])
+    assert known.tolist() == [True, False]
+
+
+def test_a_profile_of_other_sizes_makes_a_step_longer(written):
+    plain = scenario("dp8", "pytorch-fsdp")
+    size, time = max((float(e.shape.split()[0]), e.time) for e in events(plain).events if e.op == "all_reduce")
+    rows = "".join(f"all_reduce,{factor * size:.10g} B,,,8,intra,{10 * factor * time},0,\n" for factor in (0.001, 2))
+    found = crossflow.predict(scenario("dp8", "pytorch-fsdp", profile=written(HEADER + rows)))
+    assert found.step_time > 1.1 * crossflow.predict(plain).step_time
+
+
+def test_rows_that_match_nothing_are_told(written):
+    rows = (
+        "all_reduce,1000000 B,,,8,inter,1 us,0,\ngemm,2048x2048x2000,bf16,,,,1 us,0,\n"
+        "lookup,1 x 1 of 1 tables 1x1,,,,,1 us,0,\ngemm,8x8x8,bf16,dgx-h100,,,1 us,0,\n"
+    )
+    found = crossflow.predict(scenario("dp8", "pytorch-fsdp", profile=written(HEADER + rows))).notes
+    assert [note for note in found if note.startswith("profile")] == [
+        "profile: row 2 all_reduce 1000000 B, 8 ranks, inter matches no event; nearest: all_reduce 33579008 B, 8 ranks, intra",
+        "profile: row 3 gemm 2048x2048x2000, bf16 matches no event; nearest: gemm 2048x2048x1024, bf16",
+        "profile: row 4 lookup 1 x 1 of 1 tables 1x1 matches no event; the step has no lookup",
+        "profile: 1 row is of dgx-h100, not of dgx-a100, and left out",
+    ]
+
+
+def test_a_list_of_events_matches_itself(written):
+    given = scenario("dp8", "pytorch-fsdp")
+    found = crossflow.predict(scenario("dp8", "pytorch-fsdp", profile=written(events(given).to_csv()))).notes
+    assert not [note for note in found if note.startswith("profile")]
+
+
+# ------------------------------------------------------------------------------------------ profiles of systems
+
+
+def test_a_system_brings_its_own_profile(written, tmp_path):
+    """Its path starts from the file of the system; what the scenario measured itself comes first."""
+    plain = scenario("dp8", "pytorch-fsdp")
+    event = next(e for e in events(plain).events if e.op == "all_reduce")
+    row = "all_reduce,{},,,8,intra,{},0,\n"
+    written(HEADER + row.format(event.shape, 100 * event.time), "slow.csv")
+    written("kind: system\ntemplate: dgx-a100\nname: mine\nprofile: slow.csv\n", "mine.yaml")
+    given = {"workload": GPT, "strategy": "dp8", "software": "pytorch-fsdp", "system": str(tmp_path / "mine.yaml")}
+    slow = crossflow.predict(crossflow.from_dict(given))
+    own = written(HEADER + row.format(event.shape, event.time), "own.csv")
+    fast = crossflow.predict(crossflow.from_dict({**given, "profile": str(own)}))
+    assert slow.step_time > 1.5 * fast.step_time
+    assert fast.step_time == pytest.approx(crossflow.predict(plain).step_time, rel=1e-6)
+    assert not [note for note in slow.notes if note.startswith("profile")]

@@ -34,6 +34,7 @@ LAYERS = (
     ("search",),
     ("explanation",),
     ("study", "validation", "trace"),
+    ("calibration",),
     ("replay",),
     ("torch", "emulation"),
     ("bench",),
@@ -42,7 +43,7 @@ LAYERS = (
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Heavy, and needed by few commands: imported inside the functions that use them.
-HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch"}
+HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch", "sklearn"}
 EDGE = ("__main__", "cli")
 EXTRAS = {"torch": ("torch", "transformers"), "emulation": ("torch",)}  # packages that exist for an extra, and what they may import
 EXTRAS_PACKAGES = tuple(f"crossflow.{name}" for name in EXTRAS)

@@ -148,3 +148,15 @@ def test_datasheet_and_generated_devices_are_one_kind_of_architecture():
 def test_a_template_alone_makes_a_scenario(name):
     scenario = crossflow.from_dict({"system": name, "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64}})
     assert scenario.devices == 1
+
+
+def test_a_file_inherits_a_system_by_its_template(tmp_path):
+    """Over a name that ships and over another file, whose values stay where the file says nothing."""
+    (tmp_path / "first.yaml").write_text("kind: system\ntemplate: dgx-a100\nname: first\nnetwork: {parameters: {launch: 9 us}}\n")
+    (tmp_path / "second.yaml").write_text("kind: system\ntemplate: first.yaml\nname: second\nnodes: 4\n")
+    spec, _ = resolve(Document(file="test", data={"template": str(tmp_path / "second.yaml")}))
+    plain, _ = resolve(Document(file="test", data={"template": "dgx-a100"}))
+    assert (spec.name, spec.device_count) == ("second", 32)
+    assert float(spec.network.parameters.launch[0]) == pytest.approx(9e-6)
+    assert spec.units == plain.units
+    assert spec.network.intra.fabric == plain.network.intra.fabric

@@ -100,10 +100,12 @@ def _found(kind: str, name: str, base: Path | None, document: Document, key: str
 
 
 def _with_device(document: Document, base: Path | None) -> Document:
-    """A template with what it builds on: a system on its device, a datasheet device on its family."""
+    """A template with what it builds on: a file on its template, a system on its device, a datasheet device on its family."""
     data = document.data
     if not isinstance(data, Mapping):
         raise document.error((), "expected a mapping with a template")
+    if "template" in data:  # another system, or a device, over which the file lays its own values
+        return _merged(document.without("kind"), base)
     if data.get("kind") == "system":
         if "device" not in data:
             raise document.error((), "the key 'device' is missing: a system names the template of its devices")

@@ -89,6 +89,10 @@ class SystemFields(FileModel):
     devices_per_node: int = Field(default=1, gt=0)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
+    profile: str | None = Field(
+        default=None,
+        description="file of measured event times of this system, beside its own file; those of a scenario's `profile` come first",
+    )
     host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
     operation: OperationSpec | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
 

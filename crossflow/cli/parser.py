@@ -103,6 +103,9 @@ _GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for t
 _COLLECTIVES = "of traces: measured, each takes the time that it had; modelled, that of the system's network where its bytes are known"
 _KERNELS = "fused joins pointwise operations as compilers and frameworks do; eager leaves each to itself"
 _SAMPLES = "samples of a step over all ranks, where they are not those of a rank times the ranks that share no layers"
+_MEASURED = "measured tables (as validate reads them, and profiles), and logs of nccl-tests as printed"
+_ROWS = "rows of tables whose system, device or source is this; may be given several times"
+_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
 _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "list": (
         "name the technology libraries, templates, models and studies at hand",
@@ -149,6 +152,19 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         "compare predictions with measured data",
         (_argument("--data", type=Path, metavar="DIR", help="folder of measured tables"),),
     ),
+    "calibrate": ("fit a system's parameters to measured tables and to logs of nccl-tests, with errors before and after", (
+        _argument("files", metavar="FILES", nargs="+", type=Path, help=_MEASURED),
+        _argument("--system", metavar="NAME", required=True, help="system to start from: a name that `list` gives, or a file"),
+        _argument("-o", "--output", type=Path, metavar="FILE", help="system to write, FILE.yaml; with --learn the profile, FILE.csv"),
+        _argument("--rows", action="append", default=[], metavar="NAME", help=_ROWS),
+        _argument("--op", choices=_OPS, help="collective of logs that name it neither inside nor in their file's name"),
+        _argument("--ranks", type=_positive, metavar="N", help="ranks of logs that do not list them"),
+        _argument("--nodes", type=_positive, metavar="N", help="nodes of these ranks, 1 where not given"),
+        _argument("--no-curves", action="store_true", help="write parameters only, no measured curves of collectives"),
+        _argument("--learn", action="store_true", help="learn what the model leaves over instead, kind by kind; needs scikit-learn"),
+        _argument("--events", type=Path, metavar="EVENTS.csv", help="with --learn, list of `crossflow events` to fill with learned times"),
+        _argument("--force", action="store_true", help="replace files that are there"),
+    )),
     "import": ("write a program from a PyTorch model, at any world size and without running it, from traces, or from a record of emulate", (
         _argument("source", nargs="+", metavar="SOURCE", help=_SOURCE),
         _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
-from crossflow.cost.profile import Profile, where_measured
+from crossflow.cost.profile import Profile
 from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import wired
@@ -40,6 +40,7 @@ SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
 # Steps inside nodes of collectives that go between nodes on the shard of each rank.
 PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
 PATH = tuple(field.name for field in dataclasses.fields(Path))
+MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -80,24 +81,30 @@ def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, A
         for size, route, _ in message_steps(message, placement, wires):
             sent = sent + sent_bytes(message.collective, size, route.size, route.package_size)
         return time, known, sent[0], sent[1]
-    for size, route, modelled in message_steps(message, placement, wires):
-        step = modelled
-        if wires.profile is not None:
-            group = Group.alike(route.size, route.package_size, size.size)
-            step, found = where_measured(modelled, wires.profile.messages(message.collective, size, group))
-            known = known + np.where(found, step, 0.0)
-        time, sent = time + step, sent + sent_bytes(message.collective, size, route.size, route.package_size)
+    for size, route, model in message_steps(message, placement, wires):
+        step, measured = route_time(message.collective, size, route, model, wires.profile)
+        time, known = time + step, known + measured
+        sent = sent + sent_bytes(message.collective, size, route.size, route.package_size)
     there = np.atleast_1d(message.size) > 0
     return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
 
 
-def message_steps(message: Message, placement: Placement, wires: Wires) -> Iterator[tuple[Array, AxisRoute, Array]]:
-    """Size, route and modelled time of a message along each of its axes, one after the other. [B], [s]"""
+def message_steps(message: Message, placement: Placement, wires: Wires) -> Iterator[tuple[Array, AxisRoute, MessageModel]]:
+    """Size and route of a message along each of its axes, one after the other, with the model of its time there. [B]"""
     size = np.atleast_1d(np.asarray(message.size, dtype=float))
     for axis in message.axes:
         route, adjacent = placement.route(axis), placement.strides.get(axis, 1) == 1
-        yield size, route, wires.along(message.collective, size, route, placement.network, wires.node, adjacent=adjacent)
+        along = functools.partial(wires.along, message.collective, route=route, wires=placement.network, node=wires.node, adjacent=adjacent)
+        yield size, route, along
         size = size / route.size
+
+
+def route_time(collective: str, size: Array, route: AxisRoute, model: MessageModel, profile: Profile | None) -> tuple[Array, Array]:
+    """Time of a message along one axis, and what of it was measured, shape (n,). [s]"""
+    if profile is None:
+        return model(size), np.zeros(1)
+    time, measured = profile.messages(collective, size, Group.alike(route.size, route.package_size, size.size), model)
+    return time, np.where(measured, time, 0.0)
 
 
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture) -> Array:
@@ -148,30 +155,32 @@ class Wires:
 
     def time(self, collective: str, size: Array, group: Group) -> Array:
         """Time of collectives of `size` bytes, shape (..., n), among each point's group. [s]"""
-        modelled = self._modelled(collective, size, group)
-        return modelled if self.profile is None else where_measured(modelled, self.measured(collective, size, group))[0]
+        return self.priced(collective, size, group)[0]
 
     def measured(self, collective: str, size: Array, group: Group) -> Array:
-        """Measured times of collectives, NaN where they were not measured, shape (..., n). [s]"""
-        shape = np.broadcast_shapes(np.shape(size), group.size.shape)
-        if self.profile is None:
-            return np.full(shape, np.nan)
-        return self.profile.messages(collective, np.broadcast_to(np.asarray(size, dtype=float), shape), group)
+        """What of it was measured, shape (..., n). [s]"""
+        return self.priced(collective, size, group)[1]
+
+    def priced(self, collective: str, size: Array, group: Group) -> tuple[Array, Array]:
+        """Time of collectives, and what of it was measured, shape (..., n). [s]"""
+        if self.profile is None or not group.several:
+            modelled = self._modelled(collective, size, group)
+            return modelled, np.zeros(modelled.shape)
+        sizes = np.broadcast_to(np.asarray(size, dtype=float), np.broadcast_shapes(np.shape(size), group.size.shape))
+        time, known = self.profile.messages(collective, sizes, group, lambda other: self._modelled(collective, other, group))
+        return time, np.where(known, time, 0.0)
 
     def times(self, table: MessageTable) -> tuple[Array, Array]:
         """Time of every message, and what of it was measured, shape (messages, n). [s]"""
         time, measured = np.zeros((2, *table.sizes.shape))
         for collective, group, rows in table.kinds:
-            time[rows] = self.time(collective, table.sizes[rows], group)
-            if self.profile is not None and group.several:
-                measured[rows] = np.nan_to_num(self.measured(collective, table.sizes[rows], group))
+            time[rows], measured[rows] = self.priced(collective, table.sizes[rows], group)
         return time, measured
 
     def cost(self, message: Message, group: Group) -> tuple[Array, Array, Array, Array]:
         """Time of a message among a group, what of it was measured, bytes inside a node and out of it, each of shape (n,). [s], [B]"""
         size = np.asarray(message.size, dtype=float)
-        known = np.nan_to_num(self.measured(message.collective, size, group))
-        return self.time(message.collective, size, group), known, *sent_bytes(message.collective, size, group.size, group.per_node)
+        return *self.priced(message.collective, size, group), *sent_bytes(message.collective, size, group.size, group.per_node)
 
     def _modelled(self, collective: str, size: Array, group: Group) -> Array:
         """The same by the model of the network. [s]"""

@@ -11,32 +11,38 @@ References
 from __future__ import annotations
 
 import csv
+import functools
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossflow import files
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, divide
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
+from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan
 from crossflow.units import parse
 
 COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread", "count")
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-LOOKUPS: Mapping[str, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
+LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
 UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
 KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", *UNTYPED)
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
 LONGEST = 86400.0  # that an event may take, beyond which its time has another unit [s]
+_NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?")
+CLOSE = 1e-9  # relative difference below which two sizes are one: shapes keep ten digits
 Key = tuple[str, str, str, int, str]  # op, shape, dtype, ranks, scope
+Curve = tuple[Array, Array]  # sizes of a collective in order, and their times [B], [s]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,8 @@ class Profile:
 
     events: Mapping[Key, Measured]  # by op, shape, dtype, ranks and scope; of kernels ranks are 1 and the scope is empty
     source: str  # the file
+    rows: Sequence[tuple[int, Key]] = ()  # the event of each row of the file, with the row's line
+    others: Mapping[str, int] = field(default_factory=dict)  # devices whose rows were left out, and how many each
 
     def event(self, key: Key) -> Measured | None:
         """An event's measured time, None where it was not measured.
@@ -62,8 +70,7 @@ class Profile:
         op, shape, _, ranks, scope = key
         found = self.events.get(key)
         if found is None and op == "all_reduce" and ranks > PROFILED:
-            eight = self.events.get((op, shape, "", PROFILED, scope))
-            ratio = (ranks - 1) / ranks / ((PROFILED - 1) / PROFILED)
+            eight, ratio = self.events.get((op, shape, "", PROFILED, scope)), _beyond(ranks)
             return None if eight is None else Measured(time=eight.time * ratio, spread=eight.spread * ratio)
         return found
 
@@ -71,16 +78,87 @@ class Profile:
         """Times of kernels by row and design point, NaN where they were not measured. [s]"""
         return np.array([[_time(self.event((op, shape, dtype, 1, ""))) for shape in row] for row in shapes])
 
-    def messages(self, op: str, sizes: Array, group: Group) -> Array:
-        """Times of collectives of `sizes` bytes, shape (..., n), NaN where they were not measured. [s]"""
-        found = np.full(sizes.shape, np.nan)
+    @functools.cached_property
+    def curves(self) -> Mapping[tuple[str, int, str], Curve]:
+        """Measured collectives by op, ranks and scope."""
+        found: dict[tuple[str, int, str], dict[float, float]] = {}
+        for (op, shape, _, ranks, scope), one in self.events.items():
+            if scope:
+                found.setdefault((op, ranks, scope), {})[message_size(shape)] = one.time
+        return {key: (np.array(sorted(times)), np.array([times[size] for size in sorted(times)])) for key, times in found.items()}
+
+    def measures(self, key: Key) -> tuple[str, int, str] | None:
+        """Which of the measured collectives an event takes its time from: those of its ranks, or an all-reduce of 8; None for none."""
+        op, _, _, ranks, scope = key
+        return next((one for one in ((op, ranks, scope), _fewer(op, ranks, scope)) if one in self.curves), None)
+
+    def messages(self, op: str, sizes: Array, group: Group, model: Callable[[Array], Array]) -> tuple[Array, Mask]:
+        """Times of collectives of `sizes` bytes, shape (..., n), and which of them lie among measured sizes. [s]
+
+        Between two measured sizes the logarithm of the time is linear in that of the size. Beyond them it is the model's time by as much
+        as that is off at the end. A collective of which one size was measured is known at this size.
+
+        Parameters
+        ----------
+        model : times of the model for other sizes of the same shape. [s]
+        """
+        times = np.broadcast_to(model(sizes), sizes.shape).copy()
+        known = np.zeros(sizes.shape, dtype=bool)
         for ranks, per_node, members in group.kinds:
             scope = SCOPES[int(per_node < ranks)]
-            for at in np.ndindex(sizes[..., members].shape):
-                place = (*at[:-1], members[at[-1]])
-                if ranks > 1 and sizes[place] > 0:
-                    found[place] = _time(self.event((op, message_shape(float(sizes[place])), "", parties(op, ranks), scope)))
-        return found
+            found = self.measures((op, "", "", parties(op, ranks), scope)) if ranks > 1 else None
+            if found is None:
+                continue
+            mine, (low, high) = sizes[..., members], self.curves[found][0][[0, -1]]
+            inside = (mine >= low * (1 - CLOSE)) & (mine <= high * (1 + CLOSE))
+            measured = _along(self.curves[found], mine) * (_beyond(ranks) if found[1] < parties(op, ranks) else 1.0)
+            beyond = (mine > 0) & ~inside
+            if low < high and beyond.any():
+                nearest = sizes.copy()
+                nearest[..., members] = np.clip(mine, low, high)
+                off = divide(times[..., members], np.broadcast_to(model(nearest), sizes.shape)[..., members])
+                times[..., members] = np.where(beyond, off * measured, times[..., members])
+            times[..., members] = np.where(inside, measured, times[..., members])
+            known[..., members] = inside
+        return times, known
+
+    def over(self, below: Profile) -> Profile:
+        """Add the events of another profile that are not in this one: kernels one by one, collectives by op, ranks and scope."""
+        kept = {key: one for key, one in below.events.items() if not key[4] or (key[0], key[3], key[4]) not in self.curves}
+        return replace(self, events={**kept, **self.events})
+
+    def unmatched(self, events: Collection[Key]) -> list[tuple[int, Key]]:
+        """Rows of the file that give none of some events their time, each with its line."""
+        kernels = {key for key in events if not key[4]}
+        among = {(self.measures(key), message_size(key[1])) for key in events if key[4]}
+        groups = {one for one, _ in among}
+
+        def used(key: Key) -> bool:
+            op, shape, _, ranks, scope = key
+            if not scope:
+                return key in kernels
+            own = op, ranks, scope
+            size = message_size(shape)
+            several = len(self.curves[own][0]) > 1
+            return own in groups if several else any(one == own and abs(other - size) <= CLOSE * size for one, other in among)
+
+        return [(line, key) for line, key in self.rows if not used(key)]
+
+
+def _along(curve: Curve, sizes: Array) -> Array:
+    """Times along a measured curve, those of its ends beyond them. [s]"""
+    at, times = map(np.log, curve)
+    return np.asarray(np.exp(np.interp(np.log(np.maximum(sizes, np.exp(at[0]))), at, times)))
+
+
+def _fewer(op: str, ranks: int, scope: str) -> tuple[str, int, str]:
+    """The ranks whose all-reduce stands for one of more ranks than are measured."""
+    return op, min(ranks, PROFILED) if op == "all_reduce" else ranks, scope
+
+
+def _beyond(ranks: int) -> float:
+    """What a rank sends in an all-reduce over what it sends among the most ranks that are measured. [1]"""
+    return (ranks - 1) / ranks / ((PROFILED - 1) / PROFILED)
 
 
 def parties(op: str, ranks: int) -> int:
@@ -163,6 +241,77 @@ def message_shape(size: float) -> str:
     return f"{size:.10g} B"
 
 
+def message_size(shape: str) -> float:
+    """Bytes of the shape of a collective; ValueError where it has none.
+
+    >>> message_size("1048576 B")
+    1048576.0
+    """
+    number, _, unit = shape.partition(" ")
+    try:
+        size = float(number)
+    except ValueError:
+        size = 0.0
+    if unit.strip() != "B" or not 0 < size < np.inf:
+        raise ValueError(f"expected the bytes of a buffer, such as 1048576 B, got '{shape}'")
+    return size
+
+
+def kernel_words(key: Key) -> str:
+    """An event in words.
+
+    >>> kernel_words(("all_reduce", "1048576 B", "", 8, "inter")), kernel_words(("gemm", "8x8x8", "bf16", 1, ""))
+    ('all_reduce 1048576 B, 8 ranks, inter', 'gemm 8x8x8, bf16')
+    """
+    op, shape, dtype, ranks, scope = key
+    return ", ".join([f"{op} {shape}", *([dtype] if dtype else []), *([f"{ranks} ranks", scope] if scope else [])])
+
+
+def nearest(key: Key, events: Collection[Key]) -> Key | None:
+    """The event most like another: of the same op, then of as many equal words, then of the nearest sizes; None without any of its op."""
+
+    def distance(other: Key) -> tuple[int, float]:
+        ours, theirs = (np.array([float(part) for part in _NUMBER.findall(one[1])]) for one in (key, other))
+        unlike = sum(ours != theirs for ours, theirs in zip(key[2:], other[2:], strict=True))
+        alike = len(ours) == len(theirs) and bool((ours > 0).all() and (theirs > 0).all())
+        return unlike, float(np.abs(np.log(ours / theirs)).sum()) if alike else np.inf
+
+    return min((one for one in events if one[0] == key[0]), key=distance, default=None)
+
+
+_SHAPES: Mapping[str, str] = {
+    "gemm": r"(?:(?P<batch>N) x )?(?P<m>N)x(?P<n>N)x(?P<k>N)",
+    "attention": r"(?P<heads>N) x (?P<length>N)x(?P<seen>N)x(?P<width>N)(?: (?P<kind>window|chunks of) (?P<window>N))?",
+    "scan": r"(?P<samples>N) x (?P<heads>N)/(?P<groups>N) x (?P<length>N)x(?P<width>N)x(?P<state>N) by (?P<chunk>N)(?P<delta> delta)?",
+    "pass": r"(?P<launches>N) kernels? of (?P<moved>N) B",
+    "lookup": r"(?P<samples>N) x (?P<pooling>N) of (?P<tables>N) tables (?P<rows>N)x(?P<width>N)",
+}
+
+
+def kernel_of(op: str, shape: str, dtype: str) -> Kernel | None:
+    """The kernel that an event names, None where its shape does not say all of it; attention has as many heads of keys as of queries.
+
+    >>> kernel_of("gemm", "16 x 128x128x64", "bf16").flops == 2 * 16 * 128 * 128 * 64
+    True
+    """
+    family = op.partition("_")[0]
+    found = re.fullmatch(_SHAPES.get(family, "-").replace("N", _NUMBER.pattern), shape)
+    if found is None:
+        return None
+    sizes: dict[str, Any] = {name: float(text) for name, text in found.groupdict().items() if text and _NUMBER.fullmatch(text)}
+    stored = dtype.partition(" x ")[2]
+    if family == "gemm":
+        return Product(**sizes, adds=op == "gemm_accumulate", stored=stored)
+    if family == "attention":
+        chunked = found["kind"] == "chunks of"
+        return Attention(samples=1.0, **sizes, chunked=chunked, backward=op == "attention_backward", stored=stored)
+    if family == "scan":
+        return Scan(**sizes, delta=bool(found["delta"]), backward=op == "scan_backward")
+    if family == "pass":
+        return Pass(**sizes)
+    return Lookup(**sizes, part=next(part for part, name in LOOKUPS.items() if name == op))
+
+
 # -------------------------------------------------------------------------------------------- files
 
 
@@ -180,7 +329,9 @@ def read_profile(path: Path, device: str) -> Profile:
     """
     problems: list[Problem] = []
     found: dict[Key, dict[str, list[Measured]]] = {}
-    rows = list(_rows(path))
+    kept: list[tuple[int, Key]] = []
+    others: Counter[str] = Counter()
+    rows = list(table_rows(path))
     for line, row in rows:
         where = f"row {line}"
         sentence = _unreadable(row)
@@ -188,19 +339,21 @@ def read_profile(path: Path, device: str) -> Profile:
             problems.append(Problem(file=str(path), line=line, path=where, message=f"{sentence}; columns are {', '.join(COLUMNS)}"))
             continue
         if row.get("device") and row["device"] != device:
+            others[row["device"]] += 1
             continue
         try:
-            key, measured = _event(row)
+            key, measured = profile_event(row)
         except ValueError as error:
             problems.append(Problem(file=str(path), line=line, path=where, message=str(error)))
             continue
+        kept.append((line, key))
         found.setdefault(key, {}).setdefault(row["op"], []).append(measured)
     if not rows:
         problems.append(Problem(file=str(path), message=f"holds no event; it has a row for each, with the columns {', '.join(COLUMNS)}"))
     if problems:
         raise SpecError(problems)
     events = {key: min(map(_mean, by_op.values()), key=lambda one: one.time) for key, by_op in found.items()}
-    return Profile(events=events, source=str(path))
+    return Profile(events=events, source=str(path), rows=kept, others=others)
 
 
 def _mean(several: Sequence[Measured]) -> Measured:
@@ -218,7 +371,7 @@ def _unreadable(row: Mapping[str, str]) -> str | None:
     return f"{missing[0]} is missing" if missing else None
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Rows with their line numbers; comment lines begin with #."""
     lines = enumerate(files.read_text(path).splitlines(), start=1)
     kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
@@ -253,7 +406,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     yield from rows
 
 
-def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
+def profile_event(row: Mapping[str, str]) -> tuple[Key, Measured]:
     """One row; ValueError with what is wrong."""
     op, scope, ranks = row["op"], row.get("scope") or "", row.get("ranks") or "1"
     known = (*KERNELS, *COLLECTIVES, *ENDS)
@@ -275,6 +428,10 @@ def _event(row: Mapping[str, str]) -> tuple[Key, Measured]:
         raise ValueError(f"scope of {op} must be intra or inter, got '{scope}'")
     if int(ranks) < 2:
         raise ValueError(f"{op} needs at least 2 ranks, got {ranks}")
+    try:
+        message_size(row["shape"])
+    except ValueError as error:
+        raise ValueError(f"shape: {error}") from None
     return ("send_recv" if op in ENDS else op, row["shape"], "", int(ranks), scope), Measured(time=time, spread=spread)
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, plain
-from crossflow.cost.network import Wires, message_steps
+from crossflow.cost.network import Wires, message_steps, route_time
 from crossflow.cost.price import kernel_names, kernel_parts
-from crossflow.cost.profile import PROFILED, SCOPES, Profile, message_shape, optimizer_shape, parties
+from crossflow.cost.profile import PROFILED, SCOPES, Profile, kernel_words, message_shape, nearest, optimizer_shape, parties
 from crossflow.engine.schedule import schedule
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
@@ -131,6 +131,24 @@ def events(scenario: Scenario) -> EventList:
     return EventList(events=tuple(found), step=step, profiling=profiling)
 
 
+def unmatched(scenario: Scenario, most: int = 5) -> Iterator[str]:
+    """Rows of the scenario's profile that give no event its time, as sentences: each with the nearest event, so many of them at most."""
+    profile = scenario.profile
+    if profile is None or scenario.document.data.get("profile") is None:  # that of a system serves any step
+        return
+    keys = [(one.op, one.shape, one.dtype, one.ranks, one.scope) for one in events(scenario).events]
+    rows = profile.unmatched(keys)
+    for line, key in rows[:most]:
+        like = nearest(key, keys)
+        yield f"profile: row {line} {kernel_words(key)} matches no event; " + (
+            f"the step has no {key[0]}" if like is None else f"nearest: {kernel_words(like)}"
+        )
+    if len(rows) > most:
+        yield f"profile: {len(rows) - most} more rows match no event; `crossflow events` lists the events of the step"
+    for device, count in profile.others.items():
+        yield f"profile: {count} row{'s are' if count > 1 else ' is'} of {device}, not of {scenario.system.name}, and left out"
+
+
 FoundEvent = tuple[tuple[str, str, str, int, str], float, float]  # identity, time [s], count
 Listed = tuple[Iterable[FoundEvent], float, int]  # what was found, device-time of the step [s], devices of a node
 
@@ -151,10 +169,11 @@ def _of_program(scenario: Scenario, program: Program) -> Listed:
     found = [*_priced(program, device, scenario.stack, scenario.profile, plan.busy.sum(axis=0) * replicas)]
     wires = Wires(network=scenario.system.network, architecture=device, node=node, profile=scenario.profile)
     for message, often in zip(program.messages, (plan.sent.sum(axis=0) * replicas).tolist(), strict=True):
-        for size, route, time in message_steps(message, placement, wires):
+        for size, route, model in message_steps(message, placement, wires):
             if size[0] > 0 and route.size > 1 and often:
                 scope, ranks = SCOPES[int(route.package_size < route.size)], route.size
                 key = message.collective, message_shape(float(size[0])), "", parties(message.collective, ranks), scope
+                time, _ = route_time(message.collective, size, route, model, wires.profile)
                 found.append((key, float(time[0]), often if message.collective == "send_recv" else often / ranks))
     return found, float(evaluate(scenario).step_time[0]) * scenario.devices, node
 

@@ -253,7 +253,7 @@ def between_measured(layout: Layout, machine: Machine, steps: Steps, handed: Arr
     together, shape (3, n). [1], [1], [s]
     """
     near, far, time = handed
-    inside, outside, whole, tied = (np.nan_to_num(machine.wires.measured(*one)) for one in steps.task.between.each(layout))
+    inside, outside, whole, tied = (machine.wires.measured(*one) for one in steps.task.between.each(layout))
     both = 2.0 * layout.tp * layout.cp * layout.dp  # ends of a pipeline that hold a tied table
     return time + both * steps.between.tied, near * inside + far * outside + (near + far) * whole + both * tied
 
@@ -266,7 +266,7 @@ def weights_measured(layout: Layout, machine: Machine, steps: Steps, profile: Pr
     for message in weights.messages:
         often = message.rounds(layout)
         whole = whole + often * machine.wires.time(message.collective, message.size, message.group)
-        known = known + often * np.nan_to_num(machine.wires.measured(message.collective, message.size, message.group))
+        known = known + often * machine.wires.measured(message.collective, message.size, message.group)
     return whole, known
 
 

@@ -19,7 +19,7 @@ from crossflow import files
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.network import FabricKind, FabricParameters
 from crossflow.architecture.system import architecture, resolve
-from crossflow.architecture.template import DatasheetSystem
+from crossflow.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.arrays import Array, Index
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.roofline import product_costs
@@ -134,8 +134,15 @@ def _gemm_times(key: tuple[str, str, str], sizes: Array) -> Array | str:
         return f"no template for device '{device}'"
     if dtype not in found.throughput or found.execution.tiles is None:
         return f"template '{found.name}' has no {dtype} matrix products that were ever measured"
-    result = np.full((sizes.shape[1], 1), kept_bytes(dtype))
-    return np.asarray(product_costs(sizes[..., None], result, found, dtype).time[:, 0] + host)
+    return product_times(found, dtype, sizes) + host
+
+
+def product_times(device: Architecture, dtype: str, sizes: Array) -> Array:
+    """Times of products on a device as `predict` has them. [s]
+
+    sizes : m, n, k and batch, shape (4, products). [1]
+    """
+    return np.asarray(product_costs(sizes[..., None], np.full((sizes.shape[1], 1), kept_bytes(dtype)), device, dtype).time[:, 0])
 
 
 @functools.cache
@@ -160,6 +167,11 @@ def device_architecture(device: str, activity: float = 1.0) -> Architecture | No
     if name is None:
         return None
     spec, _ = resolve(Document(file=device, data={"template": name}))
+    return architecture_at(spec, activity)
+
+
+def architecture_at(spec: SystemSpec, activity: float) -> Architecture:
+    """Architecture of a system whose operands switch so much. [1]"""
     if spec.execution.chip_power is not None:
         execution = spec.execution.model_copy(update={"chip_power": spec.execution.chip_power * activity})
         spec = spec.model_copy(update={"execution": execution})
@@ -222,12 +234,17 @@ def _collective_times(systems: Mapping[str, Fabric], key: tuple[str, str, int, i
     system, collective, ranks, per_node = key
     if system not in systems:
         return f"system '{system}' is not in systems.csv"
-    if collective not in COLLECTIVES:
-        return f"unknown collective '{collective}'{did_you_mean(collective, COLLECTIVES)}"
     fabric = systems[system]
     for kind in (fabric.intra, fabric.network):
         if kind not in FABRICS:
             return f"unknown fabric '{kind}' of system '{system}'{did_you_mean(kind, FABRICS)}"
+    return collective_times(fabric, collective, ranks, per_node, size)
+
+
+def collective_times(fabric: Fabric, collective: str, ranks: int, per_node: int, size: Array) -> Array | str:
+    """Times of a collective among ranks that run alone, or why there are none; sizes of shape (rows, 1). [s]"""
+    if collective not in COLLECTIVES:
+        return f"unknown collective '{collective}'{did_you_mean(collective, COLLECTIVES)}"
     if ranks < 1 or per_node < 1 or (per_node >= ranks and ranks > fabric.devices_per_node):
         return f"{ranks} ranks, {per_node} a node, do not fit nodes of {fabric.devices_per_node} devices"
     return path_time(size, path(fabric, collective, ranks, per_node))[:, 0]

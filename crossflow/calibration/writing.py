@@ -1,0 +1,138 @@
+"""Files of a calibration: a system over the one that it starts from, and the profile of what parameters do not describe."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import datetime
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from crossflow import files
+from crossflow.calibration.calibrate import BEFORE, WRITTEN, Calibration
+from crossflow.calibration.fit import Fitted
+from crossflow.cost.profile import COLUMNS, Key, Measured
+from crossflow.errors import CrossflowError
+from crossflow.units import show
+
+CHANGED = 0.005  # of a parameter, from which it is written
+DIGITS = 6  # of quantities in files; a value that was scored has fewer
+SHOWN = 8  # files that a source names
+
+
+def check_outputs(paths: Sequence[Path], *, replace: bool) -> None:
+    """CrossflowError where a file that would be written is there already, unless it may be replaced."""
+    for path in paths:
+        if path.exists() and not replace:
+            raise CrossflowError(f"{path} exists; give --force to replace it, or another name with -o")
+
+
+def profile_of(path: Path) -> Path:
+    """The profile beside a system file."""
+    return path.with_name(f"{path.stem}.profile.csv")
+
+
+def write_system(found: Calibration, path: Path, *, replace: bool = False) -> list[Path]:
+    """Write a system that inherits the one it starts from, and its profile if it has one: both or neither.
+
+    Raises
+    ------
+    CrossflowError
+        Where a file exists and may not be replaced, or is what the system builds on.
+    """
+    curves = found.profile
+    written = [path, *([profile_of(path)] if curves else [])]
+    if path.suffix not in (".yaml", ".yml"):
+        raise CrossflowError(f"{path} is no name of a system file; end it in .yaml")
+    if Path(found.base).is_file() and path.exists() and path.samefile(found.base):
+        raise CrossflowError(f"{path} is the system that the calibration starts from; give another name with -o")
+    check_outputs(written, replace=replace)
+    text = system_text(found, path)
+    with contextlib.ExitStack() as undone:
+        if curves:
+            files.write_text(written[1], profile_text(curves, path.stem))
+            if not replace:
+                undone.callback(written[1].unlink)  # where the system is not written
+        files.write_text(path, text)
+        undone.pop_all()
+    return written
+
+
+def system_text(found: Calibration, path: Path, today: datetime.date | None = None) -> str:
+    """The file of the system: what it inherits, and the values that changed, each with its source."""
+    date, source = today or datetime.datetime.now(tz=datetime.UTC).date(), f"calibrated-{path.stem}"
+    changed = [one for fit in found.fits for one in fit.fitted if abs(np.log(one.value / max(one.parameter.value, 1e-30))) > CHANGED]
+    lines = [
+        f"# Written by crossflow calibrate on {date}; what is not here is inherited from {found.base}.",
+        "kind: system",
+        f"name: {path.stem}",
+        f"title: {_quoted(f'{found.spec.title or found.spec.name}, calibrated')}",
+        f"template: {_quoted(_reference(found.base, path))}",
+        "sources:",
+        f"  {source}: {_quoted(_source(found, date))}",
+    ]
+    if found.profile:
+        lines.append(f"profile: {_quoted(profile_of(path).name)}")
+    return "\n".join([*lines, *_tree({one.parameter.path: _value(one, source) for one in changed}), ""])
+
+
+def _source(found: Calibration, date: datetime.date) -> str:
+    """Where the values come from: files, date, rows, errors."""
+    names = [Path(name).name for name in found.measurements.files]
+    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    before, after = (found.errors(law, held_out=True) for law in (BEFORE, WRITTEN))
+    fitted = found.errors(WRITTEN, held_out=False)["n"]
+    errors = [f"{100 * float(one['median_abs_error'] or 0):.1f} %" for one in (before, after)]
+    return (
+        f"crossflow calibrate, {date}, from {listed}: {fitted} rows fitted; median error on {after['n']} held-out rows "
+        f"{errors[1]}, {errors[0]} before"
+    )
+
+
+def _value(one: Fitted, source: str) -> str:
+    """A fitted value with its standard error as bounds."""
+    parameter = one.parameter
+    low, high = (np.clip(one.value * np.exp(sign * one.error), parameter.low, parameter.high) for sign in (-1, 1))
+    texts = {
+        name: show(value, parameter.unit, DIGITS)
+        for name, value in (("value", one.value), ("low", min(low, one.value)), ("high", max(high, one.value)))
+    }
+    return f"{{value: {texts['value']}, source: {source}, low: {texts['low']}, high: {texts['high']}}}"
+
+
+def _tree(values: Mapping[tuple[str, ...], str], depth: int = 0) -> Iterator[str]:
+    """Lines of nested mappings in YAML."""
+    for head in dict.fromkeys(path[0] for path in values):
+        below = {path[1:]: text for path, text in values.items() if path[0] == head}
+        if () in below:
+            yield f"{'  ' * depth}{head}: {below[()]}"
+        else:
+            yield f"{'  ' * depth}{head}:"
+            yield from _tree(below, depth + 1)
+
+
+def _reference(base: str, path: Path) -> str:
+    """The base as the file of the system names it: shipped ones by name, files by their path from its folder."""
+    if base in files.catalogue("templates"):
+        return base
+    return Path(os.path.relpath(Path(base).absolute(), path.absolute().parent)).as_posix()
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def profile_text(events: Mapping[Key, Measured], device: str, counts: Mapping[Key, float] | None = None) -> str:
+    """A profile of measured or learned events."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for key, one in events.items():
+        op, shape, dtype, ranks, scope = key
+        count = "" if counts is None else f"{counts[key]:.9g}"
+        writer.writerow([op, shape, dtype, device, ranks, scope, f"{one.time:.9g}", f"{one.spread:.9g}", count])
+    return text.getvalue()

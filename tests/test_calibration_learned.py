@@ -1,0 +1,163 @@
+"""Learned models: errors of held-out rows under those of Lin et al., what they are asked for, events filled."""
+
+import csv
+import json
+import sys
+
+import numpy as np
+import pytest
+from nccl_logs import ROWS
+
+import crossflow
+from crossflow.__main__ import main
+from crossflow.architecture.system import resolve
+from crossflow.calibration.learned import learn
+from crossflow.calibration.measurements import MeasuredKernels, MeasuredProducts
+from crossflow.calibration.pricing import predicted
+from crossflow.cost.profile import lookup_shape
+from crossflow.evaluation.events import events
+from crossflow.files import Document
+
+SENTENCE = "crossflow calibrate --learn needs scikit-learn, which is not installed; run: pip install 'crossflow[calibrate]'"
+
+
+@pytest.fixture
+def complaint(capsys):
+    def of(*words):
+        assert main(["calibrate", *map(str, words)]) == 2
+        return capsys.readouterr().err.strip().removeprefix("crossflow: ")
+
+    return of
+
+
+def test_without_scikit_learn_it_says_what_to_install(complaint, monkeypatch):
+    monkeypatch.setattr("crossflow.calibration.learned.importlib.util.find_spec", lambda name: None)
+    assert complaint(ROWS, "--system", "dgx-a100", "--learn") == SENTENCE
+
+
+def needed():
+    return pytest.importorskip("sklearn", reason="learned models need scikit-learn: pip install 'crossflow[calibrate]'")
+
+
+@pytest.fixture(scope="module")
+def lookups(tmp_path_factory):
+    """Measured look-ups as their model has them on other rates, times a smooth factor of reuse that it does not know, with noise."""
+    needed()
+    rng, n = np.random.default_rng(2), 400
+    draws = [2.0 ** rng.integers(low, high, n) for low, high in ((8, 15), (0, 6), (10, 22), (3, 8), (0, 7))]
+    shapes = tuple(lookup_shape(*map(float, one)) for one in zip(*draws, strict=True))
+    spec, _ = resolve(Document(file="test", data={"template": "a100-80gb"}))
+    rows = MeasuredKernels(op="lookup", dtype="", shapes=shapes, time=np.ones(n), order=np.arange(n))
+    missed = 0.6 + 0.4 / (1 + np.exp(-(np.log2(draws[2]) - 15) / 2)) + 0.15 * np.sin(np.log2(draws[4]))
+    times = predicted(spec, rows) * missed * np.exp(0.02 * rng.standard_normal(n)) + 4e-6
+    path = tmp_path_factory.mktemp("lookups") / "lookups.csv"
+    path.write_text("\n".join(["op,shape,time", *(f"lookup,{shape},{time}" for shape, time in zip(shapes, times, strict=True))]) + "\n")
+    return path
+
+
+def test_lookups_are_learned_within_the_papers_errors(lookups):
+    """Table I: 3 to 6 % geometric mean."""
+    (kind,) = learn([lookups], "a100-80gb").kinds
+    assert kind.errors("learned")["geometric_mean_abs_error"] < 0.05
+    assert kind.errors("learned")["mean_abs_error"] < 0.5 * kind.errors("fitted")["mean_abs_error"]
+
+
+@pytest.fixture(scope="module")
+def collectives():
+    needed()
+    return learn([ROWS], "dgx-a100", rows=["aic-a100-sxm"])
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
+def test_collectives_are_learned_within_the_papers_errors(collectives, collective):
+    """Table I: 5 to 6 % geometric mean; measured by nccl-tests on 2, 4 and 8 A100."""
+    kind = next(one for one in collectives.kinds if one.kind[0] == collective)
+    errors = {law: kind.errors(law)["geometric_mean_abs_error"] for law in ("before", "fitted", "learned")}
+    assert errors["learned"] < 0.05
+    assert errors["learned"] < errors["fitted"] < errors["before"]
+
+
+def test_the_errors_are_of_rows_that_were_not_seen(collectives):
+    for kind in collectives.kinds:
+        assert kind.times.size == kind.samples.held_out.sum() == kind.to_dict()["held_out"]
+        assert 0.4 < kind.samples.held_out.mean() < 0.6
+
+
+def test_products_are_learned_beside_their_model(tmp_path):
+    """Shapes of odd sizes, which take a time of their own."""
+    needed()
+    spec, _ = resolve(Document(file="test", data={"template": "a100-80gb"}))
+    rng = np.random.default_rng(3)
+    sizes = np.stack([*2.0 ** rng.integers(7, 13, (3, 300)), np.ones(300)])
+    rows = MeasuredProducts(dtype="fp16", source="", sizes=sizes, time=np.ones(300))
+    times = predicted(spec, rows) * (1 + 0.3 * np.tanh(np.log2(sizes[0] / 1024)))
+    lines = [f"fp16,{m:.0f},{n:.0f},{k:.0f},{time * 1e6}" for (m, n, k), time in zip(sizes[:3].T, times, strict=True)]
+    (tmp_path / "gemm.csv").write_text("\n".join(["dtype,m,n,k,time_us", *lines]) + "\n")
+    (kind,) = learn([tmp_path / "gemm.csv"], "a100-80gb").kinds
+    assert kind.errors("learned")["geometric_mean_abs_error"] < 0.03 < kind.errors("fitted")["geometric_mean_abs_error"]
+
+
+@pytest.fixture
+def reduces(tmp_path):
+    """The rows of one collective alone."""
+    needed()
+    lines = [line for line in ROWS.read_text().splitlines() if line.startswith("source,") or "aic-a100-sxm,all_reduce" in line]
+    path = tmp_path / "collectives.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_list_of_events_is_filled(tmp_path, capsys, reduces):
+    """Events of what was learned take its times, and the step is predicted with them; the others are left to the model, with the reason."""
+    given = {"system": {"template": "dgx-a100"}, "workload": "gpt2-345m", "strategy": "tp8", "software": "megatron-core"}
+    plain = crossflow.from_dict(given)
+    (tmp_path / "events.csv").write_text(events(plain).to_csv())
+    out = tmp_path / "filled.csv"
+    words = ["calibrate", str(reduces), "--system", "dgx-a100", "--learn"]
+    assert main([*words, "--events", str(tmp_path / "events.csv"), "-o", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    sent = [one for one in events(plain).events if one.ranks == 8 and one.op == "all_reduce"]
+    assert found["filled"] == len(rows) == len(sent) > 0
+    assert any(reason.startswith("nothing was learned of gemm, ") for reason in found["left_reasons"])
+    by_shape = {(row["op"], row["shape"]): float(row["time"]) for row in rows}
+    for one in sent:
+        assert 0.2 < by_shape[one.op, one.shape] / one.time < 3
+    prediction = crossflow.predict(crossflow.from_dict({**given, "profile": str(out)}))
+    assert prediction.to_dict()["measured_share"] > 0.01
+    assert not [note for note in prediction.notes if note.startswith("profile")]
+
+
+def test_events_beyond_the_measured_sizes_are_left_to_the_model(tmp_path, capsys, reduces):
+    (tmp_path / "events.csv").write_text(
+        "op,shape,ranks,scope,time\nall_reduce,1e14 B,8,intra,1 s\nall_reduce,1e6 B,64,inter,1 s\nall_reduce,1e6 B,8,inter,1 s\n"
+    )
+    words = ["calibrate", str(reduces), "--system", "dgx-a100", "--learn", "--events", str(tmp_path / "events.csv")]
+    assert main([*words, "-o", str(tmp_path / "out.csv"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["left_reasons"] == {
+        "all_reduce lies beyond the measured sizes": 2,
+        "all_reduce has a shape that cannot be priced alone": 1,
+    }
+
+
+def test_too_few_rows_are_refused(tmp_path, complaint):
+    needed()
+    (tmp_path / "t.csv").write_text("op,shape,time\n" + "".join(f"pass,1 kernel of {n} B,{n} ns\n" for n in range(1000, 1010)))
+    assert (
+        complaint(tmp_path / "t.csv", "--system", "a100-80gb", "--learn")
+        == "nothing to learn: 10 too few of pass: a learned model needs 30"
+    )
+
+
+def test_the_profile_is_not_replaced_unasked(tmp_path, complaint):
+    (tmp_path / "out.csv").write_text("mine\n")
+    words = (ROWS, "--system", "dgx-a100", "--learn", "--events", tmp_path / "e.csv", "-o", tmp_path / "out.csv")
+    assert complaint(*words) == f"{tmp_path}/out.csv exists; give --force to replace it, or another name with -o"
+
+
+def test_nothing_of_scikit_learn_is_loaded_before_it_is_needed():
+    import subprocess
+
+    code = "import sys; import crossflow.cli.calibrate; print('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
