@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -541,6 +541,7 @@ def _profile(named: str | None, system: SystemSpec, system_document: Document, b
         return own
     file, line = system_document.lines.get(("profile",), ("", None))
     below = read_profile(_beside(system.profile, base if line is None else Path(file).parent), system.name)
+    below = replace(below, nearby=system.nearby)
     return below if own is None else own.over(below)
 
 

@@ -52,6 +52,7 @@ class Pass:
     moved: Annotated[Number, Bytes, "bytes read and written, all passes over memory counted"]
     flops: Annotated[Number, NonNegative, "operations"] = 0.0
     launches: Annotated[Number, NonNegative, "kernels that it takes"] = 1.0
+    what: Annotated[str, str, "operation of a framework that it is alone, as profiles name it"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)

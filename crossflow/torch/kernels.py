@@ -27,6 +27,7 @@ _PICKS = frozenset({
     "embedding", "index", "index_select", "gather", "take", "nll_loss_forward", "nll_loss2d_forward", "_unsafe_index", "take_along_dim",
 })  # fmt: skip
 _ADDS = frozenset({"index_put", "index_put_", "_index_put_impl_", "index_add", "index_add_", "scatter_add", "scatter_add_", "index_copy_"})
+_TABLE_GRADIENT = "embedding_dense_backward"
 _APART = frozenset({
     "sort", "topk", "argsort", "nonzero", "histc", "bincount", "unique", "embedding", "embedding_dense_backward", "_embedding_bag",
     "cumsum", "multinomial", "_fused_adamw_", "_fused_adam_", "_fused_sgd_", "adamw", "max_pool2d_with_indices", "index_put_", "index_put",
@@ -88,10 +89,10 @@ def dtype_of(args: Any) -> str:
     return {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}.get(found, "fp8" if found else "")
 
 
-def pass_over(reads: Mapping[int, float], writes: Mapping[int, float], out: Any) -> Pass:
+def pass_over(func: Any, reads: Mapping[int, float], writes: Mapping[int, float], out: Any) -> Pass:
     """A pass that reads and writes, with an operation for every element that it makes."""
     elements = sum(one.numel() for one in _tensors(out))
-    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=float(elements))
+    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=float(elements), what=name_of(func))
 
 
 def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Kernel, ...] | None:
@@ -211,7 +212,7 @@ def _lookup(args: Any, _kwargs: Any, out: Any) -> KernelRows:
 
 def _scattered(args: Any, _kwargs: Any, out: Any) -> KernelRows:
     """The gradient of a table: written empty, then rows read and added."""
-    return (Pass(moved=_bytes(out) + 3.0 * _bytes(args[0]) + _bytes(args[1]), flops=float(args[0].numel()), launches=2.0),)
+    return (Pass(moved=_bytes(out) + 3.0 * _bytes(args[0]) + _bytes(args[1]), flops=float(args[0].numel()), launches=2.0, what=_TABLE_GRADIENT),)
 
 
 def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
@@ -226,7 +227,7 @@ _KERNELS: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
     "mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "_scaled_mm": _mm, "linear": _linear, "bmm": _bmm, "baddbmm": _baddbmm,
     "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped, "convolution": _convolution, "convolution_backward": _convolution_backward,
     "attention": _attention, "attention_backward": _attention_backward, "_embedding_bag": _lookup, "adamw": _adamw,
-    "embedding_dense_backward": _scattered,
+    _TABLE_GRADIENT: _scattered,
 }  # fmt: skip
 
 
