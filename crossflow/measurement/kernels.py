@@ -6,7 +6,9 @@ that the names of measured and of imported kernels cannot differ.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from crossflow.torch.recorder import StepRecorder
 from crossflow.torch.source import DTYPES
 
 aten = torch.ops.aten
-COPIES = 8  # sets of buffers through which a row rotates, at most
+POOL = 2**20  # random numbers that tensors repeat
 COLUMNS = 1024  # of tensors that are normalised or added up, at most
 WORK = 2.0**32  # operations of a product, at most; a row is to take a fraction of a second [flop]
 HELD = 2.0**28  # bytes of a row's tensors, at most [B]
@@ -51,12 +53,19 @@ class Settings:
 
     def tensor(self, *shape: int) -> Any:
         """A tensor of random numbers."""
-        return torch.randn(*shape, dtype=DTYPES[self.dtype], device=self.device)
+        pool, elements = _numbers(self.device, self.dtype), math.prod(shape)
+        return pool.repeat(-(-elements // POOL))[:elements].clone().view(shape)
 
     @property
     def element(self) -> int:
         """Bytes of an element. [B]"""
         return int(DTYPES[self.dtype].itemsize)
+
+
+@functools.cache
+def _numbers(device: str, dtype: str) -> Any:
+    """Random numbers, made once: drawing them takes longer than most rows."""
+    return torch.randn(POOL, device=device).to(DTYPES[dtype])
 
 
 def event_of(call: Call, dtype: str) -> KernelName:
