@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> None:
         if sys.stderr.isatty():
             sys.stderr.write("\n")
     written = [str(path) for name in (ROWS, PROFILE, TEMPLATE) if (path := options.folder / name).is_file()]
-    for path in written:
-        page.log(f"wrote {path}")
+    for name in written:
+        page.log(f"wrote {name}")
     data = {**summary(found), "written": written}
     if arguments.json:
         page.emit_json(data)
@@ -56,7 +56,8 @@ def sections(data: Mapping[str, Any]) -> list[RenderableType]:
     threads = f"{data['threads']} thread{'s' * (data['threads'] != 1)}"
     remarks = [f"a kernel of an eager step takes the host {show(data['kernel_launch_s'], 's')}"]
     if data["busy_rows"]:
-        remarks.append(f"{data['busy_rows']} of {data['rows']} rows were disturbed by other processes: measure again when the machine is idle")
+        disturbed = f"{data['busy_rows']} of {data['rows']} rows were disturbed by other processes"
+        remarks.append(f"{disturbed}: measure again when the machine is idle")
     return [
         Text.assemble((data["device"], "bold"), f"  {data['machine']['cpu']}, {threads}, torch {data['torch']}"),
         page.section("Measured", rows, (1, 2, 3), header=["", "rows", "spread", "disturbed"]),

@@ -49,6 +49,9 @@ def lookup_costs(lookup: Lookup, sizes: Array, architecture: Architecture) -> Ke
         moved = looked * (2.0 * passes * (lookup.index + 4.0) + lookup.index)
         return _kernel(moved, moved, 4.0 * passes, architecture)  # of each pass: histogram, prefix sums, scatter, copy
     gradient = row_bytes(width * lookup.gradient)
+    if lookup.part == "gradient":  # rows of gradients are read, and rows of the table's gradient, which is there, read and written
+        moved = looked * (gradient + 2.0 * row_bytes(width * lookup.element) + lookup.index)
+        return _kernel(moved, moved, np.ones_like(looked), architecture)
     gradients = pooled * lookup.gradient + _gone(samples * width * lookup.gradient, architecture) * looked * gradient
     state = {"sgd": np.zeros(1), "rowwise_adagrad": np.full(1, 2.0 * SECTOR), "adagrad": 2.0 * row_bytes(width * 4.0)}[lookup.optimizer]
     updates = np.minimum(looked * distinct * replicas, held) * (2.0 * row_bytes(width * lookup.element) + state)

@@ -60,7 +60,7 @@ def along(at: Array, rate: Array, points: Array) -> Array:
     points : shape (points, features).
     """
     low, high = at.min(axis=0), at.max(axis=0)
-    inside = np.clip(points, low, high)
+    inside: Array = np.clip(points, low, high)
     apart = (at - inside[:, None]) / WIDTH  # shape (points, measured, features)
     far = (apart**2).sum(axis=-1)
     weight = np.exp((far.min(axis=1, keepdims=True) - far) / 2.0)
@@ -111,7 +111,7 @@ def _logs(*sizes: Array) -> Array:
 
 
 def _products(sizes: Array) -> Features:
-    found = _logs(*sizes)
+    found: Array = _logs(*sizes)
     return found, found.sum(axis=0)
 
 

@@ -34,7 +34,7 @@ COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread",
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
+LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update", "gradient": "lookup_gradient"}
 UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
 KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", *UNTYPED)
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
@@ -66,7 +66,8 @@ class Profile:
     def event(self, key: Key) -> Measured | None:
         """An event's measured time, None where it was not measured.
 
-        A pass of some operation is one of as many bytes, where the operation itself was not measured. An all-reduce beyond 8 ranks is that of 8 times the ratio of what a rank sends, 2 (N - 1) / N over 2 x 7 / 8.
+        A pass of some operation is any of as many bytes, where the operation itself was not measured. An all-reduce beyond 8 ranks is
+        that of 8 times the ratio of what a rank sends, 2 (N - 1) / N over 2 x 7 / 8.
         """
         op, shape, _, ranks, scope = key
         found = self.events.get(key)
@@ -319,7 +320,9 @@ def kernel_of(op: str, shape: str, dtype: str) -> Kernel | None:
         return Product(**sizes, adds=op == "gemm_accumulate", stored=stored)
     if family == "attention":
         chunked = found["kind"] == "chunks of"
-        return Attention(samples=1.0, **sizes, causal=not found["full"], chunked=chunked, backward=op == "attention_backward", stored=stored)
+        return Attention(
+            samples=1.0, **sizes, causal=not found["full"], chunked=chunked, backward=op == "attention_backward", stored=stored
+        )
     if family == "scan":
         return Scan(**sizes, delta=bool(found["delta"]), backward=op == "scan_backward")
     if family == "pass":

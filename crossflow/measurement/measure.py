@@ -130,7 +130,8 @@ def _begin(options: MeasureOptions, header: Mapping[str, Any]) -> set[tuple[str,
     found = results.read_rows(options.folder)
     for name in SAME:
         if found.header[name] != header[name]:
-            raise CrossflowError(f"{options.folder} has rows of {name} {found.header[name]}, this run {header[name]}; measure into another folder")
+            both = f"{found.header[name]}, this run of {header[name]}"
+            raise CrossflowError(f"{options.folder} has rows of {name} {both}; measure into another folder")
     results.append(options.folder, {"resumed": {"date": header["date"], "command": header["command"], "load": round(load(), 2)}})
     return {(row["kind"], row["label"]) for row in found.rows}
 

@@ -212,7 +212,21 @@ def _lookup(args: Any, _kwargs: Any, out: Any) -> KernelRows:
 
 def _scattered(args: Any, _kwargs: Any, out: Any) -> KernelRows:
     """The gradient of a table: written empty, then rows read and added."""
-    return (Pass(moved=_bytes(out) + 3.0 * _bytes(args[0]) + _bytes(args[1]), flops=float(args[0].numel()), launches=2.0, what=_TABLE_GRADIENT),)
+    rows = Pass(moved=3.0 * _bytes(args[0]) + _bytes(args[1]), flops=float(args[0].numel()), what=_TABLE_GRADIENT)
+    return Pass(moved=_bytes(out), what="zeros"), rows
+
+
+def _pooled_back(args: Any, _kwargs: Any, out: Any) -> KernelRows | None:
+    """The gradient of a table of pooled rows: written empty, then a row of gradients is added for each row that was looked up."""
+    gradient, indices = args[0], args[1]
+    if out.is_sparse:
+        return None
+    element, samples = float(out.element_size()), float(gradient.shape[0])
+    added = Lookup(
+        samples=samples, tables=1.0, rows=float(out.shape[0]), width=float(out.shape[1]), pooling=indices.numel() / samples,
+        part="gradient", element=element, output=element, gradient=element, index=float(indices.element_size()),
+    )  # fmt: skip
+    return Pass(moved=_bytes(out), what="zeros"), added
 
 
 def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
@@ -227,7 +241,7 @@ _KERNELS: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
     "mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "_scaled_mm": _mm, "linear": _linear, "bmm": _bmm, "baddbmm": _baddbmm,
     "_grouped_mm": _grouped, "_scaled_grouped_mm": _grouped, "convolution": _convolution, "convolution_backward": _convolution_backward,
     "attention": _attention, "attention_backward": _attention_backward, "_embedding_bag": _lookup, "adamw": _adamw,
-    _TABLE_GRADIENT: _scattered,
+    _TABLE_GRADIENT: _scattered, "_embedding_bag_backward": _pooled_back,
 }  # fmt: skip
 
 
