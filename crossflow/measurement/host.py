@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from crossflow.measurement.clock import Call
-from crossflow.measurement.kernels import Benchmark, Settings
+from crossflow.measurement.kernels import SAME, Benchmark, Settings
 from crossflow.torch import record
 
 WIDTH, TOKENS, WORDS = 16, 4, 32  # so small that nothing but overhead is left
@@ -18,7 +18,7 @@ WIDTH, TOKENS, WORDS = 16, 4, 32  # so small that nothing but overhead is left
 def host_benchmarks(settings: Settings) -> list[Benchmark]:
     """Whole steps of tiny models; each row is the time of a step over its kernels."""
     return [
-        Benchmark(kind="host", label=f"{name} step", make=_made(make, settings), held=0.0, event=("", f"{name} step", ""), cold=False)
+        Benchmark(kind="host", label=f"{name} step", make=_made(make, settings), held=0.0, event=("", f"{name} step", ""), rotates=SAME)
         for name, make in (("perceptron", _perceptron), ("encoder", _encoder), ("embedding", _bag))
     ]
 

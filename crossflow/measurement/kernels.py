@@ -26,6 +26,8 @@ from crossflow.torch.source import DTYPES
 aten = torch.ops.aten
 ZEROS = "zeros"  # pass that fills the gradient of a table before rows are added
 POOL = 2**20  # random numbers that tensors repeat
+# Rows rotate through more memory than a core's own caches have. What optimizers read was last touched a step before.
+NEAR, FAR, SAME = 16.0, 128.0, 0.0
 COLUMNS = 1024  # of tensors that are normalised or added up, at most
 WORK = 2.0**32  # operations of a product, at most; a row is to take a fraction of a second [flop]
 HELD = 2.0**28  # bytes of a row's tensors, at most [B]
@@ -42,7 +44,7 @@ class Benchmark:
     held: float  # bytes of a set of buffers. [B]
     event: KernelName | None = None  # by the importer where absent
     less: Callable[[], Call] | None = None  # part of each call that is timed too, and taken off: the pass forward
-    cold: bool = True  # whether it rotates through more memory than a private cache has
+    rotates: float = NEAR  # bytes through which its calls rotate, over those of a core's own caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +222,7 @@ POINTWISE: Mapping[str, tuple[int, PassCall]] = {
     "cat": (2, lambda x: torch.cat(list(x), 1)),
     "stack": (2, lambda x: torch.stack(list(x))),
 }
+UPDATES = frozenset({"add_", "mul_", "div", "sqrt", "lerp_", "addcmul_", "addcdiv_"})  # operations of optimizers
 SOFTMAX: Mapping[str, tuple[int, PassCall]] = {
     "_softmax": (1, lambda x: torch.softmax(x[0], -1)),
     "_log_softmax": (1, lambda x: torch.log_softmax(x[0], -1)),
@@ -238,8 +241,9 @@ def _passes(kind: str, calls: Mapping[str, tuple[int, PassCall]], settings: Sett
     for elements in (2**exponent for exponent in range(4, 25, 2)):
         columns = min(COLUMNS, elements)
         for name, (count, call) in calls.items():
-            make = _bound(_passing, settings, call, count, elements // columns, columns)
-            yield Benchmark(kind=kind, label=f"{name} {elements}", make=make, held=settings.element * elements * (count + 1.0))
+            make, rotates = _bound(_passing, settings, call, count, elements // columns, columns), FAR if name in UPDATES else NEAR
+            held = settings.element * elements * (count + 1.0)
+            yield Benchmark(kind=kind, label=f"{name} {elements}", make=make, held=held, rotates=rotates)
 
 
 def _passing(settings: Settings, call: PassCall, count: int, rows: int, columns: int) -> Call:
@@ -355,7 +359,7 @@ def _copies(settings: Settings) -> Iterator[Benchmark]:
     for exponent in range(12, 29):
         size = 2**exponent
         event = ("", f"copy of {2 * size} B", "")
-        yield Benchmark(kind="copies", label=event[1], make=_bound(_copy, settings, size // 4), held=2.0 * size, event=event, cold=False)
+        yield Benchmark(kind="copies", label=event[1], make=_bound(_copy, settings, size // 4), held=2.0 * size, event=event, rotates=SAME)
 
 
 def _copy(settings: Settings, elements: int) -> Call:

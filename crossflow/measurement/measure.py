@@ -20,9 +20,8 @@ SHARES: Mapping[str, float] = {
     "attention": 0.09, "embedding": 0.08, "collectives": 0.03,
 }  # fmt: skip
 ROW = 0.06  # time that the samples of a row may take [s]
-ROTATED = 16.0  # bytes through which rows rotate, over those of a core's own caches
 FEWEST = 3  # rows of a kind, however short the time
-SETS = 8  # of buffers, at most
+SETS = 32  # of buffers, at most
 SEED = 0
 
 
@@ -118,7 +117,7 @@ def _header(options: MeasureOptions, torch: Any) -> tuple[dict[str, Any], Machin
     }, facts  # fmt: skip
 
 
-SAME = ("device", "on", "dtype", "threads", "torch")  # of the header, in which two runs into one folder agree
+AGREE = ("device", "on", "dtype", "threads", "torch")  # of the header, in which two runs into one folder agree
 
 
 def _begin(options: MeasureOptions, header: Mapping[str, Any]) -> set[tuple[str, str]]:
@@ -128,12 +127,12 @@ def _begin(options: MeasureOptions, header: Mapping[str, Any]) -> set[tuple[str,
         results.append(options.folder, {"header": header})
         return set()
     found = results.read_rows(options.folder)
-    for name in SAME:
-        if found.header[name] != header[name]:
-            both = f"{found.header[name]}, this run of {header[name]}"
+    for name in AGREE:
+        if (there := getattr(found.header, name)) != header[name]:
+            both = f"{there}, this run of {header[name]}"
             raise CrossflowError(f"{options.folder} has rows of {name} {both}; measure into another folder")
     results.append(options.folder, {"resumed": {"date": header["date"], "command": header["command"], "load": round(load(), 2)}})
-    return {(row["kind"], row["label"]) for row in found.rows}
+    return {(row.kind, row.label) for row in found.rows}
 
 
 def _run(options: MeasureOptions, facts: MachineFacts, known: set[tuple[str, str]], tell: Callable[[MeasureProgress], None]) -> None:
@@ -166,7 +165,7 @@ def _rows(kind: str, options: MeasureOptions, facts: MachineFacts, known: set[tu
     for i, one in enumerate(one for one in rows if (kind, one.label) not in known):
         if i >= FEWEST and time.monotonic() >= end:
             return
-        sets = max(1, min(SETS, round(ROTATED * facts.private / max(one.held, 1.0)))) if one.cold else 1
+        sets = max(1, min(SETS, round(one.rotates * facts.private / max(one.held, 1.0))))
         calls = [one.make() for _ in range(sets)]
         op, shape, dtype = one.event or event_of(calls[0], options.dtype)
         found = clock.timed(calls, ROW).to_dict()
