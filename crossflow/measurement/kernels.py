@@ -27,8 +27,9 @@ aten = torch.ops.aten
 ZEROS = "zeros"  # pass that fills the gradient of a table before rows are added
 POOL = 2**20  # random numbers that tensors repeat
 # Rows rotate through more memory than a core's own caches have. What optimizers read was last touched a step before.
-NEAR, FAR, SAME = 16.0, 128.0, 0.0
+NEAR, FAR, SAME = 16.0, 64.0, 0.0
 COLUMNS = 1024  # of tensors that are normalised or added up, at most
+SKINNY = 8  # side of a product that is no more than this, which one side at most is
 WORK = 2.0**32  # operations of a product, at most; a row is to take a fraction of a second [flop]
 HELD = 2.0**28  # bytes of a row's tensors, at most [B]
 KernelName = tuple[str, str, str]  # op, shape and type as profiles have them; no op where no profile has the row
@@ -57,7 +58,7 @@ class Settings:
     def tensor(self, *shape: int) -> Any:
         """A tensor of random numbers."""
         pool, elements = _numbers(self.device, self.dtype), math.prod(shape)
-        return pool.repeat(-(-elements // POOL))[:elements].clone().view(shape)
+        return (pool.repeat(-(-elements // POOL))[:elements] if elements > POOL else pool[:elements].clone()).view(shape)
 
     @property
     def element(self) -> int:
@@ -67,8 +68,8 @@ class Settings:
 
 @functools.cache
 def _numbers(device: str, dtype: str) -> Any:
-    """Random numbers, made once: drawing them takes longer than most rows."""
-    return torch.randn(POOL, device=device).to(DTYPES[dtype])
+    """Random numbers above zero, made once: drawing them takes longer than most rows."""
+    return torch.randn(POOL, device=device).abs().add(0.1).to(DTYPES[dtype])
 
 
 def event_of(call: Call, dtype: str) -> KernelName:
@@ -105,10 +106,11 @@ def benchmarks(kind: str, settings: Settings) -> list[Benchmark]:
 
 def _products(settings: Settings) -> Iterator[Benchmark]:
     """Products as a linear layer has them: forward with the weights transposed, gradients of inputs and of weights."""
-    sides = (16, 64, 128, 256, 384, 512, 1024, 2048, 4096)
-    for m, n, k in itertools.product((1, 8, *sides), sides, sides):
+    sides = (1, 8, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096)
+    for m, n, k in itertools.product(sides, repeat=3):
         held = settings.element * (m * k + k * n + m * n)
-        if 2.0 * m * n * k > WORK or held > HELD or (m, n, k).count(384) > 1:
+        skinny = sum(side <= SKINNY for side in (m, n, k))
+        if 2.0 * m * n * k > WORK or held > HELD or skinny > 1:
             continue
         for layout, make in _LAYOUTS.items():
             yield Benchmark(kind="gemm", label=f"{m}x{n}x{k} {layout}", make=_bound(make, settings, m, n, k), held=held)
@@ -247,7 +249,7 @@ def _passes(kind: str, calls: Mapping[str, tuple[int, PassCall]], settings: Sett
 
 
 def _passing(settings: Settings, call: PassCall, count: int, rows: int, columns: int) -> Call:
-    operands = [settings.tensor(rows, columns).abs_().add_(0.1) for _ in range(count)]
+    operands = [settings.tensor(rows, columns) for _ in range(count)]
     return lambda: call(operands)
 
 
