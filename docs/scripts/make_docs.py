@@ -37,8 +37,8 @@ from crossflow.architecture import execution, network, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.emulation import delays, record
 from crossflow.evaluation.timelines import simulate
-from crossflow.program import file as programs
 from crossflow.measurement import results
+from crossflow.program import file as programs
 from crossflow.replay import overheads
 from crossflow.scenario import ScenarioFile
 from crossflow.search import settings
