@@ -107,11 +107,11 @@ def _family(kernel: Kernel, dtype: str) -> KernelFamily:
 
 
 def _logs(*sizes: Array) -> Array:
-    return np.log(np.stack(np.broadcast_arrays(*sizes)))
+    return np.asarray(np.log(np.stack(np.broadcast_arrays(*sizes))))
 
 
 def _products(sizes: Array) -> Features:
-    found: Array = _logs(*sizes)
+    found = _logs(*sizes)
     return found, found.sum(axis=0)
 
 

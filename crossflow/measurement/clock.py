@@ -14,7 +14,7 @@ SAMPLE = 2e-3  # least that a sample takes, so that reading the clock does not c
 FEWEST, MOST, CALLS = 5, 25, 2000  # samples of a row, and calls of a sample
 BUSY_SPREAD, BUSY_WALL = 0.1, 1.25  # spread over time, and wall time over processor time, above which a machine is busy
 NORMAL = 1.4826  # standard deviation over median absolute deviation of a normal distribution
-Call = Callable[[], Any]
+TimedCall = Callable[[], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Clock:
     device: str
     threads: int
 
-    def timed(self, calls: Sequence[Call], seconds: float) -> Timing:
+    def timed(self, calls: Sequence[TimedCall], seconds: float) -> Timing:
         """Time of a call, the same work on different buffers in turn, within about so many seconds."""
         for call in calls:
             call()
@@ -59,7 +59,7 @@ class Clock:
         waits = self.device == "cpu" and wall > BUSY_WALL * cpu
         return Timing(time=shown, spread=spread, count=count, wall=wall, cpu=cpu, busy=waits or spread > BUSY_SPREAD * shown)
 
-    def _sample(self, calls: Sequence[Call], count: int) -> tuple[float, float, float]:
+    def _sample(self, calls: Sequence[TimedCall], count: int) -> tuple[float, float, float]:
         """What counts, wall time and processor time of so many calls. [s]"""
         rounds = count // len(calls)
         if self.device == "cuda":
@@ -71,7 +71,7 @@ class Clock:
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         return (cpu if self.threads == 1 else wall), wall, cpu
 
-    def _on_gpu(self, calls: Sequence[Call], rounds: int) -> tuple[float, float, float]:
+    def _on_gpu(self, calls: Sequence[TimedCall], rounds: int) -> tuple[float, float, float]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         wall, cpu = time.perf_counter(), time.process_time()
         start.record()

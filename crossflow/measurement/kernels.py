@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,9 @@ import torch
 
 from crossflow.cost.profile import LOOKUPS, attention_shape, gemm_shape, lookup_shape, pass_shape
 from crossflow.errors import CrossflowError
-from crossflow.measurement.clock import Call
+from crossflow.measurement.clock import TimedCall
 from crossflow.program.kernels import Kernel, Lookup, Pass, Product
+from crossflow.provenance import digest
 from crossflow.torch.recorder import StepRecorder
 from crossflow.torch.source import DTYPES
 
@@ -41,15 +41,15 @@ class Benchmark:
 
     kind: str
     label: str
-    make: Callable[[], Call]
+    make: Callable[[], TimedCall]
     held: float  # bytes of a set of buffers. [B]
     event: KernelName | None = None  # by the importer where absent
-    less: Callable[[], Call] | None = None  # part of each call that is timed too, and taken off: the pass forward
+    less: Callable[[], TimedCall] | None = None  # part of each call that is timed too, and taken off: the pass forward
     rotates: float = NEAR  # bytes through which its calls rotate, over those of a core's own caches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BenchmarkSettings:
     """What kernels are measured on."""
 
     device: str
@@ -72,7 +72,7 @@ def _numbers(device: str, dtype: str) -> Any:
     return torch.randn(POOL, device=device).abs().add(0.1).to(DTYPES[dtype])
 
 
-def event_of(call: Call, dtype: str) -> KernelName:
+def event_of(call: TimedCall, dtype: str) -> KernelName:
     """Operation, shape and type of the one kernel that a call runs, as profiles name it."""
     call()
     with torch.no_grad(), StepRecorder() as recorder:
@@ -95,16 +95,15 @@ def _name(kernel: Kernel, dtype: str) -> KernelName:
     return "pass", pass_shape(float(kernel.moved), float(kernel.launches), kernel.what), ""
 
 
-def benchmarks(kind: str, settings: Settings) -> list[Benchmark]:
-    """Rows of a kind in the order in which they are measured: few that span all sizes first, then those in between."""
-    found = list(KINDS[kind](settings))
-    return sorted(found, key=lambda one: random.Random(one.label).random())  # the same each time, so that a run may go on
+def benchmarks(kind: str, settings: BenchmarkSettings) -> list[Benchmark]:
+    """Rows of a kind in the order in which they are measured: as if drawn, so that the first ones span all sizes, and always the same."""
+    return sorted(KINDS[kind](settings), key=lambda one: digest(one.label))
 
 
 # -------------------------------------------------------------------------------------------- products and attention
 
 
-def _products(settings: Settings) -> Iterator[Benchmark]:
+def _products(settings: BenchmarkSettings) -> Iterator[Benchmark]:
     """Products as a linear layer has them: forward with the weights transposed, gradients of inputs and of weights."""
     sides = (1, 8, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096)
     for m, n, k in itertools.product(sides, repeat=3):
@@ -120,34 +119,34 @@ def _products(settings: Settings) -> Iterator[Benchmark]:
             yield Benchmark(kind="gemm", label=f"{batch} x {m}x{n}x{k}", make=_bound(_batched, settings, batch, m, n, k), held=held)
 
 
-def _bound(make: Callable[..., Call], *given: Any) -> Callable[[], Call]:
+def _bound(make: Callable[..., TimedCall], *given: Any) -> Callable[[], TimedCall]:
     return lambda: make(*given)
 
 
-def _linear(settings: Settings, m: int, n: int, k: int) -> Call:
+def _linear(settings: BenchmarkSettings, m: int, n: int, k: int) -> TimedCall:
     x, weight, bias = settings.tensor(m, k), settings.tensor(n, k), settings.tensor(n)
     return lambda: torch.addmm(bias, x, weight.t())
 
 
-def _input_gradient(settings: Settings, m: int, n: int, k: int) -> Call:
+def _input_gradient(settings: BenchmarkSettings, m: int, n: int, k: int) -> TimedCall:
     x, weight = settings.tensor(m, k), settings.tensor(k, n)
     return lambda: torch.mm(x, weight)
 
 
-def _weight_gradient(settings: Settings, m: int, n: int, k: int) -> Call:
+def _weight_gradient(settings: BenchmarkSettings, m: int, n: int, k: int) -> TimedCall:
     gradient, x = settings.tensor(k, m), settings.tensor(k, n)
     return lambda: torch.mm(gradient.t(), x)
 
 
-def _batched(settings: Settings, batch: int, m: int, n: int, k: int) -> Call:
+def _batched(settings: BenchmarkSettings, batch: int, m: int, n: int, k: int) -> TimedCall:
     x, y = settings.tensor(batch, m, k), settings.tensor(batch, k, n)
     return lambda: torch.bmm(x, y)
 
 
-_LAYOUTS: Mapping[str, Callable[..., Call]] = {"nt": _linear, "nn": _input_gradient, "tn": _weight_gradient}
+_LAYOUTS: Mapping[str, Callable[..., TimedCall]] = {"nt": _linear, "nn": _input_gradient, "tn": _weight_gradient}
 
 
-def _attention(settings: Settings) -> Iterator[Benchmark]:
+def _attention(settings: BenchmarkSettings) -> Iterator[Benchmark]:
     """Fused attention, forward and backward, with every key seen and with a causal mask."""
     for heads, length, width, causal in itertools.product((4, 16, 64), (32, 64, 128, 256, 512), (32, 64, 128), (False, True)):
         held = 4.0 * settings.element * heads * length * width
@@ -165,17 +164,17 @@ def _attention(settings: Settings) -> Iterator[Benchmark]:
         )  # fmt: skip
 
 
-def _attended(settings: Settings, heads: int, length: int, width: int, causal: bool) -> Call:
+def _attended(settings: BenchmarkSettings, heads: int, length: int, width: int, causal: bool) -> TimedCall:
     q, k, v = (settings.tensor(1, length, heads, width).transpose(1, 2) for _ in range(3))
     return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def _attended_graph(settings: Settings, heads: int, length: int, width: int, causal: bool) -> Call:
+def _attended_graph(settings: BenchmarkSettings, heads: int, length: int, width: int, causal: bool) -> TimedCall:
     q, k, v = (settings.tensor(1, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3))
     return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def _attended_back(settings: Settings, heads: int, length: int, width: int, causal: bool) -> Call:
+def _attended_back(settings: BenchmarkSettings, heads: int, length: int, width: int, causal: bool) -> TimedCall:
     q, k, v = (settings.tensor(1, length, heads, width).transpose(1, 2).requires_grad_() for _ in range(3))
     gradient = settings.tensor(1, heads, length, width)
     return lambda: torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal), (q, k, v), gradient)
@@ -238,7 +237,7 @@ REDUCTIONS: Mapping[str, tuple[int, PassCall]] = {
 }
 
 
-def _passes(kind: str, calls: Mapping[str, tuple[int, PassCall]], settings: Settings) -> Iterator[Benchmark]:
+def _passes(kind: str, calls: Mapping[str, tuple[int, PassCall]], settings: BenchmarkSettings) -> Iterator[Benchmark]:
     """Operations over tensors from one that is all overhead to one that no cache holds."""
     for elements in (2**exponent for exponent in range(4, 25, 2)):
         columns = min(COLUMNS, elements)
@@ -248,12 +247,12 @@ def _passes(kind: str, calls: Mapping[str, tuple[int, PassCall]], settings: Sett
             yield Benchmark(kind=kind, label=f"{name} {elements}", make=make, held=held, rotates=rotates)
 
 
-def _passing(settings: Settings, call: PassCall, count: int, rows: int, columns: int) -> Call:
+def _passing(settings: BenchmarkSettings, call: PassCall, count: int, rows: int, columns: int) -> TimedCall:
     operands = [settings.tensor(rows, columns) for _ in range(count)]
     return lambda: call(operands)
 
 
-def _norms(settings: Settings) -> Iterator[Benchmark]:
+def _norms(settings: BenchmarkSettings) -> Iterator[Benchmark]:
     """Layer normalisation, forward and backward."""
     for columns, elements in itertools.product((128, 512, 2048), (2**exponent for exponent in range(8, 25, 2))):
         if elements < columns:
@@ -264,18 +263,18 @@ def _norms(settings: Settings) -> Iterator[Benchmark]:
             yield Benchmark(kind="normalisation", label=f"{name} {elements // columns}x{columns}", make=bound, held=held)
 
 
-def _norm(settings: Settings, rows: int, columns: int) -> Call:
+def _norm(settings: BenchmarkSettings, rows: int, columns: int) -> TimedCall:
     x, weight = settings.tensor(rows, columns), settings.tensor(columns)
     return lambda: aten.native_layer_norm(x, [columns], weight, weight, 1e-5)
 
 
-def _norm_back(settings: Settings, rows: int, columns: int) -> Call:
+def _norm_back(settings: BenchmarkSettings, rows: int, columns: int) -> TimedCall:
     x, gradient, weight = settings.tensor(rows, columns), settings.tensor(rows, columns), settings.tensor(columns)
     _, mean, inverse = aten.native_layer_norm(x, [columns], weight, weight, 1e-5)
     return lambda: aten.native_layer_norm_backward(gradient, x, [columns], mean, inverse, weight, weight, [True, True, True])
 
 
-def _softmaxes(settings: Settings) -> Iterator[Benchmark]:
+def _softmaxes(settings: BenchmarkSettings) -> Iterator[Benchmark]:
     yield from _passes("softmax", SOFTMAX, settings)
     for rows, classes in itertools.product((64, 512, 4096), (1024, 8192)):
         held = settings.element * rows * classes
@@ -283,12 +282,12 @@ def _softmaxes(settings: Settings) -> Iterator[Benchmark]:
             yield Benchmark(kind="softmax", label=f"{name} {rows}x{classes}", make=_bound(make, settings, rows, classes), held=held)
 
 
-def _loss(settings: Settings, rows: int, classes: int) -> Call:
+def _loss(settings: BenchmarkSettings, rows: int, classes: int) -> TimedCall:
     x, wanted = settings.tensor(rows, classes), torch.randint(0, classes, (rows,), device=settings.device)
     return lambda: aten.nll_loss_forward(x, wanted, None, 1, -100)
 
 
-def _loss_back(settings: Settings, rows: int, classes: int) -> Call:
+def _loss_back(settings: BenchmarkSettings, rows: int, classes: int) -> TimedCall:
     x, wanted = settings.tensor(rows, classes), torch.randint(0, classes, (rows,), device=settings.device)
     total, gradient = torch.tensor(float(rows), device=settings.device), settings.tensor(1)[0]
     return lambda: aten.nll_loss_backward(gradient, x, wanted, None, 1, -100, total)
@@ -297,7 +296,7 @@ def _loss_back(settings: Settings, rows: int, classes: int) -> Call:
 # -------------------------------------------------------------------------------------------- embedding bags
 
 
-def _bags(settings: Settings) -> Iterator[Benchmark]:
+def _bags(settings: BenchmarkSettings) -> Iterator[Benchmark]:
     """Pooled look-ups of one table by its rows, their width, pooling and reuse, and gradients of tables."""
     for rows, width, samples, pooling in itertools.product((1000, 20_000, 400_000), (16, 64, 256), (64, 512, 4096), (1, 10, 50)):
         held = 4.0 * rows * width + 8.0 * samples * pooling
@@ -318,20 +317,20 @@ def _bags(settings: Settings) -> Iterator[Benchmark]:
         yield Benchmark(kind="embedding", label=f"embedding {label}", make=_bound(_embedding, *given_), held=4.0 * rows * width)
 
 
-def _indices(settings: Settings, rows: int, count: int, reuse: float = 1.0) -> Any:
+def _indices(settings: BenchmarkSettings, rows: int, count: int, reuse: float = 1.0) -> Any:
     """Rows that are looked up, each `reuse` times in the mean where that is above 1."""
     few = min(rows, max(1, int(count / reuse))) if reuse > 1.0 else rows
     chosen = torch.randperm(rows)[:few]
     return chosen[torch.randint(0, few, (count,))].to(settings.device)
 
 
-def _bag(settings: Settings, rows: int, width: int, samples: int, pooling: int, reuse: float) -> Call:
+def _bag(settings: BenchmarkSettings, rows: int, width: int, samples: int, pooling: int, reuse: float) -> TimedCall:
     table, indices = settings.tensor(rows, width), _indices(settings, rows, samples * pooling, reuse)
     offsets = torch.arange(0, samples * pooling, pooling, device=settings.device)
     return lambda: aten._embedding_bag(table, indices, offsets)
 
 
-def _bag_back(settings: Settings, rows: int, width: int, samples: int, pooling: int) -> Call:
+def _bag_back(settings: BenchmarkSettings, rows: int, width: int, samples: int, pooling: int) -> TimedCall:
     table, indices = settings.tensor(rows, width), _indices(settings, rows, samples * pooling)
     offsets = torch.arange(0, samples * pooling, pooling, device=settings.device)
     _, bags, sizes, most = aten._embedding_bag(table, indices, offsets)
@@ -339,16 +338,16 @@ def _bag_back(settings: Settings, rows: int, width: int, samples: int, pooling: 
     return lambda: aten._embedding_bag_backward(gradient, indices, offsets, bags, sizes, most, rows, False, 0, False, None)
 
 
-def _zeros(settings: Settings, rows: int, width: int) -> Call:
+def _zeros(settings: BenchmarkSettings, rows: int, width: int) -> TimedCall:
     return lambda: torch.zeros(rows, width, device=settings.device)
 
 
-def _table_back(settings: Settings, rows: int, width: int, samples: int, pooling: int) -> Call:
+def _table_back(settings: BenchmarkSettings, rows: int, width: int, samples: int, pooling: int) -> TimedCall:
     gradient, indices = settings.tensor(samples * pooling, width), _indices(settings, rows, samples * pooling)
     return lambda: aten.embedding_dense_backward(gradient, indices, rows, -1, False)
 
 
-def _embedding(settings: Settings, rows: int, width: int, count: int) -> Call:
+def _embedding(settings: BenchmarkSettings, rows: int, width: int, count: int) -> TimedCall:
     table, indices = settings.tensor(rows, width), _indices(settings, rows, count)
     return lambda: torch.embedding(table, indices)
 
@@ -356,7 +355,7 @@ def _embedding(settings: Settings, rows: int, width: int, count: int) -> Call:
 # -------------------------------------------------------------------------------------------- copies
 
 
-def _copies(settings: Settings) -> Iterator[Benchmark]:
+def _copies(settings: BenchmarkSettings) -> Iterator[Benchmark]:
     """Copies within the same two buffers by size: each level of the memory hierarchy shows as a step of the rate."""
     for exponent in range(12, 29):
         size = 2**exponent
@@ -364,12 +363,12 @@ def _copies(settings: Settings) -> Iterator[Benchmark]:
         yield Benchmark(kind="copies", label=event[1], make=_bound(_copy, settings, size // 4), held=2.0 * size, event=event, rotates=SAME)
 
 
-def _copy(settings: Settings, elements: int) -> Call:
+def _copy(settings: BenchmarkSettings, elements: int) -> TimedCall:
     source, target = (torch.ones(elements, dtype=torch.float32, device=settings.device) for _ in range(2))
     return lambda: target.copy_(source)
 
 
-KINDS: Mapping[str, Callable[[Settings], Iterator[Benchmark]]] = {
+KINDS: Mapping[str, Callable[[BenchmarkSettings], Iterator[Benchmark]]] = {
     "gemm": _products,
     "attention": _attention,
     "pointwise": lambda settings: _passes("pointwise", POINTWISE, settings),

@@ -77,7 +77,7 @@ def check(options: MeasureOptions) -> None:
         raise CrossflowError(f"{options.folder / results.ROWS} exists; give --resume to go on with it, or another folder with -o")
 
 
-def measure(options: MeasureOptions, tell: Callable[[MeasureProgress], None] = lambda _: None) -> results.Measured:
+def measure(options: MeasureOptions, tell: Callable[[MeasureProgress], None] = lambda _: None) -> results.MeasuredMachine:
     """Measure, and write the profile and the template of what was measured, also where the run is interrupted.
 
     Raises
@@ -157,9 +157,9 @@ def _rows(kind: str, options: MeasureOptions, facts: MachineFacts, known: set[tu
 
     from crossflow.measurement.clock import Clock
     from crossflow.measurement.host import host_benchmarks, kernels_of_step
-    from crossflow.measurement.kernels import Settings, benchmarks, event_of
+    from crossflow.measurement.kernels import BenchmarkSettings, benchmarks, event_of
 
-    settings = Settings(device=options.device, dtype=options.dtype)
+    settings = BenchmarkSettings(device=options.device, dtype=options.dtype)
     clock = Clock(device=options.device, threads=torch.get_num_threads())
     rows = host_benchmarks(settings) if kind == "host" else benchmarks(kind, settings)
     for i, one in enumerate(one for one in rows if (kind, one.label) not in known):

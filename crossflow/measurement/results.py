@@ -59,7 +59,7 @@ class MeasuredHeader(FileModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredMachine:
     """A file of measured rows."""
 
     header: MeasuredHeader
@@ -82,7 +82,7 @@ class Measured:
         return statistics.mean(steps) if steps else max(self.floor, 1e-7)
 
 
-def read_rows(folder: Path) -> Measured:
+def read_rows(folder: Path) -> MeasuredMachine:
     """What a folder holds; a last line that was not finished is left out.
 
     Raises
@@ -100,7 +100,7 @@ def read_rows(folder: Path) -> Measured:
         rows = [MeasuredRow.model_validate(one) for one in data if "resumed" not in one]
     except (ValueError, KeyError, TypeError, IndexError):
         raise CrossflowError(f"{path} is no file of crossflow measure, or damaged; measure into another folder with -o") from None
-    return Measured(header=header, rows=rows)
+    return MeasuredMachine(header=header, rows=rows)
 
 
 def append(folder: Path, data: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ def write_derived(folder: Path) -> list[Path]:
     return written
 
 
-def _comment(found: Measured) -> str:
+def _comment(found: MeasuredMachine) -> str:
     """Where the numbers come from, as comments."""
     data = found.header.model_dump()
     lines = [f"{name}: {value}" for name, value in {**data, **data.pop("machine")}.items() if name != "machine"]
@@ -139,7 +139,7 @@ def _comment(found: Measured) -> str:
     return "".join(f"# {line}\n" for line in ("written by crossflow measure", *lines, what))
 
 
-def profile_rows(found: Measured) -> Iterator[Sequence[Any]]:
+def profile_rows(found: MeasuredMachine) -> Iterator[Sequence[Any]]:
     """Events as a profile has them: of kernels without what a call itself takes."""
     for row in found.rows:
         if not row.op:
@@ -154,7 +154,7 @@ def profile_rows(found: Measured) -> Iterator[Sequence[Any]]:
 # -------------------------------------------------------------------------------------------- template of a processor
 
 
-def template_text(found: Measured) -> str:
+def template_text(found: MeasuredMachine) -> str:
     """A system of this machine's processor: what the operating system tells of it, and what was measured."""
     header, facts = found.header, found.header.machine
     threads = header.threads
@@ -194,7 +194,7 @@ def _quantity(value: float, unit: str, source: str) -> str:
     return f"{{value: {show(value, unit, 4)}, source: {source}}}"
 
 
-def _copies(found: Measured) -> Iterator[tuple[float, float]]:
+def _copies(found: MeasuredMachine) -> Iterator[tuple[float, float]]:
     """Bytes that a copy touches, and its rate. [B], [B/s]"""
     for row in found.rows:
         if row.kind == "copies":
@@ -202,7 +202,7 @@ def _copies(found: Measured) -> Iterator[tuple[float, float]]:
             yield size, size / max(row.time - found.floor, LEAST_BUSY * row.time)
 
 
-def _matrix_share(found: Measured) -> float:
+def _matrix_share(found: MeasuredMachine) -> float:
     """Highest rate of a measured product over the peak that the system tells; half where none was measured. [1]"""
     rates, shares = found.header.rates, []
     for row in found.rows:
@@ -212,7 +212,7 @@ def _matrix_share(found: Measured) -> float:
     return max(shares, default=0.5)
 
 
-def _levels(found: Measured, copied: Mapping[float, float], memory: float) -> Iterator[str]:
+def _levels(found: MeasuredMachine, copied: Mapping[float, float], memory: float) -> Iterator[str]:
     """Levels of memory, each with the rate of the copies that it holds and the level inside it does not."""
     inner, threads = 0.0, found.header.threads
     for cache in found.header.machine.caches:
@@ -226,7 +226,7 @@ def _levels(found: Measured, copied: Mapping[float, float], memory: float) -> It
     yield f"  memory: {{scope: device, capacity: {capacity}, bandwidth: {_quantity(memory, 'B/s', 'measured')}}}"
 
 
-def summary(found: Measured) -> dict[str, Any]:
+def summary(found: MeasuredMachine) -> dict[str, Any]:
     """Plain data of what was measured, by kind."""
     kinds = dict.fromkeys(row.kind for row in found.rows)
     return {

@@ -17,13 +17,13 @@ from crossflow.errors import CrossflowError
 from crossflow.files import Document
 from crossflow.measurement import results
 from crossflow.measurement.clock import Clock
-from crossflow.measurement.kernels import KINDS, Settings, benchmarks, event_of
+from crossflow.measurement.kernels import KINDS, BenchmarkSettings, benchmarks, event_of
 from crossflow.measurement.measure import MeasureOptions, measure
 from crossflow.program import write_program
 from crossflow.program.kernels import Pass
 from crossflow.torch import record
 
-SETTINGS = Settings(device="cpu", dtype="fp32")
+SETTINGS = BenchmarkSettings(device="cpu", dtype="fp32")
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
