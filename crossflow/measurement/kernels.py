@@ -27,7 +27,7 @@ aten = torch.ops.aten
 ZEROS = "zeros"  # pass that fills the gradient of a table before rows are added
 POOL = 2**20  # random numbers that tensors repeat
 # Rows rotate through more memory than a core's own caches have. What optimizers read was last touched a step before.
-NEAR, FAR, SAME = 16.0, 64.0, 0.0
+NEAR, FAR, SAME = 16.0, 128.0, 0.0
 COLUMNS = 1024  # of tensors that are normalised or added up, at most
 SKINNY = 8  # side of a product that is no more than this, which one side at most is
 WORK = 2.0**32  # operations of a product, at most; a row is to take a fraction of a second [flop]
@@ -242,8 +242,8 @@ def _passes(kind: str, calls: Mapping[str, tuple[int, PassCall]], settings: Benc
     for elements in (2**exponent for exponent in range(4, 25, 2)):
         columns = min(COLUMNS, elements)
         for name, (count, call) in calls.items():
-            make, rotates = _bound(_passing, settings, call, count, elements // columns, columns), FAR if name in UPDATES else NEAR
-            held = settings.element * elements * (count + 1.0)
+            make, update = _bound(_passing, settings, call, count, elements // columns, columns), name in UPDATES
+            held, rotates = settings.element * elements * (count + 1.0 - update), FAR if update else NEAR
             yield Benchmark(kind=kind, label=f"{name} {elements}", make=make, held=held, rotates=rotates)
 
 

@@ -21,7 +21,7 @@ SHARES: Mapping[str, float] = {
 }  # fmt: skip
 ROW = 0.06  # time that the samples of a row may take [s]
 FEWEST = 3  # rows of a kind, however short the time
-SETS = 32  # of buffers, at most
+SETS = 256  # of buffers, at most
 SEED = 0
 
 

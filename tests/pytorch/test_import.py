@@ -166,7 +166,7 @@ def test_convolutions_are_implicit_products():
 
 def test_recurrent_layers_and_tables_are_taken_apart():
     assert len(kernels(imported("recurrent"), Product, "forward")) == 11  # inputs of all steps at once
-    (table,) = kernels(imported("pooled"), Lookup)
+    (table,) = kernels(imported("pooled"), Lookup, "forward")
     assert (table.samples, table.rows, table.width, table.pooling) == (8, 1000, 16, 4)
 
 
