@@ -140,13 +140,13 @@ def _comment(found: MeasuredMachine) -> str:
 
 
 def profile_rows(found: MeasuredMachine) -> Iterator[Sequence[Any]]:
-    """Events as a profile has them: of kernels without what a call itself takes."""
+    """Events as a profile has them: of kernels without what a call itself takes; of any device, so that systems over the template keep them."""
     for row in found.rows:
         if not row.op:
             continue
         time = row.time if row.scope else max(row.time - found.floor, LEAST_BUSY * row.time)
         yield (
-            row.op, row.shape, row.dtype, found.device, row.ranks, row.scope, f"{time:.6g}", f"{row.spread:.3g}",
+            row.op, row.shape, row.dtype, "", row.ranks, row.scope, f"{time:.6g}", f"{row.spread:.3g}",
             row.count,
         )  # fmt: skip
 

@@ -65,6 +65,10 @@ def test_the_profile_and_the_template_are_read_as_any(folder):
     assert not profile.others
     assert all(kernel_of(op, shape, dtype) is not None for op, shape, dtype, _, _ in profile.events)
     assert spec.nearby
+    (folder / "over.yaml").write_text(f"kind: system\nname: over\ntemplate: {results.TEMPLATE}\n")
+    gemm = write_program(record(lambda: (torch.nn.Linear(64, 64), torch.ones(4, 64)), kernels="eager"), folder / "one.program.json")
+    over = crossflow.from_dict({"system": {"template": str(folder / "over.yaml")}, "workload": str(gemm)})
+    assert over.profile.events.keys() == profile.events.keys()
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
