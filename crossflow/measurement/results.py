@@ -140,7 +140,7 @@ def _comment(found: MeasuredMachine) -> str:
 
 
 def profile_rows(found: MeasuredMachine) -> Iterator[Sequence[Any]]:
-    """Events as a profile has them, of any device, so that systems over the template keep them; kernels without what a call itself takes."""
+    """Events as a profile has them, of any device, so that systems over the template keep them; kernels without the call itself."""
     for row in found.rows:
         if not row.op:
             continue
