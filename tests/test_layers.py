@@ -38,6 +38,7 @@ LAYERS = (
     ("replay",),
     ("calibration",),
     ("torch", "emulation"),
+    ("measurement",),
     ("bench",),
     ("cli",),
     ("__main__",),
@@ -46,7 +47,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Heavy, and needed by few commands: imported inside the functions that use them.
 HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch", "sklearn"}
 EDGE = ("__main__", "cli")
-EXTRAS = {"torch": ("torch", "transformers"), "emulation": ("torch",)}  # packages that exist for an extra, and what they may import
+# Packages that exist for an extra, and what they may import.
+EXTRAS = {"torch": ("torch", "transformers"), "emulation": ("torch",), "measurement": ("torch",)}
 EXTRAS_PACKAGES = tuple(f"crossflow.{name}" for name in EXTRAS)
 LONGEST_FUNCTION = 60  # lines, docstring included
 

@@ -62,6 +62,12 @@ def test_less_passes_every_level_towards_memory_and_a_larger_cache_saves_more(pa
     assert found[0, -1] > found[-1, -1]
 
 
+def test_a_dense_gradient_reads_a_row_for_each_lookup_and_adds_it_to_one():
+    row = 64 * 4  # bytes, in whole sectors
+    found = traffic(lookup("gradient"), lookup("gradient", samples=8.0))[..., 0]
+    assert found == pytest.approx(np.broadcast_to(10 * np.array([65536.0, 8.0]) * (3 * row + 8), found.shape))
+
+
 def test_a_smaller_part_of_the_batch_finds_fewer_rows_again():
     whole, part = traffic(lookup()), traffic(lookup(samples=4096.0))
     assert part[-1, 0, 0] * 16 > 1.3 * whole[-1, 0, 0]

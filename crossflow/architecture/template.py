@@ -93,6 +93,9 @@ class SystemFields(FileModel):
         default=None,
         description="file of measured event times of this system, beside its own file; those of a scenario's `profile` come first",
     )
+    nearby: bool = Field(
+        default=False, description="whether kernels whose sizes lie among those of measured kernels in `profile` take their time from these"
+    )
     host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
     operation: OperationSpec | None = Field(default=None, description="what it takes to run the system: rent, power of the hosts, PUE")
 

@@ -119,6 +119,10 @@ _SAMPLES = "samples of a step over all ranks, where they are not those of a rank
 _MEASURED = "measured tables (as validate reads them, and profiles), and logs of nccl-tests as printed"
 _ROWS = "rows of tables whose system, device or source is this; may be given several times"
 _OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
+_BENCHMARKS = (
+    "kinds of rows, such as gemm,attention: host, copies, gemm, pointwise, normalisation, softmax, reductions, attention, embedding, "
+    "collectives; all where not given"
+)
 _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "list": (
         "name the technology libraries, templates, models and studies at hand",
@@ -177,6 +181,15 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--learn", action="store_true", help="learn what the model leaves over instead, kind by kind; needs scikit-learn"),
         _argument("--events", type=Path, metavar="EVENTS.csv", help="with --learn, list of `crossflow events` to fill with learned times"),
         _argument("--force", action="store_true", help="replace files that are there"),
+    )),
+    "measure": ("measure kernels, copies, overheads and collectives of this machine, for profiles and calibrate; needs torch", (
+        _argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="folder for the rows, a profile and a template"),
+        _argument("--only", default="", metavar="KINDS", help=_BENCHMARKS),
+        _argument("--device", choices=("cpu", "cuda"), default="cpu", help="what is measured, cpu where not given"),
+        _argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="type of the numbers, fp32 where not given"),
+        _argument("--threads", type=_positive, metavar="N", help="threads of torch, its own number where not given"),
+        _argument("--minutes", type=float, default=5.0, metavar="T", help="budget of time, 5 where not given"),
+        _argument("--resume", action="store_true", help="go on with the rows of an earlier run"),
     )),
     "import": ("write a program from a PyTorch model, at any world size and without running it, from traces, or from a record of emulate", (
         _argument("source", nargs="+", metavar="SOURCE", help=_SOURCE),

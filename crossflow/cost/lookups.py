@@ -148,7 +148,15 @@ def _update(work: LookupWork) -> Moved:
     return traffic, np.full_like(looked, 4.0)  # rows, lengths, gradients, update
 
 
-PARTS: Mapping[str, Callable[[LookupWork], Moved]] = {"forward": _forward, "sort": _sort, "update": _update}
+def _gradient(work: LookupWork) -> Moved:
+    """Rows of gradients are read, and rows of the table's gradient, which is there, read and written."""
+    width = work.sizes["width"]
+    gradient, row = row_bytes(width * work.each("gradient")), row_bytes(width * work.each("element"))
+    moved = work.looked * (gradient + 2.0 * row + work.each("index"))
+    return np.stack([moved] * len(work.architecture.levels)), np.ones_like(moved)
+
+
+PARTS: Mapping[str, Callable[[LookupWork], Moved]] = {"forward": _forward, "sort": _sort, "update": _update, "gradient": _gradient}
 
 
 def _rows(work: LookupWork, row: Array) -> Stream | None:

@@ -13,6 +13,7 @@ from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.lookups import lookup_costs
+from crossflow.cost.nearby import near_times
 from crossflow.cost.network import MessageCosts, message_costs
 from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, fused_costs, joined, pass_costs, product_costs, resources, timed_costs, wide_type
@@ -126,6 +127,8 @@ def kernel_parts(
             continue
         names = kernel_names(table, program.dtype, architecture)
         found = np.concatenate([profile.kernels(op, type_, [shapes]) for op, type_, shapes in names])
+        if profile.nearby:
+            found = np.where(np.isnan(found), near_times(table, [type_ for _, type_, _ in names], profile), found)
         n = np.broadcast_shapes(costs.time.shape, found.shape)[1]
         busy, measured = where_measured(
             np.broadcast_to(costs.time - costs.launch, (len(found), n)), np.broadcast_to(found, (len(found), n))
@@ -210,7 +213,8 @@ def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> 
         elif isinstance(row, Lookup):
             found.append((LOOKUPS[row.part], "", [lookup_shape(*point[:5]) for point in points]))
         else:
-            found.append(("pass", "", [pass_shape(moved, launches) for moved, _, launches in points]))
+            what = row.what if isinstance(row, Pass) else ""
+            found.append(("pass", "", [pass_shape(moved, launches, what) for moved, _, launches in points]))
     return found
 
 

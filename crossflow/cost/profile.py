@@ -36,7 +36,7 @@ COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread",
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
-LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update"}
+LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update", "gradient": "lookup_gradient"}
 UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
 KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", *UNTYPED)
 ENDS = ("send", "recv")  # both sides of a transfer, of which the shorter is the transfer itself
@@ -63,14 +63,18 @@ class Profile:
     source: str  # the file
     rows: Sequence[tuple[int, Key]] = ()  # the event of each row of the file, with the row's line
     others: Mapping[str, int] = field(default_factory=dict)  # devices whose rows were left out, and how many each
+    nearby: bool = False  # whether kernels among measured ones take their time from these (`crossflow.cost.nearby`)
 
     def event(self, key: Key) -> Measured | None:
         """An event's measured time, None where it was not measured.
 
-        An all-reduce beyond 8 ranks is that of 8 times the ratio of what a rank sends, 2 (N - 1) / N over 2 x 7 / 8.
+        A pass of some operation is any of as many bytes, where the operation itself was not measured. An all-reduce beyond 8 ranks is
+        that of 8 times the ratio of what a rank sends, 2 (N - 1) / N over 2 x 7 / 8.
         """
         op, shape, _, ranks, scope = key
         found = self.events.get(key)
+        if found is None and op == "pass":
+            found = self.events.get((op, unnamed(shape), *key[2:]))
         if found is None and op == "all_reduce" and ranks > PROFILED:
             eight, ratio = self.events.get((op, shape, "", PROFILED, scope)), _beyond(ranks)
             return None if eight is None else Measured(time=eight.time * ratio, spread=eight.spread * ratio)
@@ -127,7 +131,7 @@ class Profile:
     def over(self, below: Profile) -> Profile:
         """Add the events of another profile that are not in this one: kernels one by one, collectives by op, ranks and scope."""
         kept = {key: one for key, one in below.events.items() if not key[4] or (key[0], key[3], key[4]) not in self.curves}
-        return replace(self, events={**kept, **self.events})
+        return replace(self, events={**kept, **self.events}, nearby=self.nearby or below.nearby)
 
     def unmatched(self, events: Collection[Key]) -> list[tuple[int, Key]]:
         """Rows of the file that give none of some events their time, each with its line."""
@@ -207,13 +211,23 @@ def scan_shape(samples: float, heads: float, groups: float, length: float, width
     return f"{samples:.10g} x {heads:.10g}/{groups:.10g} x {length:.10g}x{width:.10g}x{state:.10g} by {chunk:.10g}{' delta' * delta}"
 
 
-def pass_shape(moved: float, launches: float) -> str:
-    """Shape of pointwise kernels: bytes that they move and how many they are.
+def pass_shape(moved: float, launches: float, what: str = "") -> str:
+    """Shape of pointwise kernels: bytes that they move, how many they are, and which operation they are where that is known.
 
-    >>> pass_shape(1048576, 2)
-    '2 kernels of 1048576 B'
+    >>> pass_shape(1048576, 2), pass_shape(1048576, 1, "gelu")
+    ('2 kernels of 1048576 B', '1 gelu of 1048576 B')
     """
-    return f"{launches:.10g} kernel{'s' if launches != 1 else ''} of {moved:.10g} B"
+    return f"{launches:.10g} {what or ('kernels' if launches != 1 else 'kernel')} of {moved:.10g} B"
+
+
+def unnamed(shape: str) -> str:
+    """Shape of a pass of any operation.
+
+    >>> unnamed("1 gelu of 1048576 B")
+    '1 kernel of 1048576 B'
+    """
+    launches, moved = shape.partition(" ")[0], shape.rpartition(" of ")[2]
+    return f"{launches} {'kernel' if launches == '1' else 'kernels'} of {moved}"
 
 
 def lookup_shape(samples: float, tables: float, rows: float, width: float, pooling: float) -> str:
@@ -283,15 +297,17 @@ def nearest(key: Key, events: Collection[Key]) -> Key | None:
 
 _SHAPES: Mapping[str, str] = {
     "gemm": r"(?:(?P<batch>N) x )?(?P<m>N)x(?P<n>N)x(?P<k>N)",
-    "attention": r"(?P<heads>N) x (?P<length>N)x(?P<seen>N)x(?P<width>N)(?: (?P<kind>window|chunks of) (?P<window>N))?",
+    "attention": r"(?P<heads>N) x (?P<length>N)x(?P<seen>N)x(?P<width>N)(?: (?P<kind>window|chunks of) (?P<window>N))?(?P<full> full)?",
     "scan": r"(?P<samples>N) x (?P<heads>N)/(?P<groups>N) x (?P<length>N)x(?P<width>N)x(?P<state>N) by (?P<chunk>N)(?P<delta> delta)?",
-    "pass": r"(?P<launches>N) kernels? of (?P<moved>N) B",
+    "pass": r"(?P<launches>N) (?:kernels?|(?P<what>[A-Za-z_]\w*)) of (?P<moved>N) B",
     "lookup": r"(?P<samples>N) x (?P<pooling>N) of (?P<tables>N) tables (?P<rows>N)x(?P<width>N)",
 }
 
 
 def kernel_of(op: str, shape: str, dtype: str) -> Kernel | None:
-    """The kernel that an event names, None where its shape does not say all of it; attention has as many heads of keys as of queries.
+    """The kernel that an event names, None where its shape does not say all of it.
+
+    Attention has as many heads of keys as of queries. It is causal but for the word `full`, as in `48 x 128x128x64 full`.
 
     >>> kernel_of("gemm", "16 x 128x128x64", "bf16").flops == 2 * 16 * 128 * 128 * 64
     True
@@ -306,11 +322,13 @@ def kernel_of(op: str, shape: str, dtype: str) -> Kernel | None:
         return Product(**sizes, adds=op == "gemm_accumulate", stored=stored)
     if family == "attention":
         chunked = found["kind"] == "chunks of"
-        return Attention(samples=1.0, **sizes, chunked=chunked, backward=op == "attention_backward", stored=stored)
+        return Attention(
+            samples=1.0, **sizes, causal=not found["full"], chunked=chunked, backward=op == "attention_backward", stored=stored
+        )
     if family == "scan":
         return Scan(**sizes, delta=bool(found["delta"]), backward=op == "scan_backward")
     if family == "pass":
-        return Pass(**sizes)
+        return Pass(**sizes, what=found["what"] or "")
     return Lookup(**sizes, part=next(part for part, name in LOOKUPS.items() if name == op))
 
 
@@ -363,7 +381,8 @@ def system_profile(system: SystemSpec, document: Document, base: Path | None = N
     if system.profile is None:
         return None
     file, line = document.lines.get(("profile",), ("", None))
-    return read_profile(beside(system.profile, base if line is None else Path(file).parent), system.name)
+    found = read_profile(beside(system.profile, base if line is None else Path(file).parent), system.name)
+    return replace(found, nearby=system.nearby)
 
 
 def beside(named: str, base: Path | None) -> Path:

@@ -19,7 +19,7 @@ Number = float | Array  # one value, or one for each design point, shape (n,)
 ONCE = 1.0
 QUERIES, KEYS = 128.0, 256.0  # queries, and keys of a single query, that one block works on (FlashAttention-2; split keys in decoding)
 BACKWARD = 2.5  # products of the backward pass over those of the forward pass, five to two
-LookupPart = Literal["forward", "sort", "update"]
+LookupPart = Literal["forward", "sort", "update", "gradient"]
 TableOptimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 
 
@@ -53,6 +53,7 @@ class Pass:
     moved: Annotated[Number, Bytes, "bytes read and written, all passes over memory counted"]
     flops: Annotated[Number, NonNegative, "operations"] = 0.0
     launches: Annotated[Number, NonNegative, "kernels that it takes"] = 1.0
+    what: Annotated[str, str, "operation of a framework that it is alone, as profiles name it"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,9 @@ class Lookup:
     rows: Annotated[Number, Positive, "rows of one table"]
     width: Annotated[Number, Positive, "elements of a row"]
     pooling: Annotated[Number, Positive, "rows of one table that a sample looks up and adds up"]
-    part: Annotated[LookupPart, LookupPart, "the lookups; of the backward pass the sort of the rows, and their update"] = "forward"
+    part: Annotated[
+        LookupPart, LookupPart, "the lookups; of the backward pass the sort of the rows, and their update, or what adds up a dense gradient"
+    ] = "forward"
     # Where a row is wanted again it may be found in cache.
     distinct: Annotated[Number, Annotated[Positive, Field(le=1.0)], "distinct rows over looked-up rows"] = 1.0
     # With these, what each cache holds follows from them and its size (`crossflow.embedding.caches`), and `distinct` says nothing.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product, kernel_tables
+from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, kernel_tables
 
 # Operations without a kernel: what only describes or sets aside memory.
 FREE = frozenset({
@@ -28,6 +28,7 @@ PICKS = frozenset({
     "embedding", "index", "index_select", "gather", "take", "nll_loss_forward", "nll_loss2d_forward", "_unsafe_index", "take_along_dim",
 })  # fmt: skip
 ADDS = frozenset({"index_put", "index_put_", "_index_put_impl_", "index_add", "index_add_", "scatter_add", "scatter_add_", "index_copy_"})
+TABLE_GRADIENT = "embedding_dense_backward"
 
 KernelRows = tuple[Kernel, ...]
 KernelMaker = Callable[[Sequence[Any], Any], KernelRows | None]  # of arguments and results
@@ -164,20 +165,27 @@ def attention_of(
 
 def _lookup(args: Sequence[Any], out: Any) -> KernelRows:
     """Rows of one table, added up a sample."""
-    table, indices = args[0], args[1]
-    samples = out[0].shape[0]
+    return (_table_rows(args[0], args[1], out[0].shape[0], "forward"),)
+
+
+def _table_rows(table: TensorSizes, indices: TensorSizes, samples: int, part: LookupPart) -> Lookup:
     element = float(table.element_size())
-    return (
-        Lookup(
-            samples=float(samples), tables=1.0, rows=float(table.shape[0]), width=float(table.shape[1]),
-            pooling=indices.numel() / samples, element=element, output=element, gradient=element, index=float(indices.element_size()),
-        ),
+    return Lookup(
+        samples=float(samples), tables=1.0, rows=float(table.shape[0]), width=float(table.shape[1]), pooling=indices.numel() / samples,
+        part=part, element=element, output=element, gradient=element, index=float(indices.element_size()),
     )  # fmt: skip
 
 
-def scattered(gradient: TensorSizes, indices: TensorSizes, written: float) -> Pass:
+def scattered(gradient: TensorSizes, indices: TensorSizes, written: float) -> KernelRows:
     """The gradient of a table of so many bytes: written empty, then rows read and added. [B]"""
-    return Pass(moved=written + 3.0 * nbytes(gradient) + nbytes(indices), flops=float(gradient.numel()), launches=2.0)
+    rows = Pass(moved=3.0 * nbytes(gradient) + nbytes(indices), flops=float(gradient.numel()), what=TABLE_GRADIENT)
+    return Pass(moved=written, what="zeros"), rows
+
+
+def pooled_back(gradient: TensorSizes, indices: TensorSizes, out: TensorSizes) -> KernelRows:
+    """The gradient of a table of pooled rows: written empty, then a row of gradients is added for each row that was looked up."""
+    samples = gradient.shape[0]
+    return Pass(moved=nbytes(out), what="zeros"), _table_rows(out, indices, samples, "gradient")
 
 
 KERNELS: Mapping[str, KernelMaker] = {

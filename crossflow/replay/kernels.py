@@ -255,7 +255,7 @@ def _scatter(_name: str, operation: TracedOperation) -> KernelParts | str:
     if not made and not isinstance(rows, int):
         return "the size of its result was not recorded"
     written = nbytes(made[0]) if made else float(rows * gradient.shape[-1] * gradient.element)
-    return (KernelPart(kind=GATHER, kernels=(scattered(gradient, indices, written),)),)
+    return (KernelPart(kind=GATHER, kernels=scattered(gradient, indices, written)),)
 
 
 def _sorted(_name: str, operation: TracedOperation) -> KernelParts | str:

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from crossflow.program import operations
 from crossflow.program.kernels import Pass
-from crossflow.program.operations import FREE, SETS, KernelRows, attention_of, scattered, touched
+from crossflow.program.operations import FREE, SETS, TABLE_GRADIENT, KernelRows, attention_of, pooled_back, scattered, touched
 from crossflow.torch.recurrent import kernels_backward, kernels_forward
 
 # Operations without a kernel: what only describes or sets aside memory, beside those of `FREE`.
@@ -72,10 +72,10 @@ def dtype_of(args: Any) -> str:
     return {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}.get(found, "fp8" if found else "")
 
 
-def pass_over(reads: Mapping[int, float], writes: Mapping[int, float], out: Any) -> Pass:
+def pass_over(func: Any, reads: Mapping[int, float], writes: Mapping[int, float], out: Any) -> Pass:
     """A pass that reads and writes, with an operation for every element that it makes."""
     elements = sum(one.numel() for one in _tensors(out))
-    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=float(elements))
+    return Pass(moved=sum(reads.values()) + sum(writes.values()), flops=float(elements), what=name_of(func))
 
 
 def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> KernelRows | None:
@@ -96,7 +96,11 @@ def _attention_backward(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
 
 
 def _scattered(args: Any, _kwargs: Any, out: Any) -> KernelRows:
-    return (scattered(args[0], args[1], _bytes(out)),)
+    return scattered(args[0], args[1], _bytes(out))
+
+
+def _pooled_back(args: Any, _kwargs: Any, out: Any) -> KernelRows | None:
+    return None if out.is_sparse else pooled_back(args[0], args[1], out)
 
 
 def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
@@ -108,8 +112,8 @@ def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
 
 
 _OWN: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
-    "attention": _attention, "attention_backward": _attention_backward, "adamw": _adamw, "embedding_dense_backward": _scattered,
-    "recurrent": kernels_forward, "recurrent_backward": kernels_backward,
+    "attention": _attention, "attention_backward": _attention_backward, "adamw": _adamw, TABLE_GRADIENT: _scattered,
+    "_embedding_bag_backward": _pooled_back, "recurrent": kernels_forward, "recurrent_backward": kernels_backward,
 }  # fmt: skip
 
 

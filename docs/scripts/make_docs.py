@@ -37,6 +37,7 @@ from crossflow.architecture import execution, network, software, template
 from crossflow.architecture.model import Architecture
 from crossflow.emulation import delays, record
 from crossflow.evaluation.timelines import simulate
+from crossflow.measurement import results
 from crossflow.program import file as programs
 from crossflow.replay import overheads
 from crossflow.scenario import ScenarioFile
@@ -243,6 +244,10 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Traces", (
         ("Overheads of a host: `kind: overheads`", overheads.OverheadFile, None),
         ("Overheads: `rows[i]`", overheads.OverheadRow, None),
+    )),
+    ("Measured rows", (
+        ("First line: `header`", results.MeasuredHeader, None),
+        ("Rows", results.MeasuredRow, None),
     )),
     ("Systems", (
         ("Fields of every system", template.SystemFields, None),

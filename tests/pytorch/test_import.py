@@ -196,8 +196,10 @@ def test_recurrent_layers_and_tables_are_taken_apart():
     assert sum(one.flops for one in kernels(program, Product, "backward")) == 2 * sum(
         one.flops for one in kernels(program, Product, "forward")
     )
-    (table,) = kernels(imported("pooled"), Lookup)
+    (table,) = kernels(imported("pooled"), Lookup, "forward")
     assert (table.samples, table.rows, table.width, table.pooling) == (8, 1000, 16, 4)
+    (added,) = kernels(imported("pooled"), Lookup, "backward")
+    assert (added.part, added.samples, added.rows, added.pooling) == ("gradient", 8, 1000, 4)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [(torch.nn.LSTM, 5), (torch.nn.GRU, 4), (torch.nn.RNN, 1)])

@@ -1,0 +1,65 @@
+"""`crossflow measure`: microbenchmarks of the machine at hand, as tables that profiles and `crossflow calibrate` read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from crossflow.cli import page
+from crossflow.measurement.measure import MeasureOptions, MeasureProgress, measure
+from crossflow.measurement.results import PROFILE, ROWS, TEMPLATE, summary
+from crossflow.units import show
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, and say what was measured."""
+    options = MeasureOptions(
+        folder=arguments.output, only=[kind for kind in arguments.only.split(",") if kind], device=arguments.device,
+        dtype=arguments.dtype, threads=arguments.threads, minutes=arguments.minutes, resume=arguments.resume,
+    )  # fmt: skip
+    try:
+        found = measure(options, _teller())
+    finally:
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")
+    written = [str(path) for name in (ROWS, PROFILE, TEMPLATE) if (path := options.folder / name).is_file()]
+    for name in written:
+        page.log(f"wrote {name}")
+    data = {**summary(found), "written": written}
+    if arguments.json:
+        page.emit_json(data)
+    else:
+        page.emit(*sections(data))
+
+
+def _teller() -> Callable[[MeasureProgress], None]:
+    """Progress on a terminal, one line that is written over; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+
+    def tell(at: MeasureProgress) -> None:
+        line = f"{at.rows} rows, {60.0 * at.rows / max(at.elapsed, 1e-3):.0f} a minute, at most {at.left:.0f} s left: {at.kind} {at.label}"
+        sys.stderr.write(f"\r\x1b[K{line[: page.columns() - 1]}")
+        sys.stderr.flush()
+
+    return tell
+
+
+def sections(data: Mapping[str, Any]) -> list[RenderableType]:
+    """The page: rows by kind, and what a kernel costs the host."""
+    rows = [[one["kind"], str(one["rows"]), f"{one['spread']:.1%}", str(one["busy"])] for one in data["kinds"]]
+    threads = f"{data['threads']} thread{'s' * (data['threads'] != 1)}"
+    remarks = [f"a kernel of an eager step takes the host {show(data['kernel_launch_s'], 's')}"]
+    if data["busy_rows"]:
+        disturbed = f"{data['busy_rows']} of {data['rows']} rows were disturbed by other processes"
+        remarks.append(f"{disturbed}: measure again when the machine is idle")
+    return [
+        Text.assemble((data["device"], "bold"), f"  {data['machine']['cpu']}, {threads}, torch {data['torch']}"),
+        page.section("Measured", rows, (1, 2, 3), header=["", "rows", "spread", "disturbed"]),
+        *(Text(remark, "dim") for remark in remarks),
+    ]
