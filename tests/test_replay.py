@@ -322,6 +322,69 @@ def test_two_traces_of_one_rank_are_refused(tmp_path):
     assert str(raised.value) == f"{first} and {second} are both of rank 0; give one trace of each rank of one job"
 
 
+def test_traces_of_two_jobs_are_refused(tmp_path):
+    first = write(tmp_path, chain(), "a.json")
+    second = write(tmp_path, chain(), "b.json", distributedInfo={"rank": 1, "world_size": 8})
+    with pytest.raises(CrossflowError, match="the traces are of worlds of 1 and 8 ranks; give those of one job"):
+        read_traces([first, second])
+
+
+@pytest.mark.parametrize("changes", [{"dur": float("nan")}, {"dur": -50}, {"ts": 1e300}, {"dur": float("inf")}])
+def test_events_with_times_that_are_none_are_left_out(tmp_path, changes):
+    events = chain()
+    next(one for one in events if one["cat"] == "kernel").update(changes)
+    path = write(tmp_path, events)
+    (trace,) = read_traces([path])
+    assert len(trace.works) == 19
+    left_out = "1 events without a name, a time or a thread, or with times that are none, were left out"
+    assert trace.notes == (f"{path}: {left_out}",)
+
+
+def test_names_hold_nothing_that_a_terminal_obeys(tmp_path):
+    text = json.loads(json.dumps(chain()).replace("gemm", "\\u001b[31mgemm"))
+    (trace,) = read_traces([write(tmp_path, text)])
+    assert "?[31mgemm" in trace.names
+
+
+def test_steps_that_are_not_marked_are_told(tmp_path):
+    path = write(tmp_path, chain()[1:])
+    assert read_traces([path])[0].notes == (f"{path} marks no steps (ProfilerStep); all of it is one step",)
+
+
+def test_the_host_of_a_critical_path_is_divided_by_operation(tmp_path):
+    events = [step(0, 100), event("cpu_op", "aten::mm", 1, 10, 60), event("cpu_op", "aten::add", 1, 70, 20)]
+    names = report_of([write(tmp_path, events)]).path.names
+    assert names["aten::mm"] == pytest.approx(60e-6)
+    assert names["aten::add"] == pytest.approx(20e-6)
+
+
+def test_a_trace_is_not_written_over(capsys, tmp_path):
+    path = write(tmp_path, chain())
+    before = path.read_bytes()
+    assert main(["trace", str(path), "-o", str(path)]) == 2
+    assert f"{path} is read; write to another file" in capsys.readouterr().err
+    assert main(["import", str(path), "-o", str(path)]) == 2
+    assert path.read_bytes() == before
+
+
+def test_other_files_of_a_folder_are_left_out_and_told(tmp_path):
+    write(tmp_path, chain())
+    (tmp_path / "package.json").write_text('{"name": "mine"}')
+    (trace,) = read_traces([tmp_path])
+    assert trace.notes == ("of its folder these hold no trace and were left out: package.json",)
+
+
+def test_a_page_without_compute_is_shown(capsys, tmp_path):
+    assert main(["trace", str(write(tmp_path, chain())), "--what-if", "compute*0"]) == 0
+    assert "Largest kernels" in capsys.readouterr().out
+
+
+def test_the_timeline_of_a_trace_is_a_trace(tmp_path):
+    path, out = write(tmp_path, chain()), tmp_path / "out.json"
+    assert main(["trace", str(path), "-o", str(out)]) == 0
+    assert len(read_traces([out])[0].works) > 0
+
+
 # ------------------------------------------------------------------------------------------ changes
 
 

@@ -30,6 +30,7 @@ MEANT_FOR = {"collectives": "traces", "execution": "traces", "rank": "records of
 def run(arguments: argparse.Namespace) -> None:
     """Write the program of a model or of a record, all of it or nothing."""
     check_name(arguments.output)
+    page.check_apart(arguments.output, map(Path, arguments.source))
     sources = [Path(source) for source in arguments.source]
     if all(is_traces(source) for source in sources):
         program = _of_traces(arguments, sources)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from crossflow.errors import CrossflowError
 from crossflow.files import json_text
 
 WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
@@ -57,6 +59,12 @@ def columns() -> int:
 def fancy() -> bool:
     """Whether stdout takes block characters."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+def check_apart(output: Path, sources: Iterable[Path]) -> None:
+    """CrossflowError where a file would be written over one that is read."""
+    if any(output.exists() and source.exists() and output.samefile(source) for source in sources):
+        raise CrossflowError(f"{output} is read; write to another file")
 
 
 def log(line: str) -> None:

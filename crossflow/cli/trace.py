@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Read the traces, and show or write what is asked for."""
     for path in arguments.output:
         check_output(path)
+        page.check_apart(path, arguments.files)
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
@@ -134,7 +135,7 @@ def waits(found: TraceReport) -> RenderableType:
 
 def path(found: TraceReport) -> RenderableType:
     """What decides the length of the step."""
-    whole, longest = sum(found.path.time.values()), [*found.path.names.items()][:LARGEST]
+    whole, longest = sum(found.path.time.values()) or 1.0, [*found.path.names.items()][:LARGEST]
     rows = [[Text(_short(name)), Text(show(time, "s")), Text(f"{time / whole:.1%}")] for name, time in longest]
     kinds = ", ".join(f"{kind.replace('_', ' ')} {share:.0%}" for kind, share in found.bound_by)
     return page.section("Critical path", rows, (1, 2), aside=kinds)
@@ -155,7 +156,7 @@ def communication(found: TraceReport) -> RenderableType:
 
 def kernels(found: TraceReport) -> RenderableType:
     """Kernels that take most."""
-    whole = sum(one.time for one in found.kernels)
+    whole = sum(one.time for one in found.kernels) or 1.0
     rows = [
         [Text(_short(one.name)), Text(count(one.count)), Text(show(one.time, "s")), Text(f"{one.time / whole:.1%}")]
         for one in found.kernels[:LARGEST]

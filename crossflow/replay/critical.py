@@ -50,9 +50,10 @@ def critical_path(graph: StepGraph, step: GraphStep, times: Array, lags: Array) 
         edge = int(binding[node])
         source = int(graph.source[edge])
         passed = float(times[node] - max(times[source], begin))
-        kind, name = _edge(graph, edge, ops)
+        kind, parts = _edge(graph, edge, ops)
         kinds[kind] += passed  # type: ignore[assignment]
-        names[name] += passed  # type: ignore[assignment]
+        for name, share in parts.items():
+            names[name] += share * passed  # type: ignore[assignment]
         ranks[graph.traces[owner[node]].rank] += passed  # type: ignore[assignment]
         node = source
         path.append(node)
@@ -74,29 +75,27 @@ def _binding(graph: StepGraph, times: Array, lags: Array) -> Index:
     return found
 
 
-def _ops(graph: StepGraph) -> Mapping[int, str]:
-    """The operation that takes most of every edge of the host."""
-    longest: dict[int, tuple[float, str]] = {}
+def _ops(graph: StepGraph) -> Mapping[int, Mapping[str, float]]:
+    """What share of every edge of the host each operation takes. [1]"""
+    found: dict[int, Counter[str]] = defaultdict(Counter)
     for edge, (kind, op, length) in graph.pieces:
-        name = _segment(kind, op)
-        if edge not in longest or length > longest[edge][0]:
-            longest[edge] = length, name
-    return {edge: name for edge, (_, name) in longest.items()}
+        found[edge][_segment(kind, op)] += length  # type: ignore[assignment]
+    return {edge: {name: length / parts.total() for name, length in parts.items()} for edge, parts in found.items() if parts.total() > 0}
 
 
 def _segment(kind: OverheadKind, op: str) -> str:
     return f"before {op}" if kind in ("T1", "hand") else op
 
 
-def _edge(graph: StepGraph, edge: int, ops: Mapping[int, str]) -> tuple[str, str]:
-    """What passes along an edge: its kind and its name."""
+def _edge(graph: StepGraph, edge: int, ops: Mapping[int, Mapping[str, float]]) -> tuple[str, Mapping[str, float]]:
+    """What passes along an edge: its kind, and its names with their shares of it. [1]"""
     work = int(graph.work[edge])
     if work >= 0:
         rank = graph.rank_of(work)
         works, place = graph.traces[rank].works, work - int(graph.first[rank])
         name = short_name(graph.traces[rank].names[works.name[place]])
-        return ("collectives" if graph.collective[work] else "kernels" if works.kind[place] == KERNEL else "copies"), name
-    return ("host", ops.get(edge, "launch")) if graph.host[edge] > 0 else ("gaps", "gaps between works")
+        return ("collectives" if graph.collective[work] else "kernels" if works.kind[place] == KERNEL else "copies"), {name: 1.0}
+    return ("host", ops.get(edge, {"launch": 1.0})) if graph.host[edge] > 0 else ("gaps", {"gaps between works": 1.0})
 
 
 def _owners(graph: StepGraph) -> Index:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import gzip
+import itertools
 import json
 import tarfile
 import zlib
@@ -35,16 +36,18 @@ class EventFile:
     stream : its bytes.
     head : what stands beside the events, complete once all are read.
     truncated : whether the file ends in the middle, so that its last event is lost.
+    beside : files of its folder that hold no events, where it is the first of them.
     """
 
     name: str
     stream: IO[bytes]
     head: dict[str, Any] = field(default_factory=dict)
     truncated: bool = False
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._text, self._at, self._ended = "", 0, False
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events, one after the other; SpecError where the file is no JSON, or holds no list of events."""
@@ -53,7 +56,8 @@ class EventFile:
             yield from self._list()
             return
         if begin != "{":
-            raise self._wrong("expected a trace in JSON, which begins with { or [" if begin else "the file is empty")
+            nothing = "cannot be decompressed" if self.truncated else "the file is empty"
+            raise self._wrong("expected a trace in JSON, which begins with { or [" if begin else nothing)
         self._at += 1
         found = False
         while (mark := self._next()) not in ("}", ""):
@@ -151,11 +155,14 @@ def event_files(path: Path) -> Iterator[EventFile]:
         Where nothing is there, or it cannot be read.
     """
     if path.is_dir():
-        found = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz", ".tar.gz", ".tgz")))
+        files = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz", ".tar.gz", ".tgz")))
+        found = [one for one in files if is_traces(one)]
         if not found:
             raise SpecError([Problem(file=str(path), message="the folder holds no trace (.json, .json.gz, .tar.gz)")])
-        for one in found:
-            yield from event_files(one)
+        beside = tuple(one.name for one in files if one not in found)
+        for file in itertools.chain.from_iterable(map(event_files, found)):
+            file.beside, beside = beside, ()
+            yield file
         return
     try:
         if path.name.endswith((".tar.gz", ".tgz", ".tar")):

@@ -35,6 +35,7 @@ SYNCS = ("cuda_sync",)
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
 UNIT = 1e-6  # of times in a trace [s]
+LATEST = 1e17  # times beyond are no times: the year 5138 [us]
 InputShapes = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, its type, and its value where recorded
 
 
@@ -182,13 +183,13 @@ class _TraceColumns:
             self.odd += 1
 
     def _span(self, event: Mapping[str, Any], number: str) -> tuple[Any, ...]:
-        start, args = float(event["ts"]), event.get("args") or {}
-        name = self.names.setdefault(str(event["name"]), len(self.names))
+        (start, end), args = _times(event), event.get("args") or {}
+        name = self.names.setdefault(_shown(str(event["name"])), len(self.names))
         thread = self.threads.setdefault((event["pid"], event["tid"]), len(self.threads))
         sizes = args.get("Input Dims")
         types = args.get("Input type", args.get("Input Types", ()))
         shape = self._shape(sizes, types, args.get("Concrete Inputs", ())) if sizes else -1
-        return start, start + float(event["dur"]), name, thread, int(args.get(number, -1)), shape
+        return start, end, name, thread, int(args.get(number, -1)), shape
 
     def _shape(self, *parts: Any) -> int:
         text = f"{parts}"
@@ -199,14 +200,28 @@ class _TraceColumns:
 
     def _work(self, event: Mapping[str, Any], kind: int) -> tuple[Any, ...]:
         args = event.get("args") or {}
-        start, length, text = float(event["ts"]), float(event["dur"]), str(event["name"])
+        (start, end), text = _times(event), _shown(str(event["name"]))
         collective = kind == KERNEL and text.startswith(COLLECTIVE_KERNELS)
         name = self.names.setdefault(text, len(self.names))
         stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
         if collective:
             self.said[len(self.works) // WORK] = args
         numbers = (float(args.get("warps per SM", math.nan)), float(args.get("bytes", math.nan)))
-        return start, start + length, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective
+        return start, end, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective
+
+
+def _times(event: Mapping[str, Any]) -> tuple[float, float]:
+    """Start and end of an event; ValueError where they are no times. [us]"""
+    start, length = float(event["ts"]), float(event["dur"])
+    if not (abs(start) < LATEST and 0.0 <= length < LATEST):
+        raise ValueError(event)
+    return start, start + length
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _shown(text: str) -> str:
+    """A name without characters that a terminal would obey."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _rows(numbers: array[float], width: int) -> tuple[Array, Index]:
@@ -257,6 +272,12 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
     origins = [_origin(file, columns) for file, columns in found]
     zero = min(origins, default=0.0)
     traces = [_rank_trace(file, columns, place, zero) for place, (file, columns) in enumerate(found)]
+    worlds = sorted({trace.world for trace in traces})
+    if len(worlds) > 1:
+        raise CrossflowError(f"the traces are of worlds of {' and '.join(map(str, worlds))} ranks; give those of one job")
+    if len(traces) > 1 and not any("rank" in str(file.head.get("distributedInfo")) for file, _ in found):
+        told = "no trace says its rank; they count as ranks 0, 1 and so on in the order of the files"
+        traces[0] = replace(traces[0], notes=(*traces[0].notes, told))
     by_rank = {trace.rank: trace for trace in traces}
     if len(by_rank) < len(traces):
         last = next(trace for trace in traces if by_rank[trace.rank] is not trace)
@@ -295,22 +316,34 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
     known = file.head.get("distributedInfo")
     info: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
     properties = _properties(file, columns)
+    memory = properties.get("totalGlobalMem")
     trace = RankTrace(
-        source=file.name, rank=int(info.get("rank", place)), world=int(info.get("world_size", 1)), device=str(properties.get("name", "")),
-        process=_process(columns), memory=float(properties.get("totalGlobalMem", math.nan)),
+        source=file.name, rank=_whole(info.get("rank"), place), world=_whole(info.get("world_size"), 1),
+        device=_shown(str(properties.get("name", ""))), process=_process(columns),
+        memory=float(memory) if isinstance(memory, int | float) else math.nan,
         names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
         streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
         calls=_host_spans(columns.calls, origin), marks=_host_spans(columns.marks, origin), works=_device_works(columns, origin),
         syncs=tuple(sorted(columns.syncs, key=lambda one: one["ts"])), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
     )  # fmt: skip
-    return replace(trace, windows=windows_of(trace))
+    windows = windows_of(trace)
+    if windows[0].name.startswith(STEP):
+        return replace(trace, windows=windows)
+    how = "all of it is one step" if len(windows) == 1 else f"a step goes from one {UPDATE} to the next"
+    return replace(trace, windows=windows, notes=(*trace.notes, f"{file.name} marks no steps ({STEP}); {how}"))
+
+
+def _whole(given: Any, otherwise: int) -> int:
+    return given if isinstance(given, int) and given >= 0 else otherwise
 
 
 def _notes(file: EventFile, columns: _TraceColumns) -> Iterable[str]:
+    if file.beside:
+        yield f"of its folder these hold no trace and were left out: {', '.join(file.beside)}"
     if file.truncated:
         yield f"{file.name} ends in the middle; what stands before was read"
     if columns.odd:
-        yield f"{file.name}: {columns.odd} events without a name, a time or a thread were left out"
+        yield f"{file.name}: {columns.odd} events without a name, a time or a thread, or with times that are none, were left out"
     if columns.foreign:
         yield f"{file.name}: events of {', '.join(sorted(columns.foreign))} were left out"
     if not columns.works:

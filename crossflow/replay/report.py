@@ -247,6 +247,9 @@ def _notes(report: TraceReport) -> Iterable[str]:
     late = sum(sum(edges.unexplained) for edges in graph.edges)
     if late > 0.001 * sum(step.measured for step in graph.steps):
         yield f"device work began {1e3 * late:.1f} ms late in all for reasons that no edge explains; a replay leaves these delays out"
+    if report.overheads is not None:
+        named = report.overheads.host or f"the host of {', '.join(report.overheads.sources)}"
+        yield f"overheads of {named} stand in for those of the trace; they hold on that host only"
     if report.overheads is not None and (seen := report.overheads.seen(graph)) < 1:
         yield f"{seen:.0%} of the segments of the host are of operations that the overheads hold; the rest takes the mean of its kind"
 
