@@ -106,11 +106,20 @@ def test_results_pass_through_and_every_kind_of_call_is_noted(tmp_path):
     assert len(replay(record, "")) == 3
 
 
+def launched(*words):
+    """A run under torchrun; another one where it fails, as gloo now and then does when ranks end at different moments."""
+    for _ in range(3):
+        found = run(*words, module=("-m", "torch.distributed.run"))
+        if found[0] == 0:
+            break
+    return found
+
+
 def test_training_under_torchrun_gives_what_it_gives_unrecorded(tmp_path):
     """To the last digit; each rank leaves its part of the record, and the parts are read as one."""
     path, script = tmp_path / "run.json", str(SCRIPTS / "trained.py")
     launcher, recorded = ("--standalone", "--nproc-per-node", "2"), ("-m", "crossflow", "emulate", "--real", "--record", str(path), "--")
-    plain, noted = (run(*launcher, *words, script, module=("-m", "torch.distributed.run")) for words in ((), recorded))
+    plain, noted = (launched(*launcher, *words, script) for words in ((), recorded))
     assert (plain[0], noted[0]) == (0, 0), noted[2]
     assert sorted(plain[1].splitlines()) == sorted(noted[1].splitlines()) != []
     assert [one.rank for one in read_record(path).ranks] == [0, 1]

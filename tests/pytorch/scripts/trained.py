@@ -73,4 +73,5 @@ found = {
     "pipeline": pipeline(), "coalesced": coalesced(),
 }  # fmt: skip
 os.write(1, f"rank {rank}: {found}\n".encode())
+dist.barrier()  # no rank ends while another still talks to it
 dist.destroy_process_group()
