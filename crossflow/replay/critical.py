@@ -43,7 +43,7 @@ def critical_path(graph: StepGraph, step: GraphStep, times: Array, lags: Array) 
     """
     binding = _binding(graph, times, lags)
     ops = _ops(graph)
-    owner = _owners(graph)
+    owner = owners(graph)
     begin, node = float(times[step.begin]), step.end
     path, kinds, names, ranks = [node], Counter[str](), Counter[str](), Counter[int]()
     while binding[node] != NONE and times[node] > begin:
@@ -98,7 +98,7 @@ def _edge(graph: StepGraph, edge: int, ops: Mapping[int, Mapping[str, float]]) -
     return ("host", ops.get(edge, {"launch": 1.0})) if graph.host[edge] > 0 else ("gaps", {"gaps between works": 1.0})
 
 
-def _owners(graph: StepGraph) -> Index:
+def owners(graph: StepGraph) -> Index:
     """Place of the rank of every node; a meeting has that of its first."""
     found = np.zeros(len(graph.moments), dtype=np.intp)
     for rank, (begins, returns) in enumerate(graph.calls):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from crossflow.arrays import Array
 from crossflow.replay.breakdown import RankShare, device_span, length, mean_shares, shares_of, union
 from crossflow.replay.changes import changed, read_trace_changes
 from crossflow.replay.collectives import traced_collectives
-from crossflow.replay.critical import CriticalPath, LateRank, critical_path, late_ranks
+from crossflow.replay.critical import CriticalPath, LateRank, critical_path, late_ranks, owners
 from crossflow.replay.edges import RankEdges
 from crossflow.replay.execution import joined, read_executions
 from crossflow.replay.graph import GraphStep, GraphTimes, StepGraph, graph_of, taken, times_of
@@ -100,6 +100,11 @@ class TraceReport:
         return max(self.ranks, key=lambda one: one.time)
 
     @property
+    def _slowest_place(self) -> int:
+        """Place of the slowest rank among the traces."""
+        return next(i for i, trace in enumerate(self.graph.traces) if trace.rank == self.slowest.rank)
+
+    @property
     def step_time(self) -> float:
         """Mean time of a step of the slowest rank. [s]"""
         return self.slowest.time
@@ -130,7 +135,7 @@ class TraceReport:
     @functools.cached_property
     def kernels(self) -> tuple[KernelTotal, ...]:
         """Kernels of the slowest rank by name, those that take most first; of all its steps."""
-        rank = next(i for i, trace in enumerate(self.graph.traces) if trace.rank == self.slowest.rank)
+        rank = self._slowest_place
         trace, first = self.graph.traces[rank], int(self.graph.first[rank])
         times = self.given.work[first : first + len(trace.works)]
         found: dict[str, list[float]] = defaultdict(list)
@@ -142,7 +147,7 @@ class TraceReport:
     @functools.cached_property
     def communication(self) -> Mapping[str, tuple[float, float]]:
         """Time of collectives in a step of the slowest rank, and what of it no kernel covers, by name. [s], [s]"""
-        rank = next(i for i, trace in enumerate(self.graph.traces) if trace.rank == self.slowest.rank)
+        rank = self._slowest_place
         graph, trace = self.graph, self.graph.traces[rank]
         mine = slice(int(graph.first[rank]), int(graph.first[rank + 1]))
         spans = np.stack([self.times[graph.starts[mine]], self.times[graph.ends[mine]]], axis=1)
@@ -290,7 +295,7 @@ def report_on(
     model, work, told = kernel_model(graph, device, needed), base.work, tuple[str, ...]()
     if needed and model is not None:
         work, told = replaced(model, kernels, on)
-    given = changed(graph, read_trace_changes(what_if), GraphTimes(work=work, host=host, begin=base.begin, kept=base.kept))
+    given = changed(graph, read_trace_changes(what_if), replace(base, work=work, host=host))
     times = times_of(graph, given) if what_if or overheads is not None or needed else graph.moments
     return TraceReport(
         name=name, graph=graph, times=times, given=given, what_if=what_if, overheads=overheads, model=model, kernels_from=kernels, on=on,
@@ -326,10 +331,7 @@ def _errors(steps: Iterable[GraphStep], times: Array) -> list[float]:
 
 def _held_out(graph: StepGraph) -> list[float]:
     """Errors of every step with mean overheads of the other ranks, or of the other steps of the only rank."""
-    owner = np.zeros(len(graph.moments), dtype=np.intp)
-    for rank, (begins, returns) in enumerate(graph.calls):
-        owner[begins] = owner[returns] = rank
-    found = []
+    owner, base, found = owners(graph), taken(graph), []
     for own in graph.steps:
         if len(graph.traces) > 1:
             inside = owner == own.rank
@@ -337,9 +339,7 @@ def _held_out(graph: StepGraph) -> list[float]:
             inside = (graph.moments >= graph.moments[own.begin]) & (graph.moments <= graph.moments[own.end])
         mine = inside[graph.target]
         overheads = overheads_of([graph], skip=lambda _, edge, mine=mine: bool(mine[edge]))  # type: ignore[misc]
-        base = taken(graph)
-        given = GraphTimes(work=base.work, host=overheads.host_times(graph), begin=base.begin, kept=base.kept)
-        found += _errors([own], times_of(graph, given))
+        found += _errors([own], times_of(graph, replace(base, host=overheads.host_times(graph))))
     return found
 
 

@@ -13,20 +13,12 @@ from crossflow.emulation.processes import RunSettings
 from crossflow.emulation.record import read_record, write_record
 from crossflow.emulation.replay import replay
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 # Table 1 of the NeuronaBox paper: time of a call between two nodes, baseline. [B], [us]
 ALL_REDUCE = ((1 << 10, 418.8), (4 << 10, 511.0), (32 << 10, 552.3), (256 << 10, 1314.0), (2 << 20, 7655.0), (16 << 20, 58900.0))
 ALL_GATHER = ((1 << 10, 276.2), (4 << 10, 300.2), (32 << 10, 322.6), (256 << 10, 859.6), (2 << 20, 4929.0), (16 << 20, 37500.0))
 OVERHEAD, CLOSED_FORM, REPLAY = 0.04, 0.01, 0.02
 TRIES = 8  # of which the best counts: other processes only make a run longer
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that spin would take the time of those that are measured."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

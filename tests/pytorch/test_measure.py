@@ -23,17 +23,9 @@ from crossflow.program import write_program
 from crossflow.program.kernels import Pass
 from crossflow.torch import record
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = BenchmarkSettings(device="cpu", dtype="fp32")
 SCRIPTS = Path(__file__).parent / "scripts"
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that spin would take the time of those that are measured."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
