@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 UPDATES = frozenset({"add_", "mul_", "div", "sqrt", "lerp_", "addcmul_", "addcdiv_"})
 ELEMENT = 4.0  # [B]
 FORWARD, BACKWARD, UPDATE, COLD = range(4)
+EMPTIES = 1.0 / 8.0  # of a core's largest own cache, which a kernel moves to leave the host nothing in the nearer ones
 StepKernel = tuple[str, str, str, int]  # op, shape, type, and how many
 
 
@@ -36,7 +37,7 @@ class HostTimes:
     forward: float
     backward: float
     update: float
-    cold: float  # further, where the kernel before moved as much as a core's own caches hold, or more
+    cold: float  # further, behind a kernel that moved an eighth of a core's largest own cache, or more
     error: float | None  # mean relative error of the reference steps. [1]
 
     @property
@@ -87,7 +88,7 @@ def _features(op: str, kernel: Kernel, cache: float) -> Array:
     else:
         back = "backward" in name or (isinstance(kernel, Lookup) and kernel.part != "forward")
         found[BACKWARD if back else FORWARD] = 1.0
-    found[COLD] = min(1.0, _moved(kernel) / cache)
+    found[COLD] = min(1.0, _moved(kernel) / (EMPTIES * cache))
     return found
 
 
