@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from crossflow.cost.profile import gemm_shape, kernel_of, pass_shape
-from crossflow.measurement.overheads import HostTimes, host_times
+from crossflow.measurement.overheads import EagerHost, host_times
 
 CACHE, RATE, CALL = 2.0**20, 1e-10, 1e-6
 SIZES = (64, 4096, 2**20)
-TRUE = HostTimes(forward=9e-6, backward=5e-6, update=4e-6, cold=20e-6, error=None)
+TRUE = EagerHost(forward=9e-6, backward=5e-6, update=4e-6, cold=20e-6, error=None)
 
 
 @dataclass

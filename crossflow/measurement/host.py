@@ -13,7 +13,7 @@ from crossflow.measurement.clock import TimedCall
 from crossflow.measurement.kernels import SAME, Benchmark, BenchmarkSettings, KernelName, kernel_name
 from crossflow.torch import record
 
-Made = tuple[Any, Any, Callable[[Any], Any]]  # a model, what it is given, and what makes its optimizer
+ReferenceModel = tuple[Any, Any, Callable[[Any], Any]]  # a model, what it is given, and what makes its optimizer
 OPTIMIZERS: tuple[Callable[[Any], Any], ...] = (
     lambda weights: torch.optim.SGD(weights, lr=1e-3),
     lambda weights: torch.optim.AdamW(weights, lr=1e-4),
@@ -26,7 +26,7 @@ BAGS = ((4, 16, 32), (128, 16, 1000), (512, 64, 1000), (1024, 32, 20_000))  # sa
 
 def host_benchmarks(settings: BenchmarkSettings) -> list[Benchmark]:
     """Whole steps, each of models of one kind and size with the next optimizer."""
-    made: list[tuple[str, Callable[[], Made]]] = []
+    made: list[tuple[str, Callable[[], ReferenceModel]]] = []
     for name, make, sizes in (("perceptron", _perceptron, PERCEPTRONS), ("encoder", _encoder, ENCODERS), ("embedding", _bags, BAGS)):
         made += [(f"{name} {'x'.join(map(str, size))}", _of(make, settings, size)) for size in sizes]
     return [
@@ -44,11 +44,11 @@ def kernels_of_step(benchmark: Benchmark, dtype: str) -> Counter[KernelName]:
     return Counter(kernel_name(kernel, dtype) for op in program.ops for kernel in (program.kernels[i] for i in op.kernels))
 
 
-def _of(make: Callable[..., Made], settings: BenchmarkSettings, size: tuple[int, ...]) -> Callable[[], Made]:
+def _of(make: Callable[..., ReferenceModel], settings: BenchmarkSettings, size: tuple[int, ...]) -> Callable[[], ReferenceModel]:
     return lambda: make(settings, *size)
 
 
-def _stepping(make: Callable[[], Made], optimized: Callable[[Any], Any]) -> Callable[[], TimedCall]:
+def _stepping(make: Callable[[], ReferenceModel], optimized: Callable[[Any], Any]) -> Callable[[], TimedCall]:
     def step_of() -> TimedCall:
         model, inputs, loss = make()
         optimizer = optimized(model.parameters())
@@ -63,13 +63,13 @@ def _stepping(make: Callable[[], Made], optimized: Callable[[Any], Any]) -> Call
     return step_of
 
 
-def _perceptron(settings: BenchmarkSettings, samples: int, width: int) -> Made:
+def _perceptron(settings: BenchmarkSettings, samples: int, width: int) -> ReferenceModel:
     parts = [part for act in (nn.ReLU, nn.GELU, nn.ReLU, nn.Tanh) for part in (nn.Linear(width, width), act())]
     given, wanted = settings.tensor(samples, width), settings.tensor(samples, width)
     return nn.Sequential(*parts).to(given), given, lambda found: nn.functional.mse_loss(found, wanted)
 
 
-def _encoder(settings: BenchmarkSettings, tokens: int, width: int) -> Made:
+def _encoder(settings: BenchmarkSettings, tokens: int, width: int) -> ReferenceModel:
     layer = nn.TransformerEncoderLayer(width, 2, 4 * width, dropout=0.0, batch_first=True, activation="gelu")
     parts = nn.Embedding(4 * width, width), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(width, 4 * width)
     words = torch.randint(0, 4 * width, (4, tokens // 4), device=settings.device)
@@ -89,7 +89,7 @@ class _Bags(nn.Module):
         return self.top(torch.cat([table(mine) for table, mine in zip(self.tables, words, strict=True)], 1))
 
 
-def _bags(settings: BenchmarkSettings, samples: int, width: int, rows: int) -> Made:
+def _bags(settings: BenchmarkSettings, samples: int, width: int, rows: int) -> ReferenceModel:
     words = [torch.randint(0, rows, (samples, 4), device=settings.device) for _ in range(4)]
     wanted = settings.tensor(samples, 1).clamp(max=1.0)
     return (

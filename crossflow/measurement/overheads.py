@@ -31,7 +31,7 @@ StepKernel = tuple[str, str, str, int]  # op, shape, type, and how many
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostTimes:
+class EagerHost:
     """What the host takes for a kernel. [s]"""
 
     forward: float
@@ -50,7 +50,7 @@ class HostTimes:
         return float(_features(op, kernel, cache) @ [self.forward, self.backward, self.update, self.cold])
 
 
-def host_times(rows: Sequence[MeasuredRow], floor: float, cache: float) -> HostTimes:
+def host_times(rows: Sequence[MeasuredRow], floor: float, cache: float) -> EagerHost:
     """Fit the host's times to measured steps.
 
     Parameters
@@ -62,14 +62,14 @@ def host_times(rows: Sequence[MeasuredRow], floor: float, cache: float) -> HostT
 
     steps = [row for row in rows if row.kernels]
     if not steps:
-        return HostTimes(forward=floor, backward=floor, update=floor, cold=0.0, error=None)
+        return EagerHost(forward=floor, backward=floor, update=floor, cold=0.0, error=None)
     times = _kernel_times(rows, floor, [one for row in steps for one in row.kernels])
     features = np.array([sum((_counted(one, cache) for one in row.kernels), np.zeros(4)) for row in steps])
     known = np.array([sum(times[one[:3]] * one[3] for one in row.kernels) for row in steps])
     whole = np.array([row.time for row in steps])
     found, _ = nnls(features / whole[:, None], np.maximum(whole - known, 0.0) / whole)
     error = float(np.abs((known + features @ found) / whole - 1.0).mean())
-    return HostTimes(forward=found[FORWARD], backward=found[BACKWARD], update=found[UPDATE], cold=found[COLD], error=error)
+    return EagerHost(forward=found[FORWARD], backward=found[BACKWARD], update=found[UPDATE], cold=found[COLD], error=error)
 
 
 def _counted(one: StepKernel, cache: float) -> Array:

@@ -18,7 +18,7 @@ from crossflow.cost.profile import COLUMNS, kernel_of, message_size
 from crossflow.errors import CrossflowError
 from crossflow.files import FileModel, write_text
 from crossflow.measurement.machine import MachineFacts
-from crossflow.measurement.overheads import HostTimes, host_times
+from crossflow.measurement.overheads import EagerHost, host_times
 from crossflow.program.kernels import Product
 from crossflow.units import show
 
@@ -84,7 +84,7 @@ class MeasuredMachine:
         return min((row.time for row in self.rows if row.op == "pass"), default=0.0)
 
     @functools.cached_property
-    def host(self) -> HostTimes:
+    def host(self) -> EagerHost:
         """What the host takes for a kernel of an eager step beside the kernel itself."""
         return host_times(self.rows, self.floor, self.header.machine.private)
 
