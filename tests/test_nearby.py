@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crossflow.cost.nearby import along, near_times
-from crossflow.cost.profile import Measured, Profile, gemm_shape, pass_shape
+from crossflow.cost.profile import Measured, Profile, gemm_shape, kernel_of, lookup_shape, pass_shape
 from crossflow.program.kernels import Lookup, Pass, Product, kernel_tables
 
 GRID = (16, 64, 256, 1024)
@@ -34,7 +34,20 @@ def test_kernels_far_from_measured_ones_are_left_to_the_model():
 def test_passes_are_those_of_their_operation():
     events = {("pass", pass_shape(size, 1, what), "", 1, ""): size * rate for size in GRID for what, rate in (("gelu", 3.0), ("add", 1.0))}
     assert times([Pass(moved=100.0, what="gelu"), Pass(moved=100.0, what="add")], events) == pytest.approx([300.0, 100.0])
-    assert np.isnan(times([Pass(moved=100.0, what="tanh"), Pass(moved=100.0)], events)).all()
+    assert np.isnan(times([Pass(moved=100.0)], events)).all()
+
+
+def test_an_operation_that_was_not_measured_takes_what_others_take_in_the_mean():
+    events = {("pass", pass_shape(size, 1, what), "", 1, ""): size * rate for size in GRID for what, rate in (("gelu", 3.0), ("add", 1.0))}
+    assert times([Pass(moved=100.0, what="tanh")], events) == pytest.approx([np.sqrt(3.0) * 100.0])
+
+
+def test_lookups_take_their_reuse_from_measured_ones():
+    shapes = {(count, reuse): lookup_shape(count, 1, 1000, 32, 4, reuse=reuse) for count in GRID for reuse in (1.0, 4.0, 16.0)}
+    events = {("lookup", shape, "", 1, ""): 1e-9 * count * 4 * 32 / reuse for (count, reuse), shape in shapes.items()}
+    kernels = [Lookup(samples=128.0, tables=1.0, rows=1000.0, width=32.0, pooling=4.0, distinct=distinct) for distinct in (1.0, 1 / 8)]
+    assert times(kernels, events) == pytest.approx([1e-9 * 128 * 4 * 32, 1e-9 * 128 * 4 * 32 / 8], rel=0.02)
+    assert kernel_of("lookup", shapes[16, 4.0], "").distinct == 0.25
 
 
 def test_a_plane_in_the_logarithms_is_followed():
@@ -52,7 +65,5 @@ def test_points_do_not_depend_on_one_another():
 
 
 def test_gradients_of_bags_add_rows_one_by_one():
-    from crossflow.cost.profile import kernel_of
-
     found = kernel_of("lookup_gradient", "64 x 4 of 1 tables 1000x32", "")
     assert found == Lookup(samples=64, pooling=4, tables=1, rows=1000, width=32, part="gradient")

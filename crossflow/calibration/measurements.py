@@ -20,6 +20,8 @@ from crossflow.program.collectives import COLLECTIVES
 from crossflow.validation.tables import template_of
 
 PRODUCTS, COLLECTIVE, PROFILE = "products", "collectives", "profile"
+PROFILE_FILE = "profile.csv"  # of a folder of `crossflow measure`
+FOLDER_SUFFIXES = (".csv", ".log", ".txt", ".out")  # of files of a folder that are read
 # Tables by the columns that they need, and the column that says what they were measured on.
 TABLES: Mapping[str, tuple[tuple[str, ...], str]] = {
     PRODUCTS: (("dtype", "m", "n", "k", "time_us"), "device"),
@@ -129,7 +131,7 @@ def read_measurements(
     collected: Collected = {}
     skipped: Counter[str] = Counter()
     notes: list[str] = []
-    texts = {path: files.read_text(path) for path in paths}
+    texts = {path: files.read_text(path) for path in _files(paths)}
     _check_unused(options, wanted, [is_log(text) for text in texts.values()])
     for path, text in texts.items():
         if is_log(text):
@@ -142,8 +144,25 @@ def read_measurements(
     notes += _repeats(collected)
     return Measurements(
         sets=tuple(_rows_of(key, rows) for key, rows in collected.items()),
-        skipped=dict(skipped), files=tuple(map(str, paths)), notes=tuple(notes),
+        skipped=dict(skipped), files=tuple(map(str, texts)), notes=tuple(notes),
     )  # fmt: skip
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Files as they are given, and of a folder its profile, or else its tables and logs, in the order of their names."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        own = path / PROFILE_FILE
+        inside = (
+            [own]
+            if own.is_file()
+            else [one for one in sorted(path.iterdir()) if one.suffix in FOLDER_SUFFIXES and one.name != "systems.csv"]
+        )
+        if not inside:
+            raise CrossflowError(f"{path} holds no table of measurements and no log; give the files themselves")
+        yield from inside
 
 
 def _check_unused(options: LogOptions, wanted: Sequence[str], logs: Sequence[bool]) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture.system import resolve
 from crossflow.calibration.calibrate import BEFORE, WRITTEN, Calibration
 from crossflow.calibration.fit import Fitted
 from crossflow.calibration.learned import Learning
-from crossflow.cost.profile import COLUMNS, Key, Measured
+from crossflow.cost.profile import COLUMNS, Key, Measured, Profile, system_profile
 from crossflow.errors import CrossflowError
+from crossflow.files import Document
 from crossflow.units import show
 
 CHANGED = 0.005  # of a parameter, from which it is written
@@ -55,12 +57,20 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
     text = system_text(found, path)
     with contextlib.ExitStack() as undone:
         if curves:
-            files.write_text(written[1], profile_text(curves, path.stem, f"Measured collectives, all rows; {_source(found, _today())}"))
+            origin = f"Measured collectives, all rows; {_source(found, _today())}"
+            files.write_text(written[1], profile_text(_with_inherited(curves, found), path.stem, origin))
             if not replace:
                 undone.callback(written[1].unlink)  # where the system is not written
         files.write_text(path, text)
         undone.pop_all()
     return written
+
+
+def _with_inherited(curves: Mapping[Key, Measured], found: Calibration) -> Mapping[Key, Measured]:
+    """Measured curves over the profile of the system that the calibration starts from, which the new profile stands for."""
+    spec, document = resolve(Document(file="--system", data={"template": found.base}))
+    below = system_profile(spec, document)
+    return curves if below is None else Profile(events=curves, source="").over(below).events
 
 
 def system_text(found: Calibration, path: Path, today: datetime.date | None = None) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.measurement.measure import MeasureOptions, MeasureProgress, measure
-from crossflow.measurement.results import PROFILE, ROWS, TEMPLATE, summary
+from crossflow.measurement.results import COLLECTIVES, PRODUCTS, PROFILE, ROWS, SYSTEMS, TEMPLATE, summary
 from crossflow.units import show
 
 
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     finally:
         if sys.stderr.isatty():
             sys.stderr.write("\n")
-    written = [str(path) for name in (ROWS, PROFILE, TEMPLATE) if (path := options.folder / name).is_file()]
+    written = [str(path) for name in (ROWS, PROFILE, PRODUCTS, COLLECTIVES, SYSTEMS, TEMPLATE) if (path := options.folder / name).is_file()]
     for name in written:
         page.log(f"wrote {name}")
     data = {**summary(found), "written": written}
@@ -54,7 +54,11 @@ def sections(data: Mapping[str, Any]) -> list[RenderableType]:
     """The page: rows by kind, and what a kernel costs the host."""
     rows = [[one["kind"], str(one["rows"]), f"{one['spread']:.1%}", str(one["busy"])] for one in data["kinds"]]
     threads = f"{data['threads']} thread{'s' * (data['threads'] != 1)}"
-    remarks = [f"a kernel of an eager step takes the host {show(data['kernel_launch_s'], 's')}"]
+    host = {name: show(data["host_s"][name], "s") for name in ("forward", "backward", "update", "cold")}
+    cold = f"{host['cold']} more where kernels empty its caches"
+    remarks = [f"a kernel takes the host {host['forward']} forward, {host['backward']} backward, {host['update']} in an update, {cold}"]
+    if data["host_s"]["error"] is not None:
+        remarks.append(f"reference steps come out {data['host_s']['error']:.1%} off in the mean")
     if data["busy_rows"]:
         disturbed = f"{data['busy_rows']} of {data['rows']} rows were disturbed by other processes"
         remarks.append(f"{disturbed}: measure again when the machine is idle")

@@ -18,13 +18,14 @@ import numpy as np
 
 from crossflow.arrays import Array
 from crossflow.cost.profile import Profile, kernel_of
-from crossflow.program.kernels import SIZES, Attention, Kernel, KernelTable, Lookup, Pass, Product, filled
+from crossflow.program.kernels import SIZES, Attention, Kernel, KernelTable, Lookup, Pass, Product, filled, size_of
 
 WIDTH = np.log(2.0)  # of the Gaussian, in the logarithm of a size
 RIDGE = 0.02  # weight of a slope of zero, over that of a measured kernel at the point itself
 BEYOND = np.log(8.0)  # factor beyond the measured sizes up to which the rate of the edge holds
 FEWEST = 3  # measured kernels of a family
 KernelFamily = tuple[Any, ...]  # what measured kernels that stand for one another share
+ANY_PASS: KernelFamily = (Pass, None)  # all operations together, which stand for one that was not measured
 Features = tuple[Array, Array]  # logarithms of sizes, shape (features, ...), and of the work, shape (...)
 
 
@@ -43,11 +44,12 @@ def near_times(table: KernelTable, dtypes: Sequence[str], profile: Profile) -> A
     rows: dict[KernelFamily, list[int]] = {}
     for i, (row, dtype) in enumerate(zip(table.rows, dtypes, strict=True)):
         rows.setdefault(_family(row, dtype), []).append(i)
-    clouds = _clouds(profile)
+    clouds = _clouds(profile, table.kind)
     for family, mine in rows.items():
-        if family in clouds:
+        cloud = clouds.get(family, clouds.get(ANY_PASS) if table.kind is Pass and family[1] else None)
+        if cloud is not None:
             at = where[:, mine].reshape(len(where), -1).T
-            found[mine] = np.exp(work[mine] + along(*clouds[family], at).reshape(len(mine), -1))
+            found[mine] = np.exp(work[mine] + along(*cloud, at).reshape(len(mine), -1))
     return found
 
 
@@ -73,26 +75,23 @@ def along(at: Array, rate: Array, points: Array) -> Array:
     return np.asarray(np.where((np.abs(points - inside) > BEYOND).any(axis=1), np.nan, fitted))
 
 
-def _clouds(profile: Profile) -> Mapping[KernelFamily, tuple[Array, Array]]:
-    """Measured kernels by family: logarithms of their sizes and of their times per work."""
+def _clouds(profile: Profile, kind: type[Kernel]) -> Mapping[KernelFamily, tuple[Array, Array]]:
+    """Measured kernels of a kind by family: logarithms of their sizes and of their times per work."""
     kernels: dict[KernelFamily, list[tuple[Kernel, float]]] = {}
     for (op, shape, dtype, _, scope), one in profile.events.items():
         kernel = None if scope else kernel_of(op, shape, dtype)
-        if kernel is not None and type(kernel) in _FEATURES:
-            kernels.setdefault(_family(kernel, dtype), []).append((kernel, one.time))
+        if kernel is None or type(kernel) is not kind:
+            continue
+        for family in (_family(kernel, dtype), *([ANY_PASS] if isinstance(kernel, Pass) and kernel.what else [])):
+            kernels.setdefault(family, []).append((kernel, one.time))
     return {family: _cloud(members) for family, members in kernels.items() if len(members) >= FEWEST}
 
 
 def _cloud(members: Sequence[tuple[Kernel, float]]) -> tuple[Array, Array]:
     kind = type(members[0][0])
-    sizes = filled([[_size(kernel, name) for kernel, _ in members] for name in SIZES[kind]])[..., 0]
+    sizes = filled([[size_of(kernel, name) for kernel, _ in members] for name in SIZES[kind]])[..., 0]
     where, work = _FEATURES[kind](sizes)
     return where.T, np.log([time for _, time in members]) - work
-
-
-def _size(kernel: Kernel, name: str) -> float:
-    value = getattr(kernel, name)
-    return float(kernel.heads if value is None and isinstance(kernel, Attention) else value)
 
 
 def _family(kernel: Kernel, dtype: str) -> KernelFamily:
@@ -127,8 +126,8 @@ def _attention(sizes: Array) -> Features:
 
 
 def _lookups(sizes: Array) -> Features:
-    samples, tables, rows, width, pooling = sizes[:5]
-    found = _logs(samples * tables * pooling, pooling, rows, width)
+    samples, tables, rows, width, pooling, distinct = sizes[:6]
+    found = _logs(samples * tables * pooling, pooling, rows, width, 1.0 / distinct)
     return found, found[0] + found[3]
 
 

@@ -211,7 +211,8 @@ def kernel_names(table: KernelTable, dtype: str, architecture: Architecture) -> 
             op = "scan_backward" if row.backward else "scan_forward"
             found.append((op, wide, [scan_shape(*point, delta=row.delta) for point in points]))
         elif isinstance(row, Lookup):
-            found.append((LOOKUPS[row.part], "", [lookup_shape(*point[:5]) for point in points]))
+            again = row.part == "forward" and row.reuse is None
+            found.append((LOOKUPS[row.part], "", [lookup_shape(*point[:5], reuse=1.0 / point[5] if again else 1.0) for point in points]))
         else:
             what = row.what if isinstance(row, Pass) else ""
             found.append(("pass", "", [pass_shape(moved, launches, what) for moved, _, launches in points]))

@@ -68,13 +68,16 @@ class Profile:
     def event(self, key: Key) -> Measured | None:
         """An event's measured time, None where it was not measured.
 
-        A pass of some operation is any of as many bytes, where the operation itself was not measured. An all-reduce beyond 8 ranks is
-        that of 8 times the ratio of what a rank sends, 2 (N - 1) / N over 2 x 7 / 8.
+        A pass of some operation is any of as many bytes, where the operation itself was not measured, and look-ups that want rows again
+        are those that do not, where these were not measured. An all-reduce beyond 8 ranks is that of 8 times the ratio of what a rank
+        sends, 2 (N - 1) / N over 2 x 7 / 8.
         """
         op, shape, _, ranks, scope = key
         found = self.events.get(key)
         if found is None and op == "pass":
             found = self.events.get((op, unnamed(shape), *key[2:]))
+        if found is None and op in LOOKUPS.values():
+            found = self.events.get((op, shape.partition(" reuse ")[0], *key[2:]))
         if found is None and op == "all_reduce" and ranks > PROFILED:
             eight, ratio = self.events.get((op, shape, "", PROFILED, scope)), _beyond(ranks)
             return None if eight is None else Measured(time=eight.time * ratio, spread=eight.spread * ratio)
@@ -230,13 +233,14 @@ def unnamed(shape: str) -> str:
     return f"{launches} {'kernel' if launches == '1' else 'kernels'} of {moved}"
 
 
-def lookup_shape(samples: float, tables: float, rows: float, width: float, pooling: float) -> str:
-    """Shape of lookups: samples, rows of one table that each looks up, tables, and their sizes.
+def lookup_shape(samples: float, tables: float, rows: float, width: float, pooling: float, *, reuse: float = 1.0) -> str:
+    """Shape of lookups: samples, rows of one table that each looks up, tables, their sizes, and how often a row is looked up if not once.
 
-    >>> lookup_shape(4096, 16, 1000, 32, 4)
-    '4096 x 4 of 16 tables 1000x32'
+    >>> lookup_shape(4096, 16, 1000, 32, 4), lookup_shape(4096, 16, 1000, 32, 4, reuse=32)
+    ('4096 x 4 of 16 tables 1000x32', '4096 x 4 of 16 tables 1000x32 reuse 32')
     """
-    return f"{samples:.10g} x {pooling:.10g} of {tables:.10g} tables {rows:.10g}x{width:.10g}"
+    again = f" reuse {reuse:.10g}" if reuse > 1.0 else ""
+    return f"{samples:.10g} x {pooling:.10g} of {tables:.10g} tables {rows:.10g}x{width:.10g}{again}"
 
 
 def optimizer_shape(parameters: float) -> str:
@@ -300,7 +304,7 @@ _SHAPES: Mapping[str, str] = {
     "attention": r"(?P<heads>N) x (?P<length>N)x(?P<seen>N)x(?P<width>N)(?: (?P<kind>window|chunks of) (?P<window>N))?(?P<full> full)?",
     "scan": r"(?P<samples>N) x (?P<heads>N)/(?P<groups>N) x (?P<length>N)x(?P<width>N)x(?P<state>N) by (?P<chunk>N)(?P<delta> delta)?",
     "pass": r"(?P<launches>N) (?:kernels?|(?P<what>[A-Za-z_]\w*)) of (?P<moved>N) B",
-    "lookup": r"(?P<samples>N) x (?P<pooling>N) of (?P<tables>N) tables (?P<rows>N)x(?P<width>N)",
+    "lookup": r"(?P<samples>N) x (?P<pooling>N) of (?P<tables>N) tables (?P<rows>N)x(?P<width>N)(?: reuse (?P<reuse>N))?",
 }
 
 
@@ -329,7 +333,8 @@ def kernel_of(op: str, shape: str, dtype: str) -> Kernel | None:
         return Scan(**sizes, delta=bool(found["delta"]), backward=op == "scan_backward")
     if family == "pass":
         return Pass(**sizes, what=found["what"] or "")
-    return Lookup(**sizes, part=next(part for part, name in LOOKUPS.items() if name == op))
+    distinct = 1.0 / sizes.pop("reuse", 1.0)
+    return Lookup(**sizes, distinct=distinct, part=next(part for part, name in LOOKUPS.items() if name == op))
 
 
 # -------------------------------------------------------------------------------------------- files

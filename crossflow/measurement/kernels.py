@@ -18,7 +18,8 @@ import torch
 from crossflow.cost.profile import LOOKUPS, attention_shape, gemm_shape, lookup_shape, pass_shape
 from crossflow.errors import CrossflowError
 from crossflow.measurement.clock import TimedCall
-from crossflow.program.kernels import Kernel, Lookup, Pass, Product
+from crossflow.measurement.overheads import UPDATES
+from crossflow.program.kernels import Attention, Kernel, Lookup, Pass, Product
 from crossflow.provenance import digest
 from crossflow.torch.recorder import StepRecorder
 from crossflow.torch.source import DTYPES
@@ -26,8 +27,9 @@ from crossflow.torch.source import DTYPES
 aten = torch.ops.aten
 ZEROS = "zeros"  # pass that fills the gradient of a table before rows are added
 POOL = 2**20  # random numbers that tensors repeat
-# Rows rotate through more memory than a core's own caches have. What optimizers read was last touched a step before.
-NEAR, FAR, SAME = 16.0, 128.0, 0.0
+# A step has some twenty tensors of the size of each: a row's calls go round as many sets of buffers, so that what a cache holds of them is
+# what it holds in a step of such kernels.
+ROUND, SAME = 16, 1
 COLUMNS = 1024  # of tensors that are normalised or added up, at most
 SKINNY = 8  # side of a product that is no more than this, which one side at most is
 WORK = 2.0**32  # operations of a product, at most; a row is to take a fraction of a second [flop]
@@ -45,7 +47,7 @@ class Benchmark:
     held: float  # bytes of a set of buffers. [B]
     event: KernelName | None = None  # by the importer where absent
     less: Callable[[], TimedCall] | None = None  # part of each call that is timed too, and taken off: the pass forward
-    rotates: float = NEAR  # bytes through which its calls rotate, over those of a core's own caches
+    sets: int = ROUND  # of buffers, through which its calls rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +84,19 @@ def event_of(call: TimedCall, dtype: str) -> KernelName:
         del kernels[0]
     if len(kernels) != 1:
         raise CrossflowError(f"a benchmark runs {len(kernels)} kernels: {', '.join(one.name for one in recorder.records)}")
-    return _name(kernels[0], dtype)
+    return kernel_name(kernels[0], dtype)
 
 
-def _name(kernel: Kernel, dtype: str) -> KernelName:
+def kernel_name(kernel: Kernel, dtype: str) -> KernelName:
+    """Operation, shape and type of an imported kernel, as profiles name it."""
     if isinstance(kernel, Product):
         return "gemm", gemm_shape(*(float(size) for size in (kernel.m, kernel.n, kernel.k, kernel.batch))), dtype
     if isinstance(kernel, Lookup):
         sizes = kernel.samples, kernel.tables, kernel.rows, kernel.width, kernel.pooling
         return LOOKUPS[kernel.part], lookup_shape(*map(float, sizes)), ""
+    if isinstance(kernel, Attention):
+        shape = attention_shape(*map(float, (kernel.samples * kernel.heads, kernel.length, kernel.seen, kernel.width)))
+        return f"attention_{'backward' if kernel.backward else 'forward'}", shape + " full" * (not kernel.causal), dtype
     assert isinstance(kernel, Pass)
     return "pass", pass_shape(float(kernel.moved), float(kernel.launches), kernel.what), ""
 
@@ -223,7 +229,7 @@ POINTWISE: Mapping[str, tuple[int, PassCall]] = {
     "cat": (2, lambda x: torch.cat(list(x), 1)),
     "stack": (2, lambda x: torch.stack(list(x))),
 }
-UPDATES = frozenset({"add_", "mul_", "div", "sqrt", "lerp_", "addcmul_", "addcdiv_"})  # operations of optimizers
+
 SOFTMAX: Mapping[str, tuple[int, PassCall]] = {
     "_softmax": (1, lambda x: torch.softmax(x[0], -1)),
     "_log_softmax": (1, lambda x: torch.log_softmax(x[0], -1)),
@@ -243,8 +249,8 @@ def _passes(kind: str, calls: Mapping[str, tuple[int, PassCall]], settings: Benc
         columns = min(COLUMNS, elements)
         for name, (count, call) in calls.items():
             make, update = _bound(_passing, settings, call, count, elements // columns, columns), name in UPDATES
-            held, rotates = settings.element * elements * (count + 1.0 - update), FAR if update else NEAR
-            yield Benchmark(kind=kind, label=f"{name} {elements}", make=make, held=held, rotates=rotates)
+            held = settings.element * elements * (count + 1.0 - update)
+            yield Benchmark(kind=kind, label=f"{name} {elements}", make=make, held=held)
 
 
 def _passing(settings: BenchmarkSettings, call: PassCall, count: int, rows: int, columns: int) -> TimedCall:
@@ -304,10 +310,10 @@ def _bags(settings: BenchmarkSettings) -> Iterator[Benchmark]:
             continue
         given, label = (settings, rows, width, samples, pooling), f"{samples} x {pooling} of {rows}x{width}"
         yield Benchmark(kind="embedding", label=label, make=_bound(_bag, *given, 1.0), held=held)
-        if pooling > 1 and rows >= 20_000:  # every row is wanted several times; no profile tells such a row from one without reuse
-            for reuse in (4, 32):
-                event = ("", f"{label}, each row {reuse} times", "")
-                yield Benchmark(kind="embedding", label=event[1], make=_bound(_bag, *given, float(reuse)), held=held, event=event)
+        if pooling > 1 and rows >= 20_000:
+            for reuse in (4.0, 32.0):  # times that a row is wanted
+                event = LOOKUPS["forward"], lookup_shape(samples, 1.0, rows, width, pooling, reuse=reuse), ""
+                yield Benchmark(kind="embedding", label=event[1], make=_bound(_bag, *given, reuse), held=held, event=event)
         if rows <= 20_000:
             for name, make in (("gradient of bags", _bag_back), ("gradient", _table_back)):
                 made, zeros = _bound(make, *given), _bound(_zeros, settings, rows, width)
@@ -360,7 +366,7 @@ def _copies(settings: BenchmarkSettings) -> Iterator[Benchmark]:
     for exponent in range(12, 29):
         size = 2**exponent
         event = ("", f"copy of {2 * size} B", "")
-        yield Benchmark(kind="copies", label=event[1], make=_bound(_copy, settings, size // 4), held=2.0 * size, event=event, rotates=SAME)
+        yield Benchmark(kind="copies", label=event[1], make=_bound(_copy, settings, size // 4), held=2.0 * size, event=event, sets=SAME)
 
 
 def _copy(settings: BenchmarkSettings, elements: int) -> TimedCall:

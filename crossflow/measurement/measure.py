@@ -16,12 +16,12 @@ from crossflow.measurement.machine import MachineFacts, load, machine_facts
 
 # Share of the time that each kind of row may take; what one leaves over goes to those behind it.
 SHARES: Mapping[str, float] = {
-    "host": 0.03, "copies": 0.04, "gemm": 0.36, "pointwise": 0.2, "normalisation": 0.07, "softmax": 0.06, "reductions": 0.04,
+    "host": 0.06, "copies": 0.04, "gemm": 0.32, "pointwise": 0.21, "normalisation": 0.07, "softmax": 0.06, "reductions": 0.04,
     "attention": 0.09, "embedding": 0.08, "collectives": 0.03,
 }  # fmt: skip
-ROW = 0.06  # time that the samples of a row may take [s]
+ROW, STEP = 0.06, 0.6  # time that the samples of a row may take, and of a row that is a whole step [s]
 FEWEST = 3  # rows of a kind, however short the time
-SETS = 256  # of buffers, at most
+ROOM = 2.0**29  # bytes of all sets of buffers of a row, at most [B]
 SEED = 0
 
 
@@ -165,17 +165,17 @@ def _rows(kind: str, options: MeasureOptions, facts: MachineFacts, known: set[tu
     for i, one in enumerate(one for one in rows if (kind, one.label) not in known):
         if i >= FEWEST and time.monotonic() >= end:
             return
-        sets = max(1, min(SETS, round(one.rotates * facts.private / max(one.held, 1.0))))
-        calls = [one.make() for _ in range(sets)]
-        op, shape, dtype = one.event or event_of(calls[0], options.dtype)
-        found = clock.timed(calls, ROW).to_dict()
+        first = one.make()
+        op, shape, dtype = one.event or event_of(first, options.dtype)
+        sets = max(1, min(one.sets, int(ROOM / max(one.held, 1.0)), int(ROW / max(clock.once(first), 1e-6))))
+        calls = [first, *(one.make() for _ in range(sets - 1))]
+        found = clock.timed(calls, STEP if kind == "host" else ROW).to_dict()
         if one.less is not None:
             less = clock.timed([one.less() for _ in range(sets)], ROW).to_dict()
             found |= {name: max(found[name] - less[name], 0.02 * found[name]) for name in ("time", "wall", "cpu")}
             found["busy"] |= less["busy"]
         if kind == "host":
-            steps = kernels_of_step(one)
-            found |= {name: found[name] / steps for name in ("time", "spread", "wall", "cpu")} | {"kernels": steps}
+            found["kernels"] = [[*name, count] for name, count in kernels_of_step(one, options.dtype).items()]
         yield {"label": one.label, "op": op, "shape": shape, "dtype": dtype, **found}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import statistics
@@ -13,14 +14,17 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from crossflow.cost.profile import COLUMNS, kernel_of
+from crossflow.cost.profile import COLUMNS, kernel_of, message_size
 from crossflow.errors import CrossflowError
 from crossflow.files import FileModel, write_text
 from crossflow.measurement.machine import MachineFacts
+from crossflow.measurement.overheads import EagerHost, host_times
 from crossflow.program.kernels import Product
 from crossflow.units import show
 
 ROWS, PROFILE, TEMPLATE = "rows.jsonl", "profile.csv", "machine.yaml"
+PRODUCTS, COLLECTIVES, SYSTEMS = "gemm.csv", "collectives.csv", "systems.csv"  # as `crossflow validate` reads them
+SOURCE, FABRIC = "crossflow-measure", "pcie-host"
 LEAST_BUSY = 0.02  # share of a measured time that is left at least where the overhead of a call is taken off
 INSIDE = 0.8  # share of a cache that a copy may fill to show its rate
 
@@ -35,13 +39,17 @@ class MeasuredRow(FileModel):
     dtype: str = Field(default="", description="type of what is computed; empty for what moves bytes")
     ranks: int = Field(default=1, description="ranks of a collective")
     scope: str = Field(default="", description="`intra` for a collective inside a node")
-    time: float = Field(gt=0, description="median of the samples, the call included: processor time of one thread, wall time of several")
+    time: float = Field(
+        gt=0, description="20 % quantile of the samples, the call included: processor time of one thread, wall time of several"
+    )
     spread: float = Field(ge=0, description="standard deviation of the samples, from their median absolute deviation")
     count: int = Field(gt=0, description="samples")
-    wall: float | None = Field(default=None, description="median by the clock on the wall")
-    cpu: float | None = Field(default=None, description="median of the time of the process on all processors")
+    wall: float | None = Field(default=None, description="the same by the clock on the wall")
+    cpu: float | None = Field(default=None, description="the same of the time of the process on all processors")
     busy: bool = Field(description="whether the samples show that other processes disturbed them")
-    kernels: int | None = Field(default=None, description="kernels of the step of a row of kind `host`, whose times are a kernel's")
+    kernels: Sequence[tuple[str, str, str, int]] = Field(
+        default=(), description="of a step (kind `host`), its kernels: op, shape and type as profiles name them, and how many of each"
+    )
 
 
 class MeasuredHeader(FileModel):
@@ -75,11 +83,10 @@ class MeasuredMachine:
         """What the cheapest call takes that does next to nothing; 0 where no pass was measured. [s]"""
         return min((row.time for row in self.rows if row.op == "pass"), default=0.0)
 
-    @property
-    def launch(self) -> float:
-        """What the host takes for a kernel of an eager step. [s]"""
-        steps = [row.time for row in self.rows if row.kind == "host"]
-        return statistics.mean(steps) if steps else max(self.floor, 1e-7)
+    @functools.cached_property
+    def host(self) -> EagerHost:
+        """What the host takes for a kernel of an eager step beside the kernel itself."""
+        return host_times(self.rows, self.floor, self.header.machine.private)
 
 
 def read_rows(folder: Path) -> MeasuredMachine:
@@ -114,28 +121,77 @@ def append(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def write_derived(folder: Path) -> list[Path]:
-    """Write the profile and, of a processor, its template; none where there is nothing to write."""
+    """Write what follows from the rows: the profile, tables for `validate` and `calibrate`, and of a processor its template."""
     found = read_rows(folder)
     events = list(profile_rows(found))
-    written = []
-    if events:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(events)
-        write_text(folder / PROFILE, _comment(found) + text.getvalue())
-        written.append(folder / PROFILE)
-        if found.header.on == "cpu":
-            write_text(folder / TEMPLATE, template_text(found))
-            written.append(folder / TEMPLATE)
-    return written
+    if not events:
+        return []
+    texts = {PROFILE: _table(found, COLUMNS, events, f"times are in seconds; {_host_words(found)}")}
+    products, collectives = list(_product_rows(found)), list(_collective_rows(found))
+    if products:
+        texts[PRODUCTS] = _table(found, (*GEMM_COLUMNS, "time_us"), products, "times are of a call")
+    if collectives:
+        texts[COLLECTIVES] = _table(found, (*COLLECTIVE_COLUMNS, "time_us"), collectives, "times are of the slowest rank")
+        texts[SYSTEMS] = _table(found, SYSTEM_COLUMNS, [_fabric_row(found)], "the rate of the host is half that of the memory")
+    if found.header.on == "cpu":
+        texts[TEMPLATE] = template_text(found)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
 
 
-def _comment(found: MeasuredMachine) -> str:
+def _table(found: MeasuredMachine, columns: Sequence[str], rows: Sequence[Sequence[Any]], what: str) -> str:
+    """A CSV table with where its numbers come from as comments."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return _comment(found, what) + text.getvalue()
+
+
+GEMM_COLUMNS = ("source", "device", "dtype", "m", "n", "k")
+COLLECTIVE_COLUMNS = ("source", "system", "collective", "ranks", "ranks_per_node", "size_bytes")
+SYSTEM_COLUMNS = (
+    "system", "device", "gpus_per_node", "intra_fabric", "intra_gb_s_per_direction", "pcie_gb_s_per_direction", "inter_network",
+    "inter_gbit_s_per_gpu",
+)  # fmt: skip
+
+
+def _product_rows(found: MeasuredMachine) -> Iterator[Sequence[Any]]:
+    """Single products with their calls, as `gemm.csv` has them."""
+    for row in found.rows:
+        kernel = kernel_of(row.op, row.shape, row.dtype) if row.op == "gemm" else None
+        if isinstance(kernel, Product) and kernel.batch == 1:
+            sizes = (f"{size:.0f}" for size in (kernel.m, kernel.n, kernel.k))
+            yield SOURCE, found.device, row.dtype, *sizes, f"{1e6 * row.time:.6g}"
+
+
+def _collective_rows(found: MeasuredMachine) -> Iterator[Sequence[Any]]:
+    for row in found.rows:
+        if row.scope:
+            yield SOURCE, found.device, row.op, row.ranks, row.ranks, f"{message_size(row.shape):.0f}", f"{1e6 * row.time:.6g}"
+
+
+def _fabric_row(found: MeasuredMachine) -> Sequence[Any]:
+    """What joins the processes of this machine."""
+    ranks, copied = max(row.ranks for row in found.rows), dict(_copies(found))
+    return found.device, found.device, ranks, FABRIC, "", f"{_memory_rate(copied) / 2e9:.4g}", "", ""
+
+
+def _host_words(found: MeasuredMachine) -> str:
+    """What the times of a profile hold of the host, in words."""
+    call = f"without the {show(found.floor, 's')} that the cheapest call takes"
+    if found.header.on != "cpu":
+        return call
+    host = found.host
+    times = ", ".join(f"{show(getattr(host, name), 's')} {name}" for name in ("forward", "backward", "update", "cold"))
+    return f"{call}, with the host's time of a step ({times}) less the {show(host.least, 's')} that every kernel has"
+
+
+def _comment(found: MeasuredMachine, what: str) -> str:
     """Where the numbers come from, as comments."""
     data = found.header.model_dump()
     lines = [f"{name}: {value}" for name, value in {**data, **data.pop("machine")}.items() if name != "machine"]
-    what = f"times are in seconds, without the {show(found.floor, 's')} that the cheapest call takes"
     return "".join(f"# {line}\n" for line in ("written by crossflow measure", *lines, what))
 
 
@@ -144,11 +200,20 @@ def profile_rows(found: MeasuredMachine) -> Iterator[Sequence[Any]]:
     for row in found.rows:
         if not row.op:
             continue
-        time = row.time if row.scope else max(row.time - found.floor, LEAST_BUSY * row.time)
+        time = row.time if row.scope else _of_a_step(row, found)
         yield (
             row.op, row.shape, row.dtype, "", row.ranks, row.scope, f"{time:.6g}", f"{row.spread:.3g}",
             row.count,
         )  # fmt: skip
+
+
+def _of_a_step(row: MeasuredRow, found: MeasuredMachine) -> float:
+    """What a kernel and its host take in a step, less what the template has as the launch of every kernel. [s]"""
+    kernel, host = kernel_of(row.op, row.shape, row.dtype), found.host
+    if found.header.on != "cpu" or kernel is None:
+        return max(row.time - found.floor, LEAST_BUSY * row.time)
+    beside = host.of(row.op, kernel, found.header.machine.private) - host.least
+    return max(row.time - found.floor + beside, LEAST_BUSY * row.time)
 
 
 # -------------------------------------------------------------------------------------------- template of a processor
@@ -162,7 +227,7 @@ def template_text(found: MeasuredMachine) -> str:
     faster = max(1.0, share)  # products above the peak at the clock that the system tells run at a higher one
     rates = {dtype: faster * rate * threads for dtype, rate in header.rates.items()}
     copied = dict(_copies(found))
-    memory = copied[max(copied)] if copied else 10e9
+    memory = _memory_rate(copied)
     ranks = max((row.ranks for row in found.rows), default=1)
     value = {
         "how": f'"crossflow measure, {header.date}: {len(found.rows)} rows with torch {header.torch}"',
@@ -179,11 +244,11 @@ def template_text(found: MeasuredMachine) -> str:
         f"profile: {PROFILE}", "nearby: true", f"devices_per_node: {max(ranks, 1)}", "devices: 1",
         "throughput:", *(f"  {dtype}: {_quantity(rate, 'flop/s', 'machine')}" for dtype, rate in rates.items()),
         "vector_throughput:", f"  fp32: {_quantity(rates['fp32'] / 2.0, 'flop/s', 'machine')}",
-        "execution:", f"  kernel_launch: {_quantity(found.launch, 's', 'measured')}",
+        "execution:", f"  kernel_launch: {_quantity(max(found.host.least, 1e-9), 's', 'measured')}",
         f"  matrix_utilisation: {{value: {min(share, 1.0):.4g}, source: measured}}",
         "levels:", *_levels(found, copied, memory),
         "network:",
-        f"  intra: {{fabric: pcie-host, bandwidth: {_quantity(memory / 2.0, 'B/s', 'measured')}}}",
+        f"  intra: {{fabric: {FABRIC}, bandwidth: {_quantity(memory / 2.0, 'B/s', 'measured')}}}",
         f"  host: {{bandwidth: {_quantity(memory / 2.0, 'B/s', 'measured')}}}",
         f"power: {{tdp: {{value: {10 * threads} W, source: assumed, projected: true}}}}",
     ]  # fmt: skip
@@ -192,6 +257,11 @@ def template_text(found: MeasuredMachine) -> str:
 
 def _quantity(value: float, unit: str, source: str) -> str:
     return f"{{value: {show(value, unit, 4)}, source: {source}}}"
+
+
+def _memory_rate(copied: Mapping[float, float]) -> float:
+    """Rate of the largest copy; that of one channel of memory where none was measured. [B/s]"""
+    return copied[max(copied)] if copied else 10e9
 
 
 def _copies(found: MeasuredMachine) -> Iterator[tuple[float, float]]:
@@ -234,7 +304,7 @@ def summary(found: MeasuredMachine) -> dict[str, Any]:
         "rows": len(found.rows),
         "busy_rows": sum(row.busy for row in found.rows),
         "call_s": found.floor,
-        "kernel_launch_s": found.launch,
+        "host_s": vars(found.host),
         "kinds": [
             {
                 "kind": kind, "rows": len(mine), "busy": sum(row.busy for row in mine),

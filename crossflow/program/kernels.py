@@ -194,12 +194,12 @@ def kernel_tables(kernels: Sequence[Kernel], element: float, *, narrow: bool) ->
     found = []
     for (kind, wide), mine in places.items():
         rows = tuple(kernels[i] for i in mine)
-        sizes = filled([[_size(row, name) for row in rows] for name in SIZES[kind]])
+        sizes = filled([[size_of(row, name) for row in rows] for name in SIZES[kind]])
         found.append(KernelTable(kind=kind, wide=wide, rows=rows, places=np.array(mine), sizes=sizes, element=element))
     return tuple(found)
 
 
-def _size(kernel: Kernel, name: str) -> Number:
+def size_of(kernel: Kernel, name: str) -> Number:
     """One size of a kernel; where it says none, attention has as many heads of keys and values as of queries, lookups their batch."""
     value: Number | None = getattr(kernel, name)
     if value is None:

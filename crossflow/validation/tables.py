@@ -102,7 +102,8 @@ def gemm_table(folder: Path) -> Table:
     rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
     m, n, k, time = (positive(file, rows, column) for column in ("m", "n", "k", "time_us"))
     keys = [(row["source"], row["device"], row["dtype"]) for row in rows]
-    predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, np.stack([m, n, k, np.ones_like(m)])[:, mine]))
+    own = _own_template(folder)
+    predicted, reasons = predicted_by(keys, lambda key, mine: _gemm_times(key, np.stack([m, n, k, np.ones_like(m)])[:, mine], own))
     known = np.isfinite(predicted)
     kept = [row for row, keep in zip(rows, known, strict=True) if keep]
     seconds, used = time[known] * 1e-6, {row["source"] for row in kept} & set(measurements())
@@ -122,12 +123,21 @@ def gemm_table(folder: Path) -> Table:
     )
 
 
-def _gemm_times(key: tuple[str, str, str], sizes: Array) -> Array | str:
+def _own_template(folder: Path) -> Architecture | None:
+    """The machine whose template lies beside the tables, as `crossflow measure` writes it; None without."""
+    file = folder / "machine.yaml"
+    return architecture(resolve(Document(file=str(file), data={"template": str(file)}))[0]) if file.is_file() else None
+
+
+def _gemm_times(key: tuple[str, str, str], sizes: Array, own: Architecture | None) -> Array | str:
     """Times of products on one device as `predict` has them, with what the source's figures include, or why there are none. [s]
 
     sizes : m, n, k and batch, shape (4, products). [1]
+    own : the machine of the tables, which no template of the package is.
     """
     source, device, dtype = key
+    if own is not None and device == own.name and dtype in own.throughput:
+        return product_times(own, dtype, sizes)
     host, activity = conditions(source)
     found = device_architecture(device, activity)
     if found is None:

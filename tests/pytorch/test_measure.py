@@ -12,6 +12,7 @@ import torch
 import crossflow
 from crossflow.__main__ import main
 from crossflow.architecture.system import resolve
+from crossflow.calibration.calibrate import calibrate
 from crossflow.cost.profile import kernel_of, read_profile
 from crossflow.errors import CrossflowError
 from crossflow.files import Document
@@ -22,6 +23,7 @@ from crossflow.measurement.measure import MeasureOptions, measure
 from crossflow.program import write_program
 from crossflow.program.kernels import Pass
 from crossflow.torch import record
+from crossflow.validation.comparison import validate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = BenchmarkSettings(device="cpu", dtype="fp32")
@@ -61,6 +63,31 @@ def test_the_profile_and_the_template_are_read_as_any(folder):
     gemm = write_program(record(lambda: (torch.nn.Linear(64, 64), torch.ones(4, 64)), kernels="eager"), folder / "one.program.json")
     over = crossflow.from_dict({"system": {"template": str(folder / "over.yaml")}, "workload": str(gemm)})
     assert over.profile.events.keys() == profile.events.keys()
+
+
+def test_validate_and_calibrate_take_the_folder(folder, capsys):
+    """Products as `validate` reads them, of the machine beside them; `calibrate` reads the profile of a folder."""
+    table = validate(folder).to_dict()["tables"]["gemm"]
+    assert (table["n"], table["skipped"]) == (3, 0)
+    products = [row for row in results.read_rows(folder).rows if row.op == "gemm"]
+    assert (folder / results.PRODUCTS).read_text().count("crossflow-measure") == len(products)
+    with pytest.raises(CrossflowError, match=r"nothing to fit .*: 3 too few gemm, fp32"):
+        calibrate([folder], str(folder / results.TEMPLATE))
+
+
+def test_steps_keep_the_kernels_that_the_importer_counts(folder):
+    steps = [row for row in results.read_rows(folder).rows if row.kind == "host"]
+    assert all(any(op == "gemm" for op, *_ in row.kernels) for row in steps)
+    assert sum(count for *_, count in steps[0].kernels) > 20
+    host = results.read_rows(folder).host
+    assert host.forward + host.backward + host.update > 0
+
+
+def test_what_a_call_makes_is_kept_for_a_round():
+    made = []
+    calls = [lambda: made.append(torch.ones(8)) or made[-1]] * 4
+    Clock(device="cpu", threads=1).timed(calls, 1e-3)
+    assert len({one.data_ptr() for one in made[:4]}) == 4
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
