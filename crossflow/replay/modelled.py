@@ -139,6 +139,8 @@ class _Reader:
         self.reasons: dict[int, tuple[str, str]] = {}
         self.pairs = _lookup_pairs(self.trace)
         self.known: dict[tuple[int, int], tuple[KernelPart, ...] | str | None] = {}  # by name and shapes
+        self.told: dict[tuple[KernelPart, bool, int], KernelPart] = {}  # parts are shared, so that each is held and priced once
+        self.free = [plain_name(name) in FREE for name in self.trace.names]
 
     def units(self) -> Iterator[ModelledUnit]:
         """Works of every operation, by part."""
@@ -159,16 +161,16 @@ class _Reader:
             self.reasons[self.first + work] = name, BETWEEN if not on_device else "its bytes were not recorded"
             return
         part = KernelPart(kind=DEVICE_COPY if kind == COPY else FILL, kernels=(Pass(moved=(1.0 + (kind == COPY)) * size),))
-        yield ModelledUnit(rank=self.rank, name=name, kernels=name, works=(self.first + work,), part=part)
+        yield ModelledUnit(rank=self.rank, name=name, kernels=name, works=(self.first + work,), part=self._shared(part, [name]))
 
     def _operation(self, work: int) -> int | None:
         """The innermost operation around a kernel that says what it does; None with a reason where none does."""
         reason, innermost = "", ""
         for op in self.owners.chain(work):
-            name = self.trace.names[self.trace.ops.name[op]]
-            if plain_name(name) in FREE:
+            name = int(self.trace.ops.name[op])
+            if self.free[name]:
                 continue
-            innermost = innermost or name
+            innermost = innermost or self.trace.names[name]
             found = self._parts(op)
             if isinstance(found, tuple):
                 return op
@@ -204,16 +206,18 @@ class _Reader:
                 longest = max(mine, key=lambda work: self.trace.works.end[work] - self.trace.works.start[work])
                 yield ModelledUnit(
                     rank=self.rank, name=self.trace.names[self.trace.ops.name[op]], kernels=short_name(names[longest]),
-                    works=tuple(self.first + work for work in mine), part=_told(part, [names[work] for work in mine]),
+                    works=tuple(self.first + work for work in mine), part=self._shared(part, [names[work] for work in mine]),
                 )  # fmt: skip
 
-
-def _told(part: KernelPart, names: Sequence[str]) -> KernelPart:
-    """A part with what the kernels of its operation tell: that products are in tf32, and how many kernels a pass takes."""
-    if part.dtype == "fp32" and any(word in name for name in names for word in TF32):
-        part = replace(part, dtype="tf32")
-    launches = len(names) / len(part.kernels)
-    return replace(part, kernels=tuple(replace(one, launches=launches) if isinstance(one, Pass) else one for one in part.kernels))
+    def _shared(self, part: KernelPart, names: Sequence[str]) -> KernelPart:
+        """A part with what the kernels of its operation tell: that products are in tf32, and how many kernels a pass takes."""
+        tf32 = part.dtype == "fp32" and any(word in name for name in names for word in TF32)
+        key = part, tf32, len(names)
+        if key not in self.told:
+            launches = len(names) / len(part.kernels)
+            kernels = tuple(replace(one, launches=launches) if isinstance(one, Pass) else one for one in part.kernels)
+            self.told[key] = replace(part, kernels=kernels, dtype="tf32" if tf32 else part.dtype)
+        return self.told[key]
 
 
 def operation_of(trace: RankTrace, op: int) -> TracedOperation:
@@ -258,14 +262,21 @@ def _fits(forward: TracedOperation, gradient: TracedTensor | None) -> bool:
 
 def modelled_times(units: WorkUnits, device: Architecture) -> Array:
     """Time of every unit on a device as a trace has it, nan where the device has no such products, shape (units,). [s]"""
+    parts = {id(unit.part): unit.part for unit in units.units}
+    times = dict(zip(parts, part_times([*parts.values()], device).tolist(), strict=True))
+    return np.array([times[id(unit.part)] for unit in units.units])
+
+
+def part_times(parts: Sequence[KernelPart], device: Architecture) -> Array:
+    """Time of parts on a device, nan where the device has no such products, shape (parts,). [s]"""
     kernels: dict[str, list[tuple[int, Kernel]]] = defaultdict(list)
     plain = next(dtype for dtype in (*WIDE[::-1], *device.throughput) if dtype in device.throughput)
-    found = np.zeros(len(units.units))
-    for place, unit in enumerate(units.units):
-        dtype = _computed(unit.part.dtype, device) if any(not isinstance(one, Pass) for one in unit.part.kernels) else plain
-        if unit.part.dtype and not dtype:
+    found = np.zeros(len(parts))
+    for place, part in enumerate(parts):
+        dtype = _computed(part.dtype, device) if any(not isinstance(one, Pass) for one in part.kernels) else plain
+        if part.dtype and not dtype:
             found[place] = np.nan
-        kernels[dtype or plain] += [(place, one) for one in unit.part.kernels]
+        kernels[dtype or plain] += [(place, one) for one in part.kernels]
     for dtype, rows in kernels.items():
         builder = ProgramBuilder(dtype=dtype)
         program_rows = [builder.compute("kernel", one) for _, one in rows]

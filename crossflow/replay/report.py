@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import provenance
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.replay.breakdown import RankShare, device_span, length, mean_shares, shares_of, union
 from crossflow.replay.changes import changed, read_trace_changes
 from crossflow.replay.collectives import traced_collectives
@@ -204,7 +204,7 @@ class TraceReport:
             **summary(self.model, LARGEST),
             "replay": accuracy(self.graph),
             "inferred": {name: sum(edges.inferred[name] for edges in self.graph.edges) for name in self.graph.edges[0].inferred},
-            "unexplained_s": sum(sum(edges.unexplained) for edges in self.graph.edges),
+            "unexplained_s": float(sum(edges.unexplained.sum() for edges in self.graph.edges)),
             "provenance": provenance.record(traces=[trace.source for trace in self.graph.traces], what_if=self.changes),
         }  # fmt: skip
 
@@ -249,7 +249,7 @@ def _notes(report: TraceReport) -> Iterable[str]:
     inferred = sum(edges.inferred[rule] for edges in graph.edges for rule in OF_DEVICE if not (edges.read and rule == "stream_wait"))
     if inferred:
         yield f"{inferred} waits of streams and of the host are inferred from the clock and the order of calls, not read"
-    late = sum(sum(edges.unexplained) for edges in graph.edges)
+    late = sum(float(edges.unexplained.sum()) for edges in graph.edges)
     if late > 0.001 * sum(step.measured for step in graph.steps):
         yield f"device work began {1e3 * late:.1f} ms late in all for reasons that no edge explains; a replay leaves these delays out"
     if report.overheads is not None:
@@ -329,18 +329,29 @@ def _errors(steps: Iterable[GraphStep], times: Array) -> list[float]:
     return [float((times[step.end] - times[step.begin]) / step.measured - 1.0) for step in steps if step.measured > 0]
 
 
+FOLDS = 8  # parts of the ranks, or of the steps of the only rank, that are held out one after the other
+
+
 def _held_out(graph: StepGraph) -> list[float]:
-    """Errors of every step with mean overheads of the other ranks, or of the other steps of the only rank."""
-    owner, base, found = owners(graph), taken(graph), []
-    for own in graph.steps:
-        if len(graph.traces) > 1:
-            inside = owner == own.rank
-        else:
-            inside = (graph.moments >= graph.moments[own.begin]) & (graph.moments <= graph.moments[own.end])
-        mine = inside[graph.target]
-        overheads = overheads_of([graph], skip=lambda _, edge, mine=mine: bool(mine[edge]))  # type: ignore[misc]
-        found += _errors([own], times_of(graph, replace(base, host=overheads.host_times(graph))))
+    """Errors of every step with mean overheads of the other ranks, or of the other steps of the only rank; a few at once where many."""
+    base, target = taken(graph), graph.target
+    owner = owners(graph) if len(graph.traces) > 1 else _step_of(graph)
+    units = max(len(graph.traces), 1) if len(graph.traces) > 1 else len(graph.steps)
+    own = [step.rank if len(graph.traces) > 1 else place for place, step in enumerate(graph.steps)]
+    found = []
+    for fold in range(min(FOLDS, units)):
+        held = (owner >= 0) & (owner % FOLDS == fold)
+        overheads = overheads_of([graph], skip=lambda _, held=held: held[target])  # type: ignore[misc]
+        mine = [step for step, unit in zip(graph.steps, own, strict=True) if unit % FOLDS == fold]
+        found += _errors(mine, times_of(graph, replace(base, host=overheads.host_times(graph))))
     return found
+
+
+def _step_of(graph: StepGraph) -> Index:
+    """The step of the only rank that every node lies in, -1 for none."""
+    begins, ends = (graph.moments[[getattr(step, side) for step in graph.steps]] for side in ("begin", "end"))
+    place = np.searchsorted(begins, graph.moments, side="right") - 1
+    return np.where((place >= 0) & (graph.moments <= ends[place]), place, -1)
 
 
 def _baseline(graph: StepGraph) -> list[float]:
