@@ -93,7 +93,9 @@ _SETTINGS = _argument(
 _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
-_TRACE_CHANGES = "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms"
+_TRACE_CHANGES = (
+    "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms,batch*2"
+)
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
 _REAL = (
     "emulate nothing: run all ranks on this machine, or under torchrun the rank that it has started, and note what they call and how long "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +18,11 @@ from crossflow.replay.graph import GraphTimes, StepGraph, taken
 from crossflow.replay.kineto import COPY, KERNEL, SET
 from crossflow.rules import COMMAS, RULE, ranks_of, value_of
 
-COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP = (
-    "compute", "copies", "communication", "host", "synchronisation", "rank", "kernel", "op",
+COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP, BATCH = (
+    "compute", "copies", "communication", "host", "synchronisation", "rank", "kernel", "op", "batch",
 )  # fmt: skip
 NAMED = (KERNEL_WORD, OP, SYNCHRONISATION)  # words that take a name in brackets, ranks aside
-WORDS = (*OPS, COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP)
+WORDS = (*OPS, COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP, BATCH)
 GIVEN_BY_NETWORK = ("bandwidth", "latency", "all")
 JoinedSpans = list[tuple[float, float]]
 
@@ -34,9 +34,9 @@ class TraceRule:
     Attributes
     ----------
     word : what changes: a collective by name, all of them (communication), kernels that are none (compute), copies, the host, or of
-        these kernels, operations with their kernels, waits of the host for the device, or ranks that are named.
+        these kernels, operations with their kernels, waits of the host for the device, ranks that are named, or the batch.
     sign, value : ``*`` and a factor, or ``+`` and a time of every one of them. [1], [s]
-    name : of the kernels, operations or calls, with ``*`` and ``?`` for letters that do not matter.
+    name : of the kernels, operations or calls, with ``*`` and ``?`` for letters that do not matter; of the batch what it is in the trace.
     ranks : whose start is later.
     written : as the user wrote it.
     """
@@ -74,9 +74,11 @@ def _read(written: str) -> TraceRule:
         raise CrossflowError(f"what-if '{written}': unknown word '{word}'{did_you_mean(word, WORDS)}; known words: {', '.join(WORDS)}")
     if word in (KERNEL_WORD, OP, RANK) and not inside:
         raise CrossflowError(f"what-if '{written}': say which, such as kernel[*gemm*]*0.8, op[aten::copy_]*0 or rank[3]+1ms")
-    if inside is not None and word not in (*NAMED, RANK):
+    if inside is not None and word not in (*NAMED, RANK, BATCH):
         raise CrossflowError(f"what-if '{written}': '{word}' takes no brackets")
-    value = value_of(written, sign, found["value"], zero=True)
+    value = value_of(written, sign, found["value"], zero=word != BATCH)
+    if word == BATCH and (sign == "+" or not (inside or "1").isdecimal() or not int(inside or 1)):
+        raise CrossflowError(f"what-if '{written}': write it as batch*2, or batch[1024]*2 where the trace has 1024 samples a rank")
     if word in (HOST, SYNCHRONISATION, RANK) and (sign == "+") != (word == RANK):
         example = {HOST: "host*0.5", SYNCHRONISATION: "synchronisation*0", RANK: "rank[3]+1ms"}[word]
         raise CrossflowError(f"what-if '{written}': write it as {example}")
@@ -87,12 +89,15 @@ def _read(written: str) -> TraceRule:
     return TraceRule(word=word, sign=sign, value=value, name=inside or "*", ranks=ranks, written=written)
 
 
-def changed(graph: StepGraph, rules: Sequence[TraceRule], given: GraphTimes | None = None) -> GraphTimes:
+def changed(
+    graph: StepGraph, rules: Sequence[TraceRule], given: GraphTimes | None = None, batches: Mapping[str, Array] | None = None
+) -> GraphTimes:
     """What everything takes with changes, in the order in which they are written.
 
     Parameters
     ----------
     given : what everything takes without them, as in the trace where absent.
+    batches : of every change of the batch as it was written, the time of every work over what it was, shape (works,). [1]
 
     Raises
     ------
@@ -109,6 +114,8 @@ def changed(graph: StepGraph, rules: Sequence[TraceRule], given: GraphTimes | No
             found.host[:] = rule.of(found.host)
         elif rule.word == OP:
             _operations(graph, rule, found)
+        elif rule.word == BATCH:
+            found.work[:] *= (batches or {})[rule.written]
         elif rule.word == SYNCHRONISATION:
             _freed(graph, rule, found)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,25 +119,34 @@ class WorkUnits:
     reasons: Mapping[int, tuple[str, str]]  # operation or kernel, and the sentence
 
 
-def units_of(graph: StepGraph) -> WorkUnits:
-    """What all works of a graph do."""
+def units_of(graph: StepGraph, operations: Sequence[SizedOperation] | None = None) -> WorkUnits:
+    """What all works of a graph do.
+
+    Parameters
+    ----------
+    operations : of every rank, what gives the sizes of an operation, those of the trace where absent.
+    """
     found, reasons = list[ModelledUnit](), dict[int, tuple[str, str]]()
     for rank, edges in enumerate(graph.edges):
-        reader = _Reader(rank, edges, int(graph.first[rank]))
+        operation = functools.partial(operation_of, edges.trace) if operations is None else operations[rank]
+        reader = _Reader(rank, edges, int(graph.first[rank]), operation)
         found += reader.units()
         reasons |= reader.reasons
     return WorkUnits(units=tuple(found), reasons=reasons)
 
 
+SizedOperation = Callable[[int], TracedOperation]  # the operation at a place
+
+
 class _Reader:
     """Finds what the works of one rank do."""
 
-    def __init__(self, rank: int, edges: RankEdges, first: int) -> None:
-        self.rank, self.edges, self.first = rank, edges, first
+    def __init__(self, rank: int, edges: RankEdges, first: int, operation: SizedOperation) -> None:
+        self.rank, self.edges, self.first, self.operation = rank, edges, first, operation
         self.trace = edges.trace
         self.owners: Owners = owners(self.trace)
         self.reasons: dict[int, tuple[str, str]] = {}
-        self.pairs = _lookup_pairs(self.trace)
+        self.pairs = _lookup_pairs(self.trace, operation)
         self.known: dict[tuple[int, int], tuple[KernelPart, ...] | str | None] = {}  # by name and shapes
         self.told: dict[tuple[KernelPart, bool, int], KernelPart] = {}  # parts are shared, so that each is held and priced once
         self.free = [plain_name(name) in FREE for name in self.trace.names]
@@ -185,12 +194,12 @@ class _Reader:
         ops, name = self.trace.ops, self.trace.names[self.trace.ops.name[op]]
         if lookup_optimizer(plain_name(name)):
             forward, gradient = self.pairs.get(op, (None, None))
-            return parts_of(name, operation_of(self.trace, op), gradient, forward)
+            return parts_of(name, self.operation(op), gradient, forward)
         if op in self.trace.details:
-            return parts_of(name, self.trace.details[op])
+            return parts_of(name, self.operation(op))
         key = int(ops.name[op]), int(ops.shape[op])
         if key not in self.known:
-            self.known[key] = parts_of(name, operation_of(self.trace, op))
+            self.known[key] = parts_of(name, self.operation(op))
         return self.known[key]
 
     def _split(self, op: int, works: Sequence[int]) -> Iterator[ModelledUnit]:
@@ -228,7 +237,7 @@ def operation_of(trace: RankTrace, op: int) -> TracedOperation:
     return profiled(*trace.shapes[shape]) if shape >= 0 else TracedOperation(())
 
 
-def _lookup_pairs(trace: RankTrace) -> dict[int, tuple[TracedOperation | None, TracedTensor | None]]:
+def _lookup_pairs(trace: RankTrace, sized: SizedOperation) -> dict[int, tuple[TracedOperation | None, TracedTensor | None]]:
     """Of every look-up of FBGEMM and every pass back, the look-up and the gradient of its result.
 
     Autograd goes back in the order against that of the look-ups: a pass back belongs to the last look-up of as many samples that has none.
@@ -237,16 +246,16 @@ def _lookup_pairs(trace: RankTrace) -> dict[int, tuple[TracedOperation | None, T
     found: dict[int, tuple[TracedOperation | None, TracedTensor | None]] = {}
     open_: list[int] = []
     for op in [op for op, name in enumerate(trace.ops.name.tolist()) if names[name]]:
-        name, operation = trace.names[trace.ops.name[op]], operation_of(trace, op)
+        name, operation = trace.names[trace.ops.name[op]], sized(op)
         if looks_up(plain_name(name)):
             open_.append(op)
             continue
         gradient = next(tensors_of(operation.args), None)
         same = (one for one in reversed(open_) if names[trace.ops.name[one]] == names[trace.ops.name[op]])
-        forward = next((one for one in same if _fits(operation_of(trace, one), gradient)), None)
+        forward = next((one for one in same if _fits(sized(one), gradient)), None)
         if forward is not None:
             open_.remove(forward)
-            found[forward] = found[op] = operation_of(trace, forward), gradient
+            found[forward] = found[op] = sized(forward), gradient
     return found
 
 

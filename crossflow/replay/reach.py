@@ -93,7 +93,7 @@ class KernelModel:
 
     def modelled(self, device: str) -> Array:
         """Time of every unit on a device, nan where it is not modelled, shape (units,). [s]"""
-        return modelled_times(self.units, device_architecture(device))
+        return priced(self.units, device)
 
     @functools.cached_property
     def here(self) -> Array:
@@ -143,6 +143,11 @@ class KernelModel:
             for (operation, reason), works in members.items()
         )
         return tuple(sorted(found, key=lambda one: -one.measured))
+
+
+def priced(units: WorkUnits, device: str) -> Array:
+    """Time of units on a device, nan where they are not modelled, shape (units,). [s]"""
+    return modelled_times(units, device_architecture(device))
 
 
 def kernel_model(graph: StepGraph, device: str = "", needed: str = "") -> KernelModel | None:

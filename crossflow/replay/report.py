@@ -13,8 +13,9 @@ import numpy as np
 
 from crossflow import provenance
 from crossflow.arrays import Array, Index
+from crossflow.replay.batch import batch_change
 from crossflow.replay.breakdown import RankShare, device_span, length, mean_shares, shares_of, union
-from crossflow.replay.changes import changed, read_trace_changes
+from crossflow.replay.changes import BATCH, changed, read_trace_changes
 from crossflow.replay.collectives import traced_collectives
 from crossflow.replay.critical import CriticalPath, LateRank, critical_path, late_ranks, owners
 from crossflow.replay.edges import RankEdges
@@ -291,11 +292,16 @@ def report_on(
     """
     base = taken(graph)
     host = base.host if overheads is None else overheads.host_times(graph)
+    rules = read_trace_changes(what_if)
+    batches = [rule for rule in rules if rule.word == BATCH]
     needed = f"--on {on}" if on else f"--kernels {kernels}" if kernels != "trace" else ""
+    needed = needed or next((f"--what-if {rule.written}" for rule in batches), "")
     model, work, told = kernel_model(graph, device, needed), base.work, tuple[str, ...]()
-    if needed and model is not None:
+    if (on or kernels != "trace") and model is not None:
         work, told = replaced(model, kernels, on)
-    given = changed(graph, read_trace_changes(what_if), replace(base, work=work, host=host))
+    grown = {rule.written: batch_change(model, rule, on) for rule in batches if model is not None}
+    told = (*told, *(text for one in grown.values() for text in one.told))
+    given = changed(graph, rules, replace(base, work=work, host=host), {written: one.ratio for written, one in grown.items()})
     times = times_of(graph, given) if what_if or overheads is not None or needed else graph.moments
     return TraceReport(
         name=name, graph=graph, times=times, given=given, what_if=what_if, overheads=overheads, model=model, kernels_from=kernels, on=on,
