@@ -349,6 +349,18 @@ def test_traces_of_two_jobs_are_refused(tmp_path):
         read_traces([first, second])
 
 
+def test_cycles_of_one_process_are_no_ranks(tmp_path):
+    first, second = (
+        write(tmp_path, [one | {"ts": one["ts"] + later} for one in chain()], name, distributedInfo={})
+        for name, later in (("a.json", 0), ("b.json", 1e5))
+    )
+    both = f"{first} and {second} are both of process 1, one after the other, and say no rank"
+    with pytest.raises(CrossflowError, match=both):
+        read_traces([first, second])
+    beside = write(tmp_path, chain(), "c.json", distributedInfo={})  # a process of the same number on another host
+    assert len(read_traces([first, beside])) == 2
+
+
 @pytest.mark.parametrize("changes", [{"dur": float("nan")}, {"dur": -50}, {"ts": 1e300}, {"dur": float("inf")}])
 def test_events_with_times_that_are_none_are_left_out(tmp_path, changes):
     events = chain()
@@ -399,6 +411,23 @@ def test_a_page_without_compute_is_shown(capsys, tmp_path):
     assert "Largest kernels" in capsys.readouterr().out
 
 
+def test_outputs_that_are_none_are_refused(capsys, tmp_path):
+    path, taken = write(tmp_path, chain()), tmp_path / "taken"
+    taken.write_text("")
+    assert main(["trace", str(path), "-o", str(taken)]) == 2
+    said = "is no folder; a name without ending is a folder of traces, a trace ends in .json or .json.gz"
+    assert f"crossflow: {taken} {said}\n" == capsys.readouterr().err
+    assert main(["import", str(path), "-o", str(tmp_path / "step.json")]) == 2
+    assert "step.json: a program is JSON; give its file a name that ends in .program.json.gz or .program.json" in capsys.readouterr().err
+
+
+def test_a_comparison_does_not_judge_replays(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("crossflow.replay.report.accuracy", lambda graph: pytest.fail("it was not asked for"))
+    path = write(tmp_path, chain())
+    assert main(["trace", str(path), "--compare", str(path)]) == 0
+    assert "beside" in capsys.readouterr().out
+
+
 def test_the_timeline_of_a_trace_is_a_trace(tmp_path):
     path, out = write(tmp_path, chain()), tmp_path / "out.json"
     assert main(["trace", str(path), "-o", str(out)]) == 0
@@ -418,6 +447,8 @@ WRONG_CHANGES = [
     ("rank[1]*2", "what-if 'rank[1]*2': write it as rank[3]+1ms"),
     ("synchronisation*2", "what-if 'synchronisation*2': a wait is there or not; write synchronisation*0 or "),
     ("compute*-1", "what-if 'compute*-1': expected a value above zero, got -1"),
+    ("compute*1e300", "what-if 'compute*1e300': expected a factor of at most 1,000,000, got 1e300"),
+    ("all_reduce+1e9s", "what-if 'all_reduce+1e9s': expected a time of at most 100,000 s, got 1e9s"),
     ("kernel[nothing]*2", "what-if 'kernel[nothing]*2': the trace has no kernel[nothing]"),
     ("all_gather*2", "what-if 'all_gather*2': the trace has no all_gather"),
     ("rank[3]+1ms", "what-if 'rank[3]+1ms': there is no trace of rank 3; those of 0 were read"),

@@ -70,7 +70,7 @@ def test_only_the_batch_of_a_tensor_grows(tmp_path):
 
 
 WRONG = [
-    ("batch+2", "what-if 'batch+2': write it as batch*2, or batch[1024]*2 where the trace has 1024 samples a rank"),
+    ("batch+2ms", "what-if 'batch+2ms': write it as batch*2, or batch[1024]*2 where the trace has 1024 samples a rank"),
     ("batch[x]*2", "what-if 'batch[x]*2': write it as batch*2, or batch[1024]*2 where the trace has 1024 samples a rank"),
     ("batch*0.00003", "what-if 'batch*0.00003': 3e-05 times the batch of 4096 that the trace has is no whole number"),
 ]

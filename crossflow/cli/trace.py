@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
         shown = traced_timeline(found.graph, found.times, found.name)
         for path in arguments.output:
             write_output(shown, None, path, None)
-    other = None if arguments.compare is None else _other(arguments.compare)
+    other = None if arguments.compare is None else _other(arguments.compare, judged=arguments.json)
     if arguments.json:
         page.emit_json(found.to_dict() if other is None else {"first": found.to_dict(), "second": other[1]})
     elif other is None:
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(*comparison(found, *other))
 
 
-def _other(path: Path) -> tuple[str, dict[str, Any]]:
+def _other(path: Path, *, judged: bool) -> tuple[str, dict[str, Any]]:
     """Name and figures of what a trace is compared with: another trace, or a prediction."""
     if path.suffix in (".yaml", ".yml"):
         from crossflow.prediction import predict
@@ -65,12 +65,12 @@ def _other(path: Path) -> tuple[str, dict[str, Any]]:
 
         return f"prediction {path}", predict(load(path)).to_dict()
     found = report_of([path])
-    return found.name, found.to_dict()
+    return found.name, found.to_dict(judged=judged)
 
 
 def comparison(found: TraceReport, name: str, other: Mapping[str, Any]) -> list[RenderableType]:
     """Both steps beside each other."""
-    mine = found.to_dict()
+    mine = found.to_dict(judged=False)
     rows = [["step", mine["step_time_s"], other["step_time_s"]]]
     for title, key in (("", "breakdown_s"), ("", "communication_s")):
         first, second = mine[key], other[key]

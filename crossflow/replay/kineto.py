@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,7 @@ class RankTrace:
     device : name of its device, "" where it is not recorded.
     names : texts that the columns point to.
     process : number of its process, "" where no operation was recorded.
+    ranked : whether it says its rank.
     memory : of its device, nan where it is not recorded. [B]
     shapes : sizes, types and values of the inputs of operations, as the profiler wrote them.
     streams : numbers of the device's streams, as the trace has them.
@@ -146,6 +147,7 @@ class RankTrace:
     windows: tuple[Window, ...]
     origin: float
     process: str = ""
+    ranked: bool = False
     memory: float = math.nan
     details: Mapping[int, TracedOperation] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -312,7 +314,6 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
         _check(file, columns)
         found.append((file, columns))
     origins = [_origin(file, columns) for file, columns in found]
-    ranked = any("rank" in str(file.head.get("distributedInfo")) for file, _ in found)
     zero = min(origins, default=0.0)
     traces = []
     for place, (file, _) in enumerate(tuple(found)):
@@ -320,7 +321,8 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
     worlds = sorted({trace.world for trace in traces})
     if len(worlds) > 1:
         raise CrossflowError(f"the traces are of worlds of {' and '.join(map(str, worlds))} ranks; give those of one job")
-    if len(traces) > 1 and not ranked:
+    if len(traces) > 1 and not any(trace.ranked for trace in traces):
+        _refuse_cycles(traces)
         told = "no trace says its rank; they count as ranks 0, 1 and so on in the order of the files"
         traces[0] = replace(traces[0], notes=(*traces[0].notes, told))
     by_rank = {trace.rank: trace for trace in traces}
@@ -329,6 +331,21 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
         both = f"{last.source} and {by_rank[last.rank].source}"
         raise CrossflowError(f"{both} are both of rank {last.rank}; give one trace of each rank of one job")
     return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _refuse_cycles(traces: Sequence[RankTrace]) -> None:
+    """CrossflowError where traces that say no rank are of one process, one after the other: cycles of its profiler, not ranks."""
+    for first, second in itertools.combinations(traces, 2):
+        (begin, end), (other, last) = (_span(trace) for trace in (first, second))
+        if first.process and first.process == second.process and (end <= other or last <= begin):
+            both = f"{first.source} and {second.source} are both of process {first.process}, one after the other, and say no rank"
+            raise CrossflowError(f"{both}; give one trace of each rank of one job")
+
+
+def _span(trace: RankTrace) -> tuple[float, float]:
+    """Begin and end of what a trace holds. [s]"""
+    kinds = [one for one in (trace.ops, trace.calls, trace.works) if len(one)]
+    return min(float(one.start[0]) for one in kinds), max(float(one.end.max()) for one in kinds)
 
 
 def _base(file: EventFile) -> float:
@@ -363,7 +380,7 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
     memory = properties.get("totalGlobalMem")
     trace = RankTrace(
         source=file.name, rank=_whole(info.get("rank"), place), world=_whole(info.get("world_size"), 1),
-        device=_shown(str(properties.get("name", ""))), process=_process(columns),
+        device=_shown(str(properties.get("name", ""))), process=_process(columns), ranked="rank" in info,
         memory=float(memory) if isinstance(memory, int | float) else math.nan,
         names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
         streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),

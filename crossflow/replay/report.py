@@ -167,8 +167,13 @@ class TraceReport:
         """What had to be assumed, as sentences."""
         return tuple(_notes(self))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with the keys of a prediction, and one entry a rank; times in s."""
+    def to_dict(self, *, judged: bool = True) -> dict[str, Any]:
+        """Plain data with the keys of a prediction, and one entry a rank; times in s.
+
+        Parameters
+        ----------
+        judged : whether to say how good a replay is, which takes several of them.
+        """
         slowest = self.slowest
         parts = slowest.parts
         return {
@@ -203,7 +208,7 @@ class TraceReport:
                               "longest": [{"name": name, "time_s": time} for name, time in [*self.path.names.items()][:LARGEST]]},
             "kernels": [vars(one) for one in self.kernels[:LARGEST]],
             **summary(self.model, LARGEST),
-            "replay": accuracy(self.graph),
+            "replay": accuracy(self.graph) if judged else None,
             "inferred": {name: sum(edges.inferred[name] for edges in self.graph.edges) for name in self.graph.edges[0].inferred},
             "unexplained_s": float(sum(edges.unexplained.sum() for edges in self.graph.edges)),
             "provenance": provenance.record(traces=[trace.source for trace in self.graph.traces], what_if=self.changes),
