@@ -10,9 +10,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from crossflow import files
 from crossflow.cli import page
 from crossflow.cli.page import count
 from crossflow.cli.timeline import check_output, write_output
+from crossflow.embedding.datasets import named
+from crossflow.embedding.reuse import Reuse
 from crossflow.errors import CrossflowError
 from crossflow.replay.breakdown import PARTS
 from crossflow.replay.kernels import plain_name
@@ -38,6 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
         contention=not arguments.no_contention, kernels=arguments.kernels, on=arguments.on, device=arguments.device,
+        reuse=None if arguments.reuse is None else _reuse(arguments.reuse),
     )  # fmt: skip
     if arguments.write_overheads is not None:
         write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
@@ -55,6 +59,18 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(*sections(found))
     else:
         page.emit(*comparison(found, *other))
+
+
+def _reuse(name: str) -> Reuse:
+    """Reuse factors that are shipped, or those of a file."""
+    from crossflow.workload.spec import ReuseSpec
+
+    if not name.endswith((".yaml", ".yml", ".json")):
+        try:
+            return named(name)
+        except ValueError as error:
+            raise CrossflowError(f"--reuse: {error}") from None
+    return files.validate(ReuseSpec, files.read_yaml(Path(name))).reuse()
 
 
 def _other(path: Path, *, judged: bool) -> tuple[str, dict[str, Any]]:

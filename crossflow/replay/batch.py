@@ -25,7 +25,7 @@ from crossflow.replay.kineto import RankTrace
 from crossflow.replay.lookups import index_places, looks_up, lookup_optimizer
 from crossflow.replay.modelled import operation_of, units_of, work_times
 from crossflow.replay.owners import owners
-from crossflow.replay.reach import KernelModel, priced
+from crossflow.replay.reach import KernelModel
 from crossflow.replay.tensors import TracedArgument, TracedOperation, TracedTensor, tensors_of
 
 ACCUMULATES = "AccumulateGrad"  # what the operation that adds to a gradient is called
@@ -196,7 +196,7 @@ def batch_change(model: KernelModel, rule: TraceRule, on: str = "") -> BatchChan
     if not math.isclose(found * factor, round(found * factor)) or round(found * factor) < 1:
         raise CrossflowError(f"what-if '{written}': {factor:g} times the batch of {found} that the trace has is no whole number")
     scaled = units_of(graph, [one.operation for one in sizes])
-    before, after = (work_times(units, priced(units, device), model.measured) for units in (model.units, scaled))
+    before, after = (work_times(units, model.priced(units, device), model.measured) for units in (model.units, scaled))
     known = np.isfinite(before) & np.isfinite(after) & (before > 0)
     ratio = np.where(known, after / np.where(known, before, 1.0), np.nan)
     rest = ~known & ~graph.collective

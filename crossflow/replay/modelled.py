@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,10 @@ from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array
 from crossflow.cost.price import kernel_prices
 from crossflow.cost.roofline import WIDE
+from crossflow.embedding.reuse import Reuse
 from crossflow.files import Document
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.kernels import Kernel, Pass
+from crossflow.program.kernels import Kernel, Lookup, Pass
 from crossflow.program.operations import FREE
 from crossflow.replay.edges import RankEdges
 from crossflow.replay.graph import StepGraph
@@ -269,11 +271,28 @@ def _fits(forward: TracedOperation, gradient: TracedTensor | None) -> bool:
 # -------------------------------------------------------------------------------------------- prices
 
 
-def modelled_times(units: WorkUnits, device: Architecture) -> Array:
-    """Time of every unit on a device as a trace has it, nan where the device has no such products, shape (units,). [s]"""
-    parts = {id(unit.part): unit.part for unit in units.units}
+def modelled_times(units: WorkUnits, device: Architecture, reuse: Reuse | None = None) -> Array:
+    """Time of every unit on a device as a trace has it, nan where the device has no such products, shape (units,). [s]
+
+    Parameters
+    ----------
+    reuse : how often rows of tables are hit; where absent, and for tables with fewer rows than it hits, indices are drawn evenly.
+    """
+    parts = {id(unit.part): unit.part if reuse is None else reused(unit.part, reuse) for unit in units.units}
     times = dict(zip(parts, part_times([*parts.values()], device).tolist(), strict=True))
     return np.array([times[id(unit.part)] for unit in units.units])
+
+
+def reused(part: KernelPart, reuse: Reuse) -> KernelPart:
+    """A part whose look-ups hit rows as reuse factors say, where their tables have as many rows."""
+    kernels = (replace(one, **_factors(one, reuse)) if isinstance(one, Lookup) else one for one in part.kernels)
+    return replace(part, kernels=tuple(kernels))
+
+
+def _factors(lookup: Lookup, reuse: Reuse) -> dict[str, Any]:
+    samples = float(lookup.samples)
+    hit = float(reuse.distinct(min(samples, reuse.samples))[0] * samples * lookup.pooling)
+    return {} if hit > lookup.rows else {"reuse": reuse.factors, "counted": float(reuse.samples)}
 
 
 def part_times(parts: Sequence[KernelPart], device: Architecture) -> Array:

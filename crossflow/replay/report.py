@@ -13,6 +13,7 @@ import numpy as np
 
 from crossflow import provenance
 from crossflow.arrays import Array, Index
+from crossflow.embedding.reuse import Reuse
 from crossflow.replay.batch import batch_change
 from crossflow.replay.breakdown import RankShare, device_span, length, mean_shares, shares_of, union
 from crossflow.replay.changes import BATCH, changed, read_trace_changes
@@ -250,6 +251,8 @@ def _notes(report: TraceReport) -> Iterable[str]:
         read = f"traces of {len(graph.traces)} of {max(worlds)} ranks were read"
         yield f"{read}: what collectives wait for the other ranks counts as communication"
     yield from report.told
+    if report.model is not None and (said := report.model.lookups):
+        yield said
     if report.model is None and (device := graph.traces[0].device):
         yield f"no template is shipped of the device '{device}', so that its kernels are not held against a model; name one with --device"
     inferred = sum(edges.inferred[rule] for edges in graph.edges for rule in OF_DEVICE if not (edges.read and rule == "stream_wait"))
@@ -284,7 +287,7 @@ def report_of(
 
 def report_on(
     graph: StepGraph, *, what_if: str = "", overheads: Overheads | None = None, name: str = "trace", kernels: str = "trace", on: str = "",
-    device: str = "",
+    device: str = "", reuse: Reuse | None = None,
 ) -> TraceReport:  # fmt: skip
     """Explain a graph, with changes where there are any; the step is replayed with them.
 
@@ -294,6 +297,7 @@ def report_on(
     overheads : of a host, in place of the measured ones.
     kernels, on : where the times of kernels come from, and on which device, as `crossflow.replay.reach.replaced` takes them.
     device : template of the device of the trace, that of its name where empty.
+    reuse : how often rows of embedding tables are hit; drawn evenly where absent.
     """
     base = taken(graph)
     host = base.host if overheads is None else overheads.host_times(graph)
@@ -301,7 +305,7 @@ def report_on(
     batches = [rule for rule in rules if rule.word == BATCH]
     needed = f"--on {on}" if on else f"--kernels {kernels}" if kernels != "trace" else ""
     needed = needed or next((f"--what-if {rule.written}" for rule in batches), "")
-    model, work, told = kernel_model(graph, device, needed), base.work, tuple[str, ...]()
+    model, work, told = kernel_model(graph, device, needed or ("--reuse" if reuse else ""), reuse), base.work, tuple[str, ...]()
     if (on or kernels != "trace") and model is not None:
         work, told = replaced(model, kernels, on)
     grown = {rule.written: batch_change(model, rule, on) for rule in batches if model is not None}
