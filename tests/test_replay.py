@@ -361,7 +361,9 @@ def test_cycles_of_one_process_are_no_ranks(tmp_path):
     assert len(read_traces([first, beside])) == 2
 
 
-@pytest.mark.parametrize("changes", [{"dur": float("nan")}, {"dur": -50}, {"ts": 1e300}, {"dur": float("inf")}])
+@pytest.mark.parametrize(
+    "changes", [{"dur": float("nan")}, {"dur": -50}, {"ts": 1e300}, {"dur": float("inf")}, {"args": {"correlation": 1 << 70}}]
+)
 def test_events_with_times_that_are_none_are_left_out(tmp_path, changes):
     events = chain()
     next(one for one in events if one["cat"] == "kernel").update(changes)
@@ -407,7 +409,7 @@ def test_other_files_of_a_folder_are_left_out_and_told(tmp_path):
 
 
 def test_a_page_without_compute_is_shown(capsys, tmp_path):
-    assert main(["trace", str(write(tmp_path, chain())), "--what-if", "compute*0"]) == 0
+    assert main(["trace", str(write(tmp_path, chain())), "--what-if", "compute*0, host*0"]) == 0
     assert "Largest kernels" in capsys.readouterr().out
 
 

@@ -135,7 +135,7 @@ def ranks(found: TraceReport) -> RenderableType:
     """Where the step of every rank goes."""
     header = ["rank", "step", *(_PART_NAMES.get(part, part) for part in PARTS)]
     listed = sorted(found.ranks, key=lambda one: -one.time)[:_SHOWN]
-    rows = [[str(one.rank), show(one.time, "s"), *(f"{one.parts[part] / one.time:.1%}" for part in PARTS)] for one in listed]
+    rows = [[str(one.rank), show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)] for one in listed]
     aside = f"the slowest {_SHOWN} of {len(found.ranks)}" if len(found.ranks) > _SHOWN else "mean step of each rank"
     return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], range(8), aside=aside, header=header)
 

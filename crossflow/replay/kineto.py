@@ -35,6 +35,7 @@ SYNCS = ("cuda_sync",)
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
 UNIT = 1e-6  # of times in a trace [s]
+MOST = 1 << 53  # numbers beyond name nothing
 LATEST = 1e17  # times beyond are no times: the year 5138 [us]
 InputShapes = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, its type, and its value where recorded
 
@@ -219,7 +220,7 @@ class _TraceColumns:
         sizes = args.get("Input Dims")
         types = args.get("Input type", args.get("Input Types", ()))
         shape = self._shape(sizes, types, args.get("Concrete Inputs", ())) if sizes else -1
-        return start, end, name, thread, int(args.get(number, -1)), shape
+        return start, end, name, thread, _number(args.get(number, -1)), shape
 
     def _shape(self, *parts: Any) -> int:
         text = f"{parts}"
@@ -238,13 +239,13 @@ class _TraceColumns:
             said = {name: args[name] for name in SAID if name in args}
             self.said[len(self.works) // WORK] = self.texts.setdefault(f"{said}", said)
         numbers = (float(args.get("warps per SM", math.nan)), float(args.get("bytes", math.nan)))
-        return start, end, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective
+        return start, end, name, stream, _number(args.get("correlation", -1)), kind, *numbers, collective
 
     def _sync(self, event: Mapping[str, Any]) -> tuple[float, ...]:
         args = event.get("args") or {}
         streams = (self.waited.setdefault(str(args.get(name)), len(self.waited)) for name in ("stream", "wait_on_stream"))
         numbers = (args.get(name) for name in ("wait_on_cuda_event_record_corr_id", "correlation"))
-        return _times(event)[0], *streams, *(one if isinstance(one, int) else -1 for one in numbers)
+        return _times(event)[0], *streams, *(_number(one) if isinstance(one, int) else -1 for one in numbers)
 
 
 def _times(event: Mapping[str, Any]) -> tuple[float, float]:
@@ -253,6 +254,14 @@ def _times(event: Mapping[str, Any]) -> tuple[float, float]:
     if not (abs(start) < LATEST and 0.0 <= length < LATEST):
         raise ValueError(event)
     return start, start + length
+
+
+def _number(written: Any) -> int:
+    """A number by which events name each other; ValueError where it is none."""
+    found = int(written)
+    if abs(found) > MOST:
+        raise ValueError(written)
+    return found
 
 
 @functools.lru_cache(maxsize=1 << 16)
