@@ -87,3 +87,12 @@ def test_a_trace_without_sizes_has_no_other_batch(capsys, tmp_path):
     assert main(["trace", str(write(tmp_path, shapes=False)), "--what-if", "batch*2", "--device", "a100-80gb"]) == 2
     cure = "record it with record_shapes=True, or give its execution trace with --execution"
     assert f"the trace says no sizes of tensors, so that nothing tells what a batch changes; {cure}" in capsys.readouterr().err
+
+
+def test_a_trace_of_the_host_has_no_other_batch(tmp_path):
+    path = write(tmp_path)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"traceEvents": [one for one in data["traceEvents"] if one["cat"] != "kernel"]}))
+    with pytest.raises(CrossflowError) as raised:
+        ratios(path, "batch*2")
+    assert str(raised.value) == "what-if 'batch*2': the trace has no work of a device, and the host stays at another batch"

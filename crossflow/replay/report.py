@@ -14,6 +14,7 @@ import numpy as np
 from crossflow import provenance
 from crossflow.arrays import Array, Index
 from crossflow.embedding.reuse import Reuse
+from crossflow.errors import CrossflowError
 from crossflow.replay.batch import batch_change
 from crossflow.replay.breakdown import RankShare, device_span, length, mean_shares, shares_of, union
 from crossflow.replay.changes import BATCH, changed, read_trace_changes
@@ -303,6 +304,8 @@ def report_on(
     host = base.host if overheads is None else overheads.host_times(graph)
     rules = read_trace_changes(what_if)
     batches = [rule for rule in rules if rule.word == BATCH]
+    if batches and not len(graph.time):
+        raise CrossflowError(f"what-if '{batches[0].written}': the trace has no work of a device, and the host stays at another batch")
     needed = f"--on {on}" if on else f"--kernels {kernels}" if kernels != "trace" else ""
     needed = needed or next((f"--what-if {rule.written}" for rule in batches), "")
     model, work, told = kernel_model(graph, device, needed or ("--reuse" if reuse else ""), reuse), base.work, tuple[str, ...]()
