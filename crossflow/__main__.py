@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -63,7 +64,8 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, CrossflowError) or _is_refusal(error):
         return f"crossflow: {error}"
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename is not None else ""
+        unwritten = "the output cannot be written: " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
+        place = f"{error.filename}: " if error.filename is not None else unwritten
         return f"crossflow: {place}{error.strerror or error}"
     return None
 

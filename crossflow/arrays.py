@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +15,60 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Result = TypeVar("Result")
+
+
+BLOCK = 1 << 14  # rows that are plain numbers at once
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NumberLists:
+    """A list of whole numbers of each of many things: those of thing i are ``held[first[i]:first[i + 1]]``.
+
+    >>> [*map(NumberLists.of([2, 0, 2], [5, 6, 7], 3).__getitem__, range(3))]
+    [[6], [], [5, 7]]
+    """
+
+    first: Index
+    held: Index
+
+    @classmethod
+    def of(cls, owner: Sequence[int] | Index, held: Sequence[int] | Index, count: int) -> NumberLists:
+        """Lists of so many things, from pairs of a thing and a number in any order."""
+        owners = np.asarray(owner, dtype=np.intp)
+        first = np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(np.bincount(owners, minlength=count))])
+        return cls(first=first, held=np.asarray(held, dtype=np.intp)[np.argsort(owners, kind="stable")])
+
+    @classmethod
+    def none(cls, count: int) -> NumberLists:
+        """An empty list of each of so many things."""
+        return cls.of([], [], count)
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def __getitem__(self, thing: int) -> list[int]:
+        found: list[int] = self.held[self.first[thing] : self.first[thing + 1]].tolist()
+        return found
+
+    @property
+    def counts(self) -> Index:
+        """How many each thing has."""
+        return np.diff(self.first)
+
+    @property
+    def owner(self) -> Index:
+        """The thing that every number is of."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+
+def rows_of(*columns: Array | Index | Mask) -> Iterator[tuple[Any, ...]]:
+    """Rows of columns as plain numbers, of which a block is held at once.
+
+    >>> [*rows_of(np.array([1, 2]), np.array([0.5, 0.25]))]
+    [(1, 0.5), (2, 0.25)]
+    """
+    blocks = range(0, len(columns[0]), BLOCK)
+    return itertools.chain.from_iterable(zip(*(one[i : i + BLOCK].tolist() for one in columns), strict=True) for i in blocks)
 
 
 def points(value: float | Sequence[float] | Array) -> Array:

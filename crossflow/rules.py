@@ -11,6 +11,7 @@ from crossflow.errors import CrossflowError
 from crossflow.units import parse
 
 RULE = re.compile(r"^(?P<word>[A-Za-z_]+)(?:\[(?P<inside>[^\]]*)\])?\s*(?P<sign>[*+])\s*(?P<value>\S.*)$")
+LARGEST_FACTOR, LONGEST = 1e6, 1e5  # of a change: a factor, and a time that is added, of more than a day [1], [s]
 COMMAS = re.compile(r",(?![^\[]*\])")  # that stand in no brackets
 
 
@@ -22,6 +23,9 @@ def value_of(written: str, sign: str, text: str, *, zero: bool = False) -> float
         raise CrossflowError(f"what-if '{written}': {error}") from None
     if value < 0 or (sign == "*" and value == 0 and not zero) or not math.isfinite(value):
         raise CrossflowError(f"what-if '{written}': expected a value above zero, got {text}")
+    if value > (LARGEST_FACTOR if sign == "*" else LONGEST):
+        most = f"a factor of at most {LARGEST_FACTOR:,.0f}" if sign == "*" else f"a time of at most {LONGEST:,.0f} s"
+        raise CrossflowError(f"what-if '{written}': expected {most}, got {text}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +261,14 @@ def test_a_program_has_the_collectives_that_execution_traces_tell(capsys, tmp_pa
 def test_an_execution_trace_alone_is_told_where_it_belongs(capsys):
     assert main(["trace", str(ET)]) == 2
     assert "give it as --execution beside the Kineto trace of its rank" in capsys.readouterr().err
+
+
+def test_an_execution_trace_of_another_rank_is_refused():
+    (trace,), (execution,) = read_traces([KINETO]), read_executions([ET])
+    other = replace(execution, process="1", rank=5)
+    with pytest.raises(CrossflowError, match=r"is of rank 5, and .* of rank 0; give the execution traces of the same ranks"):
+        joined([trace], [other])
+    assert joined([trace], [replace(other, rank=-1)])[0].details
 
 
 def test_the_excerpts_name_their_source():

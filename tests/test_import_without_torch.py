@@ -15,5 +15,5 @@ def test_a_missing_torch_is_one_sentence(monkeypatch, tmp_path, refused):
 
 def test_the_file_has_a_name_of_programs(refused):
     assert refused("import", "model.py:build", "-o", "model.yaml") == (
-        "model.yaml: a program is JSON; give its file a name that ends in .json or .json.gz\n"
+        "model.yaml: a program is JSON; give its file a name that ends in .program.json.gz or .program.json\n"
     )

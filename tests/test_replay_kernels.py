@@ -8,6 +8,7 @@ import pytest
 
 from crossflow.__main__ import main
 from crossflow.cost.price import kernel_prices
+from crossflow.embedding.reuse import Reuse
 from crossflow.errors import CrossflowError
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.kernels import Attention, Lookup, Pass, Product
@@ -351,3 +352,22 @@ def test_a_device_that_is_not_known_ends_with_status_2(tmp_path, capsys, words, 
 def test_kernel_times_have_three_sources(dlrm):
     with pytest.raises(CrossflowError, match="expected one of trace, model, both as kernel times, got 'modle'; did you mean 'model'"):
         replaced(kernel_model(dlrm), "modle")
+
+
+def test_reuse_of_look_ups_is_given(capsys, tmp_path, a100):
+    evenly, file = kernel_model(a100), tmp_path / "reuse.json"
+    factors = [0.0] * 15 + [0.5, 0.5]  # rows that are hit so often are few
+    file.write_text(json.dumps({"samples": 65536, "factors": factors}))
+    hot = kernel_model(a100, reuse=Reuse(factors=tuple(factors), samples=65536))
+    times = {one.kind: one.modelled for one in hot.kinds}
+    assert times["look-up"] < 0.6 * {one.kind: one.modelled for one in evenly.kinds}["look-up"]
+    assert main(["trace", str(A100), "--reuse", str(file)]) == 0
+    assert "the reuse factors that were given hold for" in capsys.readouterr().out
+    assert main(["trace", str(A100), "--reuse", "2099"]) == 2
+    assert "crossflow: --reuse: there are no reuse factors '2099'" in capsys.readouterr().err
+
+
+def test_tables_with_few_rows_are_drawn_from_evenly(a100):
+    spread = Reuse(factors=(1.0, *[0.0] * 16), samples=65536)  # every look-up hits another row
+    assert kernel_model(a100, reuse=spread).here == pytest.approx(kernel_model(a100).here)
+    assert "hold for 0 of" in kernel_model(a100, reuse=spread).lookups

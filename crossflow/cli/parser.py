@@ -93,7 +93,9 @@ _SETTINGS = _argument(
 _OBJECTIVE = "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _CHANGES = "changes such as all_reduce+2ms,bandwidth*0.5,latency+5us,all*1.1,rank[7]*1.2"
-_TRACE_CHANGES = "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms"
+_TRACE_CHANGES = (
+    "changes such as compute*0.5,all_reduce+2ms,host*0.5,kernel[*gemm*]*0.8,op[aten::gelu]*0,synchronisation*0,rank[3]+1ms,batch*2"
+)
 _LINK = "what collectives queue for: each level of the network (wire, where not given) or each process group"
 _REAL = (
     "emulate nothing: run all ranks on this machine, or under torchrun the rank that it has started, and note what they call and how long "
@@ -112,6 +114,7 @@ _OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, where the
 _GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
 _COLLECTIVES = "of traces: measured, each takes the time that it had; modelled, that of the system's network where its bytes are known"
 _EXECUTION = "execution traces of the same ranks: sizes of all tensors and collectives; joined by process, else by rank, else in order"
+_REUSE = "how often rows of embedding tables are hit: shipped factors (2021, 2022, 2021-3), or a file with factors and samples"
 _KERNEL_TIMES = "times of kernels in a replay: trace, where not given; model of the device; both, the model scaled to the trace by kind"
 _ON = "another device or system, a name that `list` gives or a file: kernels as the model says, collectives on its network"
 _KERNELS = "fused joins pointwise operations as compilers and frameworks do; eager leaves each to itself"
@@ -219,6 +222,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--kernels", choices=("trace", "model", "both"), default="trace", help=_KERNEL_TIMES),
         _argument("--on", default="", metavar="NAME", help=_ON),
         _argument("--device", default="", metavar="NAME", help="template of the device of the traces, where its name is not known"),
+        _argument("--reuse", metavar="NAME", help=_REUSE),
         _argument("--overheads", type=Path, metavar="FILE", help="overheads of a host, in place of those of the trace"),
         _argument("--write-overheads", type=Path, metavar="FILE", help="write the mean overheads of the host by operation, as .json"),
         _argument("--host", default="", metavar="NAME", help="name of the host that --write-overheads writes"),

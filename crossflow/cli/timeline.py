@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
 def check_output(path: Path, *, compared: bool = False) -> None:
     """CrossflowError for a file that is none of those that can be written, before anything is."""
     suffix = path.suffix.lower()
+    if not suffix and path.exists() and not path.is_dir():
+        raise CrossflowError(f"{path} is no folder; a name without ending is a folder of traces, a trace ends in .json or .json.gz")
     if suffix and suffix not in (*TRACES, *PICTURES):
         kinds = "a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"
         raise CrossflowError(f"{path}: {kinds}")

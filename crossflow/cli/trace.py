@@ -10,9 +10,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from crossflow import files
 from crossflow.cli import page
 from crossflow.cli.page import count
 from crossflow.cli.timeline import check_output, write_output
+from crossflow.embedding.datasets import named
+from crossflow.embedding.reuse import Reuse
 from crossflow.errors import CrossflowError
 from crossflow.replay.breakdown import PARTS
 from crossflow.replay.kernels import plain_name
@@ -38,6 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
         contention=not arguments.no_contention, kernels=arguments.kernels, on=arguments.on, device=arguments.device,
+        reuse=None if arguments.reuse is None else _reuse(arguments.reuse),
     )  # fmt: skip
     if arguments.write_overheads is not None:
         write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
@@ -48,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         shown = traced_timeline(found.graph, found.times, found.name)
         for path in arguments.output:
             write_output(shown, None, path, None)
-    other = None if arguments.compare is None else _other(arguments.compare)
+    other = None if arguments.compare is None else _other(arguments.compare, judged=arguments.json)
     if arguments.json:
         page.emit_json(found.to_dict() if other is None else {"first": found.to_dict(), "second": other[1]})
     elif other is None:
@@ -57,7 +61,19 @@ def run(arguments: argparse.Namespace) -> None:
         page.emit(*comparison(found, *other))
 
 
-def _other(path: Path) -> tuple[str, dict[str, Any]]:
+def _reuse(name: str) -> Reuse:
+    """Reuse factors that are shipped, or those of a file."""
+    from crossflow.workload.spec import ReuseSpec
+
+    if not name.endswith((".yaml", ".yml", ".json")):
+        try:
+            return named(name)
+        except ValueError as error:
+            raise CrossflowError(f"--reuse: {error}") from None
+    return files.validate(ReuseSpec, files.read_yaml(Path(name))).reuse()
+
+
+def _other(path: Path, *, judged: bool) -> tuple[str, dict[str, Any]]:
     """Name and figures of what a trace is compared with: another trace, or a prediction."""
     if path.suffix in (".yaml", ".yml"):
         from crossflow.prediction import predict
@@ -65,12 +81,12 @@ def _other(path: Path) -> tuple[str, dict[str, Any]]:
 
         return f"prediction {path}", predict(load(path)).to_dict()
     found = report_of([path])
-    return found.name, found.to_dict()
+    return found.name, found.to_dict(judged=judged)
 
 
 def comparison(found: TraceReport, name: str, other: Mapping[str, Any]) -> list[RenderableType]:
     """Both steps beside each other."""
-    mine = found.to_dict()
+    mine = found.to_dict(judged=False)
     rows = [["step", mine["step_time_s"], other["step_time_s"]]]
     for title, key in (("", "breakdown_s"), ("", "communication_s")):
         first, second = mine[key], other[key]
@@ -119,7 +135,7 @@ def ranks(found: TraceReport) -> RenderableType:
     """Where the step of every rank goes."""
     header = ["rank", "step", *(_PART_NAMES.get(part, part) for part in PARTS)]
     listed = sorted(found.ranks, key=lambda one: -one.time)[:_SHOWN]
-    rows = [[str(one.rank), show(one.time, "s"), *(f"{one.parts[part] / one.time:.1%}" for part in PARTS)] for one in listed]
+    rows = [[str(one.rank), show(one.time, "s"), *(f"{one.parts[part] / (one.time or 1.0):.1%}" for part in PARTS)] for one in listed]
     aside = f"the slowest {_SHOWN} of {len(found.ranks)}" if len(found.ranks) > _SHOWN else "mean step of each rank"
     return page.section("Where the time goes", [[Text(cell) for cell in row] for row in rows], range(8), aside=aside, header=header)
 

@@ -176,8 +176,10 @@ def is_program(path: str | Path) -> bool:
 
 
 def check_name(path: str | Path) -> None:
-    """Raise SpecError for a name that no file of a program has."""
-    _named(Path(path))
+    """Raise SpecError for a name that tells nobody that a file which is to be written is a program."""
+    if not Path(path).name.endswith((".program.json", ".program.json.gz")):
+        message = "a program is JSON; give its file a name that ends in .program.json.gz or .program.json"
+        raise SpecError([Problem(file=str(path), message=message)])
 
 
 def _named(path: Path) -> Path:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, rows_of
 from crossflow.replay.edges import LATE
 from crossflow.replay.graph import GraphStep, StepGraph
 from crossflow.replay.kineto import KERNEL, RankTrace
+from crossflow.replay.owners import call_of_works
 
 PARTS = ("busy", "copies", "exposed_communication", "waiting", "host", "idle")
 
@@ -39,13 +40,13 @@ def union(spans: Sequence[tuple[float, float]] | Array) -> list[tuple[float, flo
     >>> union([(3.0, 4.0), (0.0, 1.0), (0.5, 2.0)])
     [(0.0, 2.0), (3.0, 4.0)]
     """
-    found: list[tuple[float, float]] = []
-    for begin, end in sorted((float(begin), float(end)) for begin, end in spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        elif end > begin:
-            found.append((begin, end))
-    return found
+    table = np.asarray(spans, dtype=float).reshape(-1, 2)
+    table = table[table[:, 1] > table[:, 0]]
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(table[:, 1])
+    new = np.flatnonzero(np.concatenate([np.ones(min(len(table), 1), dtype=bool), table[1:, 0] > reached[:-1]]))
+    last = np.concatenate([new[1:] - 1, [len(table) - 1]])[: len(new)]
+    return [*rows_of(table[new, 0], reached[last])]
 
 
 def length(spans: Sequence[tuple[float, float]]) -> float:
@@ -79,29 +80,30 @@ def _launched_late(graph: StepGraph, times: Array) -> Mask:
     found = np.zeros(len(graph.time), dtype=bool)
     for rank, edges in enumerate(graph.edges):
         begins, first = times[graph.calls[rank][0]], int(graph.first[rank])
-        for work, point in enumerate(edges.launched):
-            if point >= 0:
-                waited = times[graph.starts[first + work]] - begins[point]
-                usual = edges.launch[edges.launch_class(work)] + LATE
-                found[first + work] = waited <= max(usual, edges.points[point].length)  # a launch may prepare a copy for long
+        mine = np.flatnonzero(edges.launched >= 0)
+        point = edges.launched[mine]
+        usual = edges.launch[edges.launch_class[mine]] + LATE
+        waited = times[graph.starts[first + mine]] - begins[point]
+        found[first + mine] = waited <= np.maximum(usual, edges.points.length[point])  # a launch may prepare a copy for long
     return found
 
 
 def _share(graph: StepGraph, step: GraphStep, times: Array, come: Array, late: Mask) -> RankShare:
     begin, end = float(times[step.begin]), float(times[step.end])
-    mine = np.arange(graph.first[step.rank], graph.first[step.rank + 1])
+    first, last = graph.first[step.rank : step.rank + 2].tolist()
     trace = graph.traces[step.rank]
+    inside = np.flatnonzero((times[graph.ends[first:last]] > begin) & (times[graph.starts[first:last]] < end))
+    mine, kinds, collective = first + inside, trace.works.kind[inside], trace.works.collective[inside]
     starts, ends, here = times[graph.starts[mine]], times[graph.ends[mine]], come[mine]
-    kernels = (trace.works.kind == KERNEL) & ~trace.works.collective
     groups = (
-        (starts, ends, kernels), (starts, ends, trace.works.kind != KERNEL), (here, ends, trace.works.collective),
-        (starts, here, trace.works.collective),
+        (starts, ends, (kinds == KERNEL) & ~collective), (starts, ends, kinds != KERNEL), (here, ends, collective),
+        (starts, here, collective),
     )  # fmt: skip
     spans: list[tuple[float, float]] = []
     covered = [0.0]
-    for first, last, chosen in groups:
-        clipped = np.stack([np.clip(first[chosen], begin, end), np.clip(last[chosen], begin, end)], axis=1)
-        spans = union([*spans, *((one, two) for one, two in clipped.tolist() if two > one)])
+    for one, two, chosen in groups:
+        clipped = np.stack([np.clip(one[chosen], begin, end), np.clip(two[chosen], begin, end)], axis=1)
+        spans = union(np.concatenate([np.reshape(spans, (-1, 2)), clipped]))
         covered.append(length(spans))
     host = _host(spans, begin, end, starts, late[mine])
     parts = [*np.diff(covered).tolist(), host, max(end - begin - covered[-1] - host, 0.0)]
@@ -177,5 +179,5 @@ def _whole(trace: RankTrace) -> Mask:
     if len(steps) < 2:
         return np.ones(len(trace.works), dtype=bool)
     last = max(window.start for window in steps)
-    launched = dict(zip(trace.calls.correlation.tolist(), trace.calls.start.tolist(), strict=True))
-    return np.array([launched.get(correlation, -np.inf) < last for correlation in trace.works.correlation.tolist()], dtype=bool)
+    call = call_of_works(trace)
+    return np.concatenate([trace.calls.start, [-np.inf]])[call] < last

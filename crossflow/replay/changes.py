@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,16 +13,16 @@ from crossflow.arrays import Array, Mask
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.replay.breakdown import union
 from crossflow.replay.collectives import OPS, traced_collectives
-from crossflow.replay.edges import SYNC_CALLS, HostPoint, RankEdges
+from crossflow.replay.edges import HostPoints
 from crossflow.replay.graph import GraphTimes, StepGraph, taken
 from crossflow.replay.kineto import COPY, KERNEL, SET
 from crossflow.rules import COMMAS, RULE, ranks_of, value_of
 
-COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP = (
-    "compute", "copies", "communication", "host", "synchronisation", "rank", "kernel", "op",
+COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP, BATCH = (
+    "compute", "copies", "communication", "host", "synchronisation", "rank", "kernel", "op", "batch",
 )  # fmt: skip
 NAMED = (KERNEL_WORD, OP, SYNCHRONISATION)  # words that take a name in brackets, ranks aside
-WORDS = (*OPS, COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP)
+WORDS = (*OPS, COMPUTE, COPIES, COMMUNICATION, HOST, SYNCHRONISATION, RANK, KERNEL_WORD, OP, BATCH)
 GIVEN_BY_NETWORK = ("bandwidth", "latency", "all")
 JoinedSpans = list[tuple[float, float]]
 
@@ -35,9 +34,9 @@ class TraceRule:
     Attributes
     ----------
     word : what changes: a collective by name, all of them (communication), kernels that are none (compute), copies, the host, or of
-        these kernels, operations with their kernels, waits of the host for the device, or ranks that are named.
+        these kernels, operations with their kernels, waits of the host for the device, ranks that are named, or the batch.
     sign, value : ``*`` and a factor, or ``+`` and a time of every one of them. [1], [s]
-    name : of the kernels, operations or calls, with ``*`` and ``?`` for letters that do not matter.
+    name : of the kernels, operations or calls, with ``*`` and ``?`` for letters that do not matter; of the batch what it is in the trace.
     ranks : whose start is later.
     written : as the user wrote it.
     """
@@ -75,9 +74,11 @@ def _read(written: str) -> TraceRule:
         raise CrossflowError(f"what-if '{written}': unknown word '{word}'{did_you_mean(word, WORDS)}; known words: {', '.join(WORDS)}")
     if word in (KERNEL_WORD, OP, RANK) and not inside:
         raise CrossflowError(f"what-if '{written}': say which, such as kernel[*gemm*]*0.8, op[aten::copy_]*0 or rank[3]+1ms")
-    if inside is not None and word not in (*NAMED, RANK):
+    if inside is not None and word not in (*NAMED, RANK, BATCH):
         raise CrossflowError(f"what-if '{written}': '{word}' takes no brackets")
-    value = value_of(written, sign, found["value"], zero=True)
+    value = value_of(written, sign, found["value"], zero=word != BATCH)
+    if word == BATCH and (sign == "+" or not (inside or "1").isdecimal() or not int(inside or 1)):
+        raise CrossflowError(f"what-if '{written}': write it as batch*2, or batch[1024]*2 where the trace has 1024 samples a rank")
     if word in (HOST, SYNCHRONISATION, RANK) and (sign == "+") != (word == RANK):
         example = {HOST: "host*0.5", SYNCHRONISATION: "synchronisation*0", RANK: "rank[3]+1ms"}[word]
         raise CrossflowError(f"what-if '{written}': write it as {example}")
@@ -88,12 +89,15 @@ def _read(written: str) -> TraceRule:
     return TraceRule(word=word, sign=sign, value=value, name=inside or "*", ranks=ranks, written=written)
 
 
-def changed(graph: StepGraph, rules: Sequence[TraceRule], given: GraphTimes | None = None) -> GraphTimes:
+def changed(
+    graph: StepGraph, rules: Sequence[TraceRule], given: GraphTimes | None = None, batches: Mapping[str, Array] | None = None
+) -> GraphTimes:
     """What everything takes with changes, in the order in which they are written.
 
     Parameters
     ----------
     given : what everything takes without them, as in the trace where absent.
+    batches : of every change of the batch as it was written, the time of every work over what it was, shape (works,). [1]
 
     Raises
     ------
@@ -110,6 +114,8 @@ def changed(graph: StepGraph, rules: Sequence[TraceRule], given: GraphTimes | No
             found.host[:] = rule.of(found.host)
         elif rule.word == OP:
             _operations(graph, rule, found)
+        elif rule.word == BATCH:
+            found.work[:] *= (batches or {})[rule.written]
         elif rule.word == SYNCHRONISATION:
             _freed(graph, rule, found)
         else:
@@ -159,31 +165,31 @@ def _operations(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
             mine = chosen & (trace.ops.thread == thread)
             spans = union(np.stack([trace.ops.start[mine], trace.ops.end[mine]], axis=1))
             some = True
-            for i, point in enumerate(edges.points):
-                if point.thread == thread:
-                    inside = _change(rule, spans, edges, point, (int(before[i]), int(calls[i])), found.host)
-                    works = [int(graph.first[rank]) + work for work in point.works if inside]
-                    found.work[works] = found.work[works] * rule.value if rule.sign == "*" else found.work[works]
+            for i in np.flatnonzero(edges.points.thread == thread).tolist():
+                inside = _change(rule, spans, edges.points, i, (int(before[i]), int(calls[i])), found.host)
+                works = [int(graph.first[rank]) + work for work in edges.points.works[i] if inside]
+                found.work[works] = found.work[works] * rule.value if rule.sign == "*" else found.work[works]
     _expect(rule, some)
 
 
-def _change(rule: TraceRule, spans: JoinedSpans, edges: RankEdges, point: HostPoint, segments: tuple[int, int], host: Array) -> bool:
+def _change(rule: TraceRule, spans: JoinedSpans, points: HostPoints, point: int, segments: tuple[int, int], host: Array) -> bool:
     """Change the host before a point and in its call, as far as they lie in some spans; whether the call does."""
-    last = point.hand if point.hand >= 0 else point.before
-    begin = edges.points[last].end if last >= 0 else point.start
-    for edge, start, end in ((segments[0], begin, point.start), (segments[1], point.start, point.end)):
+    last = points.hand[point] if points.hand[point] >= 0 else points.before[point]
+    called, returned = float(points.start[point]), float(points.end[point])
+    begin = float(points.end[last]) if last >= 0 else called
+    for edge, start, end in ((segments[0], begin, called), (segments[1], called, returned)):
         within = _overlap(spans, start, end)
         if edge >= 0 and within[0] > 0:
             host[edge] += (rule.value - 1.0) * min(within[0], host[edge]) if rule.sign == "*" else rule.value * within[1]
-    place = bisect(spans, (point.start, np.inf)) - 1
-    return place >= 0 and spans[place][1] > point.start
+    place = bisect(spans, (called, np.inf)) - 1
+    return place >= 0 and spans[place][1] > called
 
 
 def _overlap(spans: JoinedSpans, start: float, end: float) -> tuple[float, int]:
     """Time of a segment that lies in spans, and how many of them begin in it. [s], [1]"""
     first = max(bisect(spans, (start, -np.inf)) - 1, 0)
-    time, begun = 0.0, 0
-    for one, two in itertools.takewhile(lambda span: span[0] < end, spans[first:]):
+    time, begun, last = 0.0, 0, bisect(spans, (end, -np.inf))
+    for one, two in spans[first:last]:
         time += max(min(two, end) - max(one, start), 0.0)
         begun += start <= one
     return time, begun
@@ -191,20 +197,15 @@ def _overlap(spans: JoinedSpans, start: float, end: float) -> tuple[float, int]:
 
 def _freed(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
     """Let the host go on without waiting for the device."""
-    freed = set()
-    for rank, edges in enumerate(graph.edges):
-        returns = graph.calls[rank][1]
-        freed |= {int(returns[i]) for i, point in enumerate(edges.points) if _is_wait(point.kind, point.name, point.waits, rule.name)}
-    _expect(rule, freed)
     ends = np.zeros(len(graph.moments), dtype=bool)
-    ends[list(freed)] = True
+    for rank, edges in enumerate(graph.edges):
+        points = edges.points
+        named = np.array([fnmatch.fnmatchcase(name, rule.name) for name in points.names])
+        ends[graph.calls[rank][1][(points.waits.counts > 0) & named[points.name]]] = True
+    _expect(rule, ends.any())
     works = np.zeros(len(graph.moments), dtype=bool)
     works[graph.ends] = True
     found.kept[ends[graph.target] & works[graph.source]] = False
-
-
-def _is_wait(kind: str, name: str, waits: list[int], pattern: str) -> bool:
-    return bool(waits) and fnmatch.fnmatchcase(name, pattern) and (kind != "sync" or name in SYNC_CALLS)
 
 
 def _later(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import math
-from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from crossflow.arrays import rows_of
 from crossflow.replay.edges import RankEdges
+from crossflow.replay.kineto import RankTrace
 from crossflow.replay.tensors import BYTES, plain_type
 
 # Names of collectives in traces, lower case without separators, and ours; the longest that a name holds counts.
@@ -42,28 +43,25 @@ class TracedCollective:
 def traced_collectives(edges: RankEdges) -> Mapping[int, TracedCollective]:
     """The collectives of a rank, by work."""
     trace = edges.trace
-    marks = [
-        (start, end, trace.names[name], shape)
-        for start, end, name, shape in zip(
-            trace.marks.start.tolist(), trace.marks.end.tolist(), trace.marks.name.tolist(), trace.marks.shape.tolist(), strict=True
-        )
-        if trace.names[name].startswith(("nccl:", "record_param_comms"))
-    ]
-    begins = [start for start, *_ in marks]
+    marks, named = trace.marks, np.array([*(name.startswith(("nccl:", "record_param_comms")) for name in trace.names), False])
+    mine = np.flatnonzero(named[marks.name])
+    works = np.flatnonzero(trace.works.collective)
+    launched = edges.launched[works]
+    called = np.where(launched >= 0, np.concatenate([edges.points.start, [-np.inf]])[launched], -np.inf)
+    place = np.searchsorted(marks.start[mine], called, side="right") - 1
     found = {}
-    for work in np.flatnonzero(trace.works.collective).tolist():
-        args, point = trace.works.args[work] or {}, edges.launched[work]
-        around = None
-        if point >= 0 and (place := bisect(begins, edges.points[point].start) - 1) >= 0 and marks[place][1] >= edges.points[point].start:
-            around = marks[place]
-        found[work] = _collective(trace.names[trace.works.name[work]], args, around, trace)
+    for work, at, moment in rows_of(works, place, called):
+        mark = int(mine[at]) if at >= 0 and marks.end[mine[at]] >= moment else -1
+        around = (trace.names[marks.name[mark]], int(marks.shape[mark])) if mark >= 0 else None
+        found[work] = _collective(trace.names[trace.works.name[work]], trace.works.args[work] or {}, around, trace)
     return found
 
 
-def _collective(kernel: str, args: Mapping[str, Any], around: tuple[float, float, str, int] | None, trace: Any) -> TracedCollective:
+def _collective(kernel: str, args: Mapping[str, Any], around: tuple[str, int] | None, trace: RankTrace) -> TracedCollective:
+    """A collective by its kernel, what is said beside, and name and shape of the annotation around its launch."""
     said = (
         str(args.get("Collective name", "")),
-        around[2].partition(":")[2] if around else "",
+        around[0].partition(":")[2] if around else "",
         kernel.split("(")[0].partition("Kernel")[2],
     )
     op = next(filter(None, map(op_of, said)), "collective")
@@ -71,9 +69,9 @@ def _collective(kernel: str, args: Mapping[str, Any], around: tuple[float, float
     if "In msg nelems" in args:
         elements = max(_number(args["In msg nelems"]), _number(args.get("Out msg nelems", 0)))
         return TracedCollective(op=op, size=elements * BYTES.get(plain_type(args.get("dtype", "")), math.nan), ranks=ranks)
-    if around is None or around[3] < 0:
+    if around is None or around[1] < 0:
         return TracedCollective(op=op, size=math.nan, ranks=ranks)
-    sizes, types, _ = trace.shapes[around[3]]
+    sizes, types, _ = trace.shapes[around[1]]
     return TracedCollective(op=op, size=_bytes(sizes, types) * (max(ranks, 1) if op == "all_gather" else 1), ranks=ranks)
 
 

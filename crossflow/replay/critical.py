@@ -42,7 +42,6 @@ def critical_path(graph: StepGraph, step: GraphStep, times: Array, lags: Array) 
     times, lags : when everything happens, shape (nodes,), and what every edge takes, shape (edges,). [s]
     """
     binding = _binding(graph, times, lags)
-    ops = _ops(graph)
     owner = owners(graph)
     begin, node = float(times[step.begin]), step.end
     path, kinds, names, ranks = [node], Counter[str](), Counter[str](), Counter[int]()
@@ -50,7 +49,7 @@ def critical_path(graph: StepGraph, step: GraphStep, times: Array, lags: Array) 
         edge = int(binding[node])
         source = int(graph.source[edge])
         passed = float(times[node] - max(times[source], begin))
-        kind, parts = _edge(graph, edge, ops)
+        kind, parts = _edge(graph, edge)
         kinds[kind] += passed  # type: ignore[assignment]
         for name, share in parts.items():
             names[name] += share * passed  # type: ignore[assignment]
@@ -75,19 +74,20 @@ def _binding(graph: StepGraph, times: Array, lags: Array) -> Index:
     return found
 
 
-def _ops(graph: StepGraph) -> Mapping[int, Mapping[str, float]]:
-    """What share of every edge of the host each operation takes. [1]"""
-    found: dict[int, Counter[str]] = defaultdict(Counter)
-    for edge, (kind, op, length) in graph.pieces:
-        found[edge][_segment(kind, op)] += length  # type: ignore[assignment]
-    return {edge: {name: length / parts.total() for name, length in parts.items()} for edge, parts in found.items() if parts.total() > 0}
+def _ops(graph: StepGraph, edge: int) -> Mapping[str, float]:
+    """What share of an edge of the host each operation takes. [1]"""
+    found: Counter[str] = Counter()
+    for kind, op, length in graph.pieces.of(edge):
+        found[_segment(kind, op)] += length  # type: ignore[assignment]
+    whole = found.total()
+    return {name: length / whole for name, length in found.items()} if whole > 0 else {"launch": 1.0}
 
 
 def _segment(kind: OverheadKind, op: str) -> str:
     return f"before {op}" if kind in ("T1", "hand") else op
 
 
-def _edge(graph: StepGraph, edge: int, ops: Mapping[int, Mapping[str, float]]) -> tuple[str, Mapping[str, float]]:
+def _edge(graph: StepGraph, edge: int) -> tuple[str, Mapping[str, float]]:
     """What passes along an edge: its kind, and its names with their shares of it. [1]"""
     work = int(graph.work[edge])
     if work >= 0:
@@ -95,7 +95,7 @@ def _edge(graph: StepGraph, edge: int, ops: Mapping[int, Mapping[str, float]]) -
         works, place = graph.traces[rank].works, work - int(graph.first[rank])
         name = short_name(graph.traces[rank].names[works.name[place]])
         return ("collectives" if graph.collective[work] else "kernels" if works.kind[place] == KERNEL else "copies"), {name: 1.0}
-    return ("host", ops.get(edge, {"launch": 1.0})) if graph.host[edge] > 0 else ("gaps", {"gaps between works": 1.0})
+    return ("host", _ops(graph, edge)) if graph.host[edge] > 0 else ("gaps", {"gaps between works": 1.0})
 
 
 def owners(graph: StepGraph) -> Index:

@@ -11,17 +11,18 @@ References
 
 from __future__ import annotations
 
-import itertools
-import statistics
-from bisect import bisect
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import functools
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 
+from crossflow.arrays import Array, Index, Mask, NumberLists, rows_of
 from crossflow.replay.kineto import COPY, KERNEL, RankTrace
+from crossflow.replay.owners import call_of_works
 
 SYNC_CALLS = frozenset(
     f"{maker}{call}Synchronize" for maker in ("cuda", "hip") for call in ("Stream", "Device", "Event")
@@ -44,49 +45,99 @@ FILLS, FILLS_LONG = 64.0, 30e-6
 NEAR, NEAR_SHARE = 100e-6, 0.2  # of the end of such a kernel, and as a share of its time, within which a delay is its doing
 RECENT, HOLDERS = 12, 6  # works of a stream, and kernels that fill the device, that are looked back at
 USUAL_LAUNCH, USUAL_GAP = 8e-6, 1e-6  # where a trace has none to learn from [s]
-PointKind = Literal["launch", "sync", "begin", "end"]
 # T1: between operations; T2, T5: in an operation before its first launch, and after it; T3: after its last, T5n: all of one without any;
 # T4: the launch itself; hand: between a thread's last call and the first of another.
 OverheadKind = Literal["T1", "T2", "T3", "T4", "T5", "T5n", "hand"]
-HostPiece = tuple[OverheadKind, str, float]  # what a segment of the host is, of which operation, how long [s]
+OVERHEAD_KINDS: tuple[OverheadKind, ...] = get_args(OverheadKind)
+LAUNCH, SYNC, BEGIN, END = range(4)  # what a point is: a launch of work, a wait for it, the begin of a step, the end of one
 INFERRED = ("thread", "stream_wait", "collective_wait", "host_wait", "copy_wait", "contention", "queue")
 
 
-@dataclass(kw_only=True, eq=False)
-class HostPoint:
-    """A call that launches work or waits for it, or the begin or end of a step."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostPieces:
+    """Segments of the host by operation, columns of shape (pieces,).
 
-    kind: PointKind
-    name: str
-    thread: int
-    start: float  # [s]
-    end: float  # [s]
-    works: tuple[int, ...] = ()  # that it launches
-    window: int = -1  # step that it begins or ends
-    before: int = -1  # point before it on its thread
-    hand: int = -1  # point of another thread that it follows
-    queue: int = -1  # work that must end before the queue takes another launch
-    pieces: tuple[HostPiece, ...] = ()  # what the thread did since the point before
-    waits: list[int] = field(default_factory=list)  # works that it waits for
+    Attributes
+    ----------
+    owner : point of a rank, or edge of a graph, that each is before, in order.
+    kind : in `OVERHEAD_KINDS`.
+    op : operation, or call of the runtime, in `names`.
+    length : how long it is. [s]
+    names : texts that `op` points to.
+    """
+
+    owner: Index
+    kind: Index
+    op: Index
+    length: Array
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    def of(self, owner: int) -> Iterator[tuple[OverheadKind, str, float]]:
+        """Those of one point or edge."""
+        first, last = np.searchsorted(self.owner, (owner, owner + 1)).tolist()
+        for place in range(first, last):
+            yield OVERHEAD_KINDS[self.kind[place]], self.names[self.op[place]], float(self.length[place])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostPoints:
+    """Calls that launch work or wait for it, and begins and ends of steps, by time; columns of shape (points,).
+
+    Attributes
+    ----------
+    kind : `LAUNCH`, `SYNC`, `BEGIN` or `END`.
+    name : of the call in `names`, those of the trace first.
+    thread : of the host.
+    start, end : of the call. [s]
+    window : step that it begins or ends, -1 for none.
+    before : point before it on its thread, -1 for none.
+    hand : point of another thread that it follows, -1 for none.
+    queue : work that must end before the queue of launches takes it, -1 for none.
+    works : that each launches.
+    waits : works that each waits for.
+    pieces : what the threads did since the points before.
+    """
+
+    kind: Index
+    name: Index
+    thread: Index
+    start: Array
+    end: Array
+    window: Index
+    before: Index
+    hand: Index
+    queue: Index
+    works: NumberLists
+    waits: NumberLists
+    pieces: HostPieces
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start)
 
     @property
-    def length(self) -> float:
-        """Time of the call. [s]"""
+    def length(self) -> Array:
+        """Time of every call. [s]"""
         return self.end - self.start
 
-    @property
-    def launches(self) -> bool:
-        """Whether it launches work."""
-        return self.kind == "launch"
+    @functools.cached_property
+    def op(self) -> Index:
+        """The operation that each belongs to, that of its last piece, or else its own name, in the names of the pieces."""
+        found = self.name.copy()
+        found[self.pieces.owner] = self.pieces.op  # of several the last one stays
+        return found
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RankEdges:
     """What waits for what on one rank.
 
     Attributes
     ----------
-    points : of the host, in the order of time.
+    points : of the host.
     launched : point that launched every work, -1 for work from before the trace.
     previous : work before every work on its stream, -1 for none.
     waits : works of other streams that every work waits for.
@@ -98,276 +149,329 @@ class RankEdges:
     """
 
     trace: RankTrace
-    points: list[HostPoint]
-    launched: list[int]
-    previous: list[int]
-    waits: list[list[int]]
-    held: list[int]
-    unexplained: list[float]
-    launch: Mapping[int, float]
-    gap: Mapping[int, float]
-    inferred: dict[str, int]
+    points: HostPoints
+    launched: Index
+    previous: Index
+    waits: NumberLists
+    held: Index
+    unexplained: Array
+    launch: Array
+    gap: Array
+    inferred: Mapping[str, int]
     read: bool
 
-    def launch_class(self, work: int) -> int:
-        """What the time of its launch depends on: its kind, or that it is a collective."""
-        works = self.trace.works
-        return COLLECTIVE if works.collective[work] else int(works.kind[work])
+    @property
+    def launch_class(self) -> Index:
+        """What the time of the launch of every work depends on: its kind, or that it is a collective."""
+        return _launch_class(self.trace)
 
 
 COLLECTIVE = 3  # beside the kinds of work
 
 
+def _launch_class(trace: RankTrace) -> Index:
+    return np.where(trace.works.collective, COLLECTIVE, trace.works.kind)
+
+
 def edges_of(trace: RankTrace) -> RankEdges:
     """Everything that waits in a trace."""
-    points = _points(trace)
-    launched = [-1] * len(trace.works)
-    for i, point in enumerate(points):
-        for work in point.works:
-            launched[work] = i
-    for thread in {point.thread for point in points}:
-        _cut(trace, thread, points)
-    found = RankEdges(
-        trace=trace, points=points, launched=launched, previous=_previous(trace), waits=[[] for _ in launched], held=[-1] * len(launched),
-        unexplained=[0.0] * len(launched), launch={}, gap={}, inferred=dict.fromkeys(INFERRED, 0), read=bool(trace.syncs),
+    points, launched = _points(trace)
+    previous = _before(trace.works.stream)
+    inference = _Inference(trace, points, launched)
+    inference.run()
+    points = replace(points, hand=inference.hands(), waits=NumberLists.of(*inference.host_waits, len(points)))
+    waits = NumberLists.of(*inference.waits, len(launched))
+    ready, called = _ready(trace, previous, waits), points.start[launched]
+    launch = _latencies(trace, launched, ready, called)
+    held, unexplained, gap = _delays(trace, launched, ready, called, launch)
+    inferred = {**inference.inferred, "contention": int((held >= 0).sum())}
+    return RankEdges(
+        trace=trace, points=points, launched=launched, previous=previous, waits=waits, held=held, unexplained=unexplained, launch=launch,
+        gap=gap, inferred=inferred, read=bool(len(trace.syncs)),
     )  # fmt: skip
-    _Inference(found).run()
-    _latencies(found)
-    _delays(found)
+
+
+def _points(trace: RankTrace) -> tuple[HostPoints, Index]:
+    """Launches, waits and ends of steps of all threads, by time, and the point that launched every work."""
+    calls, names = trace.calls, (*trace.names, "begin", "end")
+    call_of = call_of_works(trace)
+    launches, known = np.zeros(len(calls), dtype=bool), call_of >= 0
+    launches[call_of[known]] = True
+    matched = np.isin(calls.correlation, trace.works.correlation[known])
+    active = np.isin(calls.thread, np.concatenate([np.unique(trace.ops.thread), np.unique(calls.thread[matched])]))
+    syncs = np.array([*(name in SYNC_CALLS for name in trace.names), False])[calls.name]
+    mine = np.flatnonzero(active & (launches | syncs))
+    steps = [(side, i, at) for i, one in enumerate(trace.windows) for side, at in ((BEGIN, one.start), (END, one.end))]
+    sides, windows, moments = (np.array([row[i] for row in steps]) for i in range(3))
+    threads = np.array([trace.windows[i].thread for i in windows.tolist()], dtype=np.intp)
+    start, end = np.concatenate([calls.start[mine], moments]), np.concatenate([calls.end[mine], moments])
+    order = np.lexsort((end, start))
+    kind = np.concatenate([np.where(launches[mine], LAUNCH, SYNC), sides])[order]
+    place = np.full(len(calls) + 1, -1)  # the last is of works without a call
+    place[mine[order[order < len(mine)]]] = np.flatnonzero(order < len(mine))
+    launched = place[call_of]
+    started = np.flatnonzero(launched >= 0)
+    works = NumberLists.of(launched[started], started, len(order))
+    queue, ahead = np.full(len(order), -1), np.flatnonzero(kind == LAUNCH)
+    queue[ahead[QUEUE:]] = works.held[works.first[ahead[:-QUEUE] + 1] - 1]
+    points = HostPoints(
+        kind=kind, name=np.concatenate([calls.name[mine], len(trace.names) + sides - BEGIN])[order], start=start[order], end=end[order],
+        thread=np.concatenate([calls.thread[mine], threads])[order], window=np.concatenate([np.full(len(mine), -1), windows])[order],
+        before=np.full(len(order), -1), hand=np.full(len(order), -1), queue=queue, works=works, waits=NumberLists.none(len(order)),
+        pieces=_no_pieces(()), names=names,
+    )  # fmt: skip
+    return _cut(trace, points), launched
+
+
+def _before(group: Index) -> Index:
+    """Of every row the last one before it of the same group, -1 for none."""
+    order = np.argsort(group, kind="stable")
+    found = np.full(len(group), -1)
+    same = group[order[1:]] == group[order[:-1]]
+    found[order[1:][same]] = order[:-1][same]
     return found
 
 
-def _points(trace: RankTrace) -> list[HostPoint]:
-    """Launches, waits and ends of steps of all threads, by time."""
-    by_correlation: dict[int, list[int]] = defaultdict(list)
-    for work, correlation in enumerate(trace.works.correlation.tolist()):
-        by_correlation[correlation].append(work)
-    ops, calls = trace.ops, trace.calls
-    active = set(np.unique(ops.thread).tolist())
-    columns = (calls.correlation, calls.thread, calls.name, calls.start, calls.end)
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    active |= {thread for correlation, thread, *_ in rows if correlation in by_correlation}
-    points: list[HostPoint] = []
-    for correlation, thread, name, start, end in rows:
-        text = trace.names[name]
-        works = tuple(by_correlation.pop(correlation, ())) if correlation >= 0 else ()
-        if thread in active and (works or text in SYNC_CALLS):
-            kind: PointKind = "launch" if works else "sync"
-            points.append(HostPoint(kind=kind, name=text, thread=thread, start=start, end=end, works=works))
-    for i, window in enumerate(trace.windows):
-        for side, at in (("begin", window.start), ("end", window.end)):
-            points.append(HostPoint(kind=side, name=side, thread=window.thread, start=at, end=at, window=i))  # type: ignore[arg-type]
-    points.sort(key=lambda point: (point.start, point.end))
-    launches = [point for point in points if point.works]
-    for earlier, later in zip(launches, launches[QUEUE:], strict=False):
-        later.queue = earlier.works[-1]
-    return points
+def _no_pieces(names: tuple[str, ...]) -> HostPieces:
+    none = np.zeros(0, dtype=np.intp)
+    return HostPieces(owner=none, kind=none, op=none, length=np.zeros(0), names=names)
 
 
-def _previous(trace: RankTrace) -> list[int]:
-    last: dict[int, int] = {}
-    found = []
-    for work, stream in enumerate(trace.works.stream.tolist()):
-        found.append(last.get(stream, -1))
-        last[stream] = work
-    return found
+def _cut(trace: RankTrace, points: HostPoints) -> HostPoints:
+    """Points with what their threads did before them, by top-level operation."""
+    cut = [_cut_thread(trace, points, thread) for thread in np.unique(points.thread).tolist()]
+    names = (*points.names, *(f"call {name}" for name in points.names))
+    owner, kind, op, length = (np.concatenate(column) for column in zip(*cut, strict=True))
+    order = np.argsort(owner, kind="stable")
+    pieces = HostPieces(owner=owner[order], kind=kind[order], op=op[order], length=length[order], names=names)
+    return replace(points, before=_before(points.thread), pieces=pieces)
 
 
-def _cut(trace: RankTrace, thread: int, points: Sequence[HostPoint]) -> None:
-    """Cut a thread into pieces between its points, by top-level operation."""
-    marks: list[tuple[float, float, str, Any]] = []
-    last = -np.inf
+def _cut_thread(trace: RankTrace, points: HostPoints, thread: int) -> tuple[Index, Index, Index, Array]:
+    """Points, kinds, operations and lengths of the pieces of a thread.
+
+    The begins and ends of its top-level operations and its points are put in order; a piece goes from the latest moment so far to each.
+    """
+    tops, here = _top_level(trace, thread), np.flatnonzero(points.thread == thread)
+    begins, ends = trace.ops.start[tops], trace.ops.end[tops]
+    time = np.concatenate([np.stack([begins, ends], axis=1).ravel(), points.start[here]])
+    rank = np.concatenate([np.stack([np.ones(len(tops)), np.where(ends > begins, 0.0, 2.0)], axis=1).ravel(), np.full(len(here), 1.5)])
+    name = np.concatenate([np.repeat(trace.ops.name[tops], 2), len(points.names) + points.name[here]])
+    what = np.concatenate([np.tile([BEGIN, END], len(tops)), np.full(len(here), LAUNCH)])
+    until = np.concatenate([time[: 2 * len(tops)], np.maximum(points.start, points.end)[here]])
+    called = np.concatenate([np.zeros(2 * len(tops), dtype=bool), points.window[here] < 0])
+    order = np.lexsort((rank, time))
+    time, name, what, until, called = (column[order] for column in (time, name, what, until, called))
+    length = np.maximum(time - np.concatenate([time[:1], np.maximum.accumulate(until)[:-1]]), 0.0)
+    edge, ran = _latest(what != LAUNCH), np.concatenate([[0], np.cumsum(called)])
+    inside = (edge >= 0) & (what[edge] == BEGIN)
+    launches = ran[:-1] > ran[np.maximum(_latest(what == BEGIN), 0)]
+    t1, t2, t3, _, t5, t5n, _ = range(len(OVERHEAD_KINDS))
+    of_point = np.where(inside, np.where(launches, t5, t2), t1)
+    kind = np.where(what == LAUNCH, of_point, np.where(what == BEGIN, t1, np.where(launches, t3, t5n)))
+    op = np.where((what == LAUNCH) & inside, name[edge], name)
+    to = np.searchsorted(np.flatnonzero(what == LAUNCH), np.arange(len(what)))  # the point that each is before
+    kept = to < len(here)
+    return here[to[kept]], kind[kept], op[kept], length[kept]
+
+
+def _latest(chosen: Mask) -> Index:
+    """The last chosen row before every row, -1 for none."""
+    found = np.maximum.accumulate(np.where(chosen, np.arange(len(chosen)), -1))
+    return np.concatenate([np.full(1, -1), found])[: len(chosen)]
+
+
+def _top_level(trace: RankTrace, thread: int) -> Index:
+    """Operations of a thread that lie in no other."""
     mine = np.flatnonzero(trace.ops.thread == thread)
-    columns = (trace.ops.start, trace.ops.end, trace.ops.name)
-    for start, end, name in zip(*(column[mine].tolist() for column in columns), strict=True):
+    found, last = array("q"), -np.inf
+    for op, start, end in rows_of(mine, trace.ops.start[mine], trace.ops.end[mine]):
         if start >= last:
-            marks += [(start, 1.0, "start", trace.names[name]), (end, 0.0 if end > start else 2.0, "end", trace.names[name])]
+            found.append(op)
             last = end
-    marks += [(point.start, 1.5, "point", i) for i, point in enumerate(points) if point.thread == thread]
-    marks.sort(key=lambda mark: mark[:2])
-    pieces: list[HostPiece] = []
-    at, before, op, launches = marks[0][0] if marks else 0.0, -1, "", 0
-    for time, _, what, value in marks:
-        length, at = max(0.0, time - at), max(time, at)
-        if what == "start":
-            pieces.append(("T1", value, length))
-            op, launches = value, 0
-        elif what == "end":
-            pieces.append(("T3" if launches else "T5n", value, length))
-            op = ""
-        else:
-            point = points[value]
-            pieces.append(("T5" if launches else "T2", op, length) if op else ("T1", f"call {point.name}", length))
-            point.pieces, point.before, before, pieces = tuple(pieces), before, value, []
-            at, launches = max(at, point.end), launches + (point.window < 0)
+    return np.array(found, dtype=np.intp)
 
 
 class _Inference:
-    """Goes through the points of a rank in time, and remembers what each stream and thread did last."""
+    """Goes through the points of a rank in time, and remembers what each stream and thread did last.
 
-    def __init__(self, edges: RankEdges) -> None:
-        self.edges, self.trace = edges, edges.trace
-        works, names = self.trace.works, self.trace.names
-        self.start, self.end, self.stream = works.start.tolist(), works.end.tolist(), works.stream.tolist()
-        self.collective, self.copies = works.collective.tolist(), (works.kind == COPY).tolist()
-        self.pageable = ["Pageable" in names[name] for name in works.name.tolist()]
+    Columns are read through views of their memory, which hold no objects.
+
+    Attributes
+    ----------
+    waits, host_waits : works, and points, with the works that they wait for, pair by pair.
+    inferred : how many edges each rule gave. [1]
+    """
+
+    def __init__(self, trace: RankTrace, points: HostPoints, launched: Index) -> None:
+        self.trace, self.points, self.launched, self.read = trace, points, launched, bool(len(trace.syncs))
+        self.waits, self.host_waits = (array("q"), array("q")), (array("q"), array("q"))
+        self.inferred = dict.fromkeys(INFERRED, 0)
+        works, names = trace.works, trace.names
+        self.start, self.end, self.stream = works.start.data, works.end.data, works.stream.data
+        self.collective, self.copies = works.collective.data, (works.kind == COPY).data
+        self.pageable = np.array([*("Pageable" in name for name in names), False])[works.name].data
+        self.called, self.launcher = points.start.data, launched.data
         self.last: dict[int, int] = {}  # work of every stream
         self.current: dict[int, int] = {}  # stream of every thread; of any under -1
         self.copied: dict[int, int] = {}  # stream of a thread's last copy
-        self.queued: dict[int, list[int]] = defaultdict(list)  # works of every stream as they were launched
+        self.queued: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=RECENT))  # latest works of every stream as they were launched
         self.pending: float | None = None  # when a stream was told to wait, until the next launch
-        self.asked = self._asked() if self.trace.syncs else {}
+        self.asked = self._asked() if self.read else {}
 
     def run(self) -> None:
         """Find the waits of every point and every work."""
-        flags = iter([] if self.edges.read else [*_stream_waits(self.trace)])
-        flag = next(flags, None)
-        last = -1
-        points = self.edges.points
-        for i, point in enumerate(points):
-            while flag is not None and flag < point.start:
+        flags = iter([] if self.read else [*_stream_waits(self.trace)])
+        flag, points = next(flags, None), self.points
+        first, held = points.works.first.data, points.works.held.data
+        blocks = points.length > BLOCKS
+        columns = (np.arange(len(points)), points.kind, points.thread, points.name, points.start, points.end, blocks)
+        for i, kind, thread, name, start, end, long in rows_of(*columns):
+            while flag is not None and flag < start:
                 self.pending, flag = flag, next(flags, None)
-            if last >= 0 and points[last].thread != point.thread:
-                point.hand = last
-                self.edges.inferred["thread"] += 1
-            last = i
-            for work in point.works:
-                self._work(point, work)
-            self._host(point)
+            for work in held[first[i] : first[i + 1]]:
+                self._work(thread, work)
+            if kind == SYNC:
+                self._sync(i, thread, points.names[name], end)
+            elif kind == LAUNCH and long and self._blocks(held[first[i + 1] - 1], end):
+                self._wait(self.host_waits, i, [held[first[i + 1] - 1]], "copy_wait")
 
-    def _work(self, point: HostPoint, work: int) -> None:
+    def hands(self) -> Index:
+        """The point of another thread that every point follows, -1 for none."""
+        thread = self.points.thread
+        found = np.full(len(thread), -1)
+        changed = np.flatnonzero(thread[1:] != thread[:-1])
+        found[changed + 1] = changed
+        self.inferred["thread"] = len(changed)
+        return found
+
+    def _wait(self, pairs: tuple[array[int], array[int]], waiting: int, works: Iterable[int], rule: str = "") -> None:
+        """Note what a work or a point waits for, and by which rule."""
+        for work in works:
+            pairs[0].append(waiting)
+            pairs[1].append(work)
+            if rule:
+                self.inferred[rule] += 1
+
+    def _work(self, thread: int, work: int) -> None:
         """What a work waits for on other streams."""
-        stream, found = self.stream[work], self.edges.waits[work]
-        if self.edges.read:
-            found += self.asked.get(work, ())
+        stream = self.stream[work]
+        if self.read:
+            self._wait(self.waits, work, self.asked.get(work, ()))
         elif self.collective[work]:  # waits for what the thread launched last
-            here = self.current.get(point.thread, self.current.get(-1, -1))
+            here = self.current.get(thread, self.current.get(-1, -1))
             if here in self.last and self.end[self.last[here]] <= self.start[work] + CLOCK:
-                found.append(self.last[here])
-                self.edges.inferred["collective_wait"] += 1
+                self._wait(self.waits, work, [self.last[here]], "collective_wait")
         elif self.pending is not None:
-            found += self._latest(stream, self.start[work], self.pending)
-            self.edges.inferred["stream_wait"] += len(found)
+            self._wait(self.waits, work, self._latest(stream, self.start[work], self.pending), "stream_wait")
         if not self.collective[work]:
             self.pending = None
-            self.current[point.thread] = self.current[-1] = stream
+            self.current[thread] = self.current[-1] = stream
         self.last[stream] = work
         self.queued[stream].append(work)
         if self.copies[work]:
-            self.copied[point.thread] = stream
+            self.copied[thread] = stream
 
     def _latest(self, stream: int, start: float, asked: float) -> Iterator[int]:
         """The latest work of every other stream that the clock allows to have been waited for."""
         for other, works in self.queued.items():
             if other == stream:
                 continue
-            for work in itertools.islice(reversed(works), RECENT):
-                if self.end[work] <= start + CLOCK and self.edges.points[self.edges.launched[work]].start <= asked:
+            for work in reversed(works):
+                if self.end[work] <= start + CLOCK and self.called[self.launcher[work]] <= asked:
                     yield work
                     break
 
-    def _host(self, point: HostPoint) -> None:
-        """What a call waits for."""
-        if point.kind == "sync":
-            stream = self.copied.get(point.thread, self.current.get(point.thread, -1))
-            streams = [*self.last] if point.name in DEVICE_SYNCS else [stream]
-            point.waits = [self.last[one] for one in streams if one in self.last and self.end[self.last[one]] <= point.end + CLOCK]
-            self.edges.inferred["host_wait"] += len(point.waits)
-        elif point.works and self._blocks(point, point.works[-1]):
-            point.waits = [point.works[-1]]
-            self.edges.inferred["copy_wait"] += 1
+    def _sync(self, point: int, thread: int, name: str, end: float) -> None:
+        """What a call that waits for the device waits for."""
+        stream = self.copied.get(thread, self.current.get(thread, -1))
+        works = self.last.values() if name in DEVICE_SYNCS else [self.last[stream]] if stream in self.last else []
+        self._wait(self.host_waits, point, [work for work in works if self.end[work] <= end + CLOCK], "host_wait")
 
-    def _blocks(self, point: HostPoint, work: int) -> bool:
+    def _blocks(self, work: int, end: float) -> bool:
         """Whether a launch returned only when its copy was done."""
-        ends = self.start[work] < point.end and self.end[work] <= point.end + EARLY
-        return self.pageable[work] and point.length > BLOCKS and ends
+        return bool(self.pageable[work]) and self.start[work] < end and self.end[work] <= end + EARLY
 
     def _asked(self) -> dict[int, list[int]]:
         """Waits of streams as newer profilers record them: works that a work waits for."""
-        works, calls = self.trace.works, self.trace.calls
-        place = {text: i for i, text in enumerate(self.trace.streams)}
-        recorded = dict(zip(calls.correlation.tolist(), calls.start.tolist(), strict=True))
-        began = {work: self.edges.points[point].start for work, point in enumerate(self.edges.launched) if point >= 0}
-        by_stream: dict[int, list[int]] = defaultdict(list)
-        for work in sorted(began, key=began.__getitem__):
-            by_stream[int(works.stream[work])].append(work)
+        calls, syncs = self.trace.calls, self.trace.syncs
+        recorded = dict(rows_of(calls.correlation, calls.start))
+        known = np.flatnonzero(self.launched >= 0)
+        began = self.points.start[self.launched[known]]
+        order = np.argsort(began, kind="stable")
+        streams = self.trace.works.stream[known[order]]
+        by_stream = {int(one): (known[order][streams == one], began[order][streams == one]) for one in np.unique(streams)}
         found: dict[int, list[int]] = defaultdict(list)
-        for sync in self.trace.syncs:
-            args = sync.get("args") or {}
-            told, source = place.get(str(args.get("stream"))), place.get(str(args.get("wait_on_stream")))
-            recorded_at, asked_at = recorded.get(args.get("wait_on_cuda_event_record_corr_id")), recorded.get(args.get("correlation"))
-            if None in (told, source, recorded_at, asked_at) or told == source:
+        for told, source, record, correlation in rows_of(syncs.stream, syncs.source, syncs.record, syncs.correlation):
+            recorded_at, asked_at = recorded.get(record), recorded.get(correlation)
+            if recorded_at is None or asked_at is None or told == source or not {told, source} <= by_stream.keys():
                 continue
-            earlier = [work for work in by_stream[source] if began[work] <= recorded_at]  # type: ignore[index,operator]
-            later = [work for work in by_stream[told] if began[work] >= asked_at]  # type: ignore[index,operator]
-            if earlier and later:
-                found[later[0]].append(earlier[-1])
+            works, moments = by_stream[source]
+            earlier = int(np.searchsorted(moments, recorded_at, side="right")) - 1
+            others, moments = by_stream[told]
+            later = int(np.searchsorted(moments, asked_at))
+            if earlier >= 0 and later < len(others):
+                found[int(others[later])].append(int(works[earlier]))
         return found
 
 
 def _stream_waits(trace: RankTrace) -> Iterator[float]:
     """When streams were told to wait, the waits of collectives apart. [s]"""
-    near = sorted((start, end) for name, start, end in _marks(trace) if name.startswith("nccl:"))
-    begins = [start for start, _ in near]
-    for name, start in zip(trace.calls.name.tolist(), trace.calls.start.tolist(), strict=True):
-        if trace.names[name] in STREAM_WAITS:
-            i = bisect(begins, start) - 1
-            inside = i >= 0 and near[i][1] + AFTER >= start
-            if not inside and not (i + 1 < len(near) and near[i + 1][0] - start < BEFORE):
-                yield start
+    marks, calls = trace.marks, trace.calls
+    near = _of_names(trace, marks.name, lambda name: name.startswith("nccl:"))
+    begins, ends = marks.start[near], marks.end[near]
+    order = np.lexsort((ends, begins))
+    begins, ends = begins[order], ends[order]
+    told = calls.start[_of_names(trace, calls.name, STREAM_WAITS.__contains__)]
+    after = np.searchsorted(begins, told, side="right")
+    inside = np.concatenate([[-np.inf], ends])[after] + AFTER >= told
+    before = np.concatenate([begins, [np.inf]])[after] - told < BEFORE
+    yield from told[~inside & ~before].tolist()
 
 
-def _marks(trace: RankTrace) -> Iterator[tuple[str, float, float]]:
-    marks = trace.marks
-    for name, start, end in zip(marks.name.tolist(), marks.start.tolist(), marks.end.tolist(), strict=True):
-        yield trace.names[name], start, end
+def _of_names(trace: RankTrace, name: Index, chosen: Callable[[str], bool]) -> Mask:
+    """Rows whose name is chosen."""
+    return np.array([*(chosen(text) for text in trace.names), False])[name]
 
 
-def _ready(edges: RankEdges, ends: Sequence[float], work: int) -> float:
-    """When the last work ended that another waits for, 0 where there is none. [s]"""
-    before = edges.previous[work]
-    return max([ends[other] for other in edges.waits[work]] + [ends[before] if before >= 0 else -np.inf])
+def _ready(trace: RankTrace, previous: Index, waits: NumberLists) -> Array:
+    """When the last work ended that every work waits for, -inf where there is none, shape (works,). [s]"""
+    ends = np.concatenate([trace.works.end, [-np.inf]])
+    found = ends[previous]
+    np.maximum.at(found, waits.owner, ends[waits.held])
+    return found
 
 
-def _latencies(edges: RankEdges) -> None:
-    """Times from calls to starts, from works that nothing else held: the lower quartile of each kind."""
-    works = edges.trace.works
-    start, ends, found = works.start.tolist(), works.end.tolist(), defaultdict(list)
-    for work, point in enumerate(edges.launched):
-        if point >= 0 and _ready(edges, ends, work) <= edges.points[point].start:
-            found[edges.launch_class(work)].append(start[work] - edges.points[point].start)
-    every = [time for times in found.values() for time in times]
-    usual = _quartile(every, USUAL_LAUNCH)
-    edges.launch = {kind: _quartile(found[kind], usual) for kind in range(COLLECTIVE + 1)}
+def _latencies(trace: RankTrace, launched: Index, ready: Array, called: Array) -> Array:
+    """Times from calls to starts of works that nothing else held: the lower quartile of each kind, then of collectives. [s]"""
+    free, kind = (launched >= 0) & (ready <= called), _launch_class(trace)
+    passed = trace.works.start - called
+    usual = _quartile(passed[free], USUAL_LAUNCH)
+    return np.array([_quartile(passed[free & (kind == one)], usual) for one in range(COLLECTIVE + 1)])
 
 
-def _quartile(times: list[float], otherwise: float) -> float:
-    return sorted(times)[len(times) // 4] if times else otherwise
+def _quartile(times: Array, otherwise: float) -> float:
+    return float(np.sort(times)[len(times) // 4]) if len(times) else otherwise
 
 
-def _delays(edges: RankEdges) -> None:
-    """Gaps between works, delays by kernels that fill the device, and those that nothing explains."""
-    works = edges.trace.works
-    start, ends, streams = works.start.tolist(), works.end.tolist(), works.stream.tolist()
-    filling = np.flatnonzero((works.kind == KERNEL) & (works.warps >= FILLS) & (works.end - works.start > FILLS_LONG)).tolist()
-    begins = [start[work] for work in filling]
-    gaps: dict[int, list[float]] = defaultdict(list)
-    for work, point in enumerate(edges.launched):
-        if point < 0:
-            continue
-        ready, called = _ready(edges, ends, work), edges.points[point].start
-        late = start[work] - max(ready, called + edges.launch[edges.launch_class(work)])
-        if late < LATE:
-            if ready > called + 2 * edges.launch[KERNEL]:
-                gaps[int(works.kind[work])].append(max(0.0, start[work] - ready))
-            continue
-        place = bisect(begins, start[work])
-        for other in reversed(filling[max(0, place - HOLDERS) : place]):
-            near = max(NEAR, NEAR_SHARE * (ends[other] - start[other])) if start[other] <= start[work] - late + OWN_QUEUED else NEAR
-            if streams[other] != streams[work] and edges.launched[other] <= point and abs(start[work] - ends[other]) < near:
-                edges.held[work] = other
-                edges.inferred["contention"] += 1
-                break
-        else:
-            edges.unexplained[work] = late
-    edges.gap = {kind: statistics.fmean(gaps[kind]) if gaps[kind] else USUAL_GAP for kind in range(COLLECTIVE)}
+def _delays(trace: RankTrace, launched: Index, ready: Array, called: Array, launch: Array) -> tuple[Index, Array, Array]:
+    """Kernels that held back works by filling the device, delays that nothing explains, and gaps between works by kind."""
+    works = trace.works
+    late = works.start - np.maximum(ready, called + launch[_launch_class(trace)])
+    follows = (launched >= 0) & (late < LATE) & (ready > called + 2 * launch[KERNEL])
+    gaps = [np.maximum(works.start - ready, 0.0)[follows & (works.kind == kind)] for kind in range(COLLECTIVE)]
+    gap = np.array([each.mean() if len(each) else USUAL_GAP for each in gaps])
+    held, unexplained = np.full(len(works), -1), np.zeros(len(works))
+    filling = np.flatnonzero((works.kind == KERNEL) & (works.warps >= FILLS) & (works.end - works.start > FILLS_LONG))
+    begins = works.start[filling]
+    delayed = np.flatnonzero((launched >= 0) & (late >= LATE))
+    for work, place in zip(delayed.tolist(), np.searchsorted(begins, works.start[delayed], side="right").tolist(), strict=True):
+        holders = filling[max(0, place - HOLDERS) : place][::-1]
+        length = works.end[holders] - works.start[holders]
+        long = works.start[holders] <= works.start[work] - late[work] + OWN_QUEUED
+        near = np.where(long, np.maximum(NEAR, NEAR_SHARE * length), NEAR)
+        close = (works.stream[holders] != works.stream[work]) & (np.abs(works.start[work] - works.end[holders]) < near)
+        found = holders[close & (launched[holders] <= launched[work])]
+        held[work] = found[0] if len(found) else -1
+        unexplained[work] = 0.0 if len(found) else late[work]
+    return held, unexplained, gap

@@ -196,7 +196,7 @@ def joined(traces: Sequence[RankTrace], executions: Sequence[ExecutionTrace]) ->
     Raises
     ------
     CrossflowError
-        Where an execution trace is of another run: its operations are not those of the Kineto trace.
+        Where an execution trace is of another run or rank: its operations are not those of the Kineto trace, or both say other ranks.
     """
     if not executions:
         return tuple(traces)
@@ -223,6 +223,10 @@ def _partner(place: int, execution: ExecutionTrace, traces: Sequence[RankTrace],
     if by_rank and ranks[execution.rank] == 1:
         return by_rank[0], "rank"
     if len(traces) == len(executions):
+        mine = traces[place]
+        if mine.ranked and execution.rank not in (NO_RANK, mine.rank):
+            both = f"{execution.source} is of rank {execution.rank}, and {mine.source} of rank {mine.rank}"
+            raise CrossflowError(f"{both}; give the execution traces of the same ranks")
         return place, "the order of the files"
     read = f"{len(executions)} execution traces and {len(traces)} Kineto traces"
     raise CrossflowError(f"{execution.source}: neither its process nor its rank is that of one Kineto trace; of {read} none is left out")

@@ -12,15 +12,32 @@ References
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, NumberLists, rows_of
 from crossflow.replay.collectives import process_group
-from crossflow.replay.edges import EARLY, OWN, OWN_IDLE, OWN_QUEUED, QUEUED, RETURN, HostPiece, HostPoint, RankEdges, edges_of
+from crossflow.replay.edges import (
+    BEGIN,
+    EARLY,
+    END,
+    LAUNCH,
+    OVERHEAD_KINDS,
+    OWN,
+    OWN_IDLE,
+    OWN_QUEUED,
+    QUEUED,
+    RETURN,
+    HostPieces,
+    HostPoints,
+    OverheadKind,
+    RankEdges,
+    edges_of,
+)
 from crossflow.replay.kineto import KERNEL, RankTrace
 
 NONE = -1
@@ -71,7 +88,7 @@ class StepGraph:
     meetings : collectives that meet.
     steps : steps of all ranks.
     segments : edges of the host to the begin of every point, and through its call, by rank; -1 where there is none.
-    pieces : segments of the host by operation, each with its edge.
+    pieces : segments of the host by operation, each with its edge as its owner.
     contention : whether an edge is there because a kernel filled the device, shape (edges,).
     notes : what had to be assumed, as sentences.
     """
@@ -93,7 +110,7 @@ class StepGraph:
     meetings: tuple[RankMeeting, ...]
     steps: tuple[GraphStep, ...]
     segments: tuple[tuple[Index, Index], ...]
-    pieces: tuple[tuple[int, HostPiece], ...]
+    pieces: HostPieces
     contention: Mask
     notes: tuple[str, ...]
 
@@ -107,138 +124,149 @@ class StepGraph:
         return int(np.searchsorted(self.first, work, side="right")) - 1
 
 
+_ARROW = (("source", np.intp), ("target", np.intp), ("fixed", float), ("host", float), ("work", np.intp))  # columns of edges
+
+
 @dataclass(kw_only=True)
 class _Draft:
-    """A graph while it is drawn, nodes in the order in which they were added."""
+    """A graph while it is drawn, nodes in the order in which they were added; moments and edges in blocks of columns."""
 
     edges: tuple[RankEdges, ...]
-    moments: list[float] = field(default_factory=list)
-    arrows: list[tuple[int, int, float, float, int]] = field(default_factory=list)  # source, target, fixed, host, work
-    pieces: list[tuple[int, HostPiece]] = field(default_factory=list)
-    contention: list[int] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)  # of works
-    ends: list[int] = field(default_factory=list)
-    calls: list[tuple[list[int], list[int]]] = field(default_factory=list)
-    segments: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    moments: list[Array] = field(default_factory=list)
+    nodes: int = 0
+    arrows: list[tuple[Array | Index, ...]] = field(default_factory=list)  # by `_ARROW`
+    drawn: int = 0
+    pieces: list[HostPieces] = field(default_factory=list)
+    contention: list[Index] = field(default_factory=list)
+    starts: list[Index] = field(default_factory=list)  # of works
+    ends: list[Index] = field(default_factory=list)
+    calls: list[tuple[Index, Index]] = field(default_factory=list)
+    segments: list[tuple[Index, Index]] = field(default_factory=list)
 
-    def node(self, moment: float) -> int:
-        self.moments.append(moment)
-        return len(self.moments) - 1
+    def add(self, moments: Array) -> Index:
+        """Nodes at some moments."""
+        self.moments.append(moments)
+        self.nodes += len(moments)
+        return np.arange(self.nodes - len(moments), self.nodes)
 
-    def arrow(self, source: int, target: int, *, fixed: float = 0.0, host: float = 0.0, work: int = NONE) -> int:
-        self.arrows.append((source, target, fixed, host, work))
-        return len(self.arrows) - 1
+    def arrow(
+        self, source: Index, target: Index, *, fixed: float | Array = 0.0, host: float | Array = 0.0, work: int | Index = NONE
+    ) -> Index:
+        """Edges; their numbers."""
+        columns = zip(_ARROW, (source, target, fixed, host, work), strict=True)
+        self.arrows.append(tuple(np.broadcast_to(np.asarray(column, dtype=kind), target.shape) for (_, kind), column in columns))
+        self.drawn += len(target)
+        return np.arange(self.drawn - len(target), self.drawn)
 
-    def rank(self, edges: RankEdges, first: int, *, contention: bool) -> None:
-        """Add a rank whose works begin at `first`."""
-        works = edges.trace.works
-        start, end = works.start.tolist(), works.end.tolist()
-        self.starts += [self.node(moment) for moment in start]
-        self.ends += [self.node(moment) for moment in end]
-        begins, returns = [self.node(point.start) for point in edges.points], [self.node(point.end) for point in edges.points]
+    def rank(self, edges: RankEdges, *, contention: bool) -> None:
+        """Add a rank."""
+        works, points = edges.trace.works, edges.points
+        starts, ends = self.add(works.start), self.add(works.end)
+        self.starts.append(starts)
+        self.ends.append(ends)
+        begins, returns = self.add(points.start), self.add(points.end)
         self.calls.append((begins, returns))
-        self.segments.append(
-            (
-                [self._before(edges, point, begin, returns) for point, begin in zip(edges.points, begins, strict=True)],
-                [self._call(edges, point, begin, done, first) for point, begin, done in zip(edges.points, begins, returns, strict=True)],
-            )
-        )
-        for work in range(len(works)):
-            if edges.launched[work] >= 0:
-                self._work(edges, work, begins[edges.launched[work]], first, contention=contention)
+        self.segments.append((self._before(points, begins, returns), self._call(edges, begins, returns, ends)))
+        self._works(edges, begins, starts, ends, contention=contention)
 
-    def _before(self, edges: RankEdges, point: HostPoint, begin: int, returns: Sequence[int]) -> int:
+    def _before(self, points: HostPoints, begins: Index, returns: Index) -> Index:
         """From the call before: on another thread the time between the two, on the own one what the thread did."""
-        if point.hand >= 0:
-            passed = max(0.0, point.start - edges.points[point.hand].end)
-            edge = self.arrow(returns[point.hand], begin, host=passed)
-            self.pieces.append((edge, ("hand", _op(point), passed)))
-            return edge
-        if point.before < 0:
-            return NONE
-        edge = self.arrow(returns[point.before], begin, host=sum(length for _, _, length in point.pieces))
-        self.pieces += [(edge, piece) for piece in point.pieces]
-        return edge
+        found = np.full(len(points), NONE)
+        handed = np.flatnonzero(points.hand >= 0)
+        passed = np.maximum(points.start[handed] - points.end[points.hand[handed]], 0.0)
+        found[handed] = self.arrow(returns[points.hand[handed]], begins[handed], host=passed)
+        self._piece(points, found[handed], "hand", points.op[handed], passed)
+        own = np.flatnonzero((points.hand < 0) & (points.before >= 0))
+        pieces = points.pieces
+        done = np.zeros(len(points))
+        np.add.at(done, pieces.owner, pieces.length)
+        found[own] = self.arrow(returns[points.before[own]], begins[own], host=done[own])
+        mine = np.isin(pieces.owner, own)
+        columns = {name: getattr(pieces, name)[mine] for name in ("kind", "op", "length")}
+        self.pieces.append(HostPieces(owner=found[pieces.owner[mine]], names=pieces.names, **columns))
+        return found
 
-    def _call(self, edges: RankEdges, point: HostPoint, begin: int, done: int, first: int) -> int:
-        """The call itself, and what it waits for."""
-        ends = edges.trace.works.end
-        own = min(point.length, OWN) if point.waits else point.length
-        queue = point.queue if point.queue >= 0 and edges.launched[point.queue] >= 0 else NONE
-        full = queue >= 0 and ends[queue] > point.start - QUEUED
-        own = min(own, OWN_QUEUED) if full else own
-        if point.waits and ends[point.waits[-1]] <= point.start:
-            own = min(point.length, OWN_IDLE)
-        edge = self.arrow(begin, done, host=own)
-        if point.launches and not point.waits and not full:
-            self.pieces.append((edge, ("T4", point.name, own)))
-        if queue >= 0:
-            self.arrow(self.ends[first + queue], done, host=own)
-        for work in point.waits:
-            back = point.end - ends[work]
-            late = min(RETURN, max(-EARLY, back)) if point.launches else min(RETURN, max(0.0, back)) if ends[work] > point.start else 0.0
-            self.arrow(self.ends[first + work], done, fixed=float(late))
-        return edge
+    def _piece(self, points: HostPoints, edges: Index, kind: OverheadKind, op: Index, length: Array) -> None:
+        kinds = np.full(len(edges), OVERHEAD_KINDS.index(kind))
+        self.pieces.append(HostPieces(owner=edges, kind=kinds, op=op, length=length, names=points.pieces.names))
 
-    def _work(self, edges: RankEdges, work: int, begin: int, first: int, *, contention: bool) -> None:
-        """What a work waits for: its launch, the work before it on its stream, works of other streams."""
-        start, ends, kinds = self.starts[first + work], edges.trace.works.end, edges.trace.works.kind
-        self.arrow(begin, start, host=edges.launch[edges.launch_class(work)])
-        if edges.previous[work] >= 0:
-            self.arrow(self.ends[first + edges.previous[work]], start, fixed=edges.gap[int(kinds[work])])
-        for other in edges.waits[work]:
-            self.arrow(self.ends[first + other], start, fixed=edges.gap[KERNEL])
-        if contention and edges.held[work] >= 0:
-            passed = float(edges.trace.works.start[work] - ends[edges.held[work]])
-            self.contention.append(self.arrow(self.ends[first + edges.held[work]], start, fixed=passed))
+    def _call(self, edges: RankEdges, begins: Index, returns: Index, ends: Index) -> Index:
+        """The calls themselves, and what they wait for."""
+        points, done = edges.points, edges.trace.works.end
+        waits, waiting = points.waits, points.waits.counts > 0
+        queue = np.where((points.queue >= 0) & (edges.launched[points.queue] >= 0), points.queue, NONE) if len(done) else points.queue
+        full = np.zeros(len(points), dtype=bool)
+        full[queue >= 0] = done[queue[queue >= 0]] > points.start[queue >= 0] - QUEUED
+        own = np.where(waiting, np.minimum(points.length, OWN), points.length)
+        own[full] = np.minimum(own[full], OWN_QUEUED)
+        some = np.flatnonzero(waiting)
+        idle = some[done[waits.held[waits.first[some + 1] - 1]] <= points.start[some]]
+        own[idle] = np.minimum(points.length[idle], OWN_IDLE)
+        found = self.arrow(begins, returns, host=own)
+        plain = np.flatnonzero((points.kind == LAUNCH) & ~waiting & ~full)
+        self._piece(points, found[plain], "T4", points.name[plain], own[plain])
+        held = np.flatnonzero(queue >= 0)
+        self.arrow(ends[queue[held]], returns[held], host=own[held])
+        point, work = waits.owner, waits.held
+        back = points.end[point] - done[work]
+        after = np.where(done[work] > points.start[point], np.clip(back, 0.0, RETURN), 0.0)
+        late = np.where(points.kind[point] == LAUNCH, np.clip(back, -EARLY, RETURN), after)
+        self.arrow(ends[work], returns[point], fixed=late)
+        return found
+
+    def _works(self, edges: RankEdges, begins: Index, starts: Index, ends: Index, *, contention: bool) -> None:
+        """What works wait for: their launches, the works before them on their streams, works of other streams."""
+        works, launched = edges.trace.works, edges.launched >= 0
+        mine = np.flatnonzero(launched)
+        self.arrow(begins[edges.launched[mine]], starts[mine], host=edges.launch[edges.launch_class[mine]])
+        after = np.flatnonzero(launched & (edges.previous >= 0))
+        self.arrow(ends[edges.previous[after]], starts[after], fixed=edges.gap[works.kind[after]])
+        self.arrow(ends[edges.waits.held], starts[edges.waits.owner], fixed=edges.gap[KERNEL])
+        if contention:
+            held = np.flatnonzero(launched & (edges.held >= 0))
+            passed = works.start[held] - works.end[edges.held[held]]
+            self.contention.append(self.arrow(ends[edges.held[held]], starts[held], fixed=passed))
 
     def run(self, time: Array, meetings: Sequence[RankMeeting]) -> None:
         """Add the time of every work; works that meet start together."""
-        met: set[int] = set()
-        for meeting in meetings:
-            come = self.node(max(self.moments[self.starts[work]] for work in meeting.works))
-            for work in meeting.works:
-                self.arrow(self.starts[work], come)
-                self.arrow(come, self.ends[work], work=work)
-            met.update(meeting.works)
-        for work in range(len(time)):
-            if work not in met:
-                self.arrow(self.starts[work], self.ends[work], work=work)
-
-    def order(self) -> tuple[list[int], int]:
-        """Nodes in an order that respects every edge, by measured time among those that may come; how many came before their time.
-
-        Edges are inferred. Where some contradict each other, the node that was first in time goes on without what it waits for.
-        """
-        follow: list[list[int]] = [[] for _ in self.moments]
-        waits = [0] * len(self.moments)
-        for source, target, *_ in self.arrows:
-            follow[source].append(target)
-            waits[target] += 1
-        free = [node for node, count in enumerate(waits) if not count]
-        left = deque(sorted(range(len(waits)), key=self.moments.__getitem__))
-        found, forced, done = list[int](), 0, [False] * len(waits)
-        while len(found) < len(waits):
-            if not free:
-                while done[left[0]]:
-                    left.popleft()
-                free.append(left.popleft())
-                forced += 1
-            node = free.pop()
-            if done[node]:
-                continue
-            done[node] = True
-            found.append(node)
-            for other in follow[node]:
-                waits[other] -= 1
-                if not waits[other]:
-                    free.append(other)
-        return found, forced
+        starts, ends, moments = np.concatenate(self.starts), np.concatenate(self.ends), np.concatenate(self.moments)
+        works = np.array([work for meeting in meetings for work in meeting.works], dtype=np.intp)
+        meets = np.repeat(np.arange(len(meetings)), [len(meeting.works) for meeting in meetings])
+        last = np.full(len(meetings), -np.inf)
+        np.maximum.at(last, meets, moments[starts[works]])
+        come = self.add(last)[meets]
+        self.arrow(starts[works], come)
+        self.arrow(come, ends[works], work=works)
+        others = np.flatnonzero(~np.isin(np.arange(len(time)), works))
+        self.arrow(starts[others], ends[others], work=others)
 
 
-def _op(point: HostPoint) -> str:
-    """The operation that a call belongs to."""
-    return point.pieces[-1][1] if point.pieces else point.name
+def _order(moments: Array, source: Index, target: Index) -> tuple[Index, int]:
+    """Nodes in an order that respects every edge, by measured time among those that may come; how many came before their time.
+
+    Edges are inferred. Where some contradict each other, the node that was first in time goes on without what it waits for.
+    """
+    follow = NumberLists.of(source, target, len(moments))
+    first, held = follow.first.data, follow.held.data
+    waits = np.bincount(target, minlength=len(moments)).tolist()
+    free = np.flatnonzero(np.bincount(target, minlength=len(moments)) == 0).tolist()
+    left: Iterator[int] | None = None
+    found, forced, done = array("q"), 0, bytearray(len(waits))
+    while len(found) < len(waits):
+        if not free:
+            left = (row[0] for row in rows_of(np.argsort(moments, kind="stable"))) if left is None else left
+            free.append(next(node for node in left if not done[node]))
+            forced += 1
+        node = free.pop()
+        if done[node]:
+            continue
+        done[node] = True
+        found.append(node)
+        for other in held[first[node] : first[node + 1]]:
+            waits[other] -= 1
+            if not waits[other]:
+                free.append(other)
+    return np.frombuffer(found, dtype=np.intp), forced
 
 
 def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool = True) -> StepGraph:
@@ -252,8 +280,8 @@ def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool
     """
     draft = _Draft(edges=tuple(edges_of(trace) for trace in traces))
     first = np.cumsum([0, *(len(trace.works) for trace in traces)], dtype=np.intp)
-    for edges, begin in zip(draft.edges, first.tolist(), strict=False):
-        draft.rank(edges, begin, contention=contention)
+    for edges in draft.edges:
+        draft.rank(edges, contention=contention)
     time = np.concatenate([trace.works.end - trace.works.start for trace in traces])
     meetings, notes = meetings_of(traces, first, time)
     for meeting in meetings:
@@ -263,36 +291,48 @@ def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool
 
 
 def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[RankMeeting], notes: Sequence[str]) -> StepGraph:
-    order, forced = draft.order()
+    moments = np.concatenate(draft.moments)
+    source, target, fixed, host, work = (np.concatenate(column) for column in zip(*draft.arrows, strict=True))
+    draft.arrows.clear()
+    order, forced = _order(moments, source, target)
     place = np.empty(len(order), dtype=np.intp)
     place[order] = np.arange(len(order))
-    source, target, fixed, host, work = map(np.array, zip(*draft.arrows, strict=True))
     source, target = place[source], place[target]
     kept = np.argsort(target, kind="stable")
     kept = kept[source[kept] < target[kept]]  # what a node waited for that went on without it comes later
     renumbered = np.full(len(target) + 1, NONE)  # the last is of edges that are none
     renumbered[kept] = np.arange(len(kept))
     contention, begins = np.zeros(len(target), dtype=bool), np.ones(len(order), dtype=bool)
-    contention[draft.contention] = True
+    contention[np.concatenate([np.zeros(0, dtype=np.intp), *draft.contention])] = True
     begins[target[kept]] = False
     calls = tuple((place[begin], place[done]) for begin, done in draft.calls)
     steps = [step for rank in range(len(draft.edges)) for step in _steps(draft.edges[rank], rank, calls[rank][1])]
     odd = [f"{forced} waits that were inferred contradict each other and were left out"] if forced else []
     return StepGraph(
-        edges=draft.edges, moments=np.array(draft.moments)[order], source=source[kept], target=target[kept], fixed=fixed[kept],
-        host=host[kept], work=work[kept], begins=begins, starts=place[draft.starts], ends=place[draft.ends], calls=calls, first=first,
-        time=time, collective=np.concatenate([edges.trace.works.collective for edges in draft.edges]), meetings=tuple(meetings),
+        edges=draft.edges, moments=moments[order], source=source[kept], target=target[kept], fixed=fixed[kept],
+        host=host[kept], work=work[kept], begins=begins, starts=place[np.concatenate(draft.starts)],
+        ends=place[np.concatenate(draft.ends)], calls=calls, first=first, time=time,
+        collective=np.concatenate([edges.trace.works.collective for edges in draft.edges]), meetings=tuple(meetings),
         segments=tuple((renumbered[before], renumbered[call]) for before, call in draft.segments), steps=tuple(steps),
-        pieces=tuple((int(renumbered[edge]), piece) for edge, piece in draft.pieces if renumbered[edge] >= 0),
-        contention=contention[kept], notes=(*notes, *odd),
+        pieces=_joined_pieces(draft.pieces, renumbered), contention=contention[kept], notes=(*notes, *odd),
     )  # fmt: skip
+
+
+def _joined_pieces(pieces: Sequence[HostPieces], renumbered: Index) -> HostPieces:
+    """Pieces of all ranks by the edges of the graph, names that are equal as one."""
+    names: dict[str, int] = {}
+    ops = [np.array([names.setdefault(name, len(names)) for name in one.names], dtype=np.intp)[one.op] for one in pieces]
+    owner = renumbered[np.concatenate([one.owner for one in pieces])]
+    order = np.argsort(owner, kind="stable")
+    order = order[owner[order] >= 0]
+    kind, op, length = (np.concatenate(each)[order] for each in ([one.kind for one in pieces], ops, [one.length for one in pieces]))
+    return HostPieces(owner=owner[order], kind=kind, op=op, length=length, names=tuple(names))
 
 
 def _steps(edges: RankEdges, rank: int, returns: Index) -> list[GraphStep]:
     """The steps of a rank."""
-    begin = {point.window: int(node) for point, node in zip(edges.points, returns, strict=True) if point.kind == "begin"}
-    end = {point.window: int(node) for point, node in zip(edges.points, returns, strict=True) if point.kind == "end"}
-    windows = edges.trace.windows
+    points, windows = edges.points, edges.trace.windows
+    begin, end = (dict(rows_of(points.window[points.kind == side], returns[points.kind == side])) for side in (BEGIN, END))
     return [GraphStep(rank=rank, name=one.name, begin=begin[i], end=end[i], measured=one.time) for i, one in enumerate(windows)]
 
 
@@ -363,7 +403,7 @@ def times_of(graph: StepGraph, given: GraphTimes | None = None) -> Array:
 def _longest_of_one(graph: StepGraph, lags: Array, begin: Array) -> Array:
     """The longest path to every node, in plain numbers, which is faster for one point."""
     found = begin.tolist()
-    for source, target, lag in zip(graph.source.tolist(), graph.target.tolist(), lags.tolist(), strict=True):
+    for source, target, lag in rows_of(graph.source, graph.target, lags):
         reached = found[source] + lag
         if reached > found[target]:
             found[target] = reached
@@ -373,6 +413,6 @@ def _longest_of_one(graph: StepGraph, lags: Array, begin: Array) -> Array:
 def _longest(graph: StepGraph, lags: Array, begin: Array) -> Array:
     """The same for many points."""
     found = np.repeat(begin[:, None], lags.shape[1], axis=1)
-    for edge, (source, target) in enumerate(zip(graph.source.tolist(), graph.target.tolist(), strict=True)):
+    for edge, (source, target) in enumerate(rows_of(graph.source, graph.target)):
         np.maximum(found[target], found[source] + lags[edge], out=found[target])
     return found

@@ -13,14 +13,14 @@ import functools
 import itertools
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from crossflow.arrays import Array, Index, Mask
+from crossflow.arrays import Array, Index, Mask, rows_of
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.replay.events import EventFile, event_files
 from crossflow.replay.tensors import TracedOperation
@@ -35,6 +35,7 @@ SYNCS = ("cuda_sync",)
 FOREIGN: Mapping[str, str] = {"mtia": "MTIA", "xpu": "Intel", "hpu": "Gaudi", "privateuse1": "a custom device"}
 COLLECTIVE_KERNELS = ("ncclKernel", "ncclDevKernel", "rcclKernel", "ncclKernel_", "mscclKernel")
 UNIT = 1e-6  # of times in a trace [s]
+MOST = 1 << 53  # numbers beyond name nothing
 LATEST = 1e17  # times beyond are no times: the year 5138 [us]
 InputShapes = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]  # sizes of every input, its type, and its value where recorded
 
@@ -74,6 +75,26 @@ class DeviceWorks:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class StreamSyncs:
+    """Waits of the device as newer profilers record them, in the order of their starts; arrays of shape (syncs,), -1 for what is not said.
+
+    Attributes
+    ----------
+    stream, source : stream that waits, and stream that it waits for.
+    record : correlation of the call that recorded the event which is waited for.
+    correlation : of the call that asked for the wait.
+    """
+
+    stream: Index
+    source: Index
+    record: Index
+    correlation: Index
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
     """A step as the trace marks it."""
 
@@ -99,12 +120,13 @@ class RankTrace:
     device : name of its device, "" where it is not recorded.
     names : texts that the columns point to.
     process : number of its process, "" where no operation was recorded.
+    ranked : whether it says its rank.
     memory : of its device, nan where it is not recorded. [B]
     shapes : sizes, types and values of the inputs of operations, as the profiler wrote them.
     streams : numbers of the device's streams, as the trace has them.
     ops, calls, marks : operations, calls of the device's runtime, and annotations of the host.
     works : what the device did.
-    syncs : waits as newer profilers record them, in the order of their starts.
+    syncs : waits as newer profilers record them.
     windows : its steps.
     origin : when its time began. [s]
     details : of operations, by their places among `ops`, what an execution trace says beside.
@@ -122,10 +144,11 @@ class RankTrace:
     calls: HostSpans
     marks: HostSpans
     works: DeviceWorks
-    syncs: tuple[dict[str, Any], ...]
+    syncs: StreamSyncs
     windows: tuple[Window, ...]
     origin: float
     process: str = ""
+    ranked: bool = False
     memory: float = math.nan
     details: Mapping[int, TracedOperation] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -138,6 +161,12 @@ class RankTrace:
 # Numbers of events as they are collected, in eight bytes each, row after row: a trace has millions of them.
 SPAN = 6  # start, end, name, thread, correlation, shape
 WORK = 9  # start, end, name, stream, correlation, kind, warps, bytes, whether it is a collective
+SYNC = 5  # start, stream, stream that it waits for, correlations of the record and of the wait
+# Of collectives, what the profiler says beside that is used.
+SAID = (
+    "Collective name", "In msg nelems", "Out msg nelems", "In split size", "Out split size", "dtype", "Group size", "Process Group Name",
+    "Process Group Ranks",
+)  # fmt: skip
 
 
 def _numbers() -> array[float]:
@@ -157,7 +186,9 @@ class _TraceColumns:
     marks: array[float] = field(default_factory=_numbers)
     works: array[float] = field(default_factory=_numbers)
     said: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # of collectives, by their rows among works
-    syncs: list[dict[str, Any]] = field(default_factory=list)
+    syncs: array[float] = field(default_factory=_numbers)
+    texts: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # what is said of collectives, once each
+    waited: dict[str, int] = field(default_factory=dict)  # streams that waits name
     foreign: set[str] = field(default_factory=set)
     odd: int = 0
 
@@ -176,7 +207,7 @@ class _TraceColumns:
             elif category in WORKS:
                 self.works.extend(self._work(event, WORKS[category]))
             elif category in SYNCS:
-                self.syncs.append(dict(event))
+                self.syncs.extend(self._sync(event))
             elif isinstance(category, str) and (word := category.partition("_")[0]) in FOREIGN:
                 self.foreign.add(FOREIGN[word])
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -189,7 +220,7 @@ class _TraceColumns:
         sizes = args.get("Input Dims")
         types = args.get("Input type", args.get("Input Types", ()))
         shape = self._shape(sizes, types, args.get("Concrete Inputs", ())) if sizes else -1
-        return start, end, name, thread, int(args.get(number, -1)), shape
+        return start, end, name, thread, _number(args.get(number, -1)), shape
 
     def _shape(self, *parts: Any) -> int:
         text = f"{parts}"
@@ -205,9 +236,16 @@ class _TraceColumns:
         name = self.names.setdefault(text, len(self.names))
         stream = self.streams.setdefault((event["pid"], event["tid"]), len(self.streams))
         if collective:
-            self.said[len(self.works) // WORK] = args
+            said = {name: args[name] for name in SAID if name in args}
+            self.said[len(self.works) // WORK] = self.texts.setdefault(f"{said}", said)
         numbers = (float(args.get("warps per SM", math.nan)), float(args.get("bytes", math.nan)))
-        return start, end, name, stream, int(args.get("correlation", -1)), kind, *numbers, collective
+        return start, end, name, stream, _number(args.get("correlation", -1)), kind, *numbers, collective
+
+    def _sync(self, event: Mapping[str, Any]) -> tuple[float, ...]:
+        args = event.get("args") or {}
+        streams = (self.waited.setdefault(str(args.get(name)), len(self.waited)) for name in ("stream", "wait_on_stream"))
+        numbers = (args.get(name) for name in ("wait_on_cuda_event_record_corr_id", "correlation"))
+        return _times(event)[0], *streams, *(_number(one) if isinstance(one, int) else -1 for one in numbers)
 
 
 def _times(event: Mapping[str, Any]) -> tuple[float, float]:
@@ -218,34 +256,49 @@ def _times(event: Mapping[str, Any]) -> tuple[float, float]:
     return start, start + length
 
 
+def _number(written: Any) -> int:
+    """A number by which events name each other; ValueError where it is none."""
+    found = int(written)
+    if abs(found) > MOST:
+        raise ValueError(written)
+    return found
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def _shown(text: str) -> str:
     """A name without characters that a terminal would obey."""
     return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
 
 
-def _rows(numbers: array[float], width: int) -> tuple[Array, Index]:
-    """Columns of rows of numbers by start, longer ones first, shape (width, rows), and where each row stood."""
-    table = np.frombuffer(numbers, dtype=float).reshape(-1, width).T
-    order = np.lexsort((-table[1], table[0]))
-    return table[:, order], order
+def _table(numbers: array[float], width: int) -> tuple[Array, Index]:
+    """Rows of numbers, shape (rows, width), and their order by start, longer ones first."""
+    table = np.frombuffer(numbers, dtype=float).reshape(-1, width)
+    return table, np.lexsort((-table[:, 1], table[:, 0]))
 
 
 def _host_spans(numbers: array[float], origin: float) -> HostSpans:
-    columns, _ = _rows(numbers, SPAN)
-    name, thread, correlation, shape = columns[2:].astype(np.intp)
-    start, end = UNIT * (columns[:2] - origin)
+    table, order = _table(numbers, SPAN)
+    start, end = (UNIT * (table[order, i] - origin) for i in range(2))
+    name, thread, correlation, shape = (table[order, i].astype(np.intp) for i in range(2, SPAN))
     return HostSpans(start=start, end=end, name=name, thread=thread, correlation=correlation, shape=shape)
 
 
 def _device_works(columns: _TraceColumns, origin: float) -> DeviceWorks:
-    table, order = _rows(columns.works, WORK)
-    start, end = UNIT * (table[:2] - origin)
-    name, stream, correlation, kind = table[2:6].astype(np.intp)
+    table, order = _table(columns.works, WORK)
+    start, end = (UNIT * (table[order, i] - origin) for i in range(2))
+    name, stream, correlation, kind = (table[order, i].astype(np.intp) for i in range(2, 6))
     return DeviceWorks(
-        start=start, end=end, name=name, stream=stream, correlation=correlation, kind=kind, warps=table[6], moved=table[7],
-        collective=table[8] > 0, args=tuple(columns.said.get(row) for row in order.tolist()),
+        start=start, end=end, name=name, stream=stream, correlation=correlation, kind=kind, warps=table[order, 6], moved=table[order, 7],
+        collective=table[order, 8] > 0, args=tuple(columns.said.get(row) for row in order.tolist()),
     )  # fmt: skip
+
+
+def _stream_syncs(columns: _TraceColumns) -> StreamSyncs:
+    table = np.frombuffer(columns.syncs, dtype=float).reshape(-1, SYNC)
+    table = table[np.argsort(table[:, 0], kind="stable"), 1:].astype(np.intp)
+    place = {str(stream): i for i, (_, stream) in enumerate(columns.streams)}
+    known = np.array([*(place.get(text, -1) for text in columns.waited), -1])
+    return StreamSyncs(stream=known[table[:, 0]], source=known[table[:, 1]], record=table[:, 2], correlation=table[:, 3])
 
 
 def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
@@ -271,11 +324,14 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
         found.append((file, columns))
     origins = [_origin(file, columns) for file, columns in found]
     zero = min(origins, default=0.0)
-    traces = [_rank_trace(file, columns, place, zero) for place, (file, columns) in enumerate(found)]
+    traces = []
+    for place, (file, _) in enumerate(tuple(found)):
+        traces.append(_rank_trace(file, found.pop(0)[1], place, zero))  # one after the other goes, for the sake of memory
     worlds = sorted({trace.world for trace in traces})
     if len(worlds) > 1:
         raise CrossflowError(f"the traces are of worlds of {' and '.join(map(str, worlds))} ranks; give those of one job")
-    if len(traces) > 1 and not any("rank" in str(file.head.get("distributedInfo")) for file, _ in found):
+    if len(traces) > 1 and not any(trace.ranked for trace in traces):
+        _refuse_cycles(traces)
         told = "no trace says its rank; they count as ranks 0, 1 and so on in the order of the files"
         traces[0] = replace(traces[0], notes=(*traces[0].notes, told))
     by_rank = {trace.rank: trace for trace in traces}
@@ -286,6 +342,21 @@ def read_traces(paths: Iterable[str | Path]) -> tuple[RankTrace, ...]:
     return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 
+def _refuse_cycles(traces: Sequence[RankTrace]) -> None:
+    """CrossflowError where traces that say no rank are of one process, one after the other: cycles of its profiler, not ranks."""
+    for first, second in itertools.combinations(traces, 2):
+        (begin, end), (other, last) = (_span(trace) for trace in (first, second))
+        if first.process and first.process == second.process and (end <= other or last <= begin):
+            both = f"{first.source} and {second.source} are both of process {first.process}, one after the other, and say no rank"
+            raise CrossflowError(f"{both}; give one trace of each rank of one job")
+
+
+def _span(trace: RankTrace) -> tuple[float, float]:
+    """Begin and end of what a trace holds. [s]"""
+    kinds = [one for one in (trace.ops, trace.calls, trace.works) if len(one)]
+    return min(float(one.start[0]) for one in kinds), max(float(one.end.max()) for one in kinds)
+
+
 def _base(file: EventFile) -> float:
     """What newer traces count their times from, 0 for those whose times are absolute. [us]"""
     base = file.head.get("baseTimeNanoseconds", 0)
@@ -294,9 +365,8 @@ def _base(file: EventFile) -> float:
 
 def _origin(file: EventFile, columns: _TraceColumns) -> float:
     """Time of the first event. [us]"""
-    return _base(file) + min(
-        itertools.chain(columns.ops[::SPAN], columns.calls[::SPAN], columns.works[::WORK], columns.marks[::SPAN]), default=0.0
-    )
+    kinds = ((columns.ops, SPAN), (columns.calls, SPAN), (columns.works, WORK), (columns.marks, SPAN))
+    return _base(file) + min((float(np.frombuffer(rows, dtype=float)[::width].min()) for rows, width in kinds if rows), default=0.0)
 
 
 def _check(file: EventFile, columns: _TraceColumns) -> None:
@@ -319,12 +389,12 @@ def _rank_trace(file: EventFile, columns: _TraceColumns, place: int, zero: float
     memory = properties.get("totalGlobalMem")
     trace = RankTrace(
         source=file.name, rank=_whole(info.get("rank"), place), world=_whole(info.get("world_size"), 1),
-        device=_shown(str(properties.get("name", ""))), process=_process(columns),
+        device=_shown(str(properties.get("name", ""))), process=_process(columns), ranked="rank" in info,
         memory=float(memory) if isinstance(memory, int | float) else math.nan,
         names=tuple(columns.names), shapes=tuple(shapes for _, shapes in columns.shapes.values()),
         streams=tuple(str(stream) for _, stream in columns.streams), ops=_host_spans(columns.ops, origin),
         calls=_host_spans(columns.calls, origin), marks=_host_spans(columns.marks, origin), works=_device_works(columns, origin),
-        syncs=tuple(sorted(columns.syncs, key=lambda one: one["ts"])), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
+        syncs=_stream_syncs(columns), windows=(), origin=zero * UNIT, notes=tuple(_notes(file, columns)),
     )  # fmt: skip
     windows = windows_of(trace)
     if windows[0].name.startswith(STEP):
@@ -368,7 +438,8 @@ def _process(columns: _TraceColumns) -> str:
 
 def windows_of(trace: RankTrace) -> tuple[Window, ...]:
     """Steps of a trace: as the profiler marks them, else from the end of one optimizer step to that of the next, else all of it."""
-    rows = [(trace.names[name], start, end, thread) for name, start, end, thread in _plain_rows(trace.marks)]
+    marks = trace.marks
+    rows = [(trace.names[name], *row) for name, *row in rows_of(marks.name, marks.start, marks.end, marks.thread)]
     steps = [Window(name=text, start=start, end=end, thread=thread) for text, start, end, thread in rows if text.startswith(STEP)]
     if steps:
         return tuple(steps)
@@ -378,14 +449,10 @@ def windows_of(trace: RankTrace) -> tuple[Window, ...]:
             Window(name=f"step {i}", start=first, end=second, thread=thread)
             for i, ((first, thread), (second, _)) in enumerate(itertools.pairwise(begins))
         )
-    ends = [*trace.ops.end, *trace.calls.end, *trace.works.end]
-    starts = [*trace.ops.start, *trace.calls.start, *trace.works.start]
+    ends = np.concatenate([trace.ops.end, trace.calls.end, trace.works.end])
+    starts = np.concatenate([trace.ops.start, trace.calls.start, trace.works.start])
     thread = int(np.bincount(trace.ops.thread).argmax()) if len(trace.ops) else 0
-    return (Window(name="trace", start=float(min(starts)), end=float(max(ends)), thread=thread),)
-
-
-def _plain_rows(spans: HostSpans) -> Iterable[tuple[int, float, float, int]]:
-    return zip(spans.name.tolist(), spans.start.tolist(), spans.end.tolist(), spans.thread.tolist(), strict=True)
+    return (Window(name="trace", start=float(starts.min()), end=float(ends.max()), thread=thread),)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -34,6 +34,11 @@ def lookup_optimizer(name: str) -> str:
     return ""
 
 
+def index_places(optimizer: str) -> tuple[int, ...]:
+    """Places of indices, their offsets and their weights among the arguments of a look-up of FBGEMM."""
+    return (_DENSE if optimizer == "dense" else _SPLIT)[3:]
+
+
 def looks_up(name: str) -> bool:
     """Whether an operation of FBGEMM looks up, rather than goes back."""
     return name.startswith(LOOKUPS)

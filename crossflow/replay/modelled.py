@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,10 @@ from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array
 from crossflow.cost.price import kernel_prices
 from crossflow.cost.roofline import WIDE
+from crossflow.embedding.reuse import Reuse
 from crossflow.files import Document
 from crossflow.program.builder import ProgramBuilder
-from crossflow.program.kernels import Kernel, Pass
+from crossflow.program.kernels import Kernel, Lookup, Pass
 from crossflow.program.operations import FREE
 from crossflow.replay.edges import RankEdges
 from crossflow.replay.graph import StepGraph
@@ -119,26 +121,37 @@ class WorkUnits:
     reasons: Mapping[int, tuple[str, str]]  # operation or kernel, and the sentence
 
 
-def units_of(graph: StepGraph) -> WorkUnits:
-    """What all works of a graph do."""
+def units_of(graph: StepGraph, operations: Sequence[SizedOperation] | None = None) -> WorkUnits:
+    """What all works of a graph do.
+
+    Parameters
+    ----------
+    operations : of every rank, what gives the sizes of an operation, those of the trace where absent.
+    """
     found, reasons = list[ModelledUnit](), dict[int, tuple[str, str]]()
     for rank, edges in enumerate(graph.edges):
-        reader = _Reader(rank, edges, int(graph.first[rank]))
+        operation = functools.partial(operation_of, edges.trace) if operations is None else operations[rank]
+        reader = _Reader(rank, edges, int(graph.first[rank]), operation)
         found += reader.units()
         reasons |= reader.reasons
     return WorkUnits(units=tuple(found), reasons=reasons)
 
 
+SizedOperation = Callable[[int], TracedOperation]  # the operation at a place
+
+
 class _Reader:
     """Finds what the works of one rank do."""
 
-    def __init__(self, rank: int, edges: RankEdges, first: int) -> None:
-        self.rank, self.edges, self.first = rank, edges, first
+    def __init__(self, rank: int, edges: RankEdges, first: int, operation: SizedOperation) -> None:
+        self.rank, self.edges, self.first, self.operation = rank, edges, first, operation
         self.trace = edges.trace
         self.owners: Owners = owners(self.trace)
         self.reasons: dict[int, tuple[str, str]] = {}
-        self.pairs = _lookup_pairs(self.trace)
+        self.pairs = _lookup_pairs(self.trace, operation)
         self.known: dict[tuple[int, int], tuple[KernelPart, ...] | str | None] = {}  # by name and shapes
+        self.told: dict[tuple[KernelPart, bool, int], KernelPart] = {}  # parts are shared, so that each is held and priced once
+        self.free = [plain_name(name) in FREE for name in self.trace.names]
 
     def units(self) -> Iterator[ModelledUnit]:
         """Works of every operation, by part."""
@@ -159,16 +172,16 @@ class _Reader:
             self.reasons[self.first + work] = name, BETWEEN if not on_device else "its bytes were not recorded"
             return
         part = KernelPart(kind=DEVICE_COPY if kind == COPY else FILL, kernels=(Pass(moved=(1.0 + (kind == COPY)) * size),))
-        yield ModelledUnit(rank=self.rank, name=name, kernels=name, works=(self.first + work,), part=part)
+        yield ModelledUnit(rank=self.rank, name=name, kernels=name, works=(self.first + work,), part=self._shared(part, [name]))
 
     def _operation(self, work: int) -> int | None:
         """The innermost operation around a kernel that says what it does; None with a reason where none does."""
         reason, innermost = "", ""
         for op in self.owners.chain(work):
-            name = self.trace.names[self.trace.ops.name[op]]
-            if plain_name(name) in FREE:
+            name = int(self.trace.ops.name[op])
+            if self.free[name]:
                 continue
-            innermost = innermost or name
+            innermost = innermost or self.trace.names[name]
             found = self._parts(op)
             if isinstance(found, tuple):
                 return op
@@ -183,12 +196,12 @@ class _Reader:
         ops, name = self.trace.ops, self.trace.names[self.trace.ops.name[op]]
         if lookup_optimizer(plain_name(name)):
             forward, gradient = self.pairs.get(op, (None, None))
-            return parts_of(name, operation_of(self.trace, op), gradient, forward)
+            return parts_of(name, self.operation(op), gradient, forward)
         if op in self.trace.details:
-            return parts_of(name, self.trace.details[op])
+            return parts_of(name, self.operation(op))
         key = int(ops.name[op]), int(ops.shape[op])
         if key not in self.known:
-            self.known[key] = parts_of(name, operation_of(self.trace, op))
+            self.known[key] = parts_of(name, self.operation(op))
         return self.known[key]
 
     def _split(self, op: int, works: Sequence[int]) -> Iterator[ModelledUnit]:
@@ -204,16 +217,18 @@ class _Reader:
                 longest = max(mine, key=lambda work: self.trace.works.end[work] - self.trace.works.start[work])
                 yield ModelledUnit(
                     rank=self.rank, name=self.trace.names[self.trace.ops.name[op]], kernels=short_name(names[longest]),
-                    works=tuple(self.first + work for work in mine), part=_told(part, [names[work] for work in mine]),
+                    works=tuple(self.first + work for work in mine), part=self._shared(part, [names[work] for work in mine]),
                 )  # fmt: skip
 
-
-def _told(part: KernelPart, names: Sequence[str]) -> KernelPart:
-    """A part with what the kernels of its operation tell: that products are in tf32, and how many kernels a pass takes."""
-    if part.dtype == "fp32" and any(word in name for name in names for word in TF32):
-        part = replace(part, dtype="tf32")
-    launches = len(names) / len(part.kernels)
-    return replace(part, kernels=tuple(replace(one, launches=launches) if isinstance(one, Pass) else one for one in part.kernels))
+    def _shared(self, part: KernelPart, names: Sequence[str]) -> KernelPart:
+        """A part with what the kernels of its operation tell: that products are in tf32, and how many kernels a pass takes."""
+        tf32 = part.dtype == "fp32" and any(word in name for name in names for word in TF32)
+        key = part, tf32, len(names)
+        if key not in self.told:
+            launches = len(names) / len(part.kernels)
+            kernels = tuple(replace(one, launches=launches) if isinstance(one, Pass) else one for one in part.kernels)
+            self.told[key] = replace(part, kernels=kernels, dtype="tf32" if tf32 else part.dtype)
+        return self.told[key]
 
 
 def operation_of(trace: RankTrace, op: int) -> TracedOperation:
@@ -224,7 +239,7 @@ def operation_of(trace: RankTrace, op: int) -> TracedOperation:
     return profiled(*trace.shapes[shape]) if shape >= 0 else TracedOperation(())
 
 
-def _lookup_pairs(trace: RankTrace) -> dict[int, tuple[TracedOperation | None, TracedTensor | None]]:
+def _lookup_pairs(trace: RankTrace, sized: SizedOperation) -> dict[int, tuple[TracedOperation | None, TracedTensor | None]]:
     """Of every look-up of FBGEMM and every pass back, the look-up and the gradient of its result.
 
     Autograd goes back in the order against that of the look-ups: a pass back belongs to the last look-up of as many samples that has none.
@@ -233,16 +248,16 @@ def _lookup_pairs(trace: RankTrace) -> dict[int, tuple[TracedOperation | None, T
     found: dict[int, tuple[TracedOperation | None, TracedTensor | None]] = {}
     open_: list[int] = []
     for op in [op for op, name in enumerate(trace.ops.name.tolist()) if names[name]]:
-        name, operation = trace.names[trace.ops.name[op]], operation_of(trace, op)
+        name, operation = trace.names[trace.ops.name[op]], sized(op)
         if looks_up(plain_name(name)):
             open_.append(op)
             continue
         gradient = next(tensors_of(operation.args), None)
         same = (one for one in reversed(open_) if names[trace.ops.name[one]] == names[trace.ops.name[op]])
-        forward = next((one for one in same if _fits(operation_of(trace, one), gradient)), None)
+        forward = next((one for one in same if _fits(sized(one), gradient)), None)
         if forward is not None:
             open_.remove(forward)
-            found[forward] = found[op] = operation_of(trace, forward), gradient
+            found[forward] = found[op] = sized(forward), gradient
     return found
 
 
@@ -256,16 +271,40 @@ def _fits(forward: TracedOperation, gradient: TracedTensor | None) -> bool:
 # -------------------------------------------------------------------------------------------- prices
 
 
-def modelled_times(units: WorkUnits, device: Architecture) -> Array:
-    """Time of every unit on a device as a trace has it, nan where the device has no such products, shape (units,). [s]"""
+def modelled_times(units: WorkUnits, device: Architecture, reuse: Reuse | None = None) -> Array:
+    """Time of every unit on a device as a trace has it, nan where the device has no such products, shape (units,). [s]
+
+    Parameters
+    ----------
+    reuse : how often rows of tables are hit; where absent, and for tables with fewer rows than it hits, indices are drawn evenly.
+    """
+    parts = {id(unit.part): unit.part if reuse is None else reused(unit.part, reuse) for unit in units.units}
+    times = dict(zip(parts, part_times([*parts.values()], device).tolist(), strict=True))
+    return np.array([times[id(unit.part)] for unit in units.units])
+
+
+def reused(part: KernelPart, reuse: Reuse) -> KernelPart:
+    """A part whose look-ups hit rows as reuse factors say, where their tables have as many rows."""
+    kernels = (replace(one, **_factors(one, reuse)) if isinstance(one, Lookup) else one for one in part.kernels)
+    return replace(part, kernels=tuple(kernels))
+
+
+def _factors(lookup: Lookup, reuse: Reuse) -> dict[str, Any]:
+    samples = float(lookup.samples)
+    hit = float(reuse.distinct(min(samples, reuse.samples))[0] * samples * lookup.pooling)
+    return {} if hit > lookup.rows else {"reuse": reuse.factors, "counted": float(reuse.samples)}
+
+
+def part_times(parts: Sequence[KernelPart], device: Architecture) -> Array:
+    """Time of parts on a device, nan where the device has no such products, shape (parts,). [s]"""
     kernels: dict[str, list[tuple[int, Kernel]]] = defaultdict(list)
     plain = next(dtype for dtype in (*WIDE[::-1], *device.throughput) if dtype in device.throughput)
-    found = np.zeros(len(units.units))
-    for place, unit in enumerate(units.units):
-        dtype = _computed(unit.part.dtype, device) if any(not isinstance(one, Pass) for one in unit.part.kernels) else plain
-        if unit.part.dtype and not dtype:
+    found = np.zeros(len(parts))
+    for place, part in enumerate(parts):
+        dtype = _computed(part.dtype, device) if any(not isinstance(one, Pass) for one in part.kernels) else plain
+        if part.dtype and not dtype:
             found[place] = np.nan
-        kernels[dtype or plain] += [(place, one) for one in unit.part.kernels]
+        kernels[dtype or plain] += [(place, one) for one in part.kernels]
     for dtype, rows in kernels.items():
         builder = ProgramBuilder(dtype=dtype)
         program_rows = [builder.compute("kernel", one) for _, one in rows]

@@ -10,24 +10,24 @@ References
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from crossflow import files
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index, Mask, rows_of
 from crossflow.files import Document, FileModel
-from crossflow.replay.edges import OverheadKind
+from crossflow.replay.edges import OVERHEAD_KINDS as KINDS
+from crossflow.replay.edges import HostPieces, OverheadKind
 from crossflow.replay.graph import StepGraph
 
-KINDS: tuple[OverheadKind, ...] = get_args(OverheadKind)
 UNKNOWN = 5e-6  # of a kind that no trace has [s]
 Seconds = Annotated[float, Field(ge=0.0)]
+OverheadSpread = tuple[float, float, int]  # mean, standard deviation, how often it was seen [s], [s], [1]
 
 
 class OverheadRow(FileModel):
@@ -65,7 +65,7 @@ class Overheads:
 
     host: str
     sources: tuple[str, ...]
-    rows: Mapping[tuple[OverheadKind, str], tuple[float, float, int]]
+    rows: Mapping[tuple[OverheadKind, str], OverheadSpread]
 
     def mean(self, kind: OverheadKind, op: str) -> float:
         """Of an operation; of all of its kind where that was not seen. [s]"""
@@ -74,39 +74,60 @@ class Overheads:
 
     def host_times(self, graph: StepGraph) -> Array:
         """Time of the host along every edge of a graph with these overheads in place of the measured ones, shape (edges,). [s]"""
-        found = graph.host.copy()
-        edges = np.array([edge for edge, _ in graph.pieces], dtype=np.intp)
-        means = [self.mean(kind, op) for _, (kind, op, _) in graph.pieces]
-        found[edges] = 0.0
-        np.add.at(found, edges, means)
+        pieces, found = graph.pieces, graph.host.copy()
+        of, key = _keys(pieces)
+        means = np.array([self.mean(KINDS[one // len(pieces.names)], pieces.names[one % len(pieces.names)]) for one in key.tolist()])
+        found[pieces.owner] = 0.0
+        np.add.at(found, pieces.owner, means[of] if len(means) else means)
         return found
 
     def seen(self, graph: StepGraph) -> float:
         """Share of a graph's segments of the host whose operation these overheads hold. [1]"""
-        return float(np.mean([(kind, op) in self.rows for _, (kind, op, _) in graph.pieces])) if graph.pieces else 1.0
+        pieces = graph.pieces
+        of, key = _keys(pieces)
+        held = np.array([(KINDS[one // len(pieces.names)], pieces.names[one % len(pieces.names)]) in self.rows for one in key.tolist()])
+        return float(held[of].mean()) if len(pieces) else 1.0
 
 
-def overheads_of(
-    graphs: Iterable[StepGraph], host: str = "", *, skip: Callable[[StepGraph, int], bool] = lambda _graph, _edge: False
-) -> Overheads:
+def _keys(pieces: HostPieces) -> tuple[Index, Index]:
+    """Sorts of pieces, by kind and operation, and the sort of every piece."""
+    keys, of = np.unique(pieces.kind * max(len(pieces.names), 1) + pieces.op, return_inverse=True)
+    return of, keys
+
+
+def overheads_of(graphs: Iterable[StepGraph], host: str = "", *, skip: Callable[[StepGraph], Mask] | None = None) -> Overheads:
     """Overheads of the host that traces come from.
 
     Parameters
     ----------
-    skip : segments to leave out, by graph and edge, for a check on what was not used.
+    skip : edges of a graph whose segments are left out, shape (edges,), for a check on what was not used.
     """
-    times: dict[tuple[OverheadKind, str], list[float]] = defaultdict(list)
     sources: dict[str, None] = {}
+    sorts: dict[tuple[OverheadKind, str], int] = {}
+    columns = [(np.zeros(0, dtype=np.intp), np.zeros(0))]
     for graph in graphs:
         sources.update(dict.fromkeys(trace.source for trace in graph.traces))
-        for edge, (kind, op, length) in graph.pieces:
-            if not skip(graph, edge):
-                times[kind, op].append(length)
-    every: dict[tuple[OverheadKind, str], list[float]] = defaultdict(list)
-    for (kind, _), lengths in times.items():
-        every[kind, ""] += lengths
-    rows = {key: (float(np.mean(one)), float(np.std(one)), len(one)) for key, one in sorted((times | every).items())}
-    return Overheads(host=host, sources=tuple(sources), rows=rows)
+        pieces = graph.pieces
+        of, keys = _keys(pieces)
+        named = ((KINDS[key // len(pieces.names)], pieces.names[key % len(pieces.names)]) for key in keys.tolist())
+        place = np.array([sorts.setdefault(name, len(sorts)) for name in named], dtype=np.intp)
+        kept = slice(None) if skip is None else ~skip(graph)[pieces.owner]
+        columns.append((place[of][kept], pieces.length[kept]))
+    of, lengths = (np.concatenate(column) for column in zip(*columns, strict=True))
+    kinds = np.array([KINDS.index(kind) for kind, _ in sorts], dtype=np.intp)
+    rows = dict(zip(sorts, _spreads(of, lengths, len(sorts)), strict=True))
+    rows |= {(kind, ""): row for kind, row in zip(KINDS, _spreads(kinds[of], lengths, len(KINDS)), strict=True)}
+    seen = {key: row for key, row in sorted(rows.items()) if row[2]}
+    return Overheads(host=host, sources=tuple(sources), rows=seen)
+
+
+def _spreads(of: Index, lengths: Array, count: int) -> Iterable[OverheadSpread]:
+    """Mean, standard deviation and number of the lengths of every sort."""
+    numbers = np.bincount(of, minlength=count)
+    divided = np.maximum(numbers, 1)
+    means = np.bincount(of, lengths, minlength=count) / divided
+    squares = np.bincount(of, (lengths - means[of]) ** 2, minlength=count) / divided
+    return rows_of(means, np.sqrt(squares), numbers)
 
 
 def write_overheads(overheads: Overheads, path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Index
+from crossflow.arrays import Index, rows_of
 from crossflow.replay.kineto import RankTrace
 
 
@@ -32,30 +32,31 @@ class Owners:
             op = int(self.around[op])
 
 
+def call_of_works(trace: RankTrace) -> Index:
+    """The first call with the correlation of every work, -1 for none, shape (works,)."""
+    numbers, first = np.unique(trace.calls.correlation, return_index=True)
+    if not len(numbers):
+        return np.full(len(trace.works), -1)
+    wanted = trace.works.correlation
+    place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+    return np.where((numbers[place] == wanted) & (wanted >= 0), first[place], -1)
+
+
 def owners(trace: RankTrace) -> Owners:
     """Operations around every work of a trace."""
-    launches = dict(zip(trace.calls.correlation.tolist(), range(len(trace.calls)), strict=True))
-    launches.pop(-1, None)
-    works: dict[int, list[int]] = {}
-    for work, correlation in enumerate(trace.works.correlation.tolist()):
-        if correlation in launches:
-            works.setdefault(launches[correlation], []).append(work)
-    innermost, around = np.full(len(trace.works), -1), np.full(len(trace.ops), -1)
-    rows = [(start, 0, -end, thread, op) for op, (start, end, thread) in enumerate(_rows(trace))]
-    begins, threads = trace.calls.start.tolist(), trace.calls.thread.tolist()
-    rows += [(begins[call], 1, 0.0, threads[call], call) for call in works]
+    ops, calls, called = trace.ops, trace.calls, call_of_works(trace)
+    mine = np.unique(called[called >= 0])
+    start, end = np.concatenate([ops.start, calls.start[mine]]), np.concatenate([ops.end, np.zeros(len(mine))])
+    thread, is_call = np.concatenate([ops.thread, calls.thread[mine]]), np.arange(len(start)) >= len(ops)
+    place = np.concatenate([np.arange(len(ops)), mine])
+    order = np.lexsort((place, thread, -end, is_call, start))
+    around, of_call = np.full(len(ops), -1), np.full(len(calls) + 1, -1)  # the last is of works without a call
     open_: dict[int, list[tuple[float, int]]] = {}  # operations of every thread that have not ended, the innermost last
-    for start, is_call, end, thread, place in sorted(rows):
-        mine = open_.setdefault(thread, [])
-        while mine and (mine[-1][0] < start or (mine[-1][0] == start and not is_call)):
-            mine.pop()
-        if is_call:
-            innermost[works[place]] = mine[-1][1] if mine else -1
-        else:
-            around[place] = mine[-1][1] if mine else -1
-            mine.append((-end, place))
-    return Owners(innermost=innermost, around=around)
-
-
-def _rows(trace: RankTrace) -> Iterator[tuple[float, float, int]]:
-    return zip(trace.ops.start.tolist(), trace.ops.end.tolist(), trace.ops.thread.tolist(), strict=True)
+    for moment, until, of, call, one in rows_of(*(column[order] for column in (start, end, thread, is_call, place))):
+        stack = open_.setdefault(of, [])
+        while stack and (stack[-1][0] < moment or (stack[-1][0] == moment and not call)):
+            stack.pop()
+        (of_call if call else around)[one] = stack[-1][1] if stack else -1
+        if not call:
+            stack.append((until, one))
+    return Owners(innermost=of_call[called], around=around)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.arrays import rows_of
 from crossflow.errors import CrossflowError
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import COLLECTIVES, PRICED
@@ -16,7 +17,7 @@ from crossflow.program.groups import DeviceGroup
 from crossflow.program.kernels import Timed
 from crossflow.program.program import HOST, Program
 from crossflow.replay.collectives import TracedCollective, process_group, traced_collectives
-from crossflow.replay.edges import OWN, HostPoint, RankEdges
+from crossflow.replay.edges import OWN, HostPoints, RankEdges
 from crossflow.replay.graph import StepGraph
 from crossflow.replay.kineto import Window, short_name
 
@@ -101,18 +102,16 @@ class _Writer:
         points = self.edges.points
         self._host("start of the step", begin)
         at = self.window.start
-        inside = [i for i, point in enumerate(points) if self.window.start <= point.start <= self.window.end]
-        for i in inside:
-            point = points[i]
-            self._host(_named(point), max(point.start - at, 0.0))
+        inside = np.flatnonzero((points.start >= self.window.start) & (points.start <= self.window.end))
+        for i, start, end, name in rows_of(inside, points.start[inside], points.end[inside], points.name[inside]):
+            self._host(_named(points, i), max(start - at, 0.0))
             begun = set(self.before)
-            for work in point.works:
+            for work in points.works[i]:
                 self.done[work] = self._launch(work, begun)
-            waits = [self.done[work] for work in point.waits if work in self.done]
-            own = min(point.length, OWN) if point.waits else point.length
-            self._host(point.name, own)
-            self.before |= set(waits)
-            at = max(at, point.end)
+            waits = points.waits[i]
+            self._host(points.names[name], min(end - start, OWN) if waits else end - start)
+            self.before |= {self.done[work] for work in waits if work in self.done}
+            at = max(at, end)
         self._host("end of the step", max(self.window.end - at, 0.0))
 
     def _host(self, name: str, time: float) -> None:
@@ -124,7 +123,7 @@ class _Writer:
         """A work of the device behind its launch."""
         works, edges = self.edges.trace.works, self.edges
         stream = self.edges.trace.streams[int(works.stream[work])]
-        launch = edges.launch[edges.launch_class(work)]
+        launch = float(edges.launch[edges.launch_class[work]])
         issued = self.builder.compute(
             "launch", Timed(name="launch", time=launch), after=begun, rank=self.rank, stream=f"launches of {stream}"
         )
@@ -132,12 +131,12 @@ class _Writer:
         name = short_name(edges.trace.names[int(works.name[work])])
         time = float(self.graph.time[int(self.graph.first[self.rank]) + work])
         if work not in self.collectives:
-            gap = edges.gap[int(works.kind[work])]
+            gap = float(edges.gap[works.kind[work]])
             return self.builder.compute(name, Timed(name=name, time=time + gap), after=after, rank=self.rank, stream=f"stream {stream}")
         return self._send(self.collectives[work], work, time, after, f"stream {stream}")
 
     def _waits(self, work: int) -> Sequence[int]:
-        held = self.edges.held[work]
+        held = int(self.edges.held[work])
         return [*self.edges.waits[work], *([held] if held >= 0 else [])]
 
     def _send(self, one: TracedCollective, work: int, time: float, after: Iterable[int], stream: str) -> int:
@@ -156,6 +155,6 @@ class _Writer:
         return self.builder.send(op if op in COLLECTIVES else "all_to_all", size, among, time=taken, **fields)
 
 
-def _named(point: HostPoint) -> str:
+def _named(points: HostPoints, point: int) -> str:
     """What a segment of the host before a point is mostly."""
-    return max(point.pieces, key=lambda piece: piece[2])[1] if point.pieces else "host"
+    return max(points.pieces.of(point), key=lambda piece: piece[2], default=("", "host", 0.0))[1]

@@ -13,11 +13,13 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.cost.ranks import SystemDelays
+from crossflow.embedding.reuse import Reuse
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.program.collectives import COLLECTIVES, PRICED
+from crossflow.program.kernels import Lookup
 from crossflow.replay.collectives import process_group, traced_collectives
 from crossflow.replay.graph import StepGraph
-from crossflow.replay.modelled import BETWEEN, WorkUnits, device_architecture, device_of, modelled_times, units_of, work_times
+from crossflow.replay.modelled import BETWEEN, WorkUnits, device_architecture, device_of, modelled_times, reused, units_of, work_times
 
 KernelSource = Literal["trace", "model", "both"]  # where the times of kernels in a replay come from
 SOURCES: tuple[KernelSource, ...] = get_args(KernelSource)
@@ -71,10 +73,12 @@ class KernelModel:
     ----------
     graph : of the trace.
     device : template of its device.
+    reuse : how often rows of tables are hit, None where indices are drawn evenly.
     """
 
     graph: StepGraph
     device: str
+    reuse: Reuse | None = None
 
     @functools.cached_property
     def units(self) -> WorkUnits:
@@ -93,7 +97,23 @@ class KernelModel:
 
     def modelled(self, device: str) -> Array:
         """Time of every unit on a device, nan where it is not modelled, shape (units,). [s]"""
-        return modelled_times(self.units, device_architecture(device))
+        return self.priced(self.units, device)
+
+    def priced(self, units: WorkUnits, device: str) -> Array:
+        """Time of some units on a device, nan where they are not modelled, shape (units,). [s]"""
+        return modelled_times(units, device_architecture(device), self.reuse)
+
+    @property
+    def lookups(self) -> str:
+        """What look-ups rest on, as a sentence; "" where there are none."""
+        parts = [unit.part for unit in self.units.units if any(isinstance(one, Lookup) for one in unit.part.kernels)]
+        if not parts:
+            return ""
+        if self.reuse is None:
+            return "a trace has no indices: look-ups draw evenly from the rows of a table; --reuse says how often rows are hit"
+        hit = sum(reused(part, self.reuse) != part for part in parts)
+        rest = "" if hit == len(parts) else "; the tables of the others have fewer rows than they hit, and are drawn from evenly"
+        return f"the reuse factors that were given hold for {hit} of {len(parts)} kernels of look-ups{rest}"
 
     @functools.cached_property
     def here(self) -> Array:
@@ -145,13 +165,14 @@ class KernelModel:
         return tuple(sorted(found, key=lambda one: -one.measured))
 
 
-def kernel_model(graph: StepGraph, device: str = "", needed: str = "") -> KernelModel | None:
+def kernel_model(graph: StepGraph, device: str = "", needed: str = "", reuse: Reuse | None = None) -> KernelModel | None:
     """The model of the kernels of a trace, None where no template of its device is shipped.
 
     Parameters
     ----------
     device : template of the device, that of the name in the trace where empty.
     needed : what asks for the model, for the message where there is none.
+    reuse : how often rows of embedding tables are hit.
 
     Raises
     ------
@@ -161,7 +182,7 @@ def kernel_model(graph: StepGraph, device: str = "", needed: str = "") -> Kernel
     found = device or device_of(graph.traces)
     if found is not None:
         device_architecture(found, "--device")
-        return KernelModel(graph=graph, device=found)
+        return KernelModel(graph=graph, device=found, reuse=reuse)
     if needed:
         named = graph.traces[0].device
         said = f"no template is shipped of the device '{named}'" if named else "the trace does not name its device"

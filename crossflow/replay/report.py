@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 
 from crossflow import provenance
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
+from crossflow.embedding.reuse import Reuse
+from crossflow.errors import CrossflowError
+from crossflow.replay.batch import batch_change
 from crossflow.replay.breakdown import RankShare, device_span, length, mean_shares, shares_of, union
-from crossflow.replay.changes import changed, read_trace_changes
+from crossflow.replay.changes import BATCH, changed, read_trace_changes
 from crossflow.replay.collectives import traced_collectives
 from crossflow.replay.critical import CriticalPath, LateRank, critical_path, late_ranks, owners
 from crossflow.replay.edges import RankEdges
@@ -166,8 +169,13 @@ class TraceReport:
         """What had to be assumed, as sentences."""
         return tuple(_notes(self))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with the keys of a prediction, and one entry a rank; times in s."""
+    def to_dict(self, *, judged: bool = True) -> dict[str, Any]:
+        """Plain data with the keys of a prediction, and one entry a rank; times in s.
+
+        Parameters
+        ----------
+        judged : whether to say how good a replay is, which takes several of them.
+        """
         slowest = self.slowest
         parts = slowest.parts
         return {
@@ -202,9 +210,9 @@ class TraceReport:
                               "longest": [{"name": name, "time_s": time} for name, time in [*self.path.names.items()][:LARGEST]]},
             "kernels": [vars(one) for one in self.kernels[:LARGEST]],
             **summary(self.model, LARGEST),
-            "replay": accuracy(self.graph),
+            "replay": accuracy(self.graph) if judged else None,
             "inferred": {name: sum(edges.inferred[name] for edges in self.graph.edges) for name in self.graph.edges[0].inferred},
-            "unexplained_s": sum(sum(edges.unexplained) for edges in self.graph.edges),
+            "unexplained_s": float(sum(edges.unexplained.sum() for edges in self.graph.edges)),
             "provenance": provenance.record(traces=[trace.source for trace in self.graph.traces], what_if=self.changes),
         }  # fmt: skip
 
@@ -244,12 +252,14 @@ def _notes(report: TraceReport) -> Iterable[str]:
         read = f"traces of {len(graph.traces)} of {max(worlds)} ranks were read"
         yield f"{read}: what collectives wait for the other ranks counts as communication"
     yield from report.told
+    if report.model is not None and (said := report.model.lookups):
+        yield said
     if report.model is None and (device := graph.traces[0].device):
         yield f"no template is shipped of the device '{device}', so that its kernels are not held against a model; name one with --device"
     inferred = sum(edges.inferred[rule] for edges in graph.edges for rule in OF_DEVICE if not (edges.read and rule == "stream_wait"))
     if inferred:
         yield f"{inferred} waits of streams and of the host are inferred from the clock and the order of calls, not read"
-    late = sum(sum(edges.unexplained) for edges in graph.edges)
+    late = sum(float(edges.unexplained.sum()) for edges in graph.edges)
     if late > 0.001 * sum(step.measured for step in graph.steps):
         yield f"device work began {1e3 * late:.1f} ms late in all for reasons that no edge explains; a replay leaves these delays out"
     if report.overheads is not None:
@@ -278,7 +288,7 @@ def report_of(
 
 def report_on(
     graph: StepGraph, *, what_if: str = "", overheads: Overheads | None = None, name: str = "trace", kernels: str = "trace", on: str = "",
-    device: str = "",
+    device: str = "", reuse: Reuse | None = None,
 ) -> TraceReport:  # fmt: skip
     """Explain a graph, with changes where there are any; the step is replayed with them.
 
@@ -288,14 +298,22 @@ def report_on(
     overheads : of a host, in place of the measured ones.
     kernels, on : where the times of kernels come from, and on which device, as `crossflow.replay.reach.replaced` takes them.
     device : template of the device of the trace, that of its name where empty.
+    reuse : how often rows of embedding tables are hit; drawn evenly where absent.
     """
     base = taken(graph)
     host = base.host if overheads is None else overheads.host_times(graph)
+    rules = read_trace_changes(what_if)
+    batches = [rule for rule in rules if rule.word == BATCH]
+    if batches and not len(graph.time):
+        raise CrossflowError(f"what-if '{batches[0].written}': the trace has no work of a device, and the host stays at another batch")
     needed = f"--on {on}" if on else f"--kernels {kernels}" if kernels != "trace" else ""
-    model, work, told = kernel_model(graph, device, needed), base.work, tuple[str, ...]()
-    if needed and model is not None:
+    needed = needed or next((f"--what-if {rule.written}" for rule in batches), "")
+    model, work, told = kernel_model(graph, device, needed or ("--reuse" if reuse else ""), reuse), base.work, tuple[str, ...]()
+    if (on or kernels != "trace") and model is not None:
         work, told = replaced(model, kernels, on)
-    given = changed(graph, read_trace_changes(what_if), replace(base, work=work, host=host))
+    grown = {rule.written: batch_change(model, rule, on) for rule in batches if model is not None}
+    told = (*told, *(text for one in grown.values() for text in one.told))
+    given = changed(graph, rules, replace(base, work=work, host=host), {written: one.ratio for written, one in grown.items()})
     times = times_of(graph, given) if what_if or overheads is not None or needed else graph.moments
     return TraceReport(
         name=name, graph=graph, times=times, given=given, what_if=what_if, overheads=overheads, model=model, kernels_from=kernels, on=on,
@@ -329,18 +347,29 @@ def _errors(steps: Iterable[GraphStep], times: Array) -> list[float]:
     return [float((times[step.end] - times[step.begin]) / step.measured - 1.0) for step in steps if step.measured > 0]
 
 
+FOLDS = 8  # parts of the ranks, or of the steps of the only rank, that are held out one after the other
+
+
 def _held_out(graph: StepGraph) -> list[float]:
-    """Errors of every step with mean overheads of the other ranks, or of the other steps of the only rank."""
-    owner, base, found = owners(graph), taken(graph), []
-    for own in graph.steps:
-        if len(graph.traces) > 1:
-            inside = owner == own.rank
-        else:
-            inside = (graph.moments >= graph.moments[own.begin]) & (graph.moments <= graph.moments[own.end])
-        mine = inside[graph.target]
-        overheads = overheads_of([graph], skip=lambda _, edge, mine=mine: bool(mine[edge]))  # type: ignore[misc]
-        found += _errors([own], times_of(graph, replace(base, host=overheads.host_times(graph))))
+    """Errors of every step with mean overheads of the other ranks, or of the other steps of the only rank; a few at once where many."""
+    base, target = taken(graph), graph.target
+    owner = owners(graph) if len(graph.traces) > 1 else _step_of(graph)
+    units = max(len(graph.traces), 1) if len(graph.traces) > 1 else len(graph.steps)
+    own = [step.rank if len(graph.traces) > 1 else place for place, step in enumerate(graph.steps)]
+    found = []
+    for fold in range(min(FOLDS, units)):
+        held = (owner >= 0) & (owner % FOLDS == fold)
+        overheads = overheads_of([graph], skip=lambda _, held=held: held[target])  # type: ignore[misc]
+        mine = [step for step, unit in zip(graph.steps, own, strict=True) if unit % FOLDS == fold]
+        found += _errors(mine, times_of(graph, replace(base, host=overheads.host_times(graph))))
     return found
+
+
+def _step_of(graph: StepGraph) -> Index:
+    """The step of the only rank that every node lies in, -1 for none."""
+    begins, ends = (graph.moments[[getattr(step, side) for step in graph.steps]] for side in ("begin", "end"))
+    place = np.searchsorted(begins, graph.moments, side="right") - 1
+    return np.where((place >= 0) & (graph.moments <= ends[place]), place, -1)
 
 
 def _baseline(graph: StepGraph) -> list[float]:
