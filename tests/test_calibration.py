@@ -440,3 +440,46 @@ def test_rows_of_a_profile_calibrate_too(tmp_path, run):
     }
     values = {one["name"]: one["value"] for one in found["parameters"]}
     assert values["memory_utilisation"] == pytest.approx(1.2e12 / 2.039e12, rel=0.02)
+
+
+# ------------------------------------------------------------------------------------------ what is told
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (
+            "NVIDIA H100 80GB HBM3",
+            "all_reduce_perf.log: measured on NVIDIA H100 80GB HBM3, and dgx-a100 has a100-80gb; name another --system",
+        ),
+        (
+            "NVIDIA GeForce RTX 4090",
+            "all_reduce_perf.log: measured on NVIDIA GeForce RTX 4090, which crossflow does not know; taken for a100-80gb",
+        ),
+        ("NVIDIA A100-SXM4-40GB", "in-place times differ by 1.0 % (median)"),
+    ],
+)
+def test_logs_of_other_devices_are_told(run, tmp_path, device, told):
+    rows = [(2.0**i, 30.0 + 2.0**i / 2e5) for i in range(10, 30)]
+    (tmp_path / "all_reduce_perf.log").write_text(log("all_reduce", 8, 8, rows, device=device))
+    found = run(tmp_path / "all_reduce_perf.log", "--system", "dgx-a100", "--json")
+    assert told in (found if "measured on NVIDIA H100" in found else json.loads(found)["notes"][0])
+
+
+def test_logs_of_more_ranks_than_a_node_has_are_left_out_with_the_reason(run, tmp_path):
+    (tmp_path / "all_reduce_perf.log").write_text(log("all_reduce", 16, 16, [(2.0**i, 30.0) for i in range(10, 30)]))
+    assert run(tmp_path / "all_reduce_perf.log", "--system", "dgx-a100") == (
+        "nothing to fit dgx-a100 to: 20 16 ranks, 16 a node, do not fit nodes of 8 devices"
+    )
+
+
+def test_what_a_table_says_beside_is_told(run, tmp_path):
+    spec = system("a100-80gb")
+    (one,) = products(spec)
+    rows = [f"mine,fp16,{m:.0f},{n:.0f},{k:.0f},4,{4e6 * time},nn" for m, n, k, _, time in zip(*one.sizes, one.time, strict=True)]
+    (tmp_path / "t.csv").write_text("device,dtype,m,n,k,batch,time_us,layout\n" + "\n".join(rows) + "\n")
+    notes = json.loads(run(tmp_path / "t.csv", "--system", "a100-80gb", "--json"))["notes"]
+    assert notes[:2] == ["t.csv: columns that are not read: layout", "t.csv: rows of the device mine are taken for a100-80gb"]
+    (read,) = read_measurements([tmp_path / "t.csv"], ["a100-80gb"], 1, LogOptions()).sets
+    assert (read.sizes[3] == 4).all()
+    assert run(tmp_path / "t.csv", tmp_path / "t.csv", "--system", "a100-80gb") == "t.csv is given twice"

@@ -13,11 +13,11 @@ import numpy as np
 from crossflow import files
 from crossflow.arrays import Array
 from crossflow.calibration.logs import LogOptions, LogRun, is_log, read_log
-from crossflow.cost.profile import KERNELS, message_size, profile_event, table_rows
+from crossflow.cost.profile import COLUMNS, KERNELS, message_size, profile_event, table_rows
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.collectives import COLLECTIVES
-from crossflow.validation.tables import template_of
+from crossflow.validation.tables import device_words, template_of
 
 PRODUCTS, COLLECTIVE, PROFILE = "products", "collectives", "profile"
 # Tables by the columns that they need, and the column that says what they were measured on.
@@ -27,6 +27,8 @@ TABLES: Mapping[str, tuple[tuple[str, ...], str]] = {
     PROFILE: (("op", "shape", "time"), "device"),
 }
 WHICH = ("system", "device", "source")  # columns by whose values rows are chosen
+READ = {PRODUCTS: (*WHICH, "batch"), COLLECTIVE: WHICH, PROFILE: (*WHICH, *COLUMNS)}  # columns that are read beside those needed
+MAKERS = frozenset(("nvidia", "amd", "intel", "tesla", "geforce", "instinct"))  # words that drivers put before a device's name
 RowKey = tuple[str, ...]  # kind of a table, and what of its rows is alike
 RowValues = tuple[Any, ...]  # sizes and time of a row
 Collected = dict[RowKey, list[RowValues]]
@@ -129,12 +131,15 @@ def read_measurements(
     collected: Collected = {}
     skipped: Counter[str] = Counter()
     notes: list[str] = []
+    if twice := [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]:
+        raise CrossflowError(f"{twice[0]} is given twice")
     texts = {path: files.read_text(path) for path in paths}
     _check_unused(options, wanted, [is_log(text) for text in texts.values()])
     for path, text in texts.items():
         if is_log(text):
             runs, left = read_log(path, text, options)
             skipped.update(left)
+            notes += _measured_on(path, runs, system)
             notes += _spread(runs)
             _collect_runs(runs, collected)
         else:
@@ -154,6 +159,20 @@ def _check_unused(options: LogOptions, wanted: Sequence[str], logs: Sequence[boo
         raise CrossflowError("--rows chooses rows of tables, and all files are logs of nccl-tests; name the logs that are to count")
 
 
+def _measured_on(path: Path, runs: Sequence[LogRun], system: Sequence[str]) -> Iterator[str]:
+    """What to know of the devices of a log and of its options, as sentences; CrossflowError for devices that the system has none of."""
+    own = [name for name in system if name in files.catalogue("templates", "devices")]
+    for printed in dict.fromkeys(name for run in runs for name in run.devices):
+        words = device_words(printed) - MAKERS
+        if not own or any(device_words(name) == words for name in own):
+            continue
+        if template_of(" ".join(words)) is not None:
+            raise CrossflowError(f"{path}: measured on {printed}, and {system[0]} has {own[0]}; name another --system")
+        yield f"{path.name}: measured on {printed}, which crossflow does not know; taken for {own[0]}"
+    for told in dict.fromkeys(told for run in runs for told in run.told):
+        yield f"{path.name}: measured {told}"
+
+
 def _collect_runs(runs: Iterable[LogRun], collected: Collected) -> None:
     for run in runs:
         key = (COLLECTIVE, run.collective, str(run.ranks), str(run.ranks_per_node))
@@ -168,7 +187,7 @@ def _rows_of(key: RowKey, rows: Sequence[RowValues]) -> MeasuredRows:
         return MeasuredCollective(collective=first, ranks=int(second), ranks_per_node=int(rest[0]), size=size, time=time)
     if kind == PRODUCTS:
         *sizes, time = np.array(sorted(rows)).T
-        return MeasuredProducts(dtype=first, source=second, sizes=np.stack([*sizes, np.ones_like(time)]), time=time)
+        return MeasuredProducts(dtype=first, source=second, sizes=np.stack(sizes), time=time)
     shapes, time = [str(shape) for _, shape in rows], np.array([time for time, _ in rows])
     shortest: dict[str, float] = {}
     for shape, one in zip(shapes, time.tolist(), strict=True):
@@ -212,7 +231,7 @@ def _read_table(
 ) -> Iterator[str]:
     """Read a table, and say what is to be known of it."""
     rows = list(table_rows(path))
-    columns = list(rows[0][1]) if rows else []
+    columns = list(dict.fromkeys(column for _, row in rows for column in row))
     kind = next((kind for kind, (needed, _) in TABLES.items() if set(needed) <= set(columns)), None)
     if kind is None:
         known = "; ".join(f"{kind}: {', '.join(needed)}" for kind, (needed, _) in TABLES.items())
@@ -220,10 +239,14 @@ def _read_table(
         raise SpecError(
             [Problem(file=str(path), message=f"is no table of measurements, for it {found}; known: {known}; or a log of nccl-tests")]
         )
+    if unread := [column for column in columns if column not in (*TABLES[kind][0], *READ[kind])]:
+        yield f"{path.name}: columns that are not read: {', '.join(unread)}"
     kept = [(line, row) for line, row in rows if all(name in (row.get(column) for column in WHICH) for name in wanted)]
     if len(kept) < len(rows):
         skipped[f"not of {', '.join(wanted)} (--rows)"] += len(rows) - len(kept)
     kept = _of_system(path, kept, TABLES[kind][1], system, skipped, wanted)
+    if others := [name for name in dict.fromkeys(row.get(TABLES[kind][1], "") for _, row in kept) if not _is_own(name, system)]:
+        yield f"{path.name}: rows of the {TABLES[kind][1]} {', '.join(others)} are taken for {system[0]}"
     problems: list[Problem] = []
     for line, row in kept:
         try:
@@ -246,7 +269,7 @@ def _of_system(
 ) -> list[NumberedRow]:
     """Rows of the system: those that name it, or all where they name one that crossflow does not know or that is asked for."""
     labels = list(dict.fromkeys(row.get(column, "") for _, row in rows))
-    own = [label for label in labels if not label or label in system or template_of(label) in system]
+    own = [label for label in labels if _is_own(label, system)]
     known = files.catalogue("templates", "systems")
     unknown = [label for label in labels if label not in own and (label in wanted or (template_of(label) is None and label not in known))]
     if not own and len(unknown) == 1:
@@ -259,6 +282,11 @@ def _of_system(
         if label not in own:
             skipped[f"of the {column} {label}, not of {system[0]}"] += sum(row.get(column, "") == label for _, row in rows)
     return [(line, row) for line, row in rows if row.get(column, "") in own]
+
+
+def _is_own(label: str, system: Sequence[str]) -> bool:
+    """Whether rows with a label, or with none, are of a system by its names."""
+    return not label or label in system or template_of(label) in system
 
 
 class _LeftOutError(Exception):
@@ -278,9 +306,9 @@ def _positive(row: Mapping[str, str], column: str) -> float:
 def _product(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
     if row["dtype"] not in DTYPE_BYTES:
         raise _LeftOutError(f"products in {row['dtype']}, a type that crossflow does not know")
-    return (PRODUCTS, row["dtype"], row.get("source", "")), tuple(
-        _positive(row, column) * (1e-6 if column == "time_us" else 1.0) for column in ("m", "n", "k", "time_us")
-    )
+    sizes = [_positive(row, column) for column in ("m", "n", "k")]
+    batch = _positive(row, "batch") if row.get("batch") else 1.0
+    return (PRODUCTS, row["dtype"], row.get("source", "")), (*sizes, batch, _positive(row, "time_us") * 1e-6)
 
 
 def _collective(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
