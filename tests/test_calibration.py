@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (exact sentences)
 """Calibration: parameters recovered, what rows cannot decide, errors of held-out rows, the curve of Lin et al., files, sentences."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -271,6 +272,36 @@ def test_the_written_system_inherits_all_but_what_changed(tmp_path):
         assert float(getattr(spec.network.parameters, path[-1])[0]) == pytest.approx(value, rel=1e-5)
     source = next(text for name, text in spec.sources.items() if name == "calibrated-mine")
     assert "55 rows fitted; median error on 50 held-out rows 2.1 %, 3.0 % before" in source
+
+
+def test_a_system_with_a_profile_is_scored_and_kept_with_it(tmp_path, curved, run):
+    """Its curves are part of `before`; what is measured again replaces them, what is not stays."""
+    writing.write_system(curved, tmp_path / "mine.yaml")
+    with (tmp_path / "mine.profile.csv").open("a") as file:
+        file.write("gemm,64x64x64,fp16,mine,1,,9 us,,\n")
+    again, other = [(one.rows.collective, one.rows.ranks) for one in curved.scored if one.curved][:2]
+    cases = {key: rows for key, rows in measured()["aic-a100-sxm"].items() if key[:2] == again}
+    found = json.loads(
+        run(*logs(tmp_path, cases), "--system", tmp_path / "mine.yaml", "--no-curves", "-o", tmp_path / "again.yaml", "--json")
+    )
+    (one,) = found["sets"]
+    assert one["errors"][BEFORE]["held_out"]["median_abs_error"] < 1e-3
+    assert one["errors"][WRITTEN] == one["errors"][FITTED]
+    assert (
+        found["notes"][1] == f"before is with the profile that {tmp_path}/mine.yaml names, mine.profile.csv, which may hold these very rows"
+    )
+    kept = crossflow.from_dict(
+        {"system": str(tmp_path / "again.yaml"), "strategy": "d8", "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64}}
+    )
+    assert ("gemm", "64x64x64", "fp16", 1, "") in kept.profile.events
+    assert (*again, "intra") not in kept.profile.curves
+    assert (*other, "intra") in kept.profile.curves
+
+
+def test_parameters_that_are_hardly_known_are_written_with_their_whole_range(curved, tmp_path):
+    vague = [dataclasses.replace(fit, fitted=tuple(dataclasses.replace(one, error=1e6) for one in fit.fitted)) for fit in curved.fits]
+    text = writing.system_text(dataclasses.replace(curved, fits=tuple(vague)), tmp_path / "x.yaml")
+    assert "low: 10 ns, high: 10 ms" in text
 
 
 def test_nothing_is_half_written(tmp_path, monkeypatch, curved):

@@ -18,7 +18,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import numpy as np
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask
-from crossflow.calibration.calibrate import fitted_parts, lineage, priceable, with_fits
+from crossflow.calibration.calibrate import fitted_parts, lineage, priceable, profiled, with_fits
 from crossflow.calibration.fit import held_out
 from crossflow.calibration.logs import LogOptions
 from crossflow.calibration.measurements import (
@@ -39,7 +39,7 @@ from crossflow.calibration.measurements import (
     read_measurements,
 )
 from crossflow.calibration.pricing import predicted, problem
-from crossflow.cost.profile import Key, Measured, kernel_of, message_size, profile_event, table_rows
+from crossflow.cost.profile import Key, Measured, Profile, kernel_of, message_size, profile_event, system_profile, table_rows
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.files import Document
 from crossflow.program.kernels import Product
@@ -137,7 +137,8 @@ def require_sklearn() -> None:
 def learn(paths: Sequence[Path], system: str, *, options: LogOptions | None = None, rows: Sequence[str] = ()) -> Learning:
     """Learn the kinds of kernels and collectives that have enough measured rows; parameters as in `calibrate`."""
     require_sklearn()
-    spec, _ = resolve(Document(file="--system", data={"template": system}))
+    spec, document = resolve(Document(file="--system", data={"template": system}))
+    below = system_profile(spec, document)
     found = read_measurements(paths, lineage(system), spec.devices_per_node, options or LogOptions(), rows)
     by_kind: dict[RowKind, list[MeasuredRows]] = {}
     for one in found.sets:
@@ -150,10 +151,11 @@ def learn(paths: Sequence[Path], system: str, *, options: LogOptions | None = No
         if count < LEAST:
             skipped[f"too few of {', '.join(part for part in kind if part)}: a learned model needs {LEAST}"] += count
         else:
-            kinds.append(_learned(kind, spec, fitted, sets))
+            kinds.append(_learned(kind, spec, fitted, sets, below))
     if not kinds:
         raise CrossflowError(f"nothing to learn: {'; '.join(f'{count} {reason}' for reason, count in skipped.items()) or 'no rows'}")
-    return Learning(base=system, spec=fitted, kinds=tuple(kinds), measurements=found, skipped=skipped)
+    notes = (*found.notes, *profiled(system, below))
+    return Learning(base=system, spec=fitted, kinds=tuple(kinds), measurements=replace(found, notes=notes), skipped=skipped)
 
 
 def _kind(rows: MeasuredRows) -> RowKind:
@@ -162,7 +164,7 @@ def _kind(rows: MeasuredRows) -> RowKind:
     return ("gemm", rows.dtype) if isinstance(rows, MeasuredProducts) else (rows.op, rows.dtype)
 
 
-def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence[MeasuredRows]) -> LearnedKind:
+def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence[MeasuredRows], below: Profile | None) -> LearnedKind:
     """The better of two regressors, scored on rows that it has not seen, then fitted to all."""
     modelled = all(problem(spec, one) is None for one in sets)
     parts = [_samples(fitted, one, modelled=modelled) for one in sets]
@@ -175,7 +177,7 @@ def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence
     unseen, _ = samples.ratio(samples.held_out)
     times = samples.base[samples.held_out] * np.exp(_fitted(method, *seen).predict(unseen))
     regressor = _fitted(method, *samples.ratio(np.ones_like(samples.held_out)))
-    before = np.concatenate([predicted(spec, one) for one in sets]) if modelled else None
+    before = np.concatenate([predicted(spec, one, below) for one in sets]) if modelled else None
     return LearnedKind(kind=kind, regressor=regressor, method=method, samples=samples, times=times, before=before)
 
 
