@@ -363,7 +363,7 @@ def test_the_page_has_errors_parameters_and_reasons(run, table):
         assert words in page
 
 
-KNOWN = "known: products: dtype, m, n, k, time_us; collectives: collective, ranks, ranks_per_node, size_bytes, time_us; profile: op, shape, time; or a log of nccl-tests"
+KNOWN = "known: products: dtype, m, n, k, time_us; collectives: collective, ranks, ranks_per_node, size_bytes, time_us; look-ups: part, rows, width, samples, pooling, time_us; profile: op, shape, time; or a log of nccl-tests"
 
 
 @pytest.mark.parametrize(

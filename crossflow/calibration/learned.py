@@ -1,14 +1,16 @@
 """Small learned models of kernels and collectives, which learn what the analytical model leaves over.
 
 The parameters of the system are fitted first. Each kind then has a regressor of log(measured / predicted) over the logarithms of its
-sizes and of the predicted time itself: gradient boosting or a multilayer perceptron [1]_, whichever does better in cross-validation of
-the fitted rows. Every other size is held out, and the errors of all models on these rows are told. What is learned is written as the
-times of events: nothing is loaded later but a table.
+sizes and of the predicted time itself: gradient boosting, a multilayer perceptron [1]_ or a Gaussian process [2]_, whichever does best in
+cross-validation of the fitted rows. Every other size is held out, and the errors of all models on these rows are told. What is learned
+is written as the times of events: nothing is loaded later but a table.
 
 References
 ----------
 .. [1] Lin et al., "Towards Universal Performance Modeling for ML Training on Multi-GPU Platforms", TPDS 2024, Sec. III-E: learned models of
    embedding look-ups; scikit-learn, Pedregosa et al., JMLR 12, 2011.
+.. [2] Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press, 2006, Sec. 5.1: a length for each feature, found by
+   the marginal likelihood, and noise.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ from crossflow.program.kernels import Product
 from crossflow.validation.report import errors
 
 LEAST = 30  # rows that a learned model needs
-FOLDS = 4  # of the cross-validation that chooses between the two
+FOLDS = 4  # of the cross-validation that chooses among them
+MOST = 600  # rows that a Gaussian process is fitted to, whose time grows with their cube
 BEYOND = 2.0  # factor beyond the measured sizes up to which a learned model is asked
 SEED = 0
 _NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?")
@@ -165,7 +168,7 @@ def _kind(rows: MeasuredRows) -> RowKind:
 
 
 def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence[MeasuredRows], below: Profile | None) -> LearnedKind:
-    """The better of two regressors, scored on rows that it has not seen, then fitted to all."""
+    """The best of three regressors, scored on rows that it has not seen, then fitted to all."""
     modelled = all(problem(spec, one) is None for one in sets)
     parts = [_samples(fitted, one, modelled=modelled) for one in sets]
     breadth = max(part.features.shape[1] for part in parts)
@@ -173,7 +176,8 @@ def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence
         raise CrossflowError(f"rows of {kind[0]} have shapes of several forms; learn them from files of one form")
     samples = Samples(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Samples.__dataclass_fields__})
     seen = samples.ratio(~samples.held_out)
-    method = min(_METHODS, key=lambda name: _crossed(name, *seen))
+    tried = [name for name in _METHODS if name != PROCESS or len(seen[1]) * 2 <= MOST]  # it is fitted to all rows in the end
+    method = min(tried, key=lambda name: _crossed(name, *seen))
     unseen, _ = samples.ratio(samples.held_out)
     times = samples.base[samples.held_out] * np.exp(_fitted(method, *seen).predict(unseen))
     regressor = _fitted(method, *samples.ratio(np.ones_like(samples.held_out)))
@@ -221,11 +225,22 @@ def _perceptron() -> Any:
     return make_pipeline(StandardScaler(), network)
 
 
-_METHODS = {"gradient boosting": _boosting, "multilayer perceptron": _perceptron}
+def _process(features: int) -> Any:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    kernel = ConstantKernel(1.0) * RBF(np.full(features, 3.0)) + WhiteKernel(0.01)
+    return make_pipeline(StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True, random_state=SEED))
+
+
+PROCESS = "Gaussian process"
+_METHODS = {"gradient boosting": lambda _: _boosting(), "multilayer perceptron": lambda _: _perceptron(), PROCESS: _process}
 
 
 def _fitted(method: str, features: Array, ratio: Array) -> Any:
-    regressor = _METHODS[method]()
+    regressor = _METHODS[method](features.shape[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a search that ends at its limit is scored like any other
         regressor.fit(features, ratio)

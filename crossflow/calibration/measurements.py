@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +14,30 @@ import numpy as np
 from crossflow import files
 from crossflow.arrays import Array
 from crossflow.calibration.logs import LogOptions, LogRun, is_log, read_log
-from crossflow.cost.profile import COLUMNS, KERNELS, message_size, profile_event, table_rows
+from crossflow.cost.profile import COLUMNS, KERNELS, LOOKUPS, kernel_of, lookup_shape, message_size, profile_event, table_rows
+from crossflow.embedding.reuse import BINS, distinct_share, normalised
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.formats import DTYPE_BYTES
 from crossflow.program.collectives import COLLECTIVES
+from crossflow.program.kernels import Kernel, Lookup
 from crossflow.validation.tables import device_words, template_of
 
-PRODUCTS, COLLECTIVE, PROFILE = "products", "collectives", "profile"
+PRODUCTS, COLLECTIVE, LOOKED_UP, PROFILE = "products", "collectives", "look-ups", "profile"
 # Tables by the columns that they need, and the column that says what they were measured on.
 TABLES: Mapping[str, tuple[tuple[str, ...], str]] = {
     PRODUCTS: (("dtype", "m", "n", "k", "time_us"), "device"),
     COLLECTIVE: (("collective", "ranks", "ranks_per_node", "size_bytes", "time_us"), "system"),
+    LOOKED_UP: (("part", "rows", "width", "samples", "pooling", "time_us"), "device"),
     PROFILE: (("op", "shape", "time"), "device"),
 }
+REUSE = tuple(f"reuse_{i}" for i in range(BINS))  # columns of reuse factors of indices
 WHICH = ("system", "device", "source")  # columns by whose values rows are chosen
-READ = {PRODUCTS: (*WHICH, "batch"), COLLECTIVE: WHICH, PROFILE: (*WHICH, *COLUMNS)}  # columns that are read beside those needed
+READ = {
+    PRODUCTS: (*WHICH, "batch"),
+    COLLECTIVE: WHICH,
+    LOOKED_UP: (*WHICH, "tables", "dtype", "distinct", *REUSE),
+    PROFILE: (*WHICH, *COLUMNS),
+}  # columns that are read beside those needed
 MAKERS = frozenset(("nvidia", "amd", "intel", "tesla", "geforce", "instinct"))  # words that drivers put before a device's name
 RowKey = tuple[str, ...]  # kind of a table, and what of its rows is alike
 RowValues = tuple[Any, ...]  # sizes and time of a row
@@ -86,11 +96,17 @@ class MeasuredKernels:
     shapes: tuple[str, ...]
     time: Array  # [s]
     order: Array  # by what rows are held out: places of the shapes in the order of their times, which no shape is without
+    given: tuple[Kernel, ...] = ()  # the kernels, where the rows say more than their shapes
 
     @property
     def name(self) -> str:
         """What they are, in words."""
         return f"{self.op}, {self.dtype}" if self.dtype else self.op
+
+    @functools.cached_property
+    def kernels(self) -> tuple[Kernel | None, ...]:
+        """What was measured, None where a shape does not say all of it."""
+        return self.given or tuple(kernel_of(self.op, shape, self.dtype) for shape in self.shapes)
 
 
 MeasuredRows = MeasuredCollective | MeasuredProducts | MeasuredKernels
@@ -188,13 +204,14 @@ def _rows_of(key: RowKey, rows: Sequence[RowValues]) -> MeasuredRows:
     if kind == PRODUCTS:
         *sizes, time = np.array(sorted(rows)).T
         return MeasuredProducts(dtype=first, source=second, sizes=np.stack(sizes), time=time)
-    shapes, time = [str(shape) for _, shape in rows], np.array([time for time, _ in rows])
+    shapes, time = [str(shape) for _, shape, *_ in rows], np.array([time for time, *_ in rows])
+    given = tuple(kernel for _, _, *kernels in rows for kernel in kernels)
     shortest: dict[str, float] = {}
     for shape, one in zip(shapes, time.tolist(), strict=True):
         shortest[shape] = min(one, shortest.get(shape, one))
     places = {shape: place for place, shape in enumerate(sorted(shortest, key=lambda shape: (shortest[shape], shape)))}
     order = np.array([places[shape] for shape in shapes], dtype=float)
-    return MeasuredKernels(op=first, dtype=second, shapes=tuple(shapes), time=time, order=order)
+    return MeasuredKernels(op=first, dtype=second, shapes=tuple(shapes), time=time, order=order, given=given)
 
 
 def _spread(runs: Iterable[LogRun]) -> Iterator[str]:
@@ -210,7 +227,7 @@ def _repeats(collected: Mapping[RowKey, Sequence[RowValues]]) -> Iterator[str]:
     """How much the times of one size scatter where it was measured several times."""
     for key, rows in collected.items():
         by_size: dict[tuple[Any, ...], list[float]] = {}
-        for *size, time in rows if key[0] != PROFILE else [(shape, time) for time, shape in rows]:
+        for *size, time in rows if key[0] in (PRODUCTS, COLLECTIVE) else [(shape, time) for time, shape, *_ in rows]:
             by_size.setdefault(tuple(size), []).append(time)
         several = [np.std(np.log(times)) for times in by_size.values() if len(times) > 1]
         if several:
@@ -311,6 +328,38 @@ def _product(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
     return (PRODUCTS, row["dtype"], row.get("source", "")), (*sizes, batch, _positive(row, "time_us") * 1e-6)
 
 
+def _lookup(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
+    part = next((part for part in LOOKUPS if part == row["part"]), None)
+    if part is None:
+        raise ValueError(f"part: expected one of {', '.join(LOOKUPS)}, got '{row['part']}'{did_you_mean(row['part'], LOOKUPS)}")
+    dtype = row.get("dtype") or "fp32"
+    if dtype not in DTYPE_BYTES:
+        raise _LeftOutError(f"look-ups in {dtype}, a type that crossflow does not know")
+    sizes: dict[str, Any] = {name: _positive(row, name) for name in ("samples", "rows", "width", "pooling")}
+    sizes["tables"] = _positive(row, "tables") if row.get("tables") else 1.0
+    reuse = _factors(row)
+    distinct = float(distinct_share(np.array(reuse))) if reuse else _positive(row, "distinct") if row.get("distinct") else None
+    if distinct is not None and distinct > 1.0:
+        raise ValueError(f"distinct: expected different rows over look-ups, at most 1, got '{row['distinct']}'")
+    kernel = Lookup(**sizes, part=part, reuse=reuse, distinct=distinct or 1.0, element=DTYPE_BYTES[dtype])
+    shape = f"{lookup_shape(**sizes)}, {dtype}" + ("" if distinct is None else f", {distinct:.6g} different")
+    return (LOOKED_UP, LOOKUPS[part], ""), (_positive(row, "time_us") * 1e-6, shape, kernel)
+
+
+def _factors(row: Mapping[str, str]) -> tuple[float, ...] | None:
+    """Reuse factors of a row, None where it has none."""
+    cells = [row.get(name) or "" for name in REUSE]
+    if not any(cells):
+        return None
+    try:
+        found = np.array([float(cell) for cell in cells])
+    except ValueError:
+        found = np.zeros(BINS)
+    if not (np.isfinite(found) & (found >= 0)).all() or found.sum() <= 0:
+        raise ValueError(f"reuse_0 to reuse_{BINS - 1}: expected {BINS} shares of the look-ups, got {', '.join(cells)}")
+    return tuple(normalised(found).tolist())
+
+
 def _collective(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
     name = row["collective"]
     if name not in COLLECTIVES:
@@ -332,4 +381,4 @@ def _event(row: Mapping[str, str], node: int) -> tuple[RowKey, RowValues]:
     return key, (message_size(shape), measured.time)
 
 
-_READERS = {PRODUCTS: _product, COLLECTIVE: _collective, PROFILE: _event}
+_READERS = {PRODUCTS: _product, COLLECTIVE: _collective, LOOKED_UP: _lookup, PROFILE: _event}

@@ -12,7 +12,7 @@ from crossflow.calibration.measurements import MeasuredCollective, MeasuredKerne
 from crossflow.cost.fabrics import Fabric, fabric_of
 from crossflow.cost.network import PLACED
 from crossflow.cost.price import kernel_prices
-from crossflow.cost.profile import Profile, kernel_of
+from crossflow.cost.profile import Profile
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Kernel, Product
 from crossflow.program.program import Program
@@ -29,7 +29,7 @@ def problem(spec: SystemSpec, rows: MeasuredRows) -> str | None:
         if isinstance(found, str):
             return found
         return None if np.isfinite(found).all() else f"{rows.name} never ends on {spec.name}: a rate that it needs is missing"
-    if isinstance(rows, MeasuredKernels) and any(kernel_of(rows.op, shape, rows.dtype) is None for shape in rows.shapes):
+    if isinstance(rows, MeasuredKernels) and None in rows.kernels:
         return f"{rows.op} has no model of its own that its shape tells all of"
     device, dtype = architecture(spec), rows.dtype.partition(" x ")[0]
     return f"{spec.name} has no rate of {dtype} products" if dtype and dtype not in device.throughput else None
@@ -64,7 +64,7 @@ def modelled(spec: SystemSpec, rows: MeasuredCollective, size: Array) -> Array:
 
 def kernel_times(rows: MeasuredKernels, device: Architecture, profile: Profile | None = None) -> Array:
     """Times of kernels without their launches, shape (rows,). [s]"""
-    kernels = tuple(kernel for shape in rows.shapes if (kernel := kernel_of(rows.op, shape, rows.dtype)) is not None)
+    kernels = tuple(kernel for kernel in rows.kernels if kernel is not None)
     return _times(kernels, rows.dtype.partition(" x ")[0] or next(iter(device.throughput)), device, profile, launched=False)
 
 
