@@ -69,7 +69,7 @@ def share_out(
     if by == "exact" == rule.by or (by == "exact" and len(pieces) * ranks <= MOST):
         found = least_loaded(costs, sizes, ranks, capacity, where)
         where, gap = found.where, found.gap(costs, ranks)
-        told = f", at most {gap:.1%} above the least load" if gap > 2.0 * GAP else ""
+        told = f", at most {gap:.1%} above the least load" if gap > 2.0 * GAP and rule.by == "exact" else ""
     elif by == "exact":
         problem = f"sharding exact: {len(pieces)} pieces on {ranks} ranks are more than {MOST:,} choices"
     shared = Sharding(name=name + told, ranks=ranks, pieces=tuple(pieces), where=tuple(map(int, where)), problem=problem)
