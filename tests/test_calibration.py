@@ -504,6 +504,17 @@ def test_logs_of_more_ranks_than_a_node_has_are_left_out_with_the_reason(run, tm
     )
 
 
+def test_times_of_another_unit_are_told(run, tmp_path):
+    rows = "".join(f"all_reduce,8,8,{2.0**i},{(30 + 2.0**i / 2e5) * 1e4}\n" for i in range(10, 30))
+    (tmp_path / "t.csv").write_text("collective,ranks,ranks_per_node,size_bytes,time_us\n" + rows)
+    (note,) = json.loads(run(tmp_path / "t.csv", "--system", "dgx-a100", "--no-curves", "--json"))["notes"]
+    assert note.endswith(" % off on the rows held out; no parameter describes them, check their unit and the system")
+    (tmp_path / "t.csv").write_text("collective,ranks,ranks_per_node,size_bytes,time_us\nall_reduce,8,3,64,5\nall_reduce,8,8,64,1e300\n")
+    assert run(tmp_path / "t.csv", "--system", "dgx-a100") == (
+        "t.csv:2: ranks, ranks_per_node: 8 ranks do not fill nodes of 3\nt.csv:3: time_us: expected at most a day, got '1e300'"
+    )
+
+
 def test_what_a_table_says_beside_is_told(run, tmp_path):
     spec = system("a100-80gb")
     (one,) = products(spec)

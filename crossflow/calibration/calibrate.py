@@ -27,6 +27,7 @@ from crossflow.validation.report import errors
 
 GOOD = 0.04  # median error of fitted parameters above which a measured curve is written beside them
 WORSE = 0.01  # of the median error of held-out rows, from which a set of rows is said to be worse than before
+FAR = 0.5  # median error of held-out rows, from which nothing that was fitted describes them
 LEAST_SIZES = 4  # of a measured curve
 BEFORE, FITTED, PAPER, MEASURED, WRITTEN = "before", "fitted", "paper_curve", "measured_curve", "written"
 
@@ -81,7 +82,10 @@ class Calibration:
         """Sets of rows that were predicted better before, as sentences."""
         for one in self.scored:
             before, after = (float((one.errors(law, one.held_out) or {}).get("median_abs_error") or 0.0) for law in (BEFORE, WRITTEN))
-            if after > before + WORSE:
+            if min(before, after) > FAR:
+                what = f"{one.rows.name}: {100 * after:.0f} % off on the rows held out"
+                yield f"{what}; no parameter describes them, check their unit and the system"
+            elif after > before + WORSE:
                 what = f"{one.rows.name}: worse than before on the rows held out, {100 * before:.1f} % to {100 * after:.1f} %"
                 yield f"{what}; these rows ask for other values than the rest, calibrate to them alone"
 

@@ -14,7 +14,7 @@ import numpy as np
 from crossflow import files
 from crossflow.arrays import Array
 from crossflow.calibration.logs import LogOptions, LogRun, is_log, read_log
-from crossflow.cost.profile import COLUMNS, KERNELS, LOOKUPS, kernel_of, lookup_shape, message_size, profile_event, table_rows
+from crossflow.cost.profile import COLUMNS, KERNELS, LONGEST, LOOKUPS, kernel_of, lookup_shape, message_size, profile_event, table_rows
 from crossflow.embedding.reuse import BINS, distinct_share, normalised
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.formats import DTYPE_BYTES
@@ -317,6 +317,8 @@ def _positive(row: Mapping[str, str], column: str) -> float:
         value = np.nan
     if not 0 < value < np.inf:
         raise ValueError(f"{column}: expected a number above zero, got '{row[column]}'")
+    if column == "time_us" and value > LONGEST * 1e6:
+        raise ValueError(f"time_us: expected at most a day, got '{row[column]}'")
     return value
 
 
@@ -367,6 +369,8 @@ def _collective(row: Mapping[str, str], _: int) -> tuple[RowKey, RowValues]:
     ranks, per_node = (_positive(row, column) for column in ("ranks", "ranks_per_node"))
     if ranks != round(ranks) or per_node != round(per_node) or ranks < 2:
         raise ValueError(f"ranks, ranks_per_node: expected whole numbers, two ranks or more, got {row['ranks']}, {row['ranks_per_node']}")
+    if per_node < ranks and ranks % per_node:
+        raise ValueError(f"ranks, ranks_per_node: {row['ranks']} ranks do not fill nodes of {row['ranks_per_node']}")
     values = _positive(row, "size_bytes"), _positive(row, "time_us") * 1e-6
     return (COLLECTIVE, name, str(int(ranks)), str(int(per_node))), values
 
