@@ -4,6 +4,8 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
+from crossflow.program.collectives import ring_volume
+
 ROWS = Path(__file__).parent / "data" / "nccl_tests.csv"
 NAMES = {"all_to_all": "alltoall"}
 
@@ -18,7 +20,7 @@ def measured():
     return found
 
 
-def log(collective, ranks, per_node, rows, *, version="2.13", wrong="0"):
+def log(collective, ranks, per_node, rows, *, version="2.13", wrong="0", device="NVIDIA A100-SXM4-80GB"):
     """The log of one test.
 
     Versions: 2.0 has neither groups nor roots, and a column `error`; 2.13 is the commonest; 2.17 names the test and its own version.
@@ -31,8 +33,8 @@ def log(collective, ranks, per_node, rows, *, version="2.13", wrong="0"):
     lines.append("# Using devices")
     for rank in range(ranks):
         group = "" if version == "2.0" else " Group  0"
-        host, device = f"node{rank // per_node:02d}", rank % per_node
-        lines.append(f"#  Rank {rank:2d}{group} Pid {4000 + rank} on {host:>10s} device {device:2d} [0x{device:02x}] NVIDIA A100-SXM4-80GB")
+        host, place = f"node{rank // per_node:02d}", rank % per_node
+        lines.append(f"#  Rank {rank:2d}{group} Pid {4000 + rank} on {host:>10s} device {place:2d} [0x{place:02x}] {device}")
     old = version == "2.0"
     lines += ["#", "#                                                       out-of-place                       in-place          "]
     columns = "size count type redop" + ("" if old else " root") + (" time algbw busbw " + ("error" if old else "#wrong")) * 2
@@ -40,8 +42,9 @@ def log(collective, ranks, per_node, rows, *, version="2.13", wrong="0"):
     reduces = "reduce" in collective
     for size, time in rows:
         cells = [f"{size:.0f}", f"{size / 4:.0f}", "float", *(["sum"] if reduces else [] if old else ["none"]), *([] if old else ["-1"])]
-        rate = f"{size / time / 1e3:.2f}"
-        cells += [f"{time:.2f}", rate, rate, "0e+00" if old else wrong, f"{1.01 * time:.2f}", rate, rate, "0e+00" if old else "N/A"]
+        for scale, checked in ((1.0, wrong), (1.01, "N/A")):
+            rate = size / time / scale / 1e3
+            cells += [f"{scale * time:.2f}", f"{rate:.2f}", f"{rate * ring_volume(collective, ranks):.2f}", "0e+00" if old else checked]
         lines.append("  " + "  ".join(f"{cell:>10s}" for cell in cells))
     return "\n".join([*lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 41.7 ", "#", ""])
 

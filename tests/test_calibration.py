@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (exact sentences)
 """Calibration: parameters recovered, what rows cannot decide, errors of held-out rows, the curve of Lin et al., files, sentences."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -273,6 +274,36 @@ def test_the_written_system_inherits_all_but_what_changed(tmp_path):
     assert "55 rows fitted; median error on 50 held-out rows 2.1 %, 3.0 % before" in source
 
 
+def test_a_system_with_a_profile_is_scored_and_kept_with_it(tmp_path, curved, run):
+    """Its curves are part of `before`; what is measured again replaces them, what is not stays."""
+    writing.write_system(curved, tmp_path / "mine.yaml")
+    with (tmp_path / "mine.profile.csv").open("a") as file:
+        file.write("gemm,64x64x64,fp16,mine,1,,9 us,,\n")
+    again, other = [(one.rows.collective, one.rows.ranks) for one in curved.scored if one.curved][:2]
+    cases = {key: rows for key, rows in measured()["aic-a100-sxm"].items() if key[:2] == again}
+    found = json.loads(
+        run(*logs(tmp_path, cases), "--system", tmp_path / "mine.yaml", "--no-curves", "-o", tmp_path / "again.yaml", "--json")
+    )
+    (one,) = found["sets"]
+    assert one["errors"][BEFORE]["held_out"]["median_abs_error"] < 1e-3
+    assert one["errors"][WRITTEN] == one["errors"][FITTED]
+    assert (
+        found["notes"][1] == f"before is with the profile that {tmp_path}/mine.yaml names, mine.profile.csv, which may hold these very rows"
+    )
+    kept = crossflow.from_dict(
+        {"system": str(tmp_path / "again.yaml"), "strategy": "d8", "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64}}
+    )
+    assert ("gemm", "64x64x64", "fp16", 1, "") in kept.profile.events
+    assert (*again, "intra") not in kept.profile.curves
+    assert (*other, "intra") in kept.profile.curves
+
+
+def test_parameters_that_are_hardly_known_are_written_with_their_whole_range(curved, tmp_path):
+    vague = [dataclasses.replace(fit, fitted=tuple(dataclasses.replace(one, error=1e6) for one in fit.fitted)) for fit in curved.fits]
+    text = writing.system_text(dataclasses.replace(curved, fits=tuple(vague)), tmp_path / "x.yaml")
+    assert "low: 10 ns, high: 10 ms" in text
+
+
 def test_nothing_is_half_written(tmp_path, monkeypatch, curved):
     """Where the second file fails, or Ctrl-C falls between the two, the first is taken away."""
     real = writing.files.write_text
@@ -332,7 +363,7 @@ def test_the_page_has_errors_parameters_and_reasons(run, table):
         assert words in page
 
 
-KNOWN = "known: products: dtype, m, n, k, time_us; collectives: collective, ranks, ranks_per_node, size_bytes, time_us; profile: op, shape, time; or a log of nccl-tests"
+KNOWN = "known: products: dtype, m, n, k, time_us; collectives: collective, ranks, ranks_per_node, size_bytes, time_us; look-ups: part, rows, width, samples, pooling, time_us; profile: op, shape, time; or a log of nccl-tests"
 
 
 @pytest.mark.parametrize(
@@ -440,3 +471,57 @@ def test_rows_of_a_profile_calibrate_too(tmp_path, run):
     }
     values = {one["name"]: one["value"] for one in found["parameters"]}
     assert values["memory_utilisation"] == pytest.approx(1.2e12 / 2.039e12, rel=0.02)
+
+
+# ------------------------------------------------------------------------------------------ what is told
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (
+            "NVIDIA H100 80GB HBM3",
+            "all_reduce_perf.log: measured on NVIDIA H100 80GB HBM3, and dgx-a100 has a100-80gb; name another --system",
+        ),
+        (
+            "NVIDIA GeForce RTX 4090",
+            "all_reduce_perf.log: measured on NVIDIA GeForce RTX 4090, which crossflow does not know; taken for a100-80gb",
+        ),
+        ("NVIDIA A100-SXM4-40GB", "in-place times differ by 1.0 % (median)"),
+    ],
+)
+def test_logs_of_other_devices_are_told(run, tmp_path, device, told):
+    rows = [(2.0**i, 30.0 + 2.0**i / 2e5) for i in range(10, 30)]
+    (tmp_path / "all_reduce_perf.log").write_text(log("all_reduce", 8, 8, rows, device=device))
+    found = run(tmp_path / "all_reduce_perf.log", "--system", "dgx-a100", "--json")
+    assert told in (found if "measured on NVIDIA H100" in found else json.loads(found)["notes"][0])
+
+
+def test_logs_of_more_ranks_than_a_node_has_are_left_out_with_the_reason(run, tmp_path):
+    (tmp_path / "all_reduce_perf.log").write_text(log("all_reduce", 16, 16, [(2.0**i, 30.0) for i in range(10, 30)]))
+    assert run(tmp_path / "all_reduce_perf.log", "--system", "dgx-a100") == (
+        "nothing to fit dgx-a100 to: 20 16 ranks, 16 a node, do not fit nodes of 8 devices"
+    )
+
+
+def test_times_of_another_unit_are_told(run, tmp_path):
+    rows = "".join(f"all_reduce,8,8,{2.0**i},{(30 + 2.0**i / 2e5) * 1e4}\n" for i in range(10, 30))
+    (tmp_path / "t.csv").write_text("collective,ranks,ranks_per_node,size_bytes,time_us\n" + rows)
+    (note,) = json.loads(run(tmp_path / "t.csv", "--system", "dgx-a100", "--no-curves", "--json"))["notes"]
+    assert note.endswith(" % off on the rows held out; no parameter describes them, check their unit and the system")
+    (tmp_path / "t.csv").write_text("collective,ranks,ranks_per_node,size_bytes,time_us\nall_reduce,8,3,64,5\nall_reduce,8,8,64,1e300\n")
+    assert run(tmp_path / "t.csv", "--system", "dgx-a100") == (
+        "t.csv:2: ranks, ranks_per_node: 8 ranks do not fill nodes of 3\nt.csv:3: time_us: expected at most a day, got '1e300'"
+    )
+
+
+def test_what_a_table_says_beside_is_told(run, tmp_path):
+    spec = system("a100-80gb")
+    (one,) = products(spec)
+    rows = [f"mine,fp16,{m:.0f},{n:.0f},{k:.0f},4,{4e6 * time},nn" for m, n, k, _, time in zip(*one.sizes, one.time, strict=True)]
+    (tmp_path / "t.csv").write_text("device,dtype,m,n,k,batch,time_us,layout\n" + "\n".join(rows) + "\n")
+    notes = json.loads(run(tmp_path / "t.csv", "--system", "a100-80gb", "--json"))["notes"]
+    assert notes[:2] == ["t.csv: columns that are not read: layout", "t.csv: rows of the device mine are taken for a100-80gb"]
+    (read,) = read_measurements([tmp_path / "t.csv"], ["a100-80gb"], 1, LogOptions()).sets
+    assert (read.sizes[3] == 4).all()
+    assert run(tmp_path / "t.csv", tmp_path / "t.csv", "--system", "a100-80gb") == "t.csv is given twice"

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from crossflow.cost.profile import lookup_shape
 from crossflow.evaluation.events import events
 from crossflow.files import Document
 
+DATA = Path(__file__).parent / "data"
 SENTENCE = "crossflow calibrate --learn needs scikit-learn, which is not installed; run: pip install 'crossflow[calibrate]'"
 
 
@@ -60,6 +62,56 @@ def test_lookups_are_learned_within_the_papers_errors(lookups):
     (kind,) = learn([lookups], "a100-80gb").kinds
     assert kind.errors("learned")["geometric_mean_abs_error"] < 0.05
     assert kind.errors("learned")["mean_abs_error"] < 0.5 * kind.errors("fitted")["mean_abs_error"]
+
+
+XEON = """
+kind: datasheet
+name: xeon
+family: cpu
+year: 2023
+sources: {lscpu: "lscpu of the machine; rates are usual ones"}
+technology: {logic: N7, memory: DDR5, link: PCIe5}
+units: {value: 1, source: lscpu}
+clock: {value: 2.7 GHz, source: lscpu}
+throughput: {fp32: {value: 80 Gflop/s, source: lscpu}}
+vector_throughput: {fp32: {value: 80 Gflop/s, source: lscpu}}
+levels:
+  l1: {scope: unit, capacity: {value: 48 KiB, source: lscpu}, bandwidth: {value: 150 GB/s, source: lscpu}}
+  l2: {scope: device, capacity: {value: 2 MiB, source: lscpu}, bandwidth: {value: 60 GB/s, source: lscpu}}
+  l3: {scope: device, capacity: {value: 16 MiB, source: lscpu}, bandwidth: {value: 25 GB/s, source: lscpu}}
+  memory: {scope: device, capacity: {value: 8 GiB, source: lscpu}, bandwidth: {value: 12 GB/s, source: lscpu}}
+power: {tdp: {value: 100 W, source: lscpu}}
+"""
+
+
+def test_measured_embedding_bags_are_learned_within_the_papers_errors(tmp_path):
+    """260 tables of a CPU, half of them held out; Table I has 4.4 to 5.6 % forward, geometric mean."""
+    needed()
+    (tmp_path / "xeon.yaml").write_text(XEON)
+    with (DATA / "embedding_bags.csv").open() as file:
+        read = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    names = ["rows", "width", "samples", "pooling", *(f"reuse_{i}" for i in range(17))]
+    rows = [",".join(["forward", str(1e6 * float(row["forward_s"])), *(row[name] for name in names)]) for row in read]
+    (tmp_path / "bags.csv").write_text("\n".join([",".join(["part", "time_us", *names]), *rows]) + "\n")
+    (kind,) = learn([tmp_path / "bags.csv"], str(tmp_path / "xeon.yaml")).kinds
+    assert (kind.method, kind.samples.held_out.sum()) == ("Gaussian process", 130)
+    assert kind.errors("learned")["geometric_mean_abs_error"] < 0.05
+
+
+LOOKED = "part,rows,width,samples,pooling,distinct,time_us"
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("fore,9,8,4,2,1,5", "part: expected one of forward, sort, update, gradient, got 'fore'"),
+        ("forward,9,8,4,2,3,5", "distinct: expected different rows over look-ups, at most 1, got '3'"),
+        ("forward,9,8,0,2,1,5", "samples: expected a number above zero, got '0'"),
+    ],
+)
+def test_look_ups_that_cannot_be_read_are_told(complaint, tmp_path, row, sentence):
+    (tmp_path / "t.csv").write_text(f"{LOOKED}\n{row}\n")
+    assert complaint(tmp_path / "t.csv", "--system", "a100-80gb") == f"{tmp_path}/t.csv:2: {sentence}"
 
 
 @pytest.fixture(scope="module")

@@ -126,3 +126,11 @@ def test_products_in_a_type_that_matrix_units_lack_run_on_the_vector_units():
         for d in ("fp32", "tf32")
     ]
     assert rates[0] > 2.0 * rates[1]
+
+
+def test_the_rates_of_the_2080_ti_follow_from_its_units_and_clock():
+    """68 units of 512 and 128 operations a clock, four fifths of 352 bit of 14 Gbit/s; GeForce cards add up in fp32 at half rate."""
+    found = device("rtx-2080-ti")
+    assert found.throughput["fp16"] == pytest.approx(68 * 512 * 1.545e9, rel=2e-3)
+    assert found.vector_throughput["fp32"] == pytest.approx(68 * 128 * 1.545e9, rel=5e-3)
+    assert found.memory.bandwidth == pytest.approx(0.8 * 352 / 8 * 14e9, rel=1e-3)

@@ -91,6 +91,15 @@ def test_misses_are_those_of_a_simulated_cache(factors, share):
         assert stream(counted, len(looked), share).missed(np.array([float(rows)]))[0] == pytest.approx(simulated, rel=0.02)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_misses_are_densest_at_the_beginning_and_their_mean_is_that_of_all(share):
+    one, nodes = stream(META, 100_000, share), (np.arange(4000) + 0.5) / 4000
+    first, *found = one.missed_at(np.array([5000.0]), np.append(0.0, nodes))[:, 0]
+    assert first == pytest.approx(1.0)
+    assert (np.diff(found) <= 0).all()
+    assert np.mean(found) == pytest.approx(one.missed(np.array([5000.0]))[0], rel=1e-3)
+
+
 def test_tables_that_share_a_cache_are_those_of_a_simulated_one():
     first, second = drawn(META, 60_000), 10**6 + drawn(EVEN, 40_000, seed=2)
     mixed = np.random.default_rng(3).permutation(np.concatenate([first, second]))

@@ -67,7 +67,7 @@ def test_a_test_that_failed_leaves_nothing_to_the_next(read):
 
 
 def test_the_user_says_what_a_log_does_not(read):
-    text = "\n".join(line for line in log("all_reduce", 8, 8, ROWS).splitlines() if "Rank" not in line).replace("nGpus 8", "nGpus 1")
+    text = "\n".join(line for line in log("all_reduce", 16, 8, ROWS).splitlines() if "Rank" not in line)
     run = one(read(text, "x.log", collective="all_reduce", ranks=16, nodes=2))
     assert (run.collective, run.ranks, run.ranks_per_node) == ("all_reduce", 16, 8)
 
@@ -104,6 +104,13 @@ def test_collectives_without_a_model_are_told(read):
         (lambda t: t.replace("       12.50", "        0.0", 1), "x_all_reduce.log:16: expected a time above zero, got 0.0"),
         (lambda t: t.replace("        time", "        when"), "x_all_reduce.log:14: the header names no column time, only size, count, type, redop, root, when, algbw, busbw, #wrong, when, algbw, busbw, #wrong"),
         (lambda t: "\n".join(line for line in t.splitlines() if "  size" not in line), "x_all_reduce.log:15: a row without a header of columns above it (# size count type ... time algbw busbw)"),
+        (lambda t: t.replace("      2048  ", "      2e3  ", 1), "x_all_reduce.log:17: expected the bytes and the elements of a buffer, whole numbers, got 2e3 512"),
+        (lambda t: t.replace("(us)", "(ms)"), "x_all_reduce.log:15: the units are (B) (elements) (ms) (GB/s) (GB/s); nccl-tests has (B), (elements), (us), (GB/s), not (ms)"),
+        (lambda t: t.replace("40.25", "0.04"), "x_all_reduce.log:18: 1048576 B in 0.04 us are 2.62e+04 GB/s, its algbw says 26.05: time or size has another unit"),
+        (lambda t: t.replace("values : 0 OK", "values : 8 FAILED"), "x_all_reduce.log:19: 8 results were wrong (FAILED), and no row says which; measure again"),
+        (lambda t: t.replace("sum", "none"), "x_all_reduce.log:1: its rows name no operation (redop), so that it is no all_reduce; correct --op or the file's name"),
+        (lambda t: t.replace("45.59", "26.05"), "x_all_reduce.log:1: its busbw is 1 times its algbw, and that of all_reduce among 8 ranks 1.75 times; correct --op, --ranks or the file's name"),
+        (lambda t: t.replace("Rank  3", "..."), "x_all_reduce.log:1: its list of ranks leaves out 3"),
         (lambda t: t.replace("node00", "a", 3), "x_all_reduce.log:1: its ranks are spread unevenly over the hosts: 3 on a, 5 on node00; every node needs as many"),
         (lambda t: "# nThread 1 nGpus 8 minBytes 8\n", "x_all_reduce.log: holds no row of nccl-tests: a header (# size count type ... time algbw busbw), then a row a size"),
     ],
@@ -133,9 +140,35 @@ def test_what_the_log_says_of_itself_is_not_overruled(read, tmp_path):
     assert str(caught.value) == f"{tmp_path}/all_reduce_perf.log:2: the log is of all_reduce, not of all_gather; leave out --op"
 
 
+@pytest.mark.parametrize(
+    ("name", "collective", "sentence"),
+    [
+        ("all_reduce_perf.log", "all_gather", "the file's name says all_reduce, --op says all_gather; leave out --op or rename the file"),
+        ("x.log", "all_gather", "its rows name an operation (redop), so that it is no all_gather; correct --op or the file's name"),
+        ("x.log", "reduce_scatter", "its busbw is 1.75 times its algbw, and that of reduce_scatter among 8 ranks 0.875 times; correct --op, --ranks or the file's name"),
+    ],
+)  # fmt: skip
+def test_a_log_is_not_relabelled(read, tmp_path, name, collective, sentence):
+    with pytest.raises(SpecError) as caught:
+        read(log("all_reduce", 8, 8, ROWS), name, collective=collective)
+    assert str(caught.value).splitlines()[0] == f"{tmp_path}/{name}:1: {sentence}"
+
+
+def test_a_second_header_is_another_test(read):
+    """Of which nothing says how many ranks took part."""
+    table = "\n".join(log("all_reduce", 8, 8, ROWS).splitlines()[12:])
+    with pytest.raises(SpecError, match=r"log:23: how many ranks took part does not stand in the log"):
+        read(log("all_reduce", 8, 8, ROWS) + table, "x_all_reduce.log")
+
+
+def test_options_that_change_a_time_are_told(read):
+    text = log("all_reduce", 8, 8, ROWS).replace("agg iters: 1", "agg iters: 10").replace("graph: 0", "graph: 4")
+    assert one(read(text)).told == ("in CUDA graphs (graph: 4), without launches by the host", "10 calls at once (agg iters)")
+
+
 def test_lists_of_ranks_that_wrap_are_counted_once(read):
     """Groups of a split run side by side: the ranks of the first are those of the collective."""
-    text = log("all_reduce", 8, 8, ROWS)
+    text = log("all_reduce", 4, 4, ROWS).replace(*(log("all_reduce", ranks, 8, []).partition("#\n#   ")[0] for ranks in (4, 8)))
     split = text.replace("Rank  4 Group  0", "Rank  0 Group  1").replace("Rank  5 Group  0", "Rank  1 Group  1")
     split = split.replace("Rank  6 Group  0", "Rank  2 Group  1").replace("Rank  7 Group  0", "Rank  3 Group  1")
     run = one(read(split))

@@ -19,15 +19,15 @@ from crossflow.calibration.fit import LEAST, Fit, fit, held_out
 from crossflow.calibration.logs import LogOptions
 from crossflow.calibration.measurements import MeasuredCollective, MeasuredRows, Measurements, read_measurements
 from crossflow.calibration.parameters import DEVICE, FABRIC, with_values
-from crossflow.calibration.pricing import modelled, predicted, problem
-from crossflow.cost.profile import SCOPES, Key, Measured, Profile, message_shape
+from crossflow.calibration.pricing import predicted, problem
+from crossflow.cost.profile import SCOPES, Key, Measured, Profile, message_shape, system_profile
 from crossflow.errors import CrossflowError
 from crossflow.files import Document
-from crossflow.program.groups import Group
 from crossflow.validation.report import errors
 
 GOOD = 0.04  # median error of fitted parameters above which a measured curve is written beside them
 WORSE = 0.01  # of the median error of held-out rows, from which a set of rows is said to be worse than before
+FAR = 0.5  # median error of held-out rows, from which nothing that was fitted describes them
 LEAST_SIZES = 4  # of a measured curve
 BEFORE, FITTED, PAPER, MEASURED, WRITTEN = "before", "fitted", "paper_curve", "measured_curve", "written"
 
@@ -68,6 +68,7 @@ class Calibration:
     scored: tuple[ScoredRows, ...]
     measurements: Measurements
     skipped: Mapping[str, int]  # why rows were left out, and how many each
+    below: Profile | None = None  # measured events that the system names already
 
     def errors(self, law: str, *, held_out: bool) -> dict[str, float | int | None]:
         """Errors of a law over all rows that are held out, or all that are fitted."""
@@ -81,14 +82,18 @@ class Calibration:
         """Sets of rows that were predicted better before, as sentences."""
         for one in self.scored:
             before, after = (float((one.errors(law, one.held_out) or {}).get("median_abs_error") or 0.0) for law in (BEFORE, WRITTEN))
-            if after > before + WORSE:
+            if min(before, after) > FAR:
+                what = f"{one.rows.name}: {100 * after:.0f} % off on the rows held out"
+                yield f"{what}; no parameter describes them, check their unit and the system"
+            elif after > before + WORSE:
                 what = f"{one.rows.name}: worse than before on the rows held out, {100 * before:.1f} % to {100 * after:.1f} %"
                 yield f"{what}; these rows ask for other values than the rest, calibrate to them alone"
 
     @property
     def profile(self) -> Mapping[Key, Measured]:
-        """Measured collectives that are to be written, all of their rows."""
-        return {key: one for scored in self.scored if scored.curved for key, one in _events(scored.rows, scored.held_out | True).items()}
+        """Measured events that are to be written: collectives, all of their rows, and what the system has that was not measured again."""
+        curves = {key: one for scored in self.scored if scored.curved for key, one in _events(scored.rows, scored.held_out | True).items()}
+        return {**_kept(self.below, [one.rows for one in self.scored]), **curves}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; values of parameters in SI units."""
@@ -101,7 +106,7 @@ class Calibration:
             "held_out": int(sum(one.held_out.sum() for one in self.scored)),
             "skipped": sum(self.skipped.values()),
             "skipped_reasons": dict(self.skipped),
-            "notes": [*self.measurements.notes, *self.worse()],
+            "notes": [*self.measurements.notes, *profiled(self.base, self.below), *self.worse()],
             "parameters": [
                 {
                     "name": one.parameter.name, "unit": one.parameter.unit, "before": one.parameter.value, "value": one.value,
@@ -136,7 +141,8 @@ def calibrate(
     SpecError, CrossflowError
         For files that cannot be read, and where too few rows are left to fit anything.
     """
-    spec, _ = resolve(Document(file="--system", data={"template": system}))
+    spec, document = resolve(Document(file="--system", data={"template": system}))
+    below = system_profile(spec, document)
     found = read_measurements(paths, lineage(system), spec.devices_per_node, options or LogOptions(), rows)
     sets, skipped = priceable(spec, found)
     fits, few = fitted_parts(spec, sets)
@@ -146,8 +152,8 @@ def calibrate(
         reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.items())
         raise CrossflowError(f"nothing to fit {system} to: {reasons or 'no rows'}")
     fitted = with_fits(spec, fits)
-    scored = tuple(_score(spec, fitted, one, curves=curves) for one in sets)
-    return Calibration(base=system, spec=spec, fits=tuple(fits), scored=_one_curve_each(scored), measurements=found, skipped=skipped)
+    scored = _one_curve_each(tuple(_score(spec, fitted, one, below, curves=curves) for one in sets))
+    return Calibration(base=system, spec=spec, fits=tuple(fits), scored=scored, measurements=found, skipped=skipped, below=below)
 
 
 def lineage(system: str) -> tuple[str, ...]:
@@ -204,28 +210,37 @@ def priceable(spec: SystemSpec, found: Measurements) -> tuple[list[MeasuredRows]
 # -------------------------------------------------------------------------------------------- scores
 
 
-def _score(spec: SystemSpec, fitted: SystemSpec, rows: MeasuredRows, *, curves: bool) -> ScoredRows:
+def _score(spec: SystemSpec, fitted: SystemSpec, rows: MeasuredRows, below: Profile | None, *, curves: bool) -> ScoredRows:
     """What every law makes of rows that it has not seen."""
     held = held_out(rows.order)
-    found = {BEFORE: predicted(spec, rows), FITTED: predicted(fitted, rows)}
+    found = {BEFORE: predicted(spec, rows, below), FITTED: predicted(fitted, rows)}
     curve, curved = None, False
     if isinstance(rows, MeasuredCollective):
         paper = fit_curve(rows.size[~held], rows.time[~held])
         if paper is not None:
             found[PAPER], curve = paper.time(rows.size), paper.to_dict()
         if np.unique(rows.size[~held]).size >= LEAST_SIZES:
-            found[MEASURED] = _interpolated(fitted, rows, held)
+            found[MEASURED] = predicted(fitted, rows, Profile(events=_events(rows, ~held), source=""))
             law = float(np.median(np.abs(found[FITTED] / rows.time - 1.0)[~held]))
             curved = curves and law > GOOD and _left_out(rows.size[~held], rows.time[~held]) < law
     found[WRITTEN] = found[MEASURED if curved else FITTED]
+    if below is not None and not isinstance(rows, MeasuredCollective):
+        found[WRITTEN] = predicted(fitted, rows, below)
     return ScoredRows(rows=rows, held_out=held, predicted=found, curve=curve, curved=curved)
 
 
-def _interpolated(fitted: SystemSpec, rows: MeasuredCollective, held: Mask) -> Array:
-    """Times by a profile of the rows that are not held out. [s]"""
-    profile = Profile(events=_events(rows, ~held), source="")
-    group = Group.alike(rows.ranks, rows.ranks_per_node, 1)
-    return profile.messages(rows.collective, rows.size[:, None], group, lambda size: modelled(fitted, rows, size[:, 0])[:, None])[0][:, 0]
+def profiled(system: str, below: Profile | None) -> Iterator[str]:
+    """That the system names measured events already, as a sentence."""
+    if below is not None and below.events:
+        yield f"before is with the profile that {system} names, {Path(below.source).name}, which may hold these very rows"
+
+
+def _kept(below: Profile | None, sets: Sequence[MeasuredRows]) -> Mapping[Key, Measured]:
+    """Events of a profile but for collectives that were measured again."""
+    again = {
+        (one.collective, one.ranks, SCOPES[int(one.ranks_per_node < one.ranks)]) for one in sets if isinstance(one, MeasuredCollective)
+    }
+    return {} if below is None else {key: one for key, one in below.events.items() if (key[0], *key[3:]) not in again}
 
 
 def _left_out(size: Array, time: Array) -> float:

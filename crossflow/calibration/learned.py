@@ -1,14 +1,16 @@
 """Small learned models of kernels and collectives, which learn what the analytical model leaves over.
 
 The parameters of the system are fitted first. Each kind then has a regressor of log(measured / predicted) over the logarithms of its
-sizes and of the predicted time itself: gradient boosting or a multilayer perceptron [1]_, whichever does better in cross-validation of
-the fitted rows. Every other size is held out, and the errors of all models on these rows are told. What is learned is written as the
-times of events: nothing is loaded later but a table.
+sizes and of the predicted time itself: gradient boosting, a multilayer perceptron [1]_ or a Gaussian process [2]_, whichever does best in
+cross-validation of the fitted rows. Every other size is held out, and the errors of all models on these rows are told. What is learned
+is written as the times of events: nothing is loaded later but a table.
 
 References
 ----------
 .. [1] Lin et al., "Towards Universal Performance Modeling for ML Training on Multi-GPU Platforms", TPDS 2024, Sec. III-E: learned models of
    embedding look-ups; scikit-learn, Pedregosa et al., JMLR 12, 2011.
+.. [2] Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press, 2006, Sec. 5.1: a length for each feature, found by
+   the marginal likelihood, and noise.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ import numpy as np
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask
-from crossflow.calibration.calibrate import fitted_parts, lineage, priceable, with_fits
+from crossflow.calibration.calibrate import fitted_parts, lineage, priceable, profiled, with_fits
 from crossflow.calibration.fit import held_out
 from crossflow.calibration.logs import LogOptions
 from crossflow.calibration.measurements import (
@@ -39,14 +41,15 @@ from crossflow.calibration.measurements import (
     read_measurements,
 )
 from crossflow.calibration.pricing import predicted, problem
-from crossflow.cost.profile import Key, Measured, kernel_of, message_size, profile_event, table_rows
+from crossflow.cost.profile import Key, Measured, Profile, kernel_of, message_size, profile_event, system_profile, table_rows
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.files import Document
 from crossflow.program.kernels import Product
 from crossflow.validation.report import errors
 
 LEAST = 30  # rows that a learned model needs
-FOLDS = 4  # of the cross-validation that chooses between the two
+FOLDS = 4  # of the cross-validation that chooses among them
+MOST = 600  # rows that a Gaussian process is fitted to, whose time grows with their cube
 BEYOND = 2.0  # factor beyond the measured sizes up to which a learned model is asked
 SEED = 0
 _NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?")
@@ -137,7 +140,8 @@ def require_sklearn() -> None:
 def learn(paths: Sequence[Path], system: str, *, options: LogOptions | None = None, rows: Sequence[str] = ()) -> Learning:
     """Learn the kinds of kernels and collectives that have enough measured rows; parameters as in `calibrate`."""
     require_sklearn()
-    spec, _ = resolve(Document(file="--system", data={"template": system}))
+    spec, document = resolve(Document(file="--system", data={"template": system}))
+    below = system_profile(spec, document)
     found = read_measurements(paths, lineage(system), spec.devices_per_node, options or LogOptions(), rows)
     by_kind: dict[RowKind, list[MeasuredRows]] = {}
     for one in found.sets:
@@ -150,10 +154,11 @@ def learn(paths: Sequence[Path], system: str, *, options: LogOptions | None = No
         if count < LEAST:
             skipped[f"too few of {', '.join(part for part in kind if part)}: a learned model needs {LEAST}"] += count
         else:
-            kinds.append(_learned(kind, spec, fitted, sets))
+            kinds.append(_learned(kind, spec, fitted, sets, below))
     if not kinds:
         raise CrossflowError(f"nothing to learn: {'; '.join(f'{count} {reason}' for reason, count in skipped.items()) or 'no rows'}")
-    return Learning(base=system, spec=fitted, kinds=tuple(kinds), measurements=found, skipped=skipped)
+    notes = (*found.notes, *profiled(system, below))
+    return Learning(base=system, spec=fitted, kinds=tuple(kinds), measurements=replace(found, notes=notes), skipped=skipped)
 
 
 def _kind(rows: MeasuredRows) -> RowKind:
@@ -162,8 +167,8 @@ def _kind(rows: MeasuredRows) -> RowKind:
     return ("gemm", rows.dtype) if isinstance(rows, MeasuredProducts) else (rows.op, rows.dtype)
 
 
-def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence[MeasuredRows]) -> LearnedKind:
-    """The better of two regressors, scored on rows that it has not seen, then fitted to all."""
+def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence[MeasuredRows], below: Profile | None) -> LearnedKind:
+    """The best of three regressors, scored on rows that it has not seen, then fitted to all."""
     modelled = all(problem(spec, one) is None for one in sets)
     parts = [_samples(fitted, one, modelled=modelled) for one in sets]
     breadth = max(part.features.shape[1] for part in parts)
@@ -171,11 +176,12 @@ def _learned(kind: RowKind, spec: SystemSpec, fitted: SystemSpec, sets: Sequence
         raise CrossflowError(f"rows of {kind[0]} have shapes of several forms; learn them from files of one form")
     samples = Samples(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Samples.__dataclass_fields__})
     seen = samples.ratio(~samples.held_out)
-    method = min(_METHODS, key=lambda name: _crossed(name, *seen))
+    tried = [name for name in _METHODS if name != PROCESS or len(seen[1]) * 2 <= MOST]  # it is fitted to all rows in the end
+    method = min(tried, key=lambda name: _crossed(name, *seen))
     unseen, _ = samples.ratio(samples.held_out)
     times = samples.base[samples.held_out] * np.exp(_fitted(method, *seen).predict(unseen))
     regressor = _fitted(method, *samples.ratio(np.ones_like(samples.held_out)))
-    before = np.concatenate([predicted(spec, one) for one in sets]) if modelled else None
+    before = np.concatenate([predicted(spec, one, below) for one in sets]) if modelled else None
     return LearnedKind(kind=kind, regressor=regressor, method=method, samples=samples, times=times, before=before)
 
 
@@ -219,11 +225,22 @@ def _perceptron() -> Any:
     return make_pipeline(StandardScaler(), network)
 
 
-_METHODS = {"gradient boosting": _boosting, "multilayer perceptron": _perceptron}
+def _process(features: int) -> Any:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    kernel = ConstantKernel(1.0) * RBF(np.full(features, 3.0)) + WhiteKernel(0.01)
+    return make_pipeline(StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True, random_state=SEED))
+
+
+PROCESS = "Gaussian process"
+_METHODS = {"gradient boosting": lambda _: _boosting(), "multilayer perceptron": lambda _: _perceptron(), PROCESS: _process}
 
 
 def _fitted(method: str, features: Array, ratio: Array) -> Any:
-    regressor = _METHODS[method]()
+    regressor = _METHODS[method](features.shape[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a search that ends at its limit is scored like any other
         regressor.fit(features, ratio)

@@ -12,8 +12,9 @@ from crossflow.calibration.measurements import MeasuredCollective, MeasuredKerne
 from crossflow.cost.fabrics import Fabric, fabric_of
 from crossflow.cost.network import PLACED
 from crossflow.cost.price import kernel_prices
-from crossflow.cost.profile import kernel_of
-from crossflow.program.kernels import Kernel
+from crossflow.cost.profile import Profile
+from crossflow.program.groups import Group
+from crossflow.program.kernels import Kernel, Product
 from crossflow.program.program import Program
 from crossflow.validation.tables import architecture_at, collective_times, conditions, product_times
 
@@ -28,20 +29,30 @@ def problem(spec: SystemSpec, rows: MeasuredRows) -> str | None:
         if isinstance(found, str):
             return found
         return None if np.isfinite(found).all() else f"{rows.name} never ends on {spec.name}: a rate that it needs is missing"
-    if isinstance(rows, MeasuredKernels) and any(kernel_of(rows.op, shape, rows.dtype) is None for shape in rows.shapes):
+    if isinstance(rows, MeasuredKernels) and None in rows.kernels:
         return f"{rows.op} has no model of its own that its shape tells all of"
     device, dtype = architecture(spec), rows.dtype.partition(" x ")[0]
     return f"{spec.name} has no rate of {dtype} products" if dtype and dtype not in device.throughput else None
 
 
-def predicted(spec: SystemSpec, rows: MeasuredRows) -> Array:
-    """Predicted times of rows that can be priced, shape (rows,). [s]"""
+def predicted(spec: SystemSpec, rows: MeasuredRows, profile: Profile | None = None) -> Array:
+    """Predicted times of rows that can be priced, those of a profile where it has them, shape (rows,). [s]"""
     if isinstance(rows, MeasuredCollective):
-        return modelled(spec, rows, rows.size)
+        return modelled(spec, rows, rows.size) if profile is None else _along(spec, rows, profile)
     if isinstance(rows, MeasuredProducts):
         host, activity = conditions(rows.source)
-        return product_times(architecture_at(spec, activity), rows.dtype, rows.sizes) + host
-    return kernel_times(rows, architecture(spec))
+        device = architecture_at(spec, activity)
+        if profile is None:
+            return product_times(device, rows.dtype, rows.sizes) + host
+        products = (Product(m=m, n=n, k=k, batch=batch) for m, n, k, batch in rows.sizes.T.tolist())
+        return _times(tuple(products), rows.dtype, device, profile, launched=True) + host
+    return kernel_times(rows, architecture(spec), profile)
+
+
+def _along(spec: SystemSpec, rows: MeasuredCollective, profile: Profile) -> Array:
+    """Times of a collective by a profile, by the model where it has none. [s]"""
+    group = Group.alike(rows.ranks, rows.ranks_per_node, 1)
+    return profile.messages(rows.collective, rows.size[:, None], group, lambda size: modelled(spec, rows, size[:, 0])[:, None])[0][:, 0]
 
 
 def modelled(spec: SystemSpec, rows: MeasuredCollective, size: Array) -> Array:
@@ -51,11 +62,15 @@ def modelled(spec: SystemSpec, rows: MeasuredCollective, size: Array) -> Array:
     return found
 
 
-def kernel_times(rows: MeasuredKernels, device: Architecture) -> Array:
+def kernel_times(rows: MeasuredKernels, device: Architecture, profile: Profile | None = None) -> Array:
     """Times of kernels without their launches, shape (rows,). [s]"""
-    kernels = tuple(kernel for shape in rows.shapes if (kernel := kernel_of(rows.op, shape, rows.dtype)) is not None)
-    costs, _ = kernel_prices(_program(kernels, rows.dtype.partition(" x ")[0] or next(iter(device.throughput))), device, None)
-    return np.asarray(np.broadcast_to(costs.time - costs.launch, (len(kernels), 1))[:, 0])
+    kernels = tuple(kernel for kernel in rows.kernels if kernel is not None)
+    return _times(kernels, rows.dtype.partition(" x ")[0] or next(iter(device.throughput)), device, profile, launched=False)
+
+
+def _times(kernels: tuple[Kernel, ...], dtype: str, device: Architecture, profile: Profile | None, *, launched: bool) -> Array:
+    costs, _ = kernel_prices(_program(kernels, dtype), device, None, profile)
+    return np.asarray(np.broadcast_to(costs.time - (0.0 if launched else costs.launch), (len(kernels), 1))[:, 0])
 
 
 def _program(kernels: tuple[Kernel, ...], dtype: str) -> Program:

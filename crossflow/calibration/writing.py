@@ -13,17 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture.system import resolve
 from crossflow.calibration.calibrate import BEFORE, WRITTEN, Calibration
 from crossflow.calibration.fit import Fitted
 from crossflow.calibration.learned import Learning
-from crossflow.cost.profile import COLUMNS, Key, Measured, Profile, system_profile
+from crossflow.cost.profile import COLUMNS, Key, Measured
 from crossflow.errors import CrossflowError
-from crossflow.files import Document
 from crossflow.units import show
 
 CHANGED = 0.005  # of a parameter, from which it is written
 DIGITS = 6  # of quantities in files; a value that was scored has fewer
+WIDEST = 100.0  # of a standard error of a logarithm, which no range of a parameter is beyond
 SHOWN = 8  # files that a source names
 
 
@@ -57,20 +56,12 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
     text = system_text(found, path)
     with contextlib.ExitStack() as undone:
         if curves:
-            origin = f"Measured collectives, all rows; {_source(found, _today())}"
-            files.write_text(written[1], profile_text(_with_inherited(curves, found), path.stem, origin))
+            files.write_text(written[1], profile_text(curves, path.stem, f"Measured events, all rows; {_source(found, _today())}"))
             if not replace:
                 undone.callback(written[1].unlink)  # where the system is not written
         files.write_text(path, text)
         undone.pop_all()
     return written
-
-
-def _with_inherited(curves: Mapping[Key, Measured], found: Calibration) -> Mapping[Key, Measured]:
-    """Measured curves over the profile of the system that the calibration starts from, which the new profile stands for."""
-    spec, document = resolve(Document(file="--system", data={"template": found.base}))
-    below = system_profile(spec, document)
-    return curves if below is None else Profile(events=curves, source="").over(below).events
 
 
 def system_text(found: Calibration, path: Path, today: datetime.date | None = None) -> str:
@@ -86,8 +77,8 @@ def system_text(found: Calibration, path: Path, today: datetime.date | None = No
         "sources:",
         f"  {source}: {_quoted(_source(found, date))}",
     ]
-    if found.profile:
-        lines.append(f"profile: {_quoted(profile_of(path).name)}")
+    if found.profile or found.below is not None:  # or none of what the base names is left
+        lines.append(f"profile: {_quoted(profile_of(path).name) if found.profile else 'null'}")
     return "\n".join([*lines, *_tree({one.parameter.path: _value(one, source) for one in changed}), ""])
 
 
@@ -124,7 +115,8 @@ def _source(found: Calibration, date: datetime.date) -> str:
 def _value(one: Fitted, source: str) -> str:
     """A fitted value with its standard error as bounds."""
     parameter = one.parameter
-    low, high = (np.clip(one.value * np.exp(sign * one.error), parameter.low, parameter.high) for sign in (-1, 1))
+    wide = min(one.error, WIDEST)
+    low, high = (np.clip(one.value * np.exp(sign * wide), parameter.low, parameter.high) for sign in (-1, 1))
     texts = {
         name: show(value, parameter.unit, DIGITS)
         for name, value in (("value", one.value), ("low", min(low, one.value)), ("high", max(high, one.value)))

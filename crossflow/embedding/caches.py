@@ -104,6 +104,17 @@ class Stream:
         """Share of the look-ups that a cache of so many bytes does not hold, shape (n,). [1]"""
         return np.asarray((self.lookups * self.missed_by_class(capacity)).sum(axis=0) / self.lookups.sum(axis=0))
 
+    def missed_at(self, capacity: Array, places: Array) -> Array:
+        """The same of the look-ups at some places of what passes, shape (places, n): at the beginning no cache holds a row. [1]
+
+        Parameters
+        ----------
+        places : what has passed before, as a share, shape (places,). [1]
+        """
+        t, lookups = np.minimum(self.window(capacity), ALL), self.lookups / self.lookups.sum(axis=0)
+        left = [np.log1p(-np.minimum(t, place * self.share)) for place in places]
+        return np.stack([(lookups * np.exp((self.hits - 1.0) * one)).sum(axis=0) for one in left])
+
     def missed_by_class(self, capacity: Array) -> Array:
         """The same of each class, shape (classes, n). [1]"""
         t, share = np.minimum(self.window(capacity), ALL), self.share

@@ -161,7 +161,7 @@ def rank_rows(job: DlrmJob, plans: Hierarchies, machine: Machine) -> tuple[str, 
                 "tables": whole, "parts": len(mine) - whole, "table_bytes": float(sizes[mine].sum()),
                 "lookups": float(sum(part.pooling for part in parts) * plans.batch[0]),
                 "lookup_forward_s": float(costs.forward[mine, 0].sum()), "lookup_backward_s": float(costs.backward[mine, 0].sum()),
-                "exchanged_bytes": float(sum(part.width for part in parts) * plans.batch[0] * job.forward),
+                "exchanged_bytes": float(sum(part.width for part in parts) * plans.batch[0] * job.forward * (sharding.ranks > 1)),
             }
         )  # fmt: skip
     return sharding.name, rows

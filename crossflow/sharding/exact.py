@@ -6,6 +6,8 @@ takes in each of these phases; with one phase it is the load of the most loaded 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from crossflow.arrays import Array, Index
@@ -14,6 +16,17 @@ MOST = 20_000  # choices of a rank for a piece that are searched
 GAP = 5e-3  # of the load, at which a search ends
 NODES = 20  # of the search tree, after which it ends; no limit of time, so that equal inputs have equal answers
 TINY = 1e-9  # by which sums of floats may differ
+
+
+class LeastLoaded(NamedTuple):
+    """A sharding, and how far it may be from the best."""
+
+    where: Index  # rank of every piece, shape (pieces,)
+    bound: float  # load that no sharding is below
+
+    def gap(self, costs: Array, ranks: int) -> float:
+        """How much its load is above the bound at most. [1]"""
+        return fullest(costs, self.where, ranks) / self.bound - 1.0 if self.bound > 0 else 0.0
 
 
 def fullest(costs: Array, where: Index, ranks: int) -> float:
@@ -26,19 +39,21 @@ def held(sizes: Array, where: Index, ranks: int) -> float:
     return float(np.bincount(where, sizes, minlength=ranks).max())
 
 
-def least_loaded(costs: Array, sizes: Array, ranks: int, capacity: float, start: Index) -> Index:
-    """Rank of every piece, so that the load is least and all ranks have memory; `start` where none better is found."""
-    if ranks == 1:
-        return start
+def least_loaded(costs: Array, sizes: Array, ranks: int, capacity: float, start: Index) -> LeastLoaded:
+    """Rank of every piece, so that the load is least and all ranks have memory; `start` where none better is found, or too many are."""
+    bound = float(_bounds(costs, ranks).sum())
+    if ranks == 1 or len(sizes) * ranks > MOST:
+        return LeastLoaded(start, bound)
     start = _exchanged(costs, sizes, ranks, capacity, start)
-    fits, before, bound = held(sizes, start, ranks) <= capacity, fullest(costs, start, ranks), _bounds(costs, ranks).sum()
+    fits, before = held(sizes, start, ranks) <= capacity, fullest(costs, start, ranks)
     if fits and before <= bound * (1.0 + GAP):
-        return start
-    where = _solved(costs, sizes, ranks, capacity)
+        return LeastLoaded(start, bound)
+    where, proven = _solved(costs, sizes, ranks, capacity)
+    bound = max(bound, proven)
     if where is None or held(sizes, where, ranks) > capacity * (1.0 + TINY):
-        return start
+        return LeastLoaded(start, bound)
     where = _exchanged(costs, sizes, ranks, capacity, where)
-    return where if not fits or fullest(costs, where, ranks) < before else start
+    return LeastLoaded(where if not fits or fullest(costs, where, ranks) < before else start, bound)
 
 
 def _exchanged(costs: Array, sizes: Array, ranks: int, capacity: float, where: Index) -> Index:
@@ -74,9 +89,11 @@ def _bounds(costs: Array, ranks: int) -> Array:
     return np.asarray(np.maximum(costs.sum(axis=1) / ranks, costs.max(axis=1)))
 
 
-def _solved(costs: Array, sizes: Array, ranks: int, capacity: float) -> Index | None:
-    """Minimise the sum of z, where x of each kind of equal pieces on each rank is a whole number: over ranks they add up to all of the
-    kind, on every rank sum of cost x <= z in every phase and sum of size x <= capacity. Ranks are alike: in the order of the first phase.
+def _solved(costs: Array, sizes: Array, ranks: int, capacity: float) -> tuple[Index | None, float]:
+    """The best sharding that the search finds, None where it finds none, and the load that it proves no sharding is below.
+
+    Minimise the sum of z, where x of each kind of equal pieces on each rank is a whole number: over ranks they add up to all of the kind,
+    on every rank sum of cost x <= z in every phase and sum of size x <= capacity. Ranks are alike: in the order of the first phase.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -100,10 +117,11 @@ def _solved(costs: Array, sizes: Array, ranks: int, capacity: float) -> Index | 
         constraints=rows,
         options={"mip_rel_gap": GAP, "node_limit": NODES},
     )
+    proven = scale * (found.mip_dual_bound or 0.0)
     if found.x is None:
-        return None
+        return None, 0.0
     on = np.round(found.x[: kinds * ranks]).astype(np.intp).reshape(ranks, kinds)
     where = np.zeros(len(sizes), dtype=np.intp)
     for i in range(kinds):
         where[np.flatnonzero(kind.ravel() == i)] = np.repeat(np.arange(ranks), on[:, i])
-    return where
+    return where, proven

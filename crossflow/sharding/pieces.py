@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from crossflow.units import show
-from crossflow.workload.dlrm import Tables
+from crossflow.workload.dlrm import ShardingRule, Tables
 
 Extent = tuple[int, int]  # the first, and one past the last
 
@@ -59,7 +59,7 @@ def singles(groups: Sequence[Tables]) -> tuple[Tables, ...]:
     return tuple(replace(group, count=1) for group in groups for _ in range(group.count))
 
 
-def checked(sharding: Sharding, sizes: Sequence[float], capacity: float, share: float) -> Sharding:
+def checked(sharding: Sharding, sizes: Sequence[float], capacity: float, rule: ShardingRule) -> Sharding:
     """The same with what its fullest rank holds, and the sentence that says where that is too much. [B]"""
     held = [0.0] * sharding.ranks
     for rank, size in zip(sharding.where, sizes, strict=True):
@@ -69,7 +69,8 @@ def checked(sharding: Sharding, sizes: Sequence[float], capacity: float, share: 
     if held[fullest] <= capacity or sharding.problem:
         return sharding
     most = max(sizes)
-    cure = f"; its largest piece has {show(most, 'B')}, which split: rows or columns cuts" if most > capacity else ""
-    limit = f"{share:.0%} of its memory, {show(capacity, 'B')}"
+    cure = "which split: rows or columns cuts" if rule.split == "none" else "the least that it is cut to; take more devices"
+    cure = f"; its largest piece has {show(most, 'B')}, {cure}" if most > capacity else "; take more devices"
+    limit = f"{100.0 * rule.memory:.4g}% of its memory, {show(capacity, 'B')}"
     told = f"sharding {sharding.name}: rank {fullest} would hold {show(held[fullest], 'B')} of tables, more than {limit}{cure}"
     return replace(sharding, problem=told)

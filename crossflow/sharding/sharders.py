@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from crossflow.arrays import Array, Index
-from crossflow.sharding.exact import MOST, least_loaded
+from crossflow.sharding.exact import GAP, MOST, least_loaded
 from crossflow.sharding.pieces import Piece, Sharding, checked
 from crossflow.workload.dlrm import Sharder, ShardingRule, Tables, TableSplit
 
@@ -56,7 +56,7 @@ def share_out(
     costs, sizes : predicted cost of every piece in each phase of a step, shape (phases, pieces), and its bytes, shape (pieces,). [s], [B]
     capacity : bytes of tables that a rank can hold. [B]
     """
-    problem = ""
+    problem = told = ""
     if by == "naive":
         where = np.arange(len(pieces)) % ranks
     elif by == "random":
@@ -66,12 +66,14 @@ def share_out(
         where = greedy(costs.sum(axis=0), sizes, ranks, capacity)
     else:
         where = greedy(np.array([RULES[by](piece.of(tables)) for piece in pieces]), sizes, ranks, capacity)
-    if "exact" in (by, rule.by) and len(pieces) * ranks > MOST:
-        problem = f"sharding exact: {len(pieces)} pieces on {ranks} ranks are more than {MOST:,} choices; use cost"
+    if by == "exact" == rule.by or (by == "exact" and len(pieces) * ranks <= MOST):
+        found = least_loaded(costs, sizes, ranks, capacity, where)
+        where, gap = found.where, found.gap(costs, ranks)
+        told = f", at most {gap:.1%} above the least load" if gap > 2.0 * GAP and rule.by == "exact" else ""
     elif by == "exact":
-        where = least_loaded(costs, sizes, ranks, capacity, where)
-    found = Sharding(name=name, ranks=ranks, pieces=tuple(pieces), where=tuple(map(int, where)), problem=problem)
-    return checked(found, sizes.tolist(), capacity, rule.memory)
+        problem = f"sharding exact: {len(pieces)} pieces on {ranks} ranks are more than {MOST:,} choices"
+    shared = Sharding(name=name + told, ranks=ranks, pieces=tuple(pieces), where=tuple(map(int, where)), problem=problem)
+    return checked(shared, sizes.tolist(), capacity, rule)
 
 
 def cut(

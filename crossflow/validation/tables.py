@@ -198,15 +198,19 @@ def template_of(device: str) -> str | None:
     device = device.strip().lower()
     if device in devices:
         return device
-    alike = [name for name in devices if _words(name) == _words(device)]
+    alike = [name for name in devices if device_words(name) == device_words(device)]
     size = re.search(r"\d+gb$", device)
     sized = [name for name in alike if size and name.endswith(size.group())]
     return next(iter(sized or alike), None)
 
 
-def _words(device: str) -> frozenset[str]:
-    """Words of a device's name that tell it from others."""
-    return frozenset(word for word in re.split(r"[-_ ]+", device) if not re.fullmatch(r"\d+gb|sxm\d?|datasheet", word))
+def device_words(device: str) -> frozenset[str]:
+    """Words of a device's name that tell it from others.
+
+    >>> sorted(device_words("H100 80GB HBM3")), sorted(device_words("h100-pcie-80gb"))
+    (['h100'], ['h100', 'pcie'])
+    """
+    return frozenset(word for word in re.split(r"[-_ ]+", device.lower()) if not re.fullmatch(r"|\d+gb|sxm\d?|hbm\d\w?|datasheet", word))
 
 
 # -------------------------------------------------------------------------------------------- collectives

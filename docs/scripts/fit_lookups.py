@@ -3,16 +3,27 @@
     python docs/scripts/fit_lookups.py [tests/data/embedding_bags.csv]
 
 What passes every level of the CPU's memory is the price's own (`crossflow.cost.lookups`): its caches have the sizes that lscpu gives,
-but for the share of the last one that this virtual machine gets, which is fitted. A core waits for one row after the other, so that the
-time is a sum over levels: for each a latency a row and a bandwidth, with work a look-up and a bag beside. These are fitted to every
-second point, all of them 0 or more, by least squares of the relative error; the table is of the other points.
+but for the share of the last one that this virtual machine gets, which is fitted. The time is a sum: the bytes of each level over a
+bandwidth, waiting for rows, the translation of addresses, and work for a look-up and a bag. These are fitted to every second point, all of
+them 0 or more, by least squares of the relative error with the robust loss of `crossflow calibrate`, by reweighting; the table is of the
+other points.
+
+A core works on as many look-ups at once as their instructions fit its window, and all misses among them are waited for together [1]_: of R
+look-ups of which each misses with probability m, it waits once with probability 1 - (1 - m)^R. Misses are dense at the beginning of a
+batch, where no cache holds a row, and rare later, so that m follows the place in the batch. Translations that are new wait in the same way:
+lines of the page tables, and in a virtual machine a line of the host's for each page.
+
+References
+----------
+.. [1] Eyerman, Eeckhout, Karkhanis, Smith, "A mechanistic performance model for superscalar out-of-order processors", ACM TOCS 27(2), 2009:
+   long-latency loads that fall into one reorder buffer overlap.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +34,7 @@ from scipy.optimize import nnls
 from crossflow.architecture.model import Architecture, Level
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array
+from crossflow.calibration.fit import SCALE
 from crossflow.cost.lookups import lookup_costs
 from crossflow.embedding.caches import Stream
 from crossflow.embedding.reuse import BINS
@@ -34,6 +46,12 @@ DATA = Path(__file__).parents[2] / "tests" / "data" / "embedding_bags.csv"
 FP32, INDEX, LINE = 4.0, 8.0, 64.0
 CACHES = (48 * 2.0**10, 2 * 2.0**20)  # one core's first and second cache: lscpu, data of two instances
 PAGE, TRANSLATIONS = 4096.0, 2048.0  # bytes of a page, and entries of the second buffer of translations: Intel's optimisation manual
+WINDOW = 512.0  # instructions that a core has in flight: the reorder buffer of Golden Cove, Intel's optimisation manual
+LOOKUP, PER_LINE = 10.0, 3.0  # of a look-up: index, bounds and address; and of each line: load, addition, prefetch
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(12)
+PLACES = ((NODES + 1.0) / 2.0) ** 4  # in the batch, most of them at its beginning
+SHARES = WEIGHTS / 2.0 * 4.0 * PLACES**0.75  # of the batch that each place stands for
+REWEIGHTED = 20  # times, after which no figure moves
 LAST = 2.0 ** np.arange(22, 30)  # candidates for what this machine gets of the last cache [B]
 
 
@@ -72,28 +90,41 @@ def columns(rows: Sequence[Row]) -> dict[str, Array]:
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def translated(rows: Sequence[Row]) -> Array:
-    """Translations of addresses that no buffer holds, and lines of page tables that are read for the first time, shape (2, points).
+def looked_up(own: Mapping[str, Array], size: Array) -> Stream:
+    """The look-ups of every point, whose rows have so many bytes."""
+    return Stream.of(np.stack([own[f"reuse_{i}"] for i in range(BINS)]), own["lookups"], size, np.ones(1))
 
-    Both are caches like any other, of pages and of the lines that say where eight of them are.
-    """
-    own = columns(rows)
-    factors = np.stack([own[f"reuse_{i}"] for i in range(BINS)])
-    looked = Stream.of(factors, own["lookups"], np.ones(1), np.ones(1))
-    found = []
-    for extent, entries in ((PAGE, TRANSLATIONS), (8 * PAGE, np.inf)):
-        pages = looked.in_blocks(extent / (own["width"] * FP32), own["lookups"] / own["rows"])
-        found.append(own["lookups"] * pages.missed(np.full(len(rows), float(entries))))
-    return np.stack(found)
+
+def paged(own: Mapping[str, Array], extent: float) -> Stream:
+    """The same of blocks of so many bytes: pages, and lines that say where eight of them are, are kept in caches like any other."""
+    return looked_up(own, np.ones(1)).in_blocks(extent / (own["width"] * FP32), own["lookups"] / own["rows"])
+
+
+def waits(own: Mapping[str, Array], stream: Stream, capacity: float) -> Array:
+    """How often a core waits for what a cache does not hold, shape (points,). [1]"""
+    missed = np.minimum(stream.missed_at(np.full(len(own["rows"]), capacity), PLACES), 1.0 - 1e-9)
+    together = WINDOW / (LOOKUP + PER_LINE * np.maximum(own["width"] * FP32 / LINE, 1.0))
+    return np.asarray(own["lookups"] / together * (SHARES @ -np.expm1(together * np.log1p(-missed))))
 
 
 def forward(rows: Sequence[Row], device: Architecture) -> Array:
     """What a pass forward takes time for, shape (causes, points)."""
     own, moved = columns(rows), traffic(rows, "forward", device)
     row = np.maximum(own["width"] * FP32, LINE)
-    pooled, listed = own["samples"] * own["width"] * FP32, own["lookups"] * INDEX
-    moved[-1] -= pooled + listed
-    return np.stack([*moved, *(moved[1:] / row), *translated(rows), pooled, own["lookups"], own["samples"], np.ones(len(rows))])
+    lines, pooled = looked_up(own, row), own["samples"] * own["width"] * FP32
+    moved[-1] -= own["samples"] * row + own["lookups"] * INDEX
+    return np.stack(
+        [
+            *moved,
+            *(waits(own, lines, float(level.capacity[0])) for level in device.levels[2:4]),
+            own["lookups"] * paged(own, PAGE).missed(np.full(len(rows), TRANSLATIONS)),
+            *(waits(own, paged(own, extent), np.inf) for extent in (PAGE, 8 * PAGE)),
+            pooled,
+            own["lookups"],
+            own["samples"],
+            np.ones(len(rows)),
+        ]
+    )
 
 
 def backward(rows: Sequence[Row], device: Architecture) -> Array:
@@ -103,11 +134,12 @@ def backward(rows: Sequence[Row], device: Architecture) -> Array:
     cleared, distinct = own["rows"] * own["width"] * FP32, own["distinct"]
     big = cleared > device.levels[3].capacity
     update[-1] -= 2.0 * distinct * row
+    translated = (paged(own, extent).missed(np.full(len(rows), entries)) for extent, entries in ((PAGE, TRANSLATIONS), (8 * PAGE, np.inf)))
     return np.stack(
         [
             *update,
             *(update[1:] / row),
-            *translated(rows),
+            *(own["lookups"] * one for one in translated),
             distinct * row,
             distinct,
             cleared * big,
@@ -122,10 +154,13 @@ def backward(rows: Sequence[Row], device: Architecture) -> Array:
 
 
 def fitted(causes: Array, time: Array) -> Array:
-    """Time of each cause, 0 or more, by least squares of the relative error."""
-    scaled = causes / time
+    """Time of each cause, 0 or more."""
+    scaled, weight = causes / time, np.ones(len(time))
     size = scaled.max(axis=1, keepdims=True)
-    return np.asarray(nnls((scaled / size).T, np.ones(len(time)))[0] / size[:, 0])
+    for _ in range(REWEIGHTED):
+        found = nnls((scaled / size * weight).T, weight)[0] / size[:, 0]
+        weight = (1.0 + ((found @ scaled - 1.0) / SCALE) ** 2) ** -0.25
+    return np.asarray(found)
 
 
 class Fit(NamedTuple):
@@ -144,7 +179,7 @@ def fit(causes: Callable[[Sequence[Row], Architecture], Array], name: str, rows:
         device = cpu(last)
         times = fitted(causes(known, device), columns(known)[name])
         errors = [times @ causes(some, device) / columns(some)[name] - 1.0 for some in (known, others)]
-        found.append((float((errors[0] ** 2).mean()), Fit(last, times, *errors)))
+        found.append((float(np.sqrt(1.0 + (errors[0] / SCALE) ** 2).mean()), Fit(last, times, *errors)))
     return min(found, key=lambda pair: pair[0])[1]
 
 
