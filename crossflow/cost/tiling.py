@@ -48,7 +48,7 @@ SMALLEST = 256.0  # elements below which a memory is not tiled
 SPARE = 1e-3  # weight of the energy of the traffic in the choice: among tilings that are as fast, that of the least energy
 CHUNK = 2048  # points a batch: its arrays stay in cache
 ROOT = np.float32(np.sqrt(2.0))
-LEAST, MOST = 1e-30, 1e30  # limits of times in single precision: of an endless bandwidth, and of none [s]
+LEAST, MOST = 1e-15, 1e18  # limits of times in single precision: of an endless bandwidth, and of none [s]
 
 
 @dataclass(frozen=True, kw_only=True)
