@@ -14,7 +14,7 @@ from pydantic import Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.network import NetworkSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, points
 from crossflow.files import FileModel
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
@@ -151,7 +151,8 @@ class Budgets(FileModel):
     """Area, power and perimeter of one accelerator and how they are divided (Sec. 4.3, Fig. 4)."""
 
     node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
-    chip_area: Area = Field(description="area of the compute die")
+    chip_area: Area = Field(description="area of the compute die, or of all of them")
+    chiplets: PositiveCount = Field(default=points(1.0), description="compute dies of equal size into which the chip is divided")
     power: Power
     area: BudgetShares
     power_shares: BudgetShares
