@@ -74,6 +74,28 @@ def test_a_die_divided_costs_less_silicon_and_more_mounting(gemm):
     assert costs[0]["loss"] < costs[1]["loss"] < costs[2]["loss"]
 
 
+def test_dies_reach_a_shared_cache_over_their_links(gemm):
+    """Of four dies three quarters of the accesses cross: energy by the link's share, bandwidth by the power or the inner edges."""
+    one, four = (gemm("pathfinder", system={"budgets": {"chiplets": dies}}).architecture.level("l2") for dies in (1, 4))
+    link = gemm("pathfinder").library.link["UCIe-advanced"]
+    assert four.energy == pytest.approx(one.energy + 0.75 * link.nominal_energy_per_bit)
+    assert four.bandwidth == pytest.approx(one.bandwidth * one.energy / four.energy)
+    narrow = gemm("pathfinder", system={"budgets": {"chiplets": 4, "area": {"compute": 0.61}}, "technology": {"die_link": "NVLink4"}})
+    lanes = np.floor(4 * np.sqrt(850) * 2.7)
+    assert narrow.architecture.level("l2").bandwidth <= lanes * 12.5e9 / 0.75 * (1 + 1e-12)
+    assert "the shares of the chip area leave no room for the links between its dies (budgets.chiplets)" in [
+        words for _, words in narrow.architecture.problems
+    ]
+
+
+def test_memory_may_stand_on_the_chip(gemm):
+    """V-Cache class: a die of 64 MiB on every 36 mm2 of logic, which takes neither package area nor die edge."""
+    system = {"technology": {"memory": "SRAM-3D"}, "budgets": {"perimeter": {"memory": 0.01}, "node_area": "851 mm2"}}
+    device = gemm("pathfinder", system=system).architecture
+    assert device.memory.capacity == pytest.approx(np.floor(850 * 0.0278) * 64 * 2**20)
+    assert not device.problems
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

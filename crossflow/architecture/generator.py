@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
-from crossflow.architecture.packaging import packaged
+from crossflow.architecture.packaging import packaged, room
 from crossflow.architecture.template import Budgets, BudgetShares, GeneratedSystem
 from crossflow.architecture.voltage import OperatingPoint, operate
 from crossflow.arrays import Array, Mask, divide
@@ -37,6 +37,7 @@ class Parts:
     memory: OffChip
     intra_link: Link
     inter_link: Link
+    die_link: Link
     substrate: Substrate
     node: LogicNode
 
@@ -109,6 +110,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         parts,
         budgets,
         system.devices_per_node,
+        levels=(*(cache.level for cache in caches.values()), memory.level),
         stacks=memory.level.capacity / parts.memory.device_capacity,
         memory_power=memory.used.power,
         intra_lanes=intra.lanes,
@@ -125,7 +127,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         array_width=parts.compute.array_width,
         frequency=cores.frequency,
         voltage=cores.point.voltage,
-        levels=(*(cache.level for cache in caches.values()), memory.level),
+        levels=package.levels,
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop={
@@ -165,6 +167,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         memory=_changed(library.gather("memory", choice["memory"]), changes.memory),
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
+        die_link=library.gather("link", choice["die_link"]),
         substrate=library.gather("substrate", choice["substrate"]),
         node=library.gather("logic", choice["logic"]),
     )
@@ -280,7 +283,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
     """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows."""
     fits = np.stack(
         np.broadcast_arrays(
-            (budgets.node_area - budgets.chip_area) / memory.device_area,
+            room(memory, budgets),
             given.area / memory.controller_area,
             given.perimeter * memory.links_per_mm / memory.links_per_device,
         )

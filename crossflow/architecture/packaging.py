@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crossflow.architecture.model import Level
 from crossflow.architecture.price import die_cost, wafer_area
-from crossflow.arrays import Array, Mask
+from crossflow.arrays import Array, Mask, divide
 
 if TYPE_CHECKING:
     from crossflow.architecture.generator import Parts
     from crossflow.architecture.template import Budgets
+    from crossflow.technology.components import OffChip
 
 ONE = np.ones(1)
 OVERSIZED = (
@@ -37,15 +39,27 @@ OVERSIZED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Packaged:
-    """One accelerator with its share of a package: price [USD] and embodied carbon [kg] by part, shape (n,), empty where not known."""
+    """One accelerator with its share of a package: price [USD] and embodied carbon [kg] by part, shape (n,), empty where not known.
 
+    `levels` are those of its memory, as units of all its dies see them.
+    """
+
+    levels: tuple[Level, ...]
     cost: Mapping[str, Array]
     carbon: Mapping[str, Array]
     problems: tuple[tuple[Mask, str], ...]
 
 
 def packaged(
-    parts: Parts, budgets: Budgets, sharing: int, *, stacks: Array, memory_power: Array, intra_lanes: Array, inter_lanes: Array
+    parts: Parts,
+    budgets: Budgets,
+    sharing: int,
+    *,
+    levels: tuple[Level, ...],
+    stacks: Array,
+    memory_power: Array,
+    intra_lanes: Array,
+    inter_lanes: Array,
 ) -> Packaged:
     """Price, carbon and limits of one accelerator.
 
@@ -54,6 +68,7 @@ def packaged(
     parts : its components, at its logic node.
     budgets : its budgets.
     sharing : accelerators that work in one package. [1]
+    levels : its memory levels, as if it were one die.
     stacks : shape (n,). Its memory devices. [1]
     memory_power : shape (n,). Power that they draw. [W]
     intra_lanes, inter_lanes : shape (n,). Lanes of its ports inside the package and out of it. [1]
@@ -62,12 +77,59 @@ def packaged(
     links = {"intra_link": (parts.intra_link.link_cost, intra_lanes), "inter_link": (parts.inter_link.link_cost, inter_lanes)}
     if any(price is None and np.any(lanes > 0) for price, lanes in links.values()):
         cost = {}
-    ports = {name: np.asarray(price * lanes) for name, (price, lanes) in links.items() if price is not None}
+    prices = {name: np.asarray(price * lanes) for name, (price, lanes) in links.items() if price is not None}
+    seen, ports = across_dies(levels, parts, budgets)
     return Packaged(
-        cost={**cost, **ports} if cost else {},
+        levels=seen,
+        cost={**cost, **prices} if cost else {},
         carbon=embodied(parts, budgets, sharing, stacks),
-        problems=limits(parts, budgets, memory_power),
+        problems=(*limits(parts, budgets, memory_power), *_roomless(budgets, ports)),
     )
+
+
+def room(memory: OffChip, budgets: Budgets) -> Array:
+    """Memory devices that find a place, beside the chip in the package or stacked on it. [1]"""
+    beside = divide(budgets.node_area - budgets.chip_area, memory.device_area)
+    above = np.inf if memory.devices_per_area is None else budgets.chip_area * memory.devices_per_area
+    return np.asarray(np.minimum(beside, above))
+
+
+# ------------------------------------------------------------------------------------------ several dies
+
+
+def across_dies(levels: tuple[Level, ...], parts: Parts, budgets: Budgets) -> tuple[tuple[Level, ...], Array]:
+    """Memory levels of a chip divided into k dies, and the die area that the ports between its dies take. [m2]
+
+    Addresses are spread over the slices of the farthest on-chip level that all units share, each beside its memory channel, so
+    (k - 1) / k of its accesses cross between dies [1]_. They take the link's energy and time as well, and the level's power feeds
+    that many fewer accesses; lanes carry them as far as the inner edges let lanes through: 4 sqrt(A) (sqrt(k) - 1) for k square
+    dies of an area A in a square. A chip that shares no cache crosses on the way to main memory. One die is unchanged.
+
+    References
+    ----------
+    .. [1] A. Arunkumar et al., "MCM-GPU: Multi-Chip-Module GPUs for Continued Performance Scalability", ISCA 2017.
+    """
+    dies, link = budgets.chiplets, parts.die_link
+    crossing = (dies - 1.0) / dies
+    shared = [i for i, level in enumerate(levels[:-1]) if level.scope == "global"]
+    at = shared[-1] if shared else len(levels) - 1
+    level, rate = levels[at], link.nominal_frequency / 8.0
+    energy = level.energy + crossing * link.nominal_energy_per_bit
+    fed = np.where(dies > 1, level.bandwidth * divide(level.energy, energy), level.bandwidth)
+    edge = 4.0 * np.sqrt(budgets.chip_area) * (np.sqrt(dies) - 1.0)
+    lanes = np.floor(edge * np.minimum(link.links_per_mm, parts.substrate.links_per_mm) + 1e-9)
+    bandwidth = np.where(dies > 1, np.minimum(fed, divide(lanes * rate, crossing)), fed)
+    seen = replace(level, energy=np.asarray(energy), bandwidth=bandwidth, latency=np.asarray(level.latency + crossing * link.latency))
+    used = np.ceil(bandwidth * crossing / rate - 1e-9)
+    return (*levels[:at], seen, *levels[at + 1 :]), np.asarray(used * link.area_per_link)
+
+
+def _roomless(budgets: Budgets, ports: Array) -> tuple[tuple[Mask, str], ...]:
+    """Design points whose ports between dies find no room beside the shares of the chip area."""
+    shares = (budgets.area.compute, budgets.area.memory, budgets.area.intra_link, budgets.area.inter_link, *budgets.area.on_chip.values())
+    taken = sum((share for share in shares if share is not None), np.zeros(1)) * budgets.chip_area + ports
+    mask = np.asarray((taken > budgets.chip_area * (1 + 1e-9)) & (ports > 0))
+    return ((mask, "the shares of the chip area leave no room for the links between its dies (budgets.chiplets)"),) if mask.any() else ()
 
 
 # ------------------------------------------------------------------------------------------ price and carbon

@@ -126,6 +126,7 @@ class TechnologyChoice(FileModel):
     memory: str
     intra_link: str
     inter_link: str
+    die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
     substrate: str
 
 

@@ -86,7 +86,7 @@ class OffChip(FileModel):
     )
     static_power_per_bit: PowerPerBit = Field(description="refresh and idle power")
     device_capacity: Information
-    device_area: Area = Field(description="package area that one device takes beside the die")
+    device_area: AreaOrZero = Field(description="package area that one device takes beside the die")
     controller_area: Area = Field(description="die area of the controller and I/O of one device")
     nominal_voltage: Voltage
     threshold_voltage: Voltage
