@@ -180,14 +180,14 @@ def test_more_compute_area_gives_more_throughput_up_to_whole_bundles(system):
 
 
 @pytest.mark.parametrize(("logic", "steps"), list(zip(LOGIC, range(-1, 7), strict=True)))
-def test_nodes_scale_the_number_of_units_and_their_power_exactly(system, standard, logic, steps):
+def test_nodes_scale_the_number_of_units_and_their_power_exactly(system, paper, logic, steps):
     """Sec. 9: at equal area 1.8 times the units a step, each with 1/1.3 of the power."""
     device = architecture(system, choices=chosen({"logic": [logic]}))
     fitting = 8 * np.floor(np.floor(0.35 * 850e-6 * 1.8**steps / 0.38e-6) / 8)
     area = next(use.used[0] for use in device.usage if (use.component, use.resource) == ("compute", "area"))
     assert area == pytest.approx(fitting * 0.38e-6 / 1.8**steps, rel=1e-12)
     assert device.mcus[0] == fitting or device.limits[0].name(0) == "power: units left dark at the minimum voltage"
-    unit = standard.scale(standard.compute["matrix-unit-8x8"], Choice.of([logic]))
+    unit = paper.scale(paper.compute["matrix-unit-8x8"], Choice.of([logic]))
     assert unit.nominal_power[0] * 1.3**steps == pytest.approx(0.13, rel=1e-14)
 
 
@@ -268,20 +268,20 @@ def test_static_power_beyond_the_share_leaves_no_bandwidth(standard):
         (940, 100, 100, 0, "package area"),
     ],
 )
-def test_memory_devices_are_eq_4(system, standard, node, controllers, edge, devices, limit):
+def test_memory_devices_are_eq_4(system, paper, node, controllers, edge, devices, limit):
     """min((node - die) / device area, controller area / controller, edge x links per mm / links per device)."""
     budgets = changed(system, {"budgets.node_area": node * 1e-6}).budgets
-    built = build_memory(standard.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE)
+    built = build_memory(paper.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE)
     assert built.level.capacity[0] == devices * 8 * 2**30
     assert built.level.bandwidth[0] == pytest.approx(devices * 1024 * 2.0e9 / 8, rel=1e-12)
     assert built.limit.name(0) == limit
 
 
-def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, standard):
+def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, paper):
     full = 4 * 1024 * 2.0e9 * 4.2e-12
     static = 0.6e-12 * 4 * 8 * 2**33
     rich, poor = (
-        build_memory(standard.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE) for watts in (500.0, 5.0)
+        build_memory(paper.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE) for watts in (500.0, 5.0)
     )
     assert rich.used.power[0] == pytest.approx(full + static, rel=1e-9)
     assert poor.used.power[0] == pytest.approx(5.0, rel=1e-9)

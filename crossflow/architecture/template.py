@@ -14,13 +14,14 @@ from pydantic import Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.network import NetworkSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, points
 from crossflow.files import FileModel
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
     Area,
     Bandwidth,
     CarbonIntensity,
+    Duration,
     EnergyPerBit,
     EnergyPerFlop,
     Frequency,
@@ -72,6 +73,9 @@ class OperationSpec(FileModel):
     )
     carbon_intensity: CarbonIntensity | None = Field(
         default=None, description="CO2-equivalent that the electricity of the data centre emits per energy, such as 400 g/kWh"
+    )
+    lifetime: Duration | None = Field(
+        default=None, description="time in use over which a generated device pays off the carbon of making it, such as 5 years"
     )
 
 
@@ -126,6 +130,7 @@ class TechnologyChoice(FileModel):
     memory: str
     intra_link: str
     inter_link: str
+    die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
     substrate: str
 
 
@@ -151,7 +156,8 @@ class Budgets(FileModel):
     """Area, power and perimeter of one accelerator and how they are divided (Sec. 4.3, Fig. 4)."""
 
     node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
-    chip_area: Area = Field(description="area of the compute die")
+    chip_area: Area = Field(description="area of the compute die, or of all of them")
+    chiplets: PositiveCount = Field(default=points(1.0), description="compute dies of equal size into which the chip is divided")
     power: Power
     area: BudgetShares
     power_shares: BudgetShares
@@ -256,7 +262,7 @@ class DatasheetSystem(SystemFields):
     family: str
     year: int | None = None
     measured: tuple[str, ...] = Field(default=(), description="kinds of measurement of this very device behind its parameters")
-    techlib: str = "standard"
+    techlib: str = "devices"
     technology: DatasheetTechnology
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")
@@ -273,6 +279,8 @@ class DatasheetSystem(SystemFields):
         memory = self.levels.get("memory")
         if memory is None or memory.bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
+        if self.operation is not None and self.operation.lifetime is not None:
+            raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
         others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]
         if others:
             raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")

@@ -179,6 +179,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequen
 WRITTEN = {
     "J/B": "pJ/bit", "W/B": "pW/bit", "m2": "mm2", "m2/B": "um2/bit", "1/m": "1/mm", "B": "GiB", "B/s": "GB/s", "flop/s": "Tflop/s",
     "s": "us", "Hz": "GHz", "J/flop": "pJ/flop", "USD/m2": "USD/mm2", "m": "um", "1": "number", "USD/s": "USD/hour", "kg/J": "g/kWh",
+    "W/m2": "W/mm2", "kg/m2": "kg CO2e/cm2", "kg/B": "g CO2e/GB",
 }  # fmt: skip
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
@@ -276,7 +277,6 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Technology library", (
         ("Top level", library.TechLibrary, None),
         ("`logic.NAME`", components.LogicNode, None),
-        ("`logic_rule`", components.LogicRule, None),
         ("`compute.NAME`", components.Compute, None),
         ("`on_chip.NAME`", components.OnChip, None),
         ("`memory.NAME`", components.OffChip, None),
@@ -411,10 +411,10 @@ RESULTS = ("case-study.yaml", "lstm-on-h100.yaml", "gpt3.yaml", "serving.yaml", 
 def _results_section() -> str:
     predictions = [crossflow.predict(crossflow.load(EXAMPLES / name)) for name in RESULTS]
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction.to_dict()))
-    found |= dict.fromkeys(("reading_problem", "measured_share", "notes[]", "carbon_kg"))  # that no example has
+    found |= dict.fromkeys(("reading_problem", "measured_share", "notes[]", "carbon_kg", "embodied_carbon_kg"))  # that no example has
     columns = {name: None for prediction in predictions for name in prediction.score.columns()}
     columns |= dict.fromkeys(("measured_share", "input_throughput_tokens_per_s", "usd_per_million_tokens"))  # that no example has
-    columns |= dict.fromkeys(("carbon_kg", "carbon_kg_per_million_tokens", "run.carbon_kg"))
+    columns |= dict.fromkeys(("carbon_kg", "carbon_kg_per_million_tokens", "run.carbon_kg", "embodied_carbon_kg", "run.embodied_carbon_kg"))
     intro = "One object. Times in s, sizes in B, energy in J, power in W, carbon in kg; `*` stands for a name.\n\n"
     outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, prose()["keys"]))
     outputs += "\n## Columns of `points.csv` and `points.jsonl`\n\nOne row a point: `id`, the swept paths, and\n\n"
