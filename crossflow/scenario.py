@@ -516,10 +516,10 @@ def _network_problems(system: SystemSpec, used: tuple[int, int], document: Docum
     """Levels of the network that do not hold the nodes in use: devices of a node, and nodes."""
     for level, nodes in zip(("intra", "inter"), used, strict=True):
         try:
-            topology_of(getattr(system.network, level), nodes)
+            topology_of(system.network, level, nodes)
         except CrossflowError as error:
             place = ("system", "network", level)
-            said = ((*place, key) for key in ("shape", "topology") if (*place, key) in document.lines)
+            said = ((*place, key) for key in ("shape", "group", "oversubscription", "ports", "topology") if (*place, key) in document.lines)
             yield document.problem(next(said, place), str(error))
 
 

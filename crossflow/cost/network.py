@@ -19,21 +19,22 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture, Port
 from crossflow.architecture.network import NetworkSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, divide
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
 from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
+from crossflow.mapping.spread import Spread
 from crossflow.mapping.topology import Network
-from crossflow.mapping.wiring import wired
-from crossflow.program.collectives import sent_bytes
+from crossflow.mapping.wiring import ANY_WIRING, switched, wired
+from crossflow.program.collectives import ring_volume, sent_bytes
 from crossflow.program.groups import Group, Pair
 from crossflow.program.program import Message, MessageTable
 
-ANY_TO_ANY = ("switch", "fully-connected")
-# Fabrics whose links reach their rate, so that placement and sharing say all; and those whose direct links several groups
-# of one node share, by the placement, unless one group is the whole node.
-PLACED = ("ideal", "torus3d", "ici", "none")
+TRANSFERS = ("send_recv", "sendrecv")
+# Fabrics whose links reach their rate, so that placement and sharing say all; and those whose groups of a node each have the direct links
+# among their own ranks.
+PLACED = ANY_WIRING
 DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
 # Fabrics where nothing but how many ranks share a node decides what a collective takes.
 SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
@@ -42,6 +43,11 @@ PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("re
 PATH = tuple(field.name for field in dataclasses.fields(Path))
 MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
+
+
+def counted(network: NetworkSpec) -> bool:
+    """Whether the ranks of a group that share a node say all; otherwise it matters where they lie."""
+    return network.intra.fabric in SWITCHED and switched(network)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,19 +127,38 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture) -> Array:
     """Alpha-beta time on links that reach their rate: flat over all ranks, or package by package, whichever is faster."""
     intra, inter = architecture.intra or NO_PORT, architecture.inter or NO_PORT
-    inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
-    package_any, cluster_any = (level.kind in ANY_TO_ANY for level in (wires.package, wires.cluster))
     if not route.crosses:
-        return collectives.best(collective, size, route.size, inside, route.hops * intra.latency, package_any)
+        return _level_time(collective, size, route.size, route.package_spread, intra, route.hops)
+    if route.package_size == 1 and route.package_spread is None and collective not in TRANSFERS:
+        return _level_time(collective, size, route.size, route.cluster_spread, inter, route.hops)
+    inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
+    if wires.cluster.is_switched and route.cluster_spread is not None:
+        outside = inter.bandwidth / route.cluster_spread.of(collective)
     latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)
-    flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, cluster_any)
-    if route.package_size == 1 or collective == "send_recv":
+    flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, wires.cluster.is_switched)
+    if route.package_size == 1 or collective in TRANSFERS:
         return flat
     # Inside each package first, then between packages on the shard of each rank, then back inside.
     p, packages, phases = route.package_size, route.size // route.package_size, PHASES.get(collective, (collective,))
-    near = sum((collectives.best(phase, size, p, inside, intra.latency, package_any) for phase in phases), np.zeros(1))
+    near = sum((_level_time(phase, size, p, route.package_spread, intra, 1) for phase in phases), np.zeros(1))
     between = size / p if collective in PHASES else size
-    return np.asarray(np.minimum(flat, near + collectives.best(collective, between, packages, outside, inter.latency, cluster_any)))
+    packed = near + _level_time(collective, between, packages, route.cluster_spread, inter, 1)
+    if wires.cluster.kind == "rail-only" and collective == "all_to_all":  # no rail reaches the devices of another
+        return np.asarray(packed)
+    return np.asarray(np.minimum(flat, packed))
+
+
+def _level_time(collective: str, size: Array, ranks: int, spread: Spread | None, port: Port, hops: int) -> Array:
+    """Time of a collective on one level: the fastest algorithm behind switches, that of `crossflow.mapping.spread` over direct links. [s]"""
+    if spread is None:
+        return np.zeros(np.shape(size))
+    rate = port.bandwidth / spread.of(collective)
+    if not spread.steps:
+        return collectives.best(collective, size, ranks, rate, hops * port.latency, any_to_any=True)
+    if collective in TRANSFERS:
+        return collectives.ring(collective, size, ranks, rate, hops * port.latency)
+    steps = spread.steps * (2 if collective == "all_reduce" else 1)
+    return np.asarray(steps * port.latency + divide(ring_volume(collective, ranks) * size, rate))
 
 
 # -------------------------------------------------------------------------------------------- groups
@@ -198,7 +223,7 @@ class Wires:
         sizes = size if np.shape(size)[-1:] == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
         if not group.several or not sizes.any():
             return np.zeros(sizes.shape)
-        if self.network.intra.fabric not in SWITCHED:
+        if not counted(self.network):
             return self._placed(collective, sizes, group)
         racks = isinstance(group, Pair)  # whose ranks are looked up one by one
         if len(group.kinds) == 1:
@@ -225,9 +250,15 @@ class Wires:
         intra, inter = self.network.intra.fabric, self.network.inter.fabric
         if intra in PLACED and (inter in PLACED or not route.crosses):
             return _ideal_time(collective, size, route, wires, self.architecture)
+        fabric = dataclasses.replace(self.fabric, devices_per_node=node)
         if intra in DIRECT and not route.crosses and route.size < node:
-            return direct_time(collective, size, route, self.network, self.architecture)
-        return fabric_time(collective, size, route, dataclasses.replace(self.fabric, devices_per_node=node), adjacent=adjacent, racks=pair)
+            if collective in TRANSFERS or not (route.package_spread and route.package_spread.rings):
+                return direct_time(collective, size, route, self.network, self.architecture)
+            fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
+        if route.cluster_spread is not None and wires.cluster.kind != "switch":
+            rails = wires.cluster.kind == "rail-only"
+            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(collective), rails=rails)
+        return fabric_time(collective, size, route, fabric, adjacent=adjacent, racks=pair)
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
         """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""
@@ -239,7 +270,8 @@ class Wires:
             network = wired(self.network, node, devices // node)
             if pair:
                 per_node, first, last = pair
-                route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=per_node > 1)
+                inside = per_node > 1 or network.cluster.nodes == 1
+                route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=inside)
                 adjacent = stride * (last - first) == 1
             else:
                 # Transfers of a ring go round; those of two ranks go there and back.
