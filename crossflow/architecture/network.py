@@ -67,11 +67,11 @@ class NetworkLevel(FileModel):
 
     fabric: FabricKind = Field(default="ideal", description="kind of fabric; ideal links reach their rate")
     topology: TopologyName | None = Field(default=None, description="wiring; the fabric's own where absent")
-    shape: tuple[int, ...] | None = Field(
-        default=None, description="sizes of a mesh or torus; of an optical torus, in nodes; the most square one where absent"
-    )
+    shape: tuple[int, ...] | None = None
     ports: int | None = Field(
-        default=None, gt=0, description="links of a device on a direct topology, which divide its bandwidth; as many as are used where absent"
+        default=None,
+        gt=0,
+        description="links of a device on a direct topology, among which its bandwidth is divided; those in use where absent",
     )
     group: int | None = Field(default=None, gt=0, description="nodes on a leaf switch of a fat tree, or in a group of a dragonfly")
     oversubscription: float | None = Field(

@@ -117,7 +117,7 @@ def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, 
 
 
 def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture) -> Array:
-    """Time of a collective among some devices of a node whose groups share direct links, one ring a group. [s]"""
+    """Time of a transfer among some devices of a node, or of one ring along counted routes where direct links do not join a group. [s]"""
     p = network.parameters
     port = architecture.intra
     if port is None:
@@ -222,7 +222,7 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> Path:
     """Rings over direct links; a chain where no ring exists; the host bus where not even that."""
     p = fabric.parameters
     cube = fabric.intra == "hybrid-cube-mesh"
-    topology = Topology(kind="hybrid-cube-mesh" if cube else "fully-connected", nodes=ranks)
+    topology = _wiring("hybrid-cube-mesh" if cube else "fully-connected", ranks)
     laid = rings(topology) if fabric.rings is None else fabric.rings
     base = p.launch * fabric.age + ring_steps(collective, ranks) * p.direct_step
     one_link = (p.direct_efficiency if cube else p.xgmi_efficiency) * fabric.link / _direct_links(fabric)
@@ -231,6 +231,12 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> Path:
     if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast") and has_chain(topology):
         return Path(per_byte=1.0 / one_link, base=base)  # up and down one chain: the buffer at most once each way
     return _over_host(fabric, collective, ranks)
+
+
+@functools.lru_cache(maxsize=64)
+def _wiring(kind: str, ranks: int) -> Topology:
+    """Direct links among the first ranks of a node."""
+    return Topology(kind=kind, nodes=ranks)
 
 
 def _over_host(fabric: Fabric, collective: str, ranks: int) -> Path:

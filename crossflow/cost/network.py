@@ -24,7 +24,7 @@ from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
 from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
-from crossflow.mapping.spread import Spread
+from crossflow.mapping.spread import LinkSpread
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import ANY_WIRING, switched, wired
 from crossflow.program.collectives import ring_volume, sent_bytes
@@ -41,6 +41,7 @@ SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
 # Steps inside nodes of collectives that go between nodes on the shard of each rank.
 PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
 PATH = tuple(field.name for field in dataclasses.fields(Path))
+CostRows = dict[tuple[object, ...], tuple[Array, Array, Array, Array]]  # of a message by the routes that it takes
 MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
@@ -67,37 +68,62 @@ def message_costs(
     architecture: Architecture,
     devices_per_node: int,
     profile: Profile | None = None,
+    rows: CostRows | None = None,
 ) -> MessageCosts:
     """Cost of every message of a program.
 
     A message over several axes (the gradients of kernel rows and data replicas) is reduced along one after the other:
-    along each further axis only the shard that is left moves.
+    along each further axis only the shard that is left moves. `rows` keeps what messages cost on the routes that they take, for other
+    placements of the same program.
     """
     wires = Wires(network=network, architecture=architecture, node=devices_per_node, profile=profile)
-    rows = [wires.cost(message, message.group) if message.group is not None else _one(message, placement, wires) for message in messages]
-    columns = [np.stack(np.broadcast_arrays(*column)) for column in zip(*rows, strict=True)] or [np.zeros((0, 1))] * 4
+    kept, strides = {} if rows is None else rows, placement.strides
+    costs: list[tuple[Array, ...]] = [()] * len(messages)
+    for alike in _alike(messages, together=profile is None):
+        message = messages[alike[0]]
+        routes = tuple((placement.route(axis), strides.get(axis) == 1) for axis in message.axes) if rows is not None else ()
+        key = (alike[0], routes, None if message.between is None else placement.order)
+        if key not in kept:
+            size = np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(messages[i].size, dtype=float)) for i in alike)))
+            kept[key] = wires.cost(message, message.group) if message.group is not None else _several(message, size, placement, wires)
+        found = kept[key]
+        for place, i in enumerate(alike):
+            costs[i] = found if found[0].ndim == 1 else tuple(column[place] for column in found)
+    columns = [np.stack(np.broadcast_arrays(*column)) for column in zip(*costs, strict=True)] or [np.zeros((0, 1))] * 4
     return MessageCosts(time=columns[0], measured=columns[1], intra_bytes=columns[2], inter_bytes=columns[3])
 
 
-def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, Array, Array, Array]:
-    """Time of a message, what of it was measured, bytes inside a package and out of it, each of shape (n,) or (1,). [s], [B]"""
-    time, known, sent = np.zeros(1), np.zeros(1), np.zeros((2, 1))
+def _alike(messages: tuple[Message, ...], *, together: bool) -> list[list[int]]:
+    """Messages that differ in their sizes only, by number; each alone where measured times may replace the model's."""
+    found: dict[object, list[int]] = {}
+    for i, one in enumerate(messages):
+        alone = one.group is not None or one.time is not None or not together
+        found.setdefault(i if alone else (one.collective, one.axes, one.between), []).append(i)
+    return list(found.values())
+
+
+def _several(message: Message, sizes: Array, placement: Placement, wires: Wires) -> tuple[Array, Array, Array, Array]:
+    """Time of messages like one, what of it was measured, bytes inside a package and out of it, each of shape (messages, n). [s], [B]"""
+    size = sizes if len(sizes) > 1 else sizes[0]
+    time, known, sent = np.zeros(1), np.zeros(1), np.zeros((2, 1, 1) if size.ndim > 1 else (2, 1))
     if message.time is not None:
         time = known = np.atleast_1d(np.asarray(message.time, dtype=float))
-    for size, route, model in message_steps(message, placement, wires):
-        sent = sent + sent_bytes(message.collective, size, route.size, route.package_size)
+    for part, route, model in message_steps(message, placement, wires, size):
+        sent = sent + sent_bytes(message.collective, part, route.size, route.package_size)
         if message.time is None:
-            step, measured = route_time(message.collective, size, route, model, wires.profile)
+            step, measured = route_time(message.collective, part, route, model, wires.profile)
             time, known = time + step, known + measured
-    if message.time is not None:
-        return time, known, sent[0], sent[1]
-    there = np.atleast_1d(message.size) > 0
-    return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
+    if message.time is None:
+        time, known = np.where(size > 0, time, 0.0), np.where(size > 0, known, 0.0)
+    time, known, inside, outside = np.broadcast_arrays(time, known, *sent)
+    return time, known, inside, outside
 
 
-def message_steps(message: Message, placement: Placement, wires: Wires) -> Iterator[tuple[Array, AxisRoute, MessageModel]]:
-    """Size and route of a message along each of its axes, one after the other, with the model of its time there. [B]"""
-    size = np.atleast_1d(np.asarray(message.size, dtype=float))
+def message_steps(
+    message: Message, placement: Placement, wires: Wires, size: Array | None = None
+) -> Iterator[tuple[Array, AxisRoute, MessageModel]]:
+    """Size and route of a message along each of its axes, one after the other, with the model of its time there; `size` for others. [B]"""
+    size = np.atleast_1d(np.asarray(message.size, dtype=float)) if size is None else size
     for axis in message.axes:
         route, distance = placement.route(axis), placement.strides.get(axis, 1)
         if message.between is not None:
@@ -148,8 +174,8 @@ def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, 
     return np.asarray(np.minimum(flat, packed))
 
 
-def _level_time(collective: str, size: Array, ranks: int, spread: Spread | None, port: Port, hops: int) -> Array:
-    """Time of a collective on one level: the fastest algorithm behind switches, that of `crossflow.mapping.spread` over direct links. [s]"""
+def _level_time(collective: str, size: Array, ranks: int, spread: LinkSpread | None, port: Port, hops: int) -> Array:
+    """Time of a collective on one level: the fastest algorithm behind switches, that of `LinkSpread` over direct links. [s]"""
     if spread is None:
         return np.zeros(np.shape(size))
     rate = port.bandwidth / spread.of(collective)

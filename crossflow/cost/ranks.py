@@ -12,7 +12,7 @@ from crossflow.cost.network import Wires, counted
 from crossflow.cost.profile import system_profile
 from crossflow.errors import CrossflowError
 from crossflow.files import Document
-from crossflow.mapping.wiring import topology_of
+from crossflow.mapping.wiring import LEVELS, topology_of
 from crossflow.program.collectives import PRICED
 from crossflow.program.groups import Group, Pair
 
@@ -36,7 +36,7 @@ class SystemDelays:
         """A system by its name or file, with as many devices; CrossflowError where it does not hold them."""
         spec, document = resolve(Document(file="--system", data={"template": name, "devices": devices}))
         node = min(spec.devices_per_node, devices)
-        for level, nodes in (("intra", node), ("inter", devices // node)):
+        for level, nodes in zip(LEVELS, (node, devices // node), strict=True):
             try:
                 topology_of(spec.network, level, nodes)
             except CrossflowError as error:

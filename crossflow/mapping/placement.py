@@ -24,7 +24,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crossflow.mapping.spread import Spread, around, behind_switches, over_links
+from crossflow.mapping.spread import LinkSpread, around, behind_switches, over_links
 from crossflow.mapping.topology import Edges, Ints, Network, Topology, count_edges, walk
 
 Axes: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
@@ -52,8 +52,8 @@ class AxisRoute:
     cluster_sharing: float
     # package_spread, cluster_spread: what collectives among the `package_size` ranks of a package, and among the size / package_size
     # that remain between packages, take there over what they would on a port into a switch; None where unused.
-    package_spread: Spread | None = None
-    cluster_spread: Spread | None = None
+    package_spread: LinkSpread | None = None
+    cluster_spread: LinkSpread | None = None
 
     @property
     def hops(self) -> int:
@@ -169,37 +169,19 @@ def orders(axes: Axes) -> tuple[tuple[str, ...], ...]:
     return tuple(itertools.permutations(name for name, size in _listed(axes) if size > 1))
 
 
-def best_placements(
-    axes: Axes,
-    network: Network,
-    volumes: Mapping[str, ArrayLike],
-    *,
-    link_ratio: float = 1.0,
-    chains: Iterable[str] = PIPELINE_AXES,
-) -> tuple[tuple[Placement, ...], NDArray[np.intp]]:
-    """The placements of all `orders`, and which of them moves the volumes of each point fastest, shape (n,); the earliest among equals.
+@lru_cache(maxsize=1024)
+def layouts(axes: tuple[tuple[str, int], ...], network: Network, *, bridged: bool = False) -> tuple[Placement, ...]:
+    """Placements of all `orders` of which no two send the same messages over the same links.
 
-    Minimises the sum over axes of volume times max(package_sharing / link_ratio, cluster_sharing): the slowest edge of
-    a ring sets its pace.
-
-    Parameters
-    ----------
-    axes, network, chains
-        As for `place`.
-    volumes : data a device moves along each axis in a step, shape (n,) or (1,); left out, 0. [B]
-    link_ratio : bandwidth of a physical link inside a package over that of one between packages. [1]
+    `bridged` says that it matters which ranks are neighbouring devices, as where pairs of devices have a bridge.
     """
-    listed = _listed(axes)
-    unknown = sorted(set(volumes) - {name for name, _ in listed})
-    if unknown:
-        raise ValueError(f"volumes name {', '.join(unknown)}, the axes are {_names(listed)}")
-    moved = {name: np.atleast_1d(np.asarray(volumes.get(name, 0.0), dtype=float)) for name, _ in listed}
-    tried = tuple(_place(listed, network, order, frozenset(chains)) for order in orders(listed))
-    times = [
-        sum(moved[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing) for route in placement.routes)
-        for placement in tried
-    ]
-    return tried, np.array(np.broadcast_arrays(*times)).argmin(axis=0)
+    found: dict[tuple[object, ...], Placement] = {}
+    for one in orders(axes):
+        placement = place(axes, network, one)
+        adjacent = one[:1] if bridged else ()
+        jumps = any(size > 2 and name in PIPELINE_AXES for name, size in axes)  # between stages that are no neighbours
+        found.setdefault((placement.routes, adjacent, one if jumps else ()), placement)
+    return tuple(found.values())
 
 
 def level_bandwidths(
@@ -261,7 +243,7 @@ def _lone_route(placement: Placement, name: str, shards: tuple[int, int]) -> Axi
     )
 
 
-def _shared(bandwidth: ArrayLike, spread: Spread | None) -> NDArray[np.float64]:
+def _shared(bandwidth: ArrayLike, spread: LinkSpread | None) -> NDArray[np.float64]:
     device = np.asarray(bandwidth, np.float64)
     return np.full_like(device, np.inf) if spread is None else device / spread.transfer
 
@@ -343,7 +325,7 @@ def _route(span: _Span, network: Network, package: tuple[int, float], cluster: t
 # --- collectives on links --------------------------------------------------------------------------------------------
 
 
-def _package_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _Usage) -> Spread | None:
+def _package_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _Usage) -> LinkSpread | None:
     """Spread of collectives among the ranks of an axis that share a package."""
     span, topology = spans[i], network.package
     ranks, (hops, sharing) = _package_size(span, topology.nodes), usage.of(i)
@@ -356,7 +338,7 @@ def _package_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _
     return found
 
 
-def _cluster_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _Usage) -> Spread | None:
+def _cluster_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _Usage) -> LinkSpread | None:
     """Spread of collectives between packages: among the ranks of an axis in the same place of each, which all places run at once."""
     span, topology, package = spans[i], network.cluster, network.package.nodes
     inside, (hops, sharing) = _package_size(span, package), usage.of(i)
@@ -371,7 +353,7 @@ def _cluster_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _
     return found
 
 
-def _routed(topology: Topology, ranks: int, per_group: int, used: tuple[int, float]) -> Spread | None:
+def _routed(topology: Topology, ranks: int, per_group: int, used: tuple[int, float]) -> LinkSpread | None:
     """Spread behind switches, or of a ring of which no more is known than the hops and the sharing of its edges."""
     hops, sharing = used
     if not sharing:
@@ -422,7 +404,7 @@ def _cluster_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Laid:
+class _LaidEdges:
     """Edges of some axes on (copies of) a topology, where each of a node's `senders` brings links of its own."""
 
     topology: Topology
@@ -431,21 +413,21 @@ class _Laid:
     senders: int = 1
 
 
-def _inside(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network, packages: int) -> _Laid:
+def _inside(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network, packages: int) -> _LaidEdges:
     """Edges of some axes of a layout inside the first `packages`."""
     nodes = walk(network.package, _package_spans(spans, network.package.nodes))
-    return _Laid(topology=network.package, edges=[_inside_edges(span, nodes, packages) for span in some], copies=packages)
+    return _LaidEdges(topology=network.package, edges=[_inside_edges(span, nodes, packages) for span in some], copies=packages)
 
 
-def _between(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network) -> _Laid:
+def _between(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network) -> _LaidEdges:
     """Edges of some axes of a layout between packages."""
     package, cluster = network.package.nodes, network.cluster
     if cluster.is_switched:
         # Ports belong to devices, not to packages: a switch of as many nodes as there are devices.
         ports = Topology(kind="switch", nodes=network.devices)
-        return _Laid(topology=ports, edges=[_crossing_edges(span, np.arange(network.devices), package) for span in some])
+        return _LaidEdges(topology=ports, edges=[_crossing_edges(span, np.arange(network.devices), package) for span in some])
     nodes = np.repeat(walk(cluster, _cluster_spans(spans, package)), package)
-    return _Laid(topology=cluster, edges=[_crossing_edges(span, nodes, package) for span in some], senders=package)
+    return _LaidEdges(topology=cluster, edges=[_crossing_edges(span, nodes, package) for span in some], senders=package)
 
 
 def _inside_edges(span: _Span, nodes: Ints, packages: int) -> Edges:
@@ -490,7 +472,7 @@ def _closed_form(topology: Topology, used: list[bool]) -> _Usage:
     return _Usage(sharing=tuple(map(float, used)), hops=tuple(map(int, used)), total=float(together))
 
 
-def _counted(laid: _Laid) -> _Usage:
+def _counted(laid: _LaidEdges) -> _Usage:
     count = count_edges(laid.topology, laid.edges, copies=laid.copies)
     return _Usage(
         sharing=tuple(_largest_sharing(busiest, count.width, laid.senders) for busiest in count.busiest),
@@ -499,7 +481,7 @@ def _counted(laid: _Laid) -> _Usage:
     )
 
 
-def _both_ways(laid: _Laid) -> float:
+def _both_ways(laid: _LaidEdges) -> float:
     """Mean sharing of the edges of an axis and of their reverses, which carry half of the bytes each."""
     (edges,) = laid.edges
     ends = np.concatenate([edges.source, edges.target]), np.concatenate([edges.target, edges.source])

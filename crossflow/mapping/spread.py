@@ -1,7 +1,7 @@
 """How much longer collectives take over the links of a topology than over ports of their own into one switch that holds all devices.
 
 All groups of an axis communicate at once, each with the links that it has, or with its part of those that it shares. What a switch
-would need is fixed: the bytes of a ring over the bandwidth of a port. `Spread` gives the ratio to that, in closed form:
+would need is fixed: the bytes of a ring over the bandwidth of a port. `LinkSpread` gives the ratio to that, in closed form:
 
 - **Rows.** A group on a grid is a box, or every s-th node of one: in each dimension a row of e nodes which is a ring (it wraps, and the
   group has all of its every s-th nodes) or a line. A link of the row is shared by s groups. Fully connected nodes are one row.
@@ -32,14 +32,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 
 from crossflow.mapping.rings import LinkCounts, multiplicities, packed_rings, rings
 from crossflow.mapping.topology import GROUPED, Ints, Topology, coordinate_table, walk
 
-Groups: TypeAlias = Ints  # nodes of every group, shape (groups, ranks)
 VALIANT = 0.5  # share of a dragonfly's links between groups that traffic to one other group can use: through any third group, twice [4]_
 
 _FIELD = {
@@ -49,7 +47,7 @@ _FIELD = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class LinkSpread:
     """Time of long messages over what they would take on a port of full bandwidth into a switch, by kind of collective. [1]"""
 
     gather: float  # all-gather, reduce-scatter
@@ -66,7 +64,7 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LinkRow:
     """The nodes of a group along one dimension, per link and direction of the row that the group has to itself."""
 
     extent: int  # nodes in the row
@@ -76,33 +74,33 @@ class Row:
     steps: int  # hops from any node to any other, all at once
 
 
-def ring_row(extent: int, apart: int = 1) -> Row:
+def ring_row(extent: int, apart: int = 1) -> LinkRow:
     """A row that wraps, of nodes so many hops apart; as many groups share its links."""
     exchange = (extent**2 - extent % 2) / (8 * extent)
-    return Row(extent=extent, receives=2 / apart, edges=1 / apart, exchange=exchange * apart, steps=extent // 2 * apart)
+    return LinkRow(extent=extent, receives=2 / apart, edges=1 / apart, exchange=exchange * apart, steps=extent // 2 * apart)
 
 
-def line_row(extent: int, apart: int = 1) -> Row:
+def line_row(extent: int, apart: int = 1) -> LinkRow:
     """A row that does not wrap."""
     exchange, edges = (extent**2 // 4) / extent, (extent - 1) / extent
-    return Row(extent=extent, receives=1 / apart, edges=edges / apart, exchange=exchange * apart, steps=(extent - 1) * apart)
+    return LinkRow(extent=extent, receives=1 / apart, edges=edges / apart, exchange=exchange * apart, steps=(extent - 1) * apart)
 
 
-def full_row(extent: int) -> Row:
+def full_row(extent: int) -> LinkRow:
     """Nodes each of which is linked to every other."""
-    return Row(extent=extent, receives=extent - 1.0, edges=(extent - 1) / 2, exchange=1 / extent, steps=1)
+    return LinkRow(extent=extent, receives=extent - 1.0, edges=(extent - 1) / 2, exchange=1 / extent, steps=1)
 
 
-def over_rows(rows: Sequence[Row], links: int, transfer: float, laid: int = 0) -> Spread:
+def over_rows(rows: Sequence[LinkRow], links: int, transfer: float, laid: int = 0) -> LinkSpread:
     """Spread of groups that are products of rows, over devices that divide their bandwidth among so many links."""
     ranks = math.prod(row.extent for row in rows)
     share = (ranks - 1) / ranks
 
-    def most(capacity: Callable[[Row], float]) -> float:
+    def most(capacity: Callable[[LinkRow], float]) -> float:
         sets = itertools.chain.from_iterable(itertools.combinations(rows, k) for k in range(1, len(rows) + 1))
         return max((math.prod(row.extent for row in some) - 1) / (ranks * sum(map(capacity, some))) for some in sets)
 
-    return Spread(
+    return LinkSpread(
         gather=links * most(lambda row: row.receives) / share,
         reduce=links * most(lambda row: row.edges) / (2 * share),
         exchange=links * max(row.exchange for row in rows) / share,
@@ -113,15 +111,15 @@ def over_rows(rows: Sequence[Row], links: int, transfer: float, laid: int = 0) -
     )
 
 
-def around(ranks: int, links: int, sharing: float, both: float, hops: int) -> Spread:
+def around(ranks: int, links: int, sharing: float, both: float, hops: int) -> LinkSpread:
     """Spread of groups that take a ring: its edges' `sharing` of links one way, and the mean of `both` ways at once."""
     used = links * min(sharing, both)
-    exchange = used * (ranks**2 // 4) / (2 * (ranks - 1))
+    exchange = used * (ranks**2 // 4) / (ranks - 1)
     steps = ranks // 2 * max(hops, 1)
-    return Spread(gather=used, reduce=used, exchange=exchange, broadcast=used, transfer=links * sharing, steps=steps)
+    return LinkSpread(gather=used, reduce=used, exchange=exchange, broadcast=used, transfer=links * sharing, steps=steps)
 
 
-def behind_switches(topology: Topology, ranks: int, per_group: int, sharing: float) -> Spread:
+def behind_switches(topology: Topology, ranks: int, per_group: int, sharing: float) -> LinkSpread:
     """Spread of groups of ranks of which so many share a leaf switch of a fat tree, or a group of a dragonfly.
 
     What leaves a leaf passes its uplinks, 1 / oversubscription of the ports below. Of a ring over g ranks of a leaf one edge leaves it,
@@ -129,12 +127,12 @@ def behind_switches(topology: Topology, ranks: int, per_group: int, sharing: flo
     of its links; traffic between them goes through third groups too, and then uses twice the links [4]_.
     """
     if topology.kind not in GROUPED or per_group >= ranks:
-        return Spread(gather=sharing, reduce=sharing, exchange=sharing, broadcast=sharing, transfer=sharing)
+        return LinkSpread(gather=sharing, reduce=sharing, exchange=sharing, broadcast=sharing, transfer=sharing)
     apart, all_groups = ranks // per_group, topology.nodes // topology.group
     near = topology.oversubscription / _direct_share(topology.kind, 2, all_groups)
     wide = topology.oversubscription / _direct_share(topology.kind, apart, all_groups)
     gather = max(sharing, wide / per_group)
-    return Spread(
+    return LinkSpread(
         gather=gather,
         reduce=gather,
         exchange=max(sharing, wide * (ranks - per_group) / (ranks - 1)),
@@ -148,7 +146,7 @@ def _direct_share(kind: str, some: int, groups: int) -> float:
     return max((some - 1) / (groups - 1), VALIANT) if kind == "dragonfly" else 1.0
 
 
-def over_links(topology: Topology, spans: tuple[tuple[int, int], ...], stride: int, ranks: int, transfer: float) -> Spread | None:
+def over_links(topology: Topology, spans: tuple[tuple[int, int], ...], stride: int, ranks: int, transfer: float) -> LinkSpread | None:
     """Spread of groups of `ranks` places of a walk over direct links, `stride` apart; None where no closed form holds.
 
     Parameters
@@ -167,13 +165,13 @@ def over_links(topology: Topology, spans: tuple[tuple[int, int], ...], stride: i
     return None if None in found else _slowest([one for one in found if one is not None], transfer)
 
 
-def _slowest(found: Sequence[Spread], transfer: float) -> Spread:
+def _slowest(found: Sequence[LinkSpread], transfer: float) -> LinkSpread:
     """The slowest of each collective; the fewest rings."""
-    worst = {field.name: max(getattr(one, field.name) for one in found) for field in fields(Spread)}
-    return Spread(**{**worst, "transfer": transfer, "rings": min(one.rings for one in found)})
+    worst = {field.name: max(getattr(one, field.name) for one in found) for field in fields(LinkSpread)}
+    return LinkSpread(**{**worst, "transfer": transfer, "rings": min(one.rings for one in found)})
 
 
-def _rows(topology: Topology, groups: Groups) -> tuple[Row, ...] | None:
+def _rows(topology: Topology, groups: Ints) -> tuple[LinkRow, ...] | None:
     """Rows of groups that all are boxes of one shape, or every s-th node of one; None for others."""
     rows = []
     for coordinate, size in zip(coordinate_table(topology), topology.shape, strict=True):
@@ -192,13 +190,13 @@ def _rows(topology: Topology, groups: Groups) -> tuple[Row, ...] | None:
 
 
 @lru_cache(maxsize=256)
-def _over_cube_mesh(topology: Topology, group: tuple[int, ...]) -> Spread | None:
+def _over_cube_mesh(topology: Topology, group: tuple[int, ...]) -> LinkSpread | None:
     """Spread of some nodes over the links among themselves; None where these do not join all."""
     width = multiplicities(topology)
     return among(tuple(tuple(width[a][b] for b in group) for a in group), topology.degree)
 
 
-def among(width: LinkCounts, links: int) -> Spread | None:
+def among(width: LinkCounts, links: int) -> LinkSpread | None:
     """Spread over few nodes and the given links between them, of devices that divide their bandwidth among so many."""
     ranks, between = len(width), np.array(width)
     cuts = [(chosen.sum(), between[~chosen][:, chosen].sum()) for chosen in _subsets(ranks)]
@@ -211,7 +209,7 @@ def among(width: LinkCounts, links: int) -> Spread | None:
     count = parts.max(axis=1)
     trees = (crossing[count > 0] / count[count > 0]).min()
     exchange = max(max(size * (ranks - size) / (ranks * crossing) for size, crossing in cuts), _least_hops(between))
-    return Spread(
+    return LinkSpread(
         gather=links * gather / share,
         reduce=links / trees / (2 * share),
         exchange=links * exchange / share,

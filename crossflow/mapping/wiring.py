@@ -23,6 +23,8 @@ FABRIC_TOPOLOGY = {
 # Fabrics inside nodes that are what they are measured as; others carry any topology.
 ANY_WIRING = ("ideal", "torus3d", "ici", "none")
 OPTICAL = "optical-torus"
+WhichLevel = Literal["intra", "inter"]
+LEVELS: tuple[WhichLevel, WhichLevel] = ("intra", "inter")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -33,7 +35,7 @@ def _built(kind: str, nodes: int, shape: tuple[int, ...], ports: int, group: int
         raise StrategyError(str(error)) from None
 
 
-def topology_of(spec: NetworkSpec, which: Literal["intra", "inter"], nodes: int) -> Topology:
+def topology_of(spec: NetworkSpec, which: WhichLevel, nodes: int) -> Topology:
     """Wiring of one level among so many nodes; StrategyError where it does not hold them."""
     level = getattr(spec, which)
     own = FABRIC_TOPOLOGY[level.fabric]
@@ -58,13 +60,13 @@ def _joined(spec: NetworkSpec, which: str, nodes: int) -> Topology:
     """Nodes that optical switches join to one torus, as a torus of nodes; StrategyError where they cannot be."""
     inside, level = spec.intra, spec.inter
     torus = inside.topology or FABRIC_TOPOLOGY[inside.fabric]
-    if which == "intra" or torus not in ("ring", "torus2d", "torus3d"):
+    if which == "intra" or (nodes > 1 and torus not in ("ring", "torus2d", "torus3d")):
         raise StrategyError("an optical-torus joins nodes that are tori each: it is a topology of inter, where that of intra is a torus")
     if level.bandwidth is not None or level.latency is not None:
         raise StrategyError("an optical-torus is made of the links of intra; leave out the bandwidth and latency of inter")
     if level.ports or level.group or level.oversubscription:
         raise StrategyError("an optical-torus has a shape only; ports, group and oversubscription have no meaning")
-    return _built(torus, nodes, level.shape or (), 0, 0, 1.0)
+    return _built(torus if nodes > 1 else "single", nodes, level.shape or (), 0, 0, 1.0)
 
 
 def wired(spec: NetworkSpec, per_node: int, nodes: int) -> Network:
