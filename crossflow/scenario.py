@@ -23,7 +23,7 @@ from crossflow.cost.profile import Profile, beside, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
 from crossflow.mapping.topology import Network
-from crossflow.mapping.wiring import topology_of, wired
+from crossflow.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.parallel.transform import transform
 from crossflow.paths import with_quantity
 from crossflow.program.file import is_program
@@ -514,12 +514,12 @@ def _has_tokens(workload: Workload) -> bool:
 
 def _network_problems(system: SystemSpec, used: tuple[int, int], document: Document) -> Iterator[Problem]:
     """Levels of the network that do not hold the nodes in use: devices of a node, and nodes."""
-    for level, nodes in zip(("intra", "inter"), used, strict=True):
+    for level, nodes in zip(LEVELS, used, strict=True):
         try:
-            topology_of(getattr(system.network, level), nodes)
+            topology_of(system.network, level, nodes)
         except CrossflowError as error:
             place = ("system", "network", level)
-            said = ((*place, key) for key in ("shape", "topology") if (*place, key) in document.lines)
+            said = ((*place, key) for key in ("shape", "group", "oversubscription", "ports", "topology") if (*place, key) in document.lines)
             yield document.problem(next(said, place), str(error))
 
 

@@ -12,7 +12,7 @@ from routing import devices, effective_bandwidth, hops, route, routed_edges, to_
 
 from crossflow.mapping import placement
 from crossflow.mapping.placement import (
-    best_placements,
+    layouts,
     level_bandwidths,
     orders,
     place,
@@ -308,33 +308,17 @@ def test_axes_of_equal_size_keep_both_layouts():
     assert [route.crosses for route in second.routes] == [True, False]
 
 
-def best_placement(axes, network, volumes, **options):
-    """The best placement for the volumes of one point."""
-    tried, best = best_placements(axes, network, volumes, **options)
-    return tried[int(best[0])]
+def test_behind_one_switch_all_orders_are_one_layout():
+    assert [one.order for one in layouts((("dp", 4), ("tp", 8)), flat("switch", 32))] == [("dp", "tp")]
 
 
-@pytest.mark.parametrize(("heavy", "light"), [("tp", "dp"), ("dp", "tp")])
-def test_the_axis_that_moves_most_stays_inside_packages(heavy, light):
-    network = Network(package=Topology(kind="switch", nodes=8), cluster=Topology(kind="switch", nodes=8))
-    placed = best_placement({"tp": 8, "dp": 8}, network, {heavy: 2e9, light: 1e9}, link_ratio=9.0)
-    assert placed.order == (heavy, light)
-
-
-def test_the_best_placement_costs_no_more_than_any_order():
-    axes, volumes = {"kp1": 4, "kp2": 2, "lp": 2, "dp": 3}, {"kp1": 1.0, "kp2": 5.0, "lp": 0.5, "dp": 3.0}
-    network = flat("mesh2d", 48)
-
-    def cost(placed):
-        return sum(volumes[route.name] * route.package_sharing for route in placed.routes)
-
-    costs = [cost(place(axes, network, order)) for order in orders(axes)]
-    assert cost(best_placement(axes, network, volumes)) == min(costs) < max(costs)
-
-
-def test_ties_go_to_the_given_order():
-    axes = {"dp": 4, "tp": 8}
-    assert best_placement(axes, flat("switch", 32), {"tp": 1.0, "dp": 1.0}).order == ("dp", "tp")
+def test_layouts_differ_where_an_axis_lies_on_other_links():
+    axes = (("kp1", 4), ("kp2", 2), ("lp", 2), ("dp", 3))
+    found = layouts(axes, flat("mesh2d", 48))
+    assert found[0].order == ("kp1", "kp2", "lp", "dp")
+    routes = {place(axes, flat("mesh2d", 48), order).routes for order in orders(axes)}
+    assert {one.routes for one in found} == routes
+    assert len(found) == len(routes) > 4
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -364,11 +348,6 @@ def test_axes_that_do_not_fit_say_so(axes, network, sentence):
 def test_an_order_must_name_each_axis_once(order):
     with pytest.raises(ValueError, match=exactly(f"order {', '.join(order)} is not an order of the axes tp, dp")):
         place({"tp": 8, "dp": 4}, SWITCHED, order)
-
-
-def test_volumes_of_an_unknown_axis_are_refused():
-    with pytest.raises(ValueError, match=exactly("volumes name ep, the axes are tp")):
-        best_placement({"tp": 32}, SWITCHED, {"ep": 1.0})
 
 
 def test_the_route_of_an_unknown_axis_is_refused():

@@ -162,7 +162,7 @@ SINGLE = {
     "dp": When(2, {"strategy.kp1": 2}),
     "pp": When(2, {"strategy.kp1": 2}),
     "lp": When(2, {"strategy.kp1": 2}),
-    "placement": When(["dp", "tp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
+    "placement": When(["tp", "dp", "pp"], {"strategy.kp1": 2, "strategy.dp": 2}),
 }  # a product is one layer
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",

@@ -16,6 +16,8 @@ GENERATED = [name for name, path in TEMPLATES.items() if path.parent.name == "ge
 
 WORDS = {
     "devices",
+    "ports",
+    "group",
     "nodes",
     "devices_per_node",
     "year",

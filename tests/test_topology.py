@@ -151,5 +151,5 @@ def test_a_topology_that_cannot_be_says_so(kind, nodes, shape, sentence):
 
 
 def test_an_unknown_kind_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"^unknown topology 'mesh', expected one of single, ring, mesh2d, torus2d"):
+    with pytest.raises(ValueError, match=r"^unknown topology 'mesh', expected one of single, ring, mesh2d, mesh3d, torus2d"):
         Topology(kind="mesh", nodes=4)

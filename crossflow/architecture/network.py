@@ -9,7 +9,10 @@ from pydantic import Field
 from crossflow.files import FileModel
 from crossflow.units import Bandwidth, Information, Ratio, Time
 
-TopologyName = Literal["single", "ring", "mesh2d", "torus2d", "torus3d", "switch", "fully-connected", "hybrid-cube-mesh"]
+TopologyName = Literal[
+    "single", "ring", "mesh2d", "mesh3d", "torus2d", "torus3d", "optical-torus", "switch", "crossbar", "fat-tree", "dragonfly", "rail-only",
+    "fully-connected", "hybrid-cube-mesh",
+]  # fmt: skip
 FabricKind = Literal[
     "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "pcie-host",
     "ethernet-mesh", "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
@@ -58,12 +61,22 @@ class FabricParameters(FileModel):
 class NetworkLevel(FileModel):
     """One level of the network: its fabric, its wiring and, for datasheet systems, its bandwidth.
 
-    `bandwidth` is that of one device and direction, all ports together. Where it is absent the link technology gives it.
+    `bandwidth` is that of one device and direction, all ports together: a torus of four links a device gives each of them a quarter.
+    Where it is absent the link technology gives it.
     """
 
     fabric: FabricKind = Field(default="ideal", description="kind of fabric; ideal links reach their rate")
     topology: TopologyName | None = Field(default=None, description="wiring; the fabric's own where absent")
     shape: tuple[int, ...] | None = None
+    ports: int | None = Field(
+        default=None,
+        gt=0,
+        description="links of a device on a direct topology, among which its bandwidth is divided; those in use where absent",
+    )
+    group: int | None = Field(default=None, gt=0, description="nodes on a leaf switch of a fat tree, or in a group of a dragonfly")
+    oversubscription: float | None = Field(
+        default=None, ge=1, description="bandwidth of the ports of such a group over that out of it; 1 where absent"
+    )
     bandwidth: Bandwidth | None = None
     latency: Time | None = None
 

@@ -46,6 +46,9 @@ class Fabric:
     host: Array
     nic: Array
     parameters: FabricParameters  # how the kinds of fabric behave
+    rings: int | None = None  # of a group of a node that has direct links of its own; None: those of the first GPUs of a node
+    spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
+    rails: bool = False  # whether a network joins only devices in the same place of each node
 
     @property
     def recent(self) -> Mask:
@@ -59,8 +62,8 @@ class Fabric:
 
     @property
     def line(self) -> Array:
-        """Line rate of a device's share of the network. [B/s]"""
-        return np.asarray(np.where(self.nic > 0, self.nic, self.parameters.default_nic))
+        """Line rate of a device's share of the network, as the wiring spreads it. [B/s]"""
+        return np.asarray(np.where(self.nic > 0, self.nic, self.parameters.default_nic) / self.spread)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +117,7 @@ def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, 
 
 
 def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture) -> Array:
-    """Time of a collective among some devices of a node whose groups share direct links, one ring a group. [s]"""
+    """Time of a transfer among some devices of a node, or of one ring along counted routes where direct links do not join a group. [s]"""
     p = network.parameters
     port = architecture.intra
     if port is None:
@@ -219,8 +222,8 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> Path:
     """Rings over direct links; a chain where no ring exists; the host bus where not even that."""
     p = fabric.parameters
     cube = fabric.intra == "hybrid-cube-mesh"
-    topology = Topology(kind="hybrid-cube-mesh" if cube else "fully-connected", nodes=ranks)
-    laid = rings(topology)
+    topology = _wiring("hybrid-cube-mesh" if cube else "fully-connected", ranks)
+    laid = rings(topology) if fabric.rings is None else fabric.rings
     base = p.launch * fabric.age + ring_steps(collective, ranks) * p.direct_step
     one_link = (p.direct_efficiency if cube else p.xgmi_efficiency) * fabric.link / _direct_links(fabric)
     if laid:
@@ -228,6 +231,12 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> Path:
     if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast") and has_chain(topology):
         return Path(per_byte=1.0 / one_link, base=base)  # up and down one chain: the buffer at most once each way
     return _over_host(fabric, collective, ranks)
+
+
+@functools.lru_cache(maxsize=64)
+def _wiring(kind: str, ranks: int) -> Topology:
+    """Direct links among the first ranks of a node."""
+    return Topology(kind=kind, nodes=ranks)
 
 
 def _over_host(fabric: Fabric, collective: str, ranks: int) -> Path:
@@ -315,6 +324,8 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> P
         efficiency = p.ethernet_efficiency
     outside = volume / (in_node * efficiency * fabric.line)
     inside = _beside_network(fabric, collective, in_node, in_node if in_network else ranks)
+    if fabric.rails and collective == "all_to_all" and in_node > 1:  # each part first goes to the device on the rail of its receiver
+        inside = inside + (ranks - in_node) / ranks * _beside_network(fabric, collective, in_node, in_node)
     steps = (2 if collective == "all_reduce" else 1) * (1 if in_network else math.ceil(math.log2(nodes)))
     hop = p.switch_step * fabric.age if _bonded(fabric, in_node) else p.direct_step
     per_byte = np.maximum(outside, inside)

@@ -19,29 +19,36 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture, Port
 from crossflow.architecture.network import NetworkSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, divide
 from crossflow.cost import collectives
 from crossflow.cost.fabrics import Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
 from crossflow.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
+from crossflow.mapping.spread import LinkSpread
 from crossflow.mapping.topology import Network
-from crossflow.mapping.wiring import wired
-from crossflow.program.collectives import sent_bytes
+from crossflow.mapping.wiring import ANY_WIRING, switched, wired
+from crossflow.program.collectives import ring_volume, sent_bytes
 from crossflow.program.groups import Group, Pair
 from crossflow.program.program import Message, MessageTable
 
-ANY_TO_ANY = ("switch", "fully-connected")
-# Fabrics whose links reach their rate, so that placement and sharing say all; and those whose direct links several groups
-# of one node share, by the placement, unless one group is the whole node.
-PLACED = ("ideal", "torus3d", "ici", "none")
+TRANSFERS = ("send_recv", "sendrecv")
+# Fabrics whose links reach their rate, so that placement and sharing say all; and those whose groups of a node each have the direct links
+# among their own ranks.
+PLACED = ANY_WIRING
 DIRECT = ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
 # Fabrics where nothing but how many ranks share a node decides what a collective takes.
 SWITCHED = ("nvswitch", "nvswitch-sharp", "nvl72", "pcie", "pcie-host")
 # Steps inside nodes of collectives that go between nodes on the shard of each rank.
 PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("reduce_scatter",), "all_gather": ("all_gather",)}
 PATH = tuple(field.name for field in dataclasses.fields(Path))
+CostRows = dict[tuple[object, ...], tuple[Array, Array, Array, Array]]  # of a message by the routes that it takes
 MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
+
+
+def counted(network: NetworkSpec) -> bool:
+    """Whether the ranks of a group that share a node say all; otherwise it matters where they lie."""
+    return network.intra.fabric in SWITCHED and switched(network)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,37 +68,62 @@ def message_costs(
     architecture: Architecture,
     devices_per_node: int,
     profile: Profile | None = None,
+    rows: CostRows | None = None,
 ) -> MessageCosts:
     """Cost of every message of a program.
 
     A message over several axes (the gradients of kernel rows and data replicas) is reduced along one after the other:
-    along each further axis only the shard that is left moves.
+    along each further axis only the shard that is left moves. `rows` keeps what messages cost on the routes that they take, for other
+    placements of the same program.
     """
     wires = Wires(network=network, architecture=architecture, node=devices_per_node, profile=profile)
-    rows = [wires.cost(message, message.group) if message.group is not None else _one(message, placement, wires) for message in messages]
-    columns = [np.stack(np.broadcast_arrays(*column)) for column in zip(*rows, strict=True)] or [np.zeros((0, 1))] * 4
+    kept, strides = {} if rows is None else rows, placement.strides
+    costs: list[tuple[Array, ...]] = [()] * len(messages)
+    for alike in _alike(messages, together=profile is None):
+        message = messages[alike[0]]
+        routes = tuple((placement.route(axis), strides.get(axis) == 1) for axis in message.axes) if rows is not None else ()
+        key = (alike[0], routes, None if message.between is None else placement.order)
+        if key not in kept:
+            size = np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(messages[i].size, dtype=float)) for i in alike)))
+            kept[key] = wires.cost(message, message.group) if message.group is not None else _several(message, size, placement, wires)
+        found = kept[key]
+        for place, i in enumerate(alike):
+            costs[i] = found if found[0].ndim == 1 else tuple(column[place] for column in found)
+    columns = [np.stack(np.broadcast_arrays(*column)) for column in zip(*costs, strict=True)] or [np.zeros((0, 1))] * 4
     return MessageCosts(time=columns[0], measured=columns[1], intra_bytes=columns[2], inter_bytes=columns[3])
 
 
-def _one(message: Message, placement: Placement, wires: Wires) -> tuple[Array, Array, Array, Array]:
-    """Time of a message, what of it was measured, bytes inside a package and out of it, each of shape (n,) or (1,). [s], [B]"""
-    time, known, sent = np.zeros(1), np.zeros(1), np.zeros((2, 1))
+def _alike(messages: tuple[Message, ...], *, together: bool) -> list[list[int]]:
+    """Messages that differ in their sizes only, by number; each alone where measured times may replace the model's."""
+    found: dict[object, list[int]] = {}
+    for i, one in enumerate(messages):
+        alone = one.group is not None or one.time is not None or not together
+        found.setdefault(i if alone else (one.collective, one.axes, one.between), []).append(i)
+    return list(found.values())
+
+
+def _several(message: Message, sizes: Array, placement: Placement, wires: Wires) -> tuple[Array, Array, Array, Array]:
+    """Time of messages like one, what of it was measured, bytes inside a package and out of it, each of shape (messages, n). [s], [B]"""
+    size = sizes if len(sizes) > 1 else sizes[0]
+    time, known, sent = np.zeros(1), np.zeros(1), np.zeros((2, 1, 1) if size.ndim > 1 else (2, 1))
     if message.time is not None:
         time = known = np.atleast_1d(np.asarray(message.time, dtype=float))
-    for size, route, model in message_steps(message, placement, wires):
-        sent = sent + sent_bytes(message.collective, size, route.size, route.package_size)
+    for part, route, model in message_steps(message, placement, wires, size):
+        sent = sent + sent_bytes(message.collective, part, route.size, route.package_size)
         if message.time is None:
-            step, measured = route_time(message.collective, size, route, model, wires.profile)
+            step, measured = route_time(message.collective, part, route, model, wires.profile)
             time, known = time + step, known + measured
-    if message.time is not None:
-        return time, known, sent[0], sent[1]
-    there = np.atleast_1d(message.size) > 0
-    return np.where(there, time, 0.0), np.where(there, known, 0.0), sent[0], sent[1]
+    if message.time is None:
+        time, known = np.where(size > 0, time, 0.0), np.where(size > 0, known, 0.0)
+    time, known, inside, outside = np.broadcast_arrays(time, known, *sent)
+    return time, known, inside, outside
 
 
-def message_steps(message: Message, placement: Placement, wires: Wires) -> Iterator[tuple[Array, AxisRoute, MessageModel]]:
-    """Size and route of a message along each of its axes, one after the other, with the model of its time there. [B]"""
-    size = np.atleast_1d(np.asarray(message.size, dtype=float))
+def message_steps(
+    message: Message, placement: Placement, wires: Wires, size: Array | None = None
+) -> Iterator[tuple[Array, AxisRoute, MessageModel]]:
+    """Size and route of a message along each of its axes, one after the other, with the model of its time there; `size` for others. [B]"""
+    size = np.atleast_1d(np.asarray(message.size, dtype=float)) if size is None else size
     for axis in message.axes:
         route, distance = placement.route(axis), placement.strides.get(axis, 1)
         if message.between is not None:
@@ -121,19 +153,38 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture) -> Array:
     """Alpha-beta time on links that reach their rate: flat over all ranks, or package by package, whichever is faster."""
     intra, inter = architecture.intra or NO_PORT, architecture.inter or NO_PORT
-    inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
-    package_any, cluster_any = (level.kind in ANY_TO_ANY for level in (wires.package, wires.cluster))
     if not route.crosses:
-        return collectives.best(collective, size, route.size, inside, route.hops * intra.latency, package_any)
+        return _level_time(collective, size, route.size, route.package_spread, intra, route.hops)
+    if route.package_size == 1 and route.package_spread is None and collective not in TRANSFERS:
+        return _level_time(collective, size, route.size, route.cluster_spread, inter, route.hops)
+    inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
+    if wires.cluster.is_switched and route.cluster_spread is not None:
+        outside = inter.bandwidth / route.cluster_spread.of(collective)
     latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)
-    flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, cluster_any)
-    if route.package_size == 1 or collective == "send_recv":
+    flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, wires.cluster.is_switched)
+    if route.package_size == 1 or collective in TRANSFERS:
         return flat
     # Inside each package first, then between packages on the shard of each rank, then back inside.
     p, packages, phases = route.package_size, route.size // route.package_size, PHASES.get(collective, (collective,))
-    near = sum((collectives.best(phase, size, p, inside, intra.latency, package_any) for phase in phases), np.zeros(1))
+    near = sum((_level_time(phase, size, p, route.package_spread, intra, 1) for phase in phases), np.zeros(1))
     between = size / p if collective in PHASES else size
-    return np.asarray(np.minimum(flat, near + collectives.best(collective, between, packages, outside, inter.latency, cluster_any)))
+    packed = near + _level_time(collective, between, packages, route.cluster_spread, inter, 1)
+    if wires.cluster.kind == "rail-only" and collective == "all_to_all":  # no rail reaches the devices of another
+        return np.asarray(packed)
+    return np.asarray(np.minimum(flat, packed))
+
+
+def _level_time(collective: str, size: Array, ranks: int, spread: LinkSpread | None, port: Port, hops: int) -> Array:
+    """Time of a collective on one level: the fastest algorithm behind switches, that of `LinkSpread` over direct links. [s]"""
+    if spread is None:
+        return np.zeros(np.shape(size))
+    rate = port.bandwidth / spread.of(collective)
+    if not spread.steps:
+        return collectives.best(collective, size, ranks, rate, hops * port.latency, any_to_any=True)
+    if collective in TRANSFERS:
+        return collectives.ring(collective, size, ranks, rate, hops * port.latency)
+    steps = spread.steps * (2 if collective == "all_reduce" else 1)
+    return np.asarray(steps * port.latency + divide(ring_volume(collective, ranks) * size, rate))
 
 
 # -------------------------------------------------------------------------------------------- groups
@@ -198,7 +249,7 @@ class Wires:
         sizes = size if np.shape(size)[-1:] == group.size.shape else np.broadcast_to(np.asarray(size, dtype=float), group.size.shape)
         if not group.several or not sizes.any():
             return np.zeros(sizes.shape)
-        if self.network.intra.fabric not in SWITCHED:
+        if not counted(self.network):
             return self._placed(collective, sizes, group)
         racks = isinstance(group, Pair)  # whose ranks are looked up one by one
         if len(group.kinds) == 1:
@@ -225,9 +276,15 @@ class Wires:
         intra, inter = self.network.intra.fabric, self.network.inter.fabric
         if intra in PLACED and (inter in PLACED or not route.crosses):
             return _ideal_time(collective, size, route, wires, self.architecture)
+        fabric = dataclasses.replace(self.fabric, devices_per_node=node)
         if intra in DIRECT and not route.crosses and route.size < node:
-            return direct_time(collective, size, route, self.network, self.architecture)
-        return fabric_time(collective, size, route, dataclasses.replace(self.fabric, devices_per_node=node), adjacent=adjacent, racks=pair)
+            if collective in TRANSFERS or not (route.package_spread and route.package_spread.rings):
+                return direct_time(collective, size, route, self.network, self.architecture)
+            fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
+        if route.cluster_spread is not None and wires.cluster.kind != "switch":
+            rails = wires.cluster.kind == "rail-only"
+            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(collective), rails=rails)
+        return fabric_time(collective, size, route, fabric, adjacent=adjacent, racks=pair)
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
         """The same where the wiring matters: each kind of group as an axis of a mesh that is laid out on the network. [s]"""
@@ -239,7 +296,8 @@ class Wires:
             network = wired(self.network, node, devices // node)
             if pair:
                 per_node, first, last = pair
-                route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=per_node > 1)
+                inside = per_node > 1 or network.cluster.nodes == 1
+                route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=inside)
                 adjacent = stride * (last - first) == 1
             else:
                 # Transfers of a ring go round; those of two ranks go there and back.

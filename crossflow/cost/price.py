@@ -14,7 +14,7 @@ from crossflow.architecture.software import SoftwareStack
 from crossflow.arrays import Array, Index, Mask
 from crossflow.cost.lookups import lookup_costs
 from crossflow.cost.nearby import near_times
-from crossflow.cost.network import MessageCosts, message_costs
+from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.profile import LOOKUPS, Profile, attention_shape, gemm_shape, lookup_shape, pass_shape, scan_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, fused_costs, joined, pass_costs, product_costs, resources, timed_costs, wide_type
 from crossflow.formats import DTYPE_BYTES
@@ -84,6 +84,7 @@ def price(
     stack: SoftwareStack | None = None,
     profile: Profile | None = None,
     least: bool = False,
+    rows: CostRows | None = None,
 ) -> Prices:
     """Price every distinct kernel and message of a program once.
 
@@ -92,10 +93,11 @@ def price(
     stack : software whose attention kernels and host times count; those of ideal software where absent.
     profile : measured times, which replace the model's.
     least : take the lower bound of every kernel.
+    rows : keeps what messages cost, see `message_costs`.
     """
     kernels, known = kernel_prices(program, architecture, stack, None if least else profile, least=least)
     floor = kernels.resource_times.max(axis=0) if least else _lower_bounds(program, architecture, stack)
-    messages = message_costs(program.messages, placement, network, architecture, devices_per_node, profile)
+    messages = message_costs(program.messages, placement, network, architecture, devices_per_node, profile, rows)
     return Prices(
         resources=resources(architecture),
         kernels=kernels,

@@ -8,11 +8,11 @@ import numpy as np
 
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array
-from crossflow.cost.network import SWITCHED, Wires
+from crossflow.cost.network import Wires, counted
 from crossflow.cost.profile import system_profile
 from crossflow.errors import CrossflowError
 from crossflow.files import Document
-from crossflow.mapping.wiring import topology_of
+from crossflow.mapping.wiring import LEVELS, topology_of
 from crossflow.program.collectives import PRICED
 from crossflow.program.groups import Group, Pair
 
@@ -36,9 +36,9 @@ class SystemDelays:
         """A system by its name or file, with as many devices; CrossflowError where it does not hold them."""
         spec, document = resolve(Document(file="--system", data={"template": name, "devices": devices}))
         node = min(spec.devices_per_node, devices)
-        for level, nodes in (("intra", node), ("inter", devices // node)):
+        for level, nodes in zip(LEVELS, (node, devices // node), strict=True):
             try:
-                topology_of(getattr(spec.network, level), nodes)
+                topology_of(spec.network, level, nodes)
             except CrossflowError as error:
                 raise CrossflowError(f"{document.file}: {name} does not hold {devices} devices: {error}") from None
         profile = system_profile(spec, document)
@@ -60,7 +60,7 @@ class SystemDelays:
         size, nodes = len(ranks), [rank // self.wires.node for rank in ranks]
         apart = max((ranks[-1] - ranks[0]) // (size - 1), 1)
         stride = next((one for one in range(apart, 0, -1) if self.devices % (one * size) == 0), 0)
-        if not stride and self.wires.network.intra.fabric not in SWITCHED:
+        if not stride and not counted(self.wires.network):
             raise CrossflowError(f"{self.name}: groups of {size} ranks do not fill {self.devices} devices, on which their links depend")
         return Group(**_columns(size=size, per_node=max(map(nodes.count, set(nodes))), stride=stride, devices=self.devices, extent=size))
 

@@ -10,25 +10,24 @@ from typing import Any
 import numpy as np
 
 from crossflow.architecture.model import Architecture
+from crossflow.architecture.network import NetworkSpec
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Index, Mask, divide, summed, tally, wide
-from crossflow.cost.network import MessageCosts, message_costs
+from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.events import run_shared
 from crossflow.engine.schedule import Schedule, durations, of_class, schedule
 from crossflow.engine.tasks import PriceRows, copies, tasks_of
 from crossflow.evaluation.common import score_of
 from crossflow.evaluation.members import Members
-from crossflow.mapping.placement import Placement, best_placements, orders, place
-from crossflow.mapping.topology import Network
+from crossflow.mapping.placement import Placement, layouts, place
 from crossflow.program.kernels import Timed
 from crossflow.program.program import HOST, HOST_TIMES, Program, fullest
 from crossflow.scenario import Scenario
 from crossflow.score import Score
 from crossflow.step.outcome import Outcome
-from crossflow.workload.spec import ProgramSpec
 
-TIMED = 6  # placements of a program whose steps are timed: all orders of three axes
+TIMED = 3  # placements of a program whose steps are timed
 Makespan = Callable[[Array], Array]  # of the time of every row of tasks
 Step = Callable[[Any], Array]  # of the messages that take no time
 
@@ -36,68 +35,73 @@ Step = Callable[[Any], Array]  # of the messages that take no time
 def program_score(scenario: Scenario, system: SystemSpec, device: Architecture, n: int, members: Members | None, *, least: bool) -> Score:
     """Score of n points that share a program but for its sizes; `system`, `device` and `members` hold what varies between them."""
     program = scenario.program(unrolled=scenario.shares_devices) if members is None else members.job
-    (placement, _), *others = placements = placed_apart(scenario, program, device)
-    runs_on, profile = (system.network, device, scenario.nodes[0]), scenario.profile
-    prices = price(program, placement, *runs_on, stack=scenario.stack, profile=profile, least=least)
-    if others:
-        costs = [(points, message_costs(program.messages, one, *runs_on, profile)) for one, points in placements]
-        prices = replace(prices, messages=_joined(costs, n))
-    outcome = program_outcome(scenario, program, prices, n)
+    prices, _, total = _placed_prices(scenario, program, system.network, device, least=least)
+    outcome = program_outcome(scenario, program, prices, n, total)
     devices, parameters = np.full(n, float(scenario.devices)), program.parameters
     return score_of(scenario, system, device, outcome, devices, samples=program.samples, tokens=program.tokens, parameters=parameters)
 
 
 def placed(scenario: Scenario, program: Program, device: Architecture) -> Placement:
-    """Placement of the mesh: in the scenario's order, or in the best of all orders, by the time that messages take or the bytes of axes."""
-    return placed_apart(scenario, program, device)[0][0]
+    """Placement of the mesh at the first design point: in the scenario's order, or in that of all orders in which the step ends first."""
+    tried = _tried(scenario, program)
+    return tried[0] if len(tried) == 1 else _placed_prices(scenario, program, scenario.system.network, device)[1]
 
 
-def placed_apart(scenario: Scenario, program: Program, device: Architecture) -> list[tuple[Placement, Index]]:
-    """Placements of the mesh of a program whose sizes may differ between points, each with the points that have it."""
-    return [(_with_groups(program, placement), points) for placement, points in _laid_out(scenario, program, device)]
-
-
-def _with_groups(program: Program, placement: Placement) -> Placement:
-    """A placement with the groups of a program beside its axes."""
-    for name, group in program.groups:
-        placement = placement.with_group(name, group.ranks, group.stride)
-    return placement
-
-
-def _laid_out(scenario: Scenario, program: Program, device: Architecture) -> list[tuple[Placement, Index]]:
-    """The same without groups."""
-    network, every = scenario.network(), np.zeros(1, dtype=np.intp)
+def _tried(scenario: Scenario, program: Program) -> tuple[Placement, ...]:
+    """Placements to choose from, with the groups of a program beside its axes."""
+    axes, network = tuple(program.axes), scenario.network()
     if scenario.order is not None:
-        return [(place(program.axes, network, scenario.order), every)]
-    if len([size for _, size in program.axes if size > 1]) < 2:
-        return [(place(program.axes, network), every)]
-    if isinstance(scenario.workload, ProgramSpec):
-        tried = tuple(place(program.axes, network, order) for order in orders(program.axes))
-        best = _soonest(scenario, program, device, tried)
+        found: tuple[Placement, ...] = (place(axes, network, scenario.order),)
     else:
-        tried, best = best_placements(program.axes, network, program.volumes, link_ratio=_link_ratio(network, device))
-    return [(tried[which], np.flatnonzero(best == which)) for which in np.unique(best)]
+        found = layouts(axes, network, bridged=scenario.system.network.intra.fabric == "pairwise-nvlink")
+    for name, group in program.groups:
+        found = tuple(placement.with_group(name, group.ranks, group.stride) for placement in found)
+    return found
 
 
-def _soonest(scenario: Scenario, program: Program, device: Architecture, tried: Sequence[Placement]) -> Index:
-    """Which placement ends the step first, the earliest among equals, shape (n,).
+def _placed_prices(
+    scenario: Scenario, program: Program, network: NetworkSpec, device: Architecture, *, least: bool = False
+) -> tuple[Prices, Placement, Array | None]:
+    """Prices of a program with every design point in its best placement, the placement of the first point, and times of steps if known."""
+    tried, runs_on = _tried(scenario, program), (network, device, scenario.nodes[0])
+    rows: CostRows | None = {} if len(tried) > 1 else None
+    prices = price(program, tried[0], *runs_on, stack=scenario.stack, profile=scenario.profile, least=least, rows=rows)
+    if len(tried) == 1:
+        return prices, tried[0], None
+    costs = [prices.messages, *(message_costs(program.messages, one, *runs_on, scenario.profile, rows) for one in tried[1:])]
+    best, steps = _soonest(scenario, program, prices, costs)
+    messages = costs[best[0]] if len(best) == 1 else _joined([(np.flatnonzero(best == i), costs[i]) for i in np.unique(best)], len(best))
+    measured = stacked(prices.measured[: len(program.kernels)], messages.measured)
+    return replace(prices, messages=messages, measured=measured), tried[best[0]], steps
+
+
+def _soonest(scenario: Scenario, program: Program, prices: Prices, costs: Sequence[MessageCosts]) -> tuple[Index, Array | None]:
+    """Which placement ends the step first, the earliest among equals, and when if that was worked out, shape (n,) or (1,). [1], [s]
 
     Those are timed that leave the class of ranks that sends longest the least to send. Bytes alone do not say: ranks of a group that share
     a node reduce there first, and then send a part each over a port of their own; and what hides behind kernels may take longer.
     """
-    runs_on = (scenario.system.network, device, scenario.nodes[0])
-    costs = [message_costs(program.messages, _with_groups(program, one), *runs_on, scenario.profile) for one in tried]
+    every = np.array(np.broadcast_arrays(*(one.time for one in costs)))  # shape (placements, messages, n)
     sent = of_class(program)[:, len(program.kernels) : -len(HOST_TIMES)]
-    times = np.array(np.broadcast_arrays(*(tally(sent, one.time).max(axis=0) for one in costs)))
-    if not scenario.shares_devices and (times != times[0]).any():
-        prices = price(program, _with_groups(program, tried[0]), *runs_on, stack=scenario.stack, profile=scenario.profile)
+    times = np.array([tally(sent, one).max(axis=0) for one in every])
+    steps: Array | None = None
+    rivals = [i for i in np.argsort(times.min(axis=1), kind="stable") if not _slower_throughout(every, i)]
+    if not scenario.shares_devices and len(rivals) > 1:
         launched = launches(prices)
-        plan, chosen = schedule(program, launched=launched), np.sort(np.argsort(times.min(axis=1), kind="stable")[:TIMED])
+        plan, chosen = schedule(program, launched=launched), sorted(rivals[:TIMED])
         tables = (replace(prices, messages=costs[i]) for i in chosen)
         steps = np.array(np.broadcast_arrays(*(plan.makespan(table(one, one.times, launched=launched)) for one in tables)))
-        times = np.full((len(tried), steps.shape[1]), np.inf)
+        times = np.full((len(costs), steps.shape[1]), np.inf)
         times[chosen] = steps
-    return np.asarray((times <= times.min(axis=0) * (1.0 + 1e-9)).argmax(axis=0))
+    best = np.asarray((times <= times.min(axis=0) * (1.0 + 1e-9)).argmax(axis=0))
+    return best, None if steps is None else times[best, np.arange(len(best))]
+
+
+def _slower_throughout(every: Array, which: int) -> bool:
+    """Whether another placement takes no longer for any message at any point; of equal ones the first remains."""
+    no_longer = (every <= every[which]).all(axis=(1, 2))
+    same = (every == every[which]).all(axis=(1, 2))
+    return bool((no_longer & ~same).any() or same[:which].any())
 
 
 def _joined(costs: Sequence[tuple[Index, MessageCosts]], n: int) -> MessageCosts:
@@ -109,16 +113,8 @@ def _joined(costs: Sequence[tuple[Index, MessageCosts]], n: int) -> MessageCosts
     return MessageCosts(**found)
 
 
-def _link_ratio(network: Network, device: Architecture) -> float:
-    """Bandwidth of a link inside a package over one between packages, at the first design point."""
-    if device.intra is None or device.inter is None or not device.intra.bandwidth[0] or not device.inter.bandwidth[0]:
-        return 1.0
-    inside = float(device.intra.bandwidth[0]) / max(network.package.degree, 1)
-    return inside / (float(device.inter.bandwidth[0]) / max(network.cluster.degree, 1))
-
-
-def program_outcome(scenario: Scenario, program: Program, prices: Prices, n: int) -> Outcome:
-    """What comes out of a step of a program."""
+def program_outcome(scenario: Scenario, program: Program, prices: Prices, n: int, total: Array | None = None) -> Outcome:
+    """What comes out of a step of a program; `total` is its time where that is known. [s]"""
     launched = launches(prices)
     plan, slots = schedule(program, launched=launched), scenario.kernels_per_device
     shared = functools.partial(_simulated, program, slots, prices, launched)
@@ -133,7 +129,7 @@ def program_outcome(scenario: Scenario, program: Program, prices: Prices, n: int
         return np.asarray(wide(ends(table(prices, times, launched=launched, hosted=hosted)), n))
 
     none, every = (np.full(len(program.messages), chosen) for chosen in (False, True))
-    total = makespan(none)
+    total = makespan(none) if total is None else wide(total, n)
     # Kernels that share a device may end later without messages; no communication is exposed then.
     silent = np.minimum(makespan(every), total) if len(every) else total
     hosts = prices.call.any() or len(program.host_kernels) > 0

@@ -24,6 +24,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from crossflow.mapping.spread import LinkSpread, around, behind_switches, over_links
 from crossflow.mapping.topology import Edges, Ints, Network, Topology, count_edges, walk
 
 Axes: TypeAlias = Mapping[str, int] | Iterable[tuple[str, int]]
@@ -49,8 +50,10 @@ class AxisRoute:
     # 0 where unused. Below 1 where an edge has several parallel links to itself (NVLink pairs of a DGX-1). [1]
     package_sharing: float
     cluster_sharing: float
-    package_degree: int  # physical links over which a device's bandwidth is divided inside packages. [1]
-    cluster_degree: int  # between them. [1]
+    # package_spread, cluster_spread: what collectives among the `package_size` ranks of a package, and among the size / package_size
+    # that remain between packages, take there over what they would on a port into a switch; None where unused.
+    package_spread: LinkSpread | None = None
+    cluster_spread: LinkSpread | None = None
 
     @property
     def hops(self) -> int:
@@ -166,37 +169,19 @@ def orders(axes: Axes) -> tuple[tuple[str, ...], ...]:
     return tuple(itertools.permutations(name for name, size in _listed(axes) if size > 1))
 
 
-def best_placements(
-    axes: Axes,
-    network: Network,
-    volumes: Mapping[str, ArrayLike],
-    *,
-    link_ratio: float = 1.0,
-    chains: Iterable[str] = PIPELINE_AXES,
-) -> tuple[tuple[Placement, ...], NDArray[np.intp]]:
-    """The placements of all `orders`, and which of them moves the volumes of each point fastest, shape (n,); the earliest among equals.
+@lru_cache(maxsize=1024)
+def layouts(axes: tuple[tuple[str, int], ...], network: Network, *, bridged: bool = False) -> tuple[Placement, ...]:
+    """Placements of all `orders` of which no two send the same messages over the same links.
 
-    Minimises the sum over axes of volume times max(package_sharing / link_ratio, cluster_sharing): the slowest edge of
-    a ring sets its pace.
-
-    Parameters
-    ----------
-    axes, network, chains
-        As for `place`.
-    volumes : data a device moves along each axis in a step, shape (n,) or (1,); left out, 0. [B]
-    link_ratio : bandwidth of a physical link inside a package over that of one between packages. [1]
+    `bridged` says that it matters which ranks are neighbouring devices, as where pairs of devices have a bridge.
     """
-    listed = _listed(axes)
-    unknown = sorted(set(volumes) - {name for name, _ in listed})
-    if unknown:
-        raise ValueError(f"volumes name {', '.join(unknown)}, the axes are {_names(listed)}")
-    moved = {name: np.atleast_1d(np.asarray(volumes.get(name, 0.0), dtype=float)) for name, _ in listed}
-    tried = tuple(_place(listed, network, order, frozenset(chains)) for order in orders(listed))
-    times = [
-        sum(moved[route.name] * max(route.package_sharing / link_ratio, route.cluster_sharing) for route in placement.routes)
-        for placement in tried
-    ]
-    return tried, np.array(np.broadcast_arrays(*times)).argmin(axis=0)
+    found: dict[tuple[object, ...], Placement] = {}
+    for one in orders(axes):
+        placement = place(axes, network, one)
+        adjacent = one[:1] if bridged else ()
+        jumps = any(size > 2 and name in PIPELINE_AXES for name, size in axes)  # between stages that are no neighbours
+        found.setdefault((placement.routes, adjacent, one if jumps else ()), placement)
+    return tuple(found.values())
 
 
 def level_bandwidths(
@@ -217,10 +202,7 @@ def level_bandwidths(
     tuple of ndarray, shape (..., n)
         bandwidth / (links of a device * sharing) for each level. [B/s]
     """
-    return (
-        _shared(package_bandwidth, route.package_degree, route.package_sharing),
-        _shared(cluster_bandwidth, route.cluster_degree, route.cluster_sharing),
-    )
+    return _shared(package_bandwidth, route.package_spread), _shared(cluster_bandwidth, route.cluster_spread)
 
 
 def pair_route(placement: Placement, name: str, shards: tuple[int, int], *, inside: bool) -> AxisRoute:
@@ -237,17 +219,18 @@ def pair_route(placement: Placement, name: str, shards: tuple[int, int], *, insi
     size = max(chain.package_size, 2) if inside else 2
     pair = replace(chain, size=size) if other - first == 1 else _lone_route(placement, name, shards)
     if inside:
-        return replace(pair, package_size=pair.size, crosses=False, cluster_hops=0, cluster_sharing=0.0)
-    return replace(pair, package_size=1, crosses=True, package_hops=0, package_sharing=0.0)
+        return replace(pair, package_size=pair.size, crosses=False, cluster_hops=0, cluster_sharing=0.0, cluster_spread=None)
+    return replace(pair, package_size=1, crosses=True, package_hops=0, package_sharing=0.0, package_spread=None)
 
 
 @lru_cache(maxsize=1024)
 def _lone_route(placement: Placement, name: str, shards: tuple[int, int]) -> AxisRoute:
     """Route from one shard to another that are the only ones to send, its edges counted at both levels."""
-    spans = _spans(placement.axes, placement.order, placement.chains)
-    lone = [replace(span, only=shards) for span in spans if span.name == name]
-    inside = _counted_inside(lone, spans, placement.network, placement.network.cluster.nodes)
-    outside = _counted_between(lone, spans, placement.network)
+    spans, network = _spans(placement.axes, placement.order, placement.chains), placement.network
+    (span,) = lone = [replace(span, only=shards) for span in spans if span.name == name]
+    inside = _counted(_inside(lone, spans, network, network.cluster.nodes))
+    outside = _counted(_between(lone, spans, network))
+    leaf = network.cluster.group * network.package.nodes
     return replace(
         placement.route(name),
         size=2,
@@ -255,12 +238,14 @@ def _lone_route(placement: Placement, name: str, shards: tuple[int, int]) -> Axi
         cluster_hops=outside.hops[0],
         package_sharing=inside.sharing[0],
         cluster_sharing=outside.sharing[0],
+        package_spread=_routed(network.package, 2, _package_size(span, network.package.group or 1) // span.size + 1, inside.of(0)),
+        cluster_spread=_routed(network.cluster, 2, _package_size(span, leaf or 1) // span.size + 1, outside.of(0)),
     )
 
 
-def _shared(bandwidth: ArrayLike, degree: int, sharing: float) -> NDArray[np.float64]:
+def _shared(bandwidth: ArrayLike, spread: LinkSpread | None) -> NDArray[np.float64]:
     device = np.asarray(bandwidth, np.float64)
-    return device / (degree * sharing) if sharing else np.full_like(device, np.inf)
+    return np.full_like(device, np.inf) if spread is None else device / spread.transfer
 
 
 def _listed(axes: Axes) -> tuple[tuple[str, int], ...]:
@@ -308,8 +293,11 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
     _check_devices(axes, network)
     spans = _spans(axes, order, chains)
     package, cluster = _package_usage(spans, network), _cluster_usage(spans, network)
-    routes = {name: _route(_Span(name=name, size=1, stride=1, chain=False), network) for name, _ in axes}
-    routes |= {span.name: _route(span, network, package.of(i), cluster.of(i)) for i, span in enumerate(spans)}
+    alone = _Usage(sharing=(0.0,), hops=(0,), total=0.0)
+    routes = {name: _route(_Span(name=name, size=1, stride=1, chain=False), network, alone.of(0), alone.of(0)) for name, _ in axes}
+    for i, span in enumerate(spans):
+        inside, outside = _package_spread(i, spans, network, package), _cluster_spread(i, spans, network, cluster)
+        routes[span.name] = replace(_route(span, network, package.of(i), cluster.of(i)), package_spread=inside, cluster_spread=outside)
     return Placement(
         axes=axes,
         network=network,
@@ -320,7 +308,7 @@ def _place(axes: tuple[tuple[str, int], ...], network: Network, order: tuple[str
     )
 
 
-def _route(span: _Span, network: Network, package: tuple[int, float] = (0, 0.0), cluster: tuple[int, float] = (0, 0.0)) -> AxisRoute:
+def _route(span: _Span, network: Network, package: tuple[int, float], cluster: tuple[int, float]) -> AxisRoute:
     """The route of an axis from its hops and its sharing inside packages and between them."""
     return AxisRoute(
         name=span.name,
@@ -331,9 +319,48 @@ def _route(span: _Span, network: Network, package: tuple[int, float] = (0, 0.0),
         cluster_hops=cluster[0],
         package_sharing=package[1],
         cluster_sharing=cluster[1],
-        package_degree=network.package.degree,
-        cluster_degree=network.cluster.degree,
     )
+
+
+# --- collectives on links --------------------------------------------------------------------------------------------
+
+
+def _package_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _Usage) -> LinkSpread | None:
+    """Spread of collectives among the ranks of an axis that share a package."""
+    span, topology = spans[i], network.package
+    ranks, (hops, sharing) = _package_size(span, topology.nodes), usage.of(i)
+    if not sharing or topology.is_switched or ranks == 1 or not _aligned(spans, topology.nodes):
+        return _routed(topology, max(ranks, 2), _package_size(span, topology.group or 1), (hops, sharing))
+    found = over_links(topology, _package_spans(spans, topology.nodes), span.stride, ranks, topology.degree * sharing)
+    if found is None:
+        both = _both_ways(_inside((span,), spans, network, 1))
+        return around(ranks, topology.degree, sharing, both, hops)
+    return found
+
+
+def _cluster_spread(i: int, spans: tuple[_Span, ...], network: Network, usage: _Usage) -> LinkSpread | None:
+    """Spread of collectives between packages: among the ranks of an axis in the same place of each, which all places run at once."""
+    span, topology, package = spans[i], network.cluster, network.package.nodes
+    inside, (hops, sharing) = _package_size(span, package), usage.of(i)
+    ranks, aligned = span.size // inside, _aligned(spans, package)
+    stride = max(span.stride // package, 1)
+    if not sharing or topology.is_switched or ranks == 1 or not aligned:
+        leaf = _package_size(replace(span, stride=stride, size=ranks), topology.group or 1) if aligned else 1
+        return _routed(topology, max(ranks, 2), leaf, (hops, sharing))
+    found = over_links(topology, _cluster_spans(spans, package), stride, ranks, topology.degree * sharing)
+    if found is None:
+        return around(ranks, topology.degree, sharing, _both_ways(_between((span,), spans, network)), hops)
+    return found
+
+
+def _routed(topology: Topology, ranks: int, per_group: int, used: tuple[int, float]) -> LinkSpread | None:
+    """Spread behind switches, or of a ring of which no more is known than the hops and the sharing of its edges."""
+    hops, sharing = used
+    if not sharing:
+        return None
+    if topology.is_switched:
+        return behind_switches(topology, ranks, per_group, sharing)
+    return around(ranks, topology.degree, sharing, sharing, hops)
 
 
 # --- counting edges on links -----------------------------------------------------------------------------------------
@@ -361,36 +388,46 @@ def _package_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
     package = network.package.nodes
     inside = [_package_size(span, package) > 1 for span in spans]
     aligned = _aligned(spans, package)
-    if package == 1 or (aligned and network.package.kind in {"switch", "fully-connected"}):
+    if package == 1 or (aligned and (network.package.is_switched or network.package.kind == "fully-connected")):
         return _closed_form(network.package, inside)
     # Packages that look alike are counted once.
-    return _counted_inside(spans, spans, network, 1 if aligned else network.cluster.nodes)
-
-
-def _counted_inside(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network, packages: int) -> _Usage:
-    """Usage of the links inside packages by some axes of a layout, counted edge by edge in the first `packages`."""
-    nodes = walk(network.package, _package_spans(spans, network.package.nodes))
-    return _counted(network.package, [_inside_edges(span, nodes, packages) for span in some], copies=packages, senders=1)
+    return _counted(_inside(spans, spans, network, 1 if aligned else network.cluster.nodes))
 
 
 def _cluster_usage(spans: tuple[_Span, ...], network: Network) -> _Usage:
     package, cluster = network.package.nodes, network.cluster
     crosses = [_crosses(span, package) for span in spans]
-    own_links = cluster.kind == "switch" or (cluster.kind == "fully-connected" and package == 1)
+    own_links = cluster.is_switched or (cluster.kind == "fully-connected" and package == 1)
     if not any(crosses) or (own_links and _aligned(spans, package)):
         return _closed_form(cluster, crosses)
-    return _counted_between(spans, spans, network)
+    return _counted(_between(spans, spans, network))
 
 
-def _counted_between(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network) -> _Usage:
-    """Usage of the links between packages by some axes of a layout, counted edge by edge."""
+@dataclass(frozen=True, kw_only=True)
+class _LaidEdges:
+    """Edges of some axes on (copies of) a topology, where each of a node's `senders` brings links of its own."""
+
+    topology: Topology
+    edges: list[Edges]
+    copies: int = 1
+    senders: int = 1
+
+
+def _inside(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network, packages: int) -> _LaidEdges:
+    """Edges of some axes of a layout inside the first `packages`."""
+    nodes = walk(network.package, _package_spans(spans, network.package.nodes))
+    return _LaidEdges(topology=network.package, edges=[_inside_edges(span, nodes, packages) for span in some], copies=packages)
+
+
+def _between(some: Iterable[_Span], spans: tuple[_Span, ...], network: Network) -> _LaidEdges:
+    """Edges of some axes of a layout between packages."""
     package, cluster = network.package.nodes, network.cluster
-    if cluster.kind == "switch":
+    if cluster.is_switched:
         # Ports belong to devices, not to packages: a switch of as many nodes as there are devices.
-        edges = [_crossing_edges(span, np.arange(network.devices), package) for span in some]
-        return _counted(Topology(kind="switch", nodes=network.devices), edges, copies=1, senders=1)
+        ports = Topology(kind="switch", nodes=network.devices)
+        return _LaidEdges(topology=ports, edges=[_crossing_edges(span, np.arange(network.devices), package) for span in some])
     nodes = np.repeat(walk(cluster, _cluster_spans(spans, package)), package)
-    return _counted(cluster, [_crossing_edges(span, nodes, package) for span in some], copies=1, senders=package)
+    return _LaidEdges(topology=cluster, edges=[_crossing_edges(span, nodes, package) for span in some], senders=package)
 
 
 def _inside_edges(span: _Span, nodes: Ints, packages: int) -> Edges:
@@ -431,17 +468,24 @@ def _closed_form(topology: Topology, used: list[bool]) -> _Usage:
     device (digit 0, or the last before a border, along every axis) sends along all axes that use the level. Two axes
     never join the same two devices, so direct links are never shared at all.
     """
-    together = sum(used) if topology.kind == "switch" else any(used)
+    together = sum(used) if topology.is_switched else any(used)
     return _Usage(sharing=tuple(map(float, used)), hops=tuple(map(int, used)), total=float(together))
 
 
-def _counted(topology: Topology, edges: list[Edges], *, copies: int, senders: int) -> _Usage:
-    count = count_edges(topology, edges, copies=copies)
+def _counted(laid: _LaidEdges) -> _Usage:
+    count = count_edges(laid.topology, laid.edges, copies=laid.copies)
     return _Usage(
-        sharing=tuple(_largest_sharing(busiest, count.width, senders) for busiest in count.busiest),
+        sharing=tuple(_largest_sharing(busiest, count.width, laid.senders) for busiest in count.busiest),
         hops=count.hops,
-        total=_largest_sharing(count.together, count.width, senders),
+        total=_largest_sharing(count.together, count.width, laid.senders),
     )
+
+
+def _both_ways(laid: _LaidEdges) -> float:
+    """Mean sharing of the edges of an axis and of their reverses, which carry half of the bytes each."""
+    (edges,) = laid.edges
+    ends = np.concatenate([edges.source, edges.target]), np.concatenate([edges.target, edges.source])
+    return _counted(replace(laid, edges=[Edges(source=ends[0], target=ends[1], copy=np.tile(edges.copy, 2))])).sharing[0] / 2
 
 
 def _largest_sharing(edges: Ints, width: Ints, senders: int) -> float:

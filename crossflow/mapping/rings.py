@@ -25,8 +25,13 @@ def rings(topology: Topology) -> int:
         return 0
     if topology.kind == "fully-connected":
         return topology.nodes - (2 if topology.nodes in (4, 6) else 1)
-    width = multiplicities(topology)
-    return width[0][1] if topology.nodes == 2 else _packed(width, _cycles(width))
+    return packed_rings(multiplicities(topology))
+
+
+@functools.lru_cache(maxsize=256)
+def packed_rings(width: LinkCounts) -> int:
+    """The same over any few nodes, from the links between them."""
+    return width[0][1] if len(width) == 2 else _packed(width, _cycles(width))
 
 
 def multiplicities(topology: Topology) -> LinkCounts:

@@ -28,16 +28,22 @@ _DIMENSIONS = {
     "single": 1,
     "ring": 1,
     "mesh2d": 2,
+    "mesh3d": 3,
     "torus2d": 2,
     "torus3d": 3,
     "switch": 1,
+    "fat-tree": 1,
+    "dragonfly": 1,
+    "rail-only": 1,
     "fully-connected": 1,
     "hybrid-cube-mesh": 1,
 }
 _ALIASES = {"crossbar": "switch"}
-_GRIDS = frozenset({"ring", "mesh2d", "torus2d", "torus3d"})
+_GRIDS = frozenset({"ring", "mesh2d", "mesh3d", "torus2d", "torus3d"})
 _WRAPPED = frozenset({"ring", "torus2d", "torus3d"})
-_DEGREES = {"single": 0, "ring": 2, "mesh2d": 4, "torus2d": 4, "torus3d": 6, "switch": 1, "hybrid-cube-mesh": 6}
+SWITCHED = frozenset({"switch", "fat-tree", "dragonfly", "rail-only"})  # every device has a port into switches, which reach all others
+GROUPED = frozenset({"fat-tree", "dragonfly"})  # of them, those whose nodes are in groups with less bandwidth between them
+_CUBE_MESH_DEGREE = 6  # NVLinks of a V100
 _LARGEST = {"single": 1, "hybrid-cube-mesh": 8}
 
 # NVLinks between the GPUs of an NVIDIA DGX-1 with V100: the NV1/NV2 entries that `nvidia-smi topo -m` prints there,
@@ -53,8 +59,10 @@ _CUBE_MESH = (
     (0, 0, 1, 0, 1, 2, 0, 2),
     (0, 0, 0, 1, 2, 1, 2, 0),
 )
-# The ring through all eight GPUs that only uses double links.
+# The ring through all eight GPUs that only uses double links; and the order in which halves, quarters and pairs of neighbours, and those at
+# distances 2 and 4, are linked directly: the second half is the first one mirrored.
 _CUBE_MESH_RING = (0, 3, 2, 1, 5, 6, 7, 4)
+_CUBE_MESH_QUADS = (0, 3, 2, 1, 4, 7, 6, 5)
 
 
 def most_square(nodes: int, dimensions: int) -> tuple[int, ...]:
@@ -93,6 +101,21 @@ def _check_shape(kind: str, nodes: int, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{kind} shape {text} holds {math.prod(shape)} nodes, the system has {nodes}")
 
 
+def _check_groups(kind: str, nodes: int, group: int, oversubscription: float) -> None:
+    if kind not in GROUPED:
+        if group or oversubscription != 1.0:
+            raise ValueError(f"group and oversubscription are those of a {' or a '.join(sorted(GROUPED))}, the topology is {kind}")
+    elif group < 1:
+        raise ValueError(f"{kind} needs a group, the number of nodes {_GROUP_WORDS[kind]}")
+    elif nodes > group and nodes % group:
+        raise ValueError(f"{kind} has groups of {group} nodes, which {nodes} nodes do not fill")
+    elif not oversubscription >= 1.0:
+        raise ValueError(f"{kind} has an oversubscription of {oversubscription:g}, expected at least 1")
+
+
+_GROUP_WORDS = {"fat-tree": "on one leaf switch", "dragonfly": "in one group of routers"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """How the nodes of one level (a package, or a cluster of packages) are joined.
@@ -100,14 +123,17 @@ class Topology:
     Raises
     ------
     ValueError
-        An unknown kind, or a kind and shape that do not hold exactly `nodes` nodes.
+        An unknown kind, or a kind, shape, groups and links that do not make a network of exactly `nodes` nodes.
     """
 
-    # "single", "ring", "mesh2d", "torus2d", "torus3d", "switch" (or "crossbar"), "fully-connected" or "hybrid-cube-mesh" (DGX-1; with fewer
-    # than 8 nodes, the GPUs 0 .. nodes-1 of one).
+    # "single", "ring", "mesh2d", "mesh3d", "torus2d", "torus3d", "switch" (or "crossbar"), "fat-tree", "dragonfly", "rail-only",
+    # "fully-connected" or "hybrid-cube-mesh" (DGX-1; with fewer than 8 nodes, the GPUs 0 .. nodes-1 of one).
     kind: str
     nodes: int  # number of nodes
     shape: tuple[int, ...] = ()  # sizes along x, y, z. Left out, the most square one, longest first.
+    group: int = 0  # nodes on one leaf switch of a fat tree, in one group of a dragonfly
+    oversubscription: float = 1.0  # bandwidth of the ports of a group over that out of it. [1]
+    ports: int = 0  # link ports of a node, among which its bandwidth is divided; 0: as many as its best connected node uses
 
     def __post_init__(self) -> None:
         # Normalised here so that equal networks compare and hash equal, however they were written.
@@ -115,6 +141,11 @@ class Topology:
         _check_kind(self.kind, self.nodes)
         object.__setattr__(self, "shape", tuple(self.shape) or most_square(self.nodes, _DIMENSIONS[self.kind]))
         _check_shape(self.kind, self.nodes, self.shape)
+        _check_groups(self.kind, self.nodes, self.group, self.oversubscription)
+        if self.ports and (self.is_switched or self.kind == "single"):
+            raise ValueError(f"ports are those of direct topologies, the topology is {self.kind}")
+        if self.ports and self.ports < self.used_links:
+            raise ValueError(f"{self} uses {self.used_links} ports of a node, which has {self.ports}")
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.nodes} node{'s' if self.nodes != 1 else ''}"
@@ -132,7 +163,21 @@ class Topology:
     @property
     def degree(self) -> int:
         """Physical links of a node, over which its bandwidth is divided; a border node leaves some of them unused."""
-        return self.nodes - 1 if self.kind == "fully-connected" else _DEGREES[self.kind]
+        return self.ports or self.used_links
+
+    @property
+    def used_links(self) -> int:
+        """Links of the best connected node. The lanes of a port are divided over them."""
+        if self.is_grid:
+            return sum(2 if size > 2 or (self.wraps and size == 2) else size - 1 for size in self.shape)
+        if self.kind == "hybrid-cube-mesh":
+            return _CUBE_MESH_DEGREE
+        return self.nodes - 1 if self.kind == "fully-connected" else int(self.kind != "single")
+
+    @property
+    def is_switched(self) -> bool:
+        """Whether a port leads each node into switches, which reach all others."""
+        return self.kind in SWITCHED
 
     @property
     def links(self) -> dict[NodePair, int]:
@@ -149,7 +194,7 @@ class Topology:
 
     def coordinates(self, node: int) -> tuple[int, ...]:
         """Position (x, y, z) of a node; node = x + X (y + Y z)."""
-        return tuple(int(c) for c in _coordinate_table(self)[:, node])
+        return tuple(int(c) for c in coordinate_table(self)[:, node])
 
 
 SINGLE = Topology(kind="single", nodes=1)
@@ -203,7 +248,7 @@ def _cube_mesh_route(nodes: int, source: int, target: int) -> tuple[NodePair, ..
 def _links(topology: Topology) -> Iterator[tuple[NodePair, int]]:
     if topology.is_grid:
         yield from _grid_links(topology)
-    elif topology.kind == "switch":
+    elif topology.is_switched:
         for node in range(topology.nodes):
             yield (node, topology.switch_node), 1
             yield (topology.switch_node, node), 1
@@ -266,7 +311,7 @@ def count_edges(topology: Topology, groups: Sequence[Edges], *, copies: int) -> 
     """
     if topology.is_grid:
         return _count_on_grid(topology, groups, copies)
-    if topology.kind == "switch":
+    if topology.is_switched:
         return _count_on_ports(topology, groups, copies)
     if topology.kind == "hybrid-cube-mesh":
         return _count_on_cube_mesh(topology, groups, copies)
@@ -312,7 +357,7 @@ def _add_grid_edges(used: Ints, topology: Topology, group: Edges, copies: int) -
     node, below = group.source, 1
     hops = np.zeros_like(node)
     for dimension, size in enumerate(topology.shape):
-        coordinate = _coordinate_table(topology)[dimension]
+        coordinate = coordinate_table(topology)[dimension]
         start, stop = coordinate[group.source], coordinate[group.target]
         ahead = _signed_steps(start, stop, size, wraps=topology.wraps)
         if ahead.any():
@@ -373,7 +418,7 @@ def _cube_mesh_incidence(nodes: int) -> tuple[Ints, Ints]:
 
 
 @lru_cache(maxsize=64)
-def _coordinate_table(topology: Topology) -> Ints:
+def coordinate_table(topology: Topology) -> Ints:
     """Coordinates of every node, shape (dimensions, nodes)."""
     index, rows = np.arange(topology.nodes), []
     for size in topology.shape:
@@ -400,6 +445,7 @@ def _read_only(array: Ints) -> Ints:
 # --- layout ----------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=32)
 def walk(topology: Topology, spans: tuple[tuple[int, int], ...]) -> Ints:
     """The order in which a greedy layout fills the nodes [1]_: neighbours first, then on to the next dimension.
 
@@ -418,15 +464,17 @@ def walk(topology: Topology, spans: tuple[tuple[int, int], ...]) -> Ints:
         Node at each place of the walk.
     """
     if topology.kind == "hybrid-cube-mesh":
-        return np.array([node for node in _CUBE_MESH_RING if node < topology.nodes], np.int64)
+        around = spans == ((1, topology.nodes),)
+        order = _CUBE_MESH_RING if around else _CUBE_MESH_QUADS
+        return _read_only(np.array([node for node in order if node < topology.nodes], np.int64))
     place, below = np.arange(topology.nodes), 1
     if not topology.is_grid:
-        return place
+        return _read_only(place)
     node = np.zeros_like(place)
     for size in topology.shape:
         node += _coordinate_on_walk(place, below, size, spans) * below
         below *= size
-    return node
+    return _read_only(node)
 
 
 def _coordinate_on_walk(place: Ints, below: int, size: int, spans: tuple[tuple[int, int], ...]) -> Ints:

@@ -19,7 +19,7 @@ import numpy as np
 from crossflow.arrays import Array, Index
 from crossflow.formats import DTYPE_BYTES, kept_bytes
 from crossflow.program.blocks import Block, CopyPlaces
-from crossflow.program.collectives import Collective, ring_volume, sent_bytes
+from crossflow.program.collectives import Collective, sent_bytes
 from crossflow.program.forms import Bytes, NonNegativeInt, OpPlaces, Seconds
 from crossflow.program.groups import DeviceGroup, Group
 from crossflow.program.kernels import ONCE, Kernel, KernelTable, Number, Timed, filled, kernel_tables, repeated
@@ -344,19 +344,3 @@ class Program:
             often = ((first <= moment) & (moment <= last)).sum(axis=0)
             kinds[one.kind] = kinds[one.kind] + one.size * (often if len(often) > 1 else int(often[0]))
         return kinds
-
-    @functools.cached_property
-    def volumes(self) -> Mapping[str, Number]:
-        """Bytes that one device sends along each axis in a step, for placement; along each further axis only a shard moves. [B]"""
-        sizes = self.ranks
-        volumes: dict[str, Number] = dict.fromkeys(dict(self.axes), 0.0)
-        for op, often in zip(self.ops, self.often, strict=True):
-            if op.message is None:
-                continue
-            message = self.messages[op.message]
-            size = message.size
-            for axis in message.axes:
-                if axis in volumes:
-                    volumes[axis] = volumes[axis] + often * ring_volume(message.collective, 2 if message.between else sizes[axis]) * size
-                size = size / sizes[axis]
-        return volumes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.cost.network import SWITCHED
+from crossflow.cost.network import counted
 from crossflow.step.outcome import Machine
 from crossflow.step.stages import Between, Shape
 from crossflow.strategy.layout import Layout
@@ -92,7 +92,7 @@ def handed_of(layout: Layout, machine: Machine, sizes: Between, times: Between, 
     crosses = layout.crosses(found.first, found.last, at)
     inside, outside = times.transfer[:, at]
     sent = np.where(crosses, outside, inside)
-    if machine.network.intra.fabric not in SWITCHED:  # the routes between stages that are no neighbours are others
+    if not counted(machine.network):  # the routes between stages that are no neighbours are others
         for i in np.flatnonzero(found.last - found.first > 1):
             pair = layout.jump(int(found.first[i, 0]), int(found.last[i, 0]), crosses[i], at)
             sent[i] = machine.wires.time("send_recv", sizes.transfer, pair)[at]
