@@ -25,8 +25,9 @@ from crossflow.search.driver import search
 from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GradientSettings
+from crossflow.search.shares import SHARES
 from crossflow.strategy.reading import every_strategy
-from crossflow.study.spaces import SHARES, read_space
+from crossflow.study.spaces import read_space
 from crossflow.timeline.pipeline import walk_of
 from crossflow.timeline.record import Timeline
 

@@ -88,8 +88,7 @@ def test_every_search_runs_at_every_swept_point(swept):
 def test_searching_more_finds_no_less(swept):
     best = {(r.run.name, r.run.point["system.technology.logic"]): r.best.row["step_time_s"] for r in swept.results}
     for node in ("N7", "N3"):
-        assert best["both", node] <= best["strategy", node] * 1.05
-        assert best["both", node] < best["budgets", node]
+        assert best["both", node] <= min(best["strategy", node], best["budgets", node])
 
 
 def test_the_best_design_is_a_scenario_that_gives_its_figures(swept):
@@ -304,10 +303,10 @@ def test_importance_is_that_of_the_draws_that_were_evaluated(write, monkeypatch)
     made = run_study(path, out=path.parent / "o", settings=["record=[cost_usd]"])
     rows = [row for row in made.rows if row["system.technology.memory"] == "HBM2"]
     cost = next(d for d in made.view.drawn if d.column == "cost_usd" and d.point["system.technology.memory"] == "HBM2")
-    price = "techlib.link.NDR-x8.link_cost"
-    expected = importance({price: np.array([row[price] for row in rows])}, np.array([row["cost_usd"] for row in rows]))
-    assert cost.importance[price] == pytest.approx(expected[price], abs=1e-12)
-    assert cost.importance[price] > 0.9
+    link = "techlib.link.NDR-x8"
+    expected = importance({link: np.array([row[f"{link}.link_cost"] for row in rows])}, np.array([row["cost_usd"] for row in rows]))
+    assert cost.importance[link] == pytest.approx(expected[link], abs=1e-12)
+    assert cost.importance[link] > 0.9
 
 
 def test_an_objective_says_which_way_its_column_is_better(write):

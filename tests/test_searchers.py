@@ -14,7 +14,7 @@ from crossflow.search.driver import search
 from crossflow.search.goals import Constraint, Objective
 from crossflow.search.pareto import non_dominated
 from crossflow.search.problem import SearchProblem
-from crossflow.search.settings import ExhaustiveSettings, GradientSettings, OptunaSettings, RandomSettings, ScipySettings
+from crossflow.search.settings import EvolutionSettings, ExhaustiveSettings, GradientSettings, OptunaSettings, RandomSettings, ScipySettings
 from crossflow.search.space import Designs, Options, Range, Shares, Space
 
 POWER = "system.budgets.power"
@@ -35,6 +35,7 @@ SEARCHERS = {
     "tpe": (MIXED, OptunaSettings(searcher="tpe", evaluations=40)),
     "cma-es": (CONTINUOUS, OptunaSettings(searcher="cma-es", evaluations=60, population=10)),
     "nsga2": (MIXED, OptunaSettings(searcher="nsga2", evaluations=60, population=10)),
+    "evolution": (MIXED, EvolutionSettings(searcher="evolution", evaluations=200)),
     "random": (MIXED, RandomSettings(searcher="random", evaluations=200)),
     "exhaustive": (COUNTED, ExhaustiveSettings(searcher="exhaustive", prune=False)),
     "exhaustive, pruned": (COUNTED, ExhaustiveSettings(searcher="exhaustive")),
@@ -339,3 +340,64 @@ def test_what_misses_by_more_counts_as_worse(product):
     timed = sorted((row for row in rows if row["violation"] < 1e3), key=lambda row: row["step_time_s"])
     assert all(one["violation"] <= other["violation"] for one, other in itertools.pairwise(timed))
     assert len({row["violation"] for row in timed}) > 20
+
+
+# ------------------------------------------------------------------------------------------ what is known, and how far a search has come
+
+SHORT = {
+    "evolution": EvolutionSettings(searcher="evolution", evaluations=40),
+    "gradient": GradientSettings(starts=2, steps=2),
+    "slsqp": ScipySettings(searcher="slsqp", starts=1, steps=1),
+    "nsga2": OptunaSettings(searcher="nsga2", evaluations=10, population=10),
+}
+
+
+def timed(product, space):
+    return SearchProblem(scenario=product, space=space, objectives=(Objective(name="step_time_s"),))
+
+
+@pytest.mark.parametrize("settings", SHORT.values(), ids=SHORT)
+def test_no_search_ends_worse_than_the_scenario_or_what_is_known(product, settings):
+    problem = timed(product, dataclasses.replace(CONTINUOUS, ranges=(Range(path=POWER, low=150.0, high=320.0),)))
+    own = float(crossflow.predict(product).step_time)
+    best = search(problem, settings)
+    assert best.row["step_time_s"] <= own * (1 + 1e-6)
+    known = search(problem, GradientSettings(starts=4, steps=15)).row
+    assert search(problem, settings, known=[known]).row["step_time_s"] <= known["step_time_s"] * (1 + 1e-6)
+
+
+def test_a_design_is_found_again_by_its_values(product):
+    rng = np.random.default_rng(1)
+    for space in (MIXED, CONTINUOUS):
+        designs = space.sample(rng, 3)
+        for i in range(3):
+            values = {path: column[i] for path, column in space.values(designs).items()}
+            found = space.located(values)
+            assert np.allclose(found.continuous[:, 0], designs.continuous[:, i])
+            assert found.discrete[:, 0].tolist() == designs.discrete[:, i].tolist()
+    assert CONTINUOUS.located({POWER: 500.0, **dict.fromkeys(SHARES, 0.1)}) is None
+
+
+def test_relaxed_coordinates_give_their_designs_again():
+    designs = MIXED.sample(np.random.default_rng(2), 20)
+    again = MIXED.unrelaxed(MIXED.coordinates(designs))
+    assert (again.discrete == designs.discrete).all()
+    assert np.allclose(again.continuous, designs.continuous)
+
+
+def test_ends_of_halves_that_did_not_see_each_other_tell_how_far_a_search_has_come(product):
+    problem = timed(product, CONTINUOUS)
+    for settings in (EvolutionSettings(searcher="evolution", evaluations=2000), GradientSettings(starts=8, steps=30)):
+        assert 0.0 <= search(problem, settings).spread < 0.05
+    assert search(problem, GradientSettings(starts=4, steps=5)).spread is None
+    assert search(problem, RandomSettings(searcher="random", evaluations=20)).spread is None
+
+
+def test_a_front_has_the_best_of_each_objective_at_its_ends(product):
+    goals = (Objective(name="step_time_s"), Objective(name="energy_j"))
+    settings = EvolutionSettings(searcher="evolution", evaluations=1500, population=40)
+    front = search(SearchProblem(scenario=product, space=MIXED, objectives=goals), settings).front
+    for goal in goals:
+        alone = search(SearchProblem(scenario=product, space=MIXED, objectives=(goal,)), settings).row[goal.name]
+        assert min(row[goal.name] for row in front) <= alone * 1.02
+    assert len(front) > 5

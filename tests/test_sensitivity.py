@@ -10,7 +10,7 @@ import pytest
 import crossflow
 from crossflow.__main__ import main
 from crossflow.errors import CrossflowError
-from crossflow.explanation import sensitivity
+from crossflow.explanation import alternatives, sensitivity
 from crossflow.explanation.sensitivity import FACTORS, NOTHING, explain
 from crossflow.explanation.tornado import draw, tornado
 from crossflow.units import parse, show
@@ -24,8 +24,17 @@ strategy: CR-8-d64
 H100 = {"system": {"template": "h100-sxm"}, "strategy": "d1"}
 KEYS = {
     "name", "objective", "unit", "larger_is_better", "value", "feasible", "reason", "bound_by", "step", "fine_step", "limiting",
-    "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "notes",
+    "elasticities", "not_movable", "what_if", "pairs", "next_bottleneck", "swings", "strategies", "notes", "alternatives",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief():
+    """Short searches for other decisions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alternatives, "SEARCHED", 300)
+        patch.setattr(alternatives, "REFINED", 40)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +88,35 @@ def test_all_elasticities_of_two_sides_are_differences_of_the_stated_step(case, 
         assert effect.elasticity == pytest.approx(difference(case, effect.parameter, sensitivity.STEP), rel=1e-6)
 
 
-def test_elasticities_are_sorted(explained):
-    sizes = [abs(effect.elasticity or 0.0) for effect in explained.effects]
-    assert all(a >= b - NOTHING for a, b in itertools.pairwise(sizes))
+def test_effects_are_sorted_by_gain_the_architects_first(explained):
+    owners = [effect.owner for effect in explained.effects]
+    assert owners == sorted(owners)
+    for owner in ("architect", "technology"):
+        gains = [max(effect.gain or 0.0, 0.0) for effect in explained.effects if effect.owner == owner]
+        assert all(a >= b - NOTHING for a, b in itertools.pairwise(gains))
+
+
+def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
+    anew, *others = explained.alternatives
+    assert (anew.path, anew.feasible) == ("system.budgets", True)
+    assert anew.gain > 0.2  # the review: the shipped division starves the L2
+    memory = next(other for other in others if other.path == "system.technology.memory")
+    kept = crossflow.evaluate(case, {memory.path: [memory.after]}).step_time[0]
+    assert memory.kept == pytest.approx(1.0 - kept / explained.value)
+    assert memory.gain >= memory.kept
+    assert {other.after for other in others if other.path == "system.technology.inter_link"} >= {"NDR-x8", "GDR-x8"}
+
+
+def test_it_says_why_what_should_help_does_not():
+    data = {
+        "system": {"template": "pathfinder", "technology": {"logic": "N3"}},
+        "workload": {"model": "gemm", "m": 8192, "n": 8192, "k": 8192},
+    }
+    found = explain(crossflow.from_dict(data))
+    for effect in found.effects:
+        if effect.surprise is not None:
+            assert effect.elasticity is not None
+            assert "makes the step" in effect.surprise or "built" in effect.surprise
 
 
 def test_kinks_are_told(explained):

@@ -242,7 +242,7 @@ def test_wrong_sweeps_are_told_exactly_before_anything_is_written(refused, sweep
 
 
 def test_an_empty_sweep_is_told(written, tmp_path):
-    with pytest.raises(CrossflowError, match=r"s\.yaml:11: sweep: a study needs a sweep, searches with a space, or uncertainty$"):
+    with pytest.raises(CrossflowError, match=r"s\.yaml:11: sweep: a study needs a sweep, searches with a space, redivide, or uncertainty$"):
         run_study(written({}), out=tmp_path / "out")
 
 

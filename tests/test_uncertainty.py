@@ -6,7 +6,7 @@ import pytest
 import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.explanation.parameters import uncertain
-from crossflow.explanation.uncertainty import draws, importance, interval, probability_better
+from crossflow.explanation.uncertainty import drawn_together, draws, importance, interval, probability_better, quantiles
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +90,39 @@ def test_a_number_that_decides_all_is_found(lstm):
     assert first == "techlib.link.NDR-x8.link_cost"
     assert ranks[first] > 0.95
     assert abs(ranks[second]) < 0.3
+
+
+# ------------------------------------------------------------------------------------------ technologies that turn out well or badly
+
+ENTRIES = ("techlib.logic.N7", "techlib.logic.N5", "techlib.logic.N3", "techlib.memory.HBM4")
+
+
+@pytest.fixture(scope="module")
+def nodes(lstm):
+    chosen = uncertain(lstm("d8"), {"logic": ["N7", "N5", "N3"], "memory": ["HBM4"]})
+    return [number for number in chosen if number.path.startswith(ENTRIES)]
+
+
+def test_numbers_of_one_entry_move_together_and_keep_their_range(nodes):
+    drawn = drawn_together(nodes, "triangular", quantiles(ENTRIES, 500, 0.8, (1,)))
+    energy, frequency = (drawn[f"techlib.memory.HBM4.{name}"] for name in ("dynamic_energy_per_bit", "nominal_frequency"))
+    assert np.array_equal(energy.argsort(), frequency.argsort()[::-1])  # more energy and a lower rate are both worse
+    for number in nodes:
+        assert number.low <= drawn[number.path].min() < drawn[number.path].max() <= number.high
+
+
+def test_no_world_has_a_later_node_worse_where_its_range_allows(nodes):
+    drawn = drawn_together(nodes, "uniform", quantiles(ENTRIES, 2000, 0.3, (2,)))
+    number = {n.path: n for n in nodes}
+    for newer, older in (("N5", "N7"), ("N3", "N5")):
+        a, b = (f"techlib.logic.{node}.sram_energy" for node in (newer, older))
+        assert (drawn[a] <= np.maximum(drawn[b], number[a].low)).all()
+
+
+def test_generations_are_correlated_and_families_are_not():
+    found = quantiles(ENTRIES, 20_000, 0.8, (3,))
+    n7, n5, n3, memory = found.values()
+    assert np.corrcoef(n7, n5)[0, 1] == pytest.approx(0.79, abs=0.02)  # 6 / pi asin(0.8 / 2): of uniform ranks
+    assert np.corrcoef(n7, n3)[0, 1] < np.corrcoef(n5, n3)[0, 1]
+    assert abs(np.corrcoef(n3, memory)[0, 1]) < 0.03
+    assert n5.mean() == pytest.approx(0.5, abs=0.01)

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import percent
-from crossflow.explanation.answers import Change, Explanation, NextBottleneck, WhatIf
+from crossflow.explanation.alternatives import DIVIDED
+from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
 from crossflow.scenario import load
@@ -19,6 +20,7 @@ from crossflow.score import unit_of
 from crossflow.units import show
 
 _INFLUENCE = 1e-6  # elasticity below which a parameter is not worth a row
+_CHOICES = 2  # alternatives of one kind
 _FACTORS = 3  # what-ifs of one parameter
 
 
@@ -37,7 +39,9 @@ def sections(explanation: Explanation, top: int) -> list[RenderableType]:
     """The page: the verdict, what each parameter does, what improving it would bring, and how far that leads."""
     return [
         headline(explanation),
-        elasticities(explanation, top),
+        decisions(explanation),
+        *elasticities(explanation, top),
+        surprises(explanation),
         what_ifs("What if", explanation, _of_first(explanation, max(top // _FACTORS, 1))),
         what_ifs("Best pairs", explanation, _best_of_each(explanation.pairs, max(top // 5, 1))),
         next_bottlenecks(explanation.next_bottlenecks),
@@ -68,22 +72,56 @@ def _limit(explanation: Explanation) -> str:
     return f"{change.path}; {_written(change.before, change)} to {_written(change.after, change)} is {gain}"
 
 
-def elasticities(explanation: Explanation, top: int) -> Group:
-    """The parameters with the largest elasticities."""
-    moving = [e for e in explanation.effects if abs(e.elasticity or 0.0) > _INFLUENCE]
+def decisions(explanation: Explanation) -> Group:
+    """What the architect of a generated device could decide otherwise: of every kind the best that can be, those that gain most first."""
+    better = [one for one in explanation.alternatives if one.feasible and one.gain > _INFLUENCE]
+    alone = next((one.gain for one in better if one.path == DIVIDED), 0.0)
+    better = [one for one in better if one.path == DIVIDED or one.gain > alone + _INFLUENCE]
+    best = {path: [one for one in better if one.path == path][:_CHOICES] for path in dict.fromkeys(one.path for one in better)}
+    chosen = [one for one in better if one in best[one.path]]
+    rows: list[list[RenderableType]] = [
+        [one.path, f"{one.before} to {one.after}" if one.path != DIVIDED else one.after, _figure(one.value, explanation), _signed(one.gain),
+         "-" if one.path == DIVIDED else _signed(one.kept), one.bound_by]
+        for one in chosen
+    ]  # fmt: skip
+    header = ("decision", "change", in_words(explanation.objective), "gain", "division kept", "bound by")
+    aside = "the gain is with budgets divided anew for each"
+    return page.section("What you decide", rows, right=(2, 3, 4), aside=aside, header=header, wraps=1)
+
+
+def surprises(explanation: Explanation) -> Group:
+    """Why what should help does not."""
+    rows: list[list[RenderableType]] = [[e.parameter.path, e.surprise] for e in explanation.effects if e.surprise is not None]
+    return page.section("Worse where it should be better", rows, wraps=1)
+
+
+def elasticities(explanation: Explanation, top: int) -> list[Group]:
+    """The parameters that gain most; of a generated device those of its architect and those of its technology apart."""
+    if not explanation.alternatives:
+        return [_elasticities("Parameters", explanation.effects, top)]
+    own, theirs = ([e for e in explanation.effects if e.owner == owner] for owner in ("architect", "technology"))
+    first = max(top // 2, 1)
+    return [
+        _elasticities("Budgets, shares and network", own, first),
+        _elasticities("Technology and execution", theirs, max(top - first, 1)),
+    ]
+
+
+def _elasticities(title: str, effects: Sequence[Effect], top: int) -> Group:
+    moving = [e for e in effects if abs(e.elasticity or 0.0) > _INFLUENCE]
     rows: list[list[RenderableType]] = []
     for effect in moving[:top]:
         number = effect.parameter
         mark = "" if effect.smooth else "~"
         gain = "-" if effect.gain is None else _signed(effect.gain)
-        figures = [show(number.value, number.quantity.unit), f"{mark}{effect.elasticity:+.3f}", gain]
+        figures = [show(number.value, number.quantity.unit), gain, f"{mark}{effect.elasticity:+.3f}"]
         rows.append([number.path, *figures, effect.resource or "-", number.source or "-"])
     rest = [f"{len(moving) - len(rows)} more in --json"] if len(moving) > len(rows) else []
-    rest.append(f"{len(explanation.effects) - len(moving)} without effect, {len(explanation.fixed)} zero")
-    header = ("parameter", "value", "elasticity", "10 % gain", "through", "source")
-    aside = "~ kinks within a step: whole numbers of units, or a change of what bounds"
+    rest.append(f"{len(effects) - len(moving)} without effect")
+    header = ("parameter", "value", "10 % gain", "elasticity", "through", "source")
+    aside = "~ kinks: whole numbers of units, or a change of what bounds"
     table = page.indented(page.grid(rows, right=(1, 2, 3), header=header, wraps=0))
-    return Group(page.heading("Elasticities", aside=aside), table, page.indented(Text(", ".join(rest), "dim")))
+    return Group(page.heading(title, aside=aside), table, page.indented(Text(", ".join(rest), "dim")))
 
 
 def what_ifs(title: str, explanation: Explanation, chosen: Sequence[WhatIf]) -> Group:

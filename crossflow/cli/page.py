@@ -113,7 +113,7 @@ def section(title: str, rows: Iterable[Sequence[RenderableType]], right: Sequenc
 
 def columns_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
     """A table as such, numbers flush right."""
-    numeric = [all(row[i][:1].isdigit() or row[i] in ("", "-") for row in rows) for i in range(len(headers))]
+    numeric = [all(row[i].lstrip("~")[:1].isdigit() or row[i] in ("", "-") for row in rows) for i in range(len(headers))]
     right = [i for i, is_numeric in enumerate(numeric) if is_numeric and rows]
     return [grid([[Text(cell) for cell in row] for row in rows], right, header=headers)]
 

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         page.emit_json(result.to_dict())
     else:
-        page.emit(*page.columns_of(*result.table()), unbroken=True)
+        page.emit(*page.columns_of(*result.table()), *(Text(f"\n{note}", "dim") for note in result.notes), unbroken=True)
     _log(result)
 
 

@@ -28,6 +28,8 @@ MARKERS = {
 GREY, PALE = "#444444", "#bbbbbb"
 DOES_NOT_FIT = "does not fit in memory\nor cannot be built"
 NAME_HEIGHT = 0.22  # of a name on an axis, with the room around it [inch]
+FONT_BELOW = 9  # of legends under plots [pt]
+CAPTION_HEIGHT = 0.24  # of the line under a plot [inch]
 IN_A_ROW = 3  # panels at most
 
 
@@ -103,6 +105,17 @@ def nothing(title: str, words: str) -> Figure:
     figure = new_figure(5.2, 2.4, title)
     figure.text(0.5, 0.4, textwrap.fill(f"Nothing to show: {words}", 60), ha="center", va="center", color=GREY)
     return figure
+
+
+def caption_below(figure: Figure, words: str) -> None:
+    """A line under everything, if there are words; the figure grows by its height."""
+    if words:
+        _grow(figure, CAPTION_HEIGHT)
+        part = CAPTION_HEIGHT / figure.get_figheight()
+        for legend in figure.legends:
+            legend.borderaxespad += 72.0 * CAPTION_HEIGHT / FONT_BELOW
+        figure.get_layout_engine().set(rect=(0.0, part, 1.0, 1.0 - part))  # type: ignore[union-attr, call-arg]
+        figure.text(0.99, 0.5 * part, words, fontsize=8, color=GREY, ha="right", va="center")
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -222,4 +235,4 @@ def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
     widest = 0.55 + 0.066 * max(map(len, lines))
     columns = max(1, min(len(handles), int(figure.get_figwidth() / widest)))
     _grow(figure, 0.1 + 0.19 * -(-len(lines) // columns))
-    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=FONT_BELOW)

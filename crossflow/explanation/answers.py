@@ -14,6 +14,7 @@ from crossflow.units import show
 
 STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
 
+Owner = Literal["architect", "technology"]
 Sides = Literal["both", "below", "above", "none"]
 
 
@@ -30,13 +31,20 @@ class Effect:
     # relative improvement of the objective when the parameter is improved by 10 %, negative where both directions lose; None where it
     # cannot move. [1]
     gain: float | None
+    surprise: str | None = None  # why 10 % of what should help makes it worse; None where it does not
+
+    @property
+    def owner(self) -> Owner:
+        """Who decides the number: the architect budgets, shares and network, technology and execution the rest."""
+        return "architect" if self.parameter.kind in ("budget", "system") else "technology"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         number = self.parameter
         about = {"path": number.path, "kind": number.kind, "value": number.value, "unit": number.quantity.unit, "source": number.source}
         rest = {name: getattr(self, name) for name in ("elasticity", "smooth", "sides", "resource")}
-        return {**about, **rest, "gain_10_percent": None if self.gain is None else plain(self.gain)}
+        gain = None if self.gain is None else plain(self.gain)
+        return {**about, **rest, "gain_10_percent": gain, "owner": self.owner, "surprise": self.surprise}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +89,20 @@ class WhatIf(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {"factor": self.factor, "changes": [change.to_dict() for change in self.changes], **super().to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative(Answer):
+    """Another decision of the architect of a generated device, budgets divided anew for it."""
+
+    path: str  # what is decided: budgets, their division, or a choice of technology
+    before: str  # how it is, as text
+    after: str  # how it would be
+    kept: float  # relative improvement where the division of budgets stays, minus infinity where the step never ends then. [1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"path": self.path, "before": self.before, "after": self.after, "gain_kept": plain(self.kept), **super().to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +155,8 @@ class Explanation:
     value : objective of the scenario itself, in the SI unit that its name ends in.
     feasible, reason : verdict on the scenario itself.
     bound : share of the step that each resource bounds, largest first. [1]
-    effects : every parameter that can move, the largest elasticity first.
+    effects : every parameter that can move, the largest gain first; of a generated device those that its architect decides (budgets,
+        shares, network) before those of its technology.
     fixed : paths of those that cannot, because their value is zero.
     limiting : the parameter that gains most when improved by 10 %, among those that stay as feasible as the scenario
         itself; None where none gains.
@@ -141,6 +164,8 @@ class Explanation:
     pairs : the best pairs of them, by each of the factors.
     next_bottlenecks : how far the first of them lead.
     swings : the objective over the range of every parameter.
+    alternatives : other decisions of the architect of a generated device, with budgets divided anew: the division alone first, then
+        those that are feasible, the largest gain first.
     strategies : other strategies of a layered model, those that fit first, the largest gain first.
     notes : sentences on how to read this.
     """
@@ -158,6 +183,7 @@ class Explanation:
     pairs: tuple[WhatIf, ...]
     next_bottlenecks: tuple[NextBottleneck, ...]
     swings: tuple[Swing, ...]
+    alternatives: tuple[Alternative, ...]
     strategies: tuple[OtherStrategy, ...]
     notes: tuple[str, ...]
 
@@ -185,6 +211,7 @@ class Explanation:
             "pairs": [pair.to_dict() for pair in self.pairs],
             "next_bottleneck": [asdict(found) for found in self.next_bottlenecks],
             "swings": [{**asdict(s), "at_low": plain(s.at_low), "at_high": plain(s.at_high)} for s in self.swings],
+            "alternatives": [other.to_dict() for other in self.alternatives],
             "strategies": [other.to_dict() for other in self.strategies],
             "notes": list(self.notes),
         }

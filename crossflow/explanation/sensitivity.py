@@ -17,17 +17,22 @@ from crossflow.architecture.template import GeneratedSystem
 from crossflow.errors import CrossflowError, did_you_mean
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
+from crossflow.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.explanation.answers import FINE_STEP, STEP, Change, Effect, Explanation, NextBottleneck, OtherStrategy, Sides, Swing, WhatIf
 from crossflow.explanation.parameters import Parameter, parameters
+from crossflow.explanation.uncertainty import larger_is_better as better_larger
 from crossflow.scenario import Scenario
 from crossflow.score import Score, larger_is_better
+from crossflow.search.shares import SHARES as BUDGETS_OF
 from crossflow.strategy.reading import near_strategies
-from crossflow.units import Quantity
+from crossflow.units import Quantity, show
 
 AGREEMENT = 0.01  # differences that agree within it come from a smooth function
 NOTHING = 1e-9  # elasticities and gains below it are rounding
 FACTORS = (1.1, 2.0, 10.0)
 SMALLEST = FACTORS[0]
+TIMED = ("step_time_s", "samples_per_second", "tokens_per_second")  # objectives of which it is known what should help
+SURPRISING = 1e-3  # by how much a step must be longer to surprise
 TOP = 10  # parameters that are improved further, and paired
 SCANNED = 6  # parameters that are scanned for the next bottleneck
 PAIRS = 5  # best pairs kept of every factor
@@ -75,7 +80,7 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
     top = _distinct(leading)[:TOP]
     farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(top[:SCANNED])})
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
-    effects = [_effect(number, local, base, first.get(number)) for number in movable]
+    effects = [_effect(number, local, base, first.get(number), objective) for number in movable]
     return Explanation(
         scenario=scenario,
         objective=objective,
@@ -83,13 +88,14 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
         feasible=base.reason is None,
         reason=base.reason,
         bound=dict(sorted(((name, float(share[0])) for name, share in start.bound.items() if share[0] > 0), key=lambda pair: -pair[1])),
-        effects=tuple(sorted(effects, key=lambda effect: -round(abs(effect.elasticity or 0.0), 9))),
+        effects=tuple(sorted(effects, key=lambda effect: _order(effect, generated=isinstance(scenario.system, GeneratedSystem)))),
         fixed=tuple(number.path for number in numbers if number.value == 0.0),
         limiting=next((what_if for _, what_if in leading if not what_if.obstructed), None),
         what_ifs=tuple(singles),
         pairs=_pairs(singles, trials, base),
         next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in top[:SCANNED]),
         swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
+        alternatives=alternatives(scenario, objective, base.value),
         strategies=_strategies(trials, base),
         notes=_notes(scenario, base),
     )
@@ -127,7 +133,8 @@ def _check(scenario: Scenario, start: Score, objective: str) -> None:
 
 
 def _notes(scenario: Scenario, base: _Outcome) -> tuple[str, ...]:
-    notes = [ALIKE, *([SHARES] if isinstance(scenario.system, GeneratedSystem) else [])]
+    anew = f"Decisions are searched with {REFINED} designs each, and {SEARCHED} for the scenario's own division; a study finds more."
+    notes = [ALIKE, *([SHARES, anew] if isinstance(scenario.system, GeneratedSystem) else [])]
     if scenario.profile is not None:
         notes.append(PROFILED)
     if base.reason is not None:
@@ -295,7 +302,35 @@ def _range_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
 # ------------------------------------------------------------------------------------------ answers
 
 
-def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None) -> Effect:
+def _order(effect: Effect, *, generated: bool) -> tuple[bool, float, float]:
+    """What the architect decides first, then by gain, then by elasticity."""
+    gain = effect.gain if effect.gain is not None else -math.inf
+    return generated and effect.owner == "technology", -round(max(gain, 0.0), 9), -round(abs(effect.elasticity or 0.0), 9)
+
+
+def _surprise(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, objective: str) -> str | None:
+    """Why the step is longer by what should shorten it: the resource whose part grows most."""
+    shares = any(number.path.startswith(f"{path}.") for path in BUDGETS_OF)
+    unclear = number.quantity.unit == "1" and not better_larger(number) and ".sram_" not in number.path
+    if objective not in TIMED or shares or unclear or number.kind == "system":
+        return None
+    way = SMALLEST if number.kind == "budget" or better_larger(number) else 1.0 / SMALLEST
+    outcome = outcomes.get((number.path, way))
+    if outcome is None or not outcome.times or sum(outcome.times.values()) < (1.0 + SURPRISING) * sum(base.times.values()):
+        return None
+    after, before = sum(outcome.times.values()), sum(base.times.values())
+    if not math.isfinite(after):
+        return f"{_sign(way)}: cannot be built" if outcome.reason is None else f"{_sign(way)}: {outcome.reason}"
+    most = max(outcome.times, key=lambda name: outcome.times[name] - base.times.get(name, 0.0))
+    parts = f"{most} takes {show(outcome.times[most], 's')} of the step, {show(base.times.get(most, 0.0), 's')} before"
+    return f"{_sign(way)} makes the step {100 * (after / before - 1):.2g} % longer: {parts}"
+
+
+def _sign(way: float) -> str:
+    return f"x{way:g}" if way > 1.0 else f"/{1.0 / way:g}"
+
+
+def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None, objective: str) -> Effect:
     wide, fine = (_differences(number, step, outcomes, base) for step in (STEP, FINE_STEP))
     sides = sorted(wide.keys() & fine.keys())
     elasticity, smooth = _elasticity([wide[side] for side in sides], [fine[side] for side in sides])
@@ -308,6 +343,7 @@ def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Out
         sides=words,
         resource=_resource(ends[0], ends[1] if len(ends) == 2 else base.times) if ends else None,
         gain=None if best is None else best.gain,
+        surprise=_surprise(number, outcomes, base, objective),
     )
 
 

@@ -1,10 +1,16 @@
 """Uncertain numbers: draws of all that carry low and high, and what the spread of results says.
 
+Numbers of one entry of the library, such as a logic node or a memory, are facets of one technology that turns out well or badly:
+they move together, by one quantile between their best ends and their worst. Quantiles of successive generations of one family
+(N7, N5, N3; HBM3, HBM4) are correlated through a Gaussian copula, and what a later generation does better by its values in the
+library is never worse than in the earlier one, as far as its own range allows.
+
 All designs of a study are evaluated with the same draws, so that comparisons between designs are paired.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +23,11 @@ if TYPE_CHECKING:
     from crossflow.explanation.parameters import Parameter
 
 Distribution = Literal["triangular", "uniform"]
+GENERATIONS = ("techlib.logic", "techlib.memory", "techlib.link")  # sections of the library whose entries follow one another
+Movement = Literal["together", "independent"]
+# What of a technology is better when it is larger: rates, capacities, densities of links; of voltages only the largest one.
+BETTER_UNITS = ("Hz", "B", "B/s", "flop/s", "1/m")
+BETTER_NAMES = ("maximum_voltage", "maximum_links", "per_step", "utilisation", "efficiency", "flop_rate", "rates.", "throughput.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +52,79 @@ def draws(numbers: Sequence[Parameter], count: int, distribution: Distribution, 
     return table
 
 
+def entry_of(path: str) -> str:
+    """The technology that a number belongs to: its entry of the library, else the number itself.
+
+    >>> entry_of("techlib.memory.HBM3.device_area"), entry_of("techlib.logic_rule.area_per_step"), entry_of("system.budgets.power")
+    ('techlib.memory.HBM3', 'techlib.logic_rule', 'system.budgets.power')
+    """
+    parts = path.split(".")
+    return ".".join(parts[: min(3, len(parts) - 1)]) if parts[0] == "techlib" else path
+
+
+def family_of(entry: str) -> str:
+    """Generations of one family share it: nodes, and memories and links whose names begin with the same letters; else the entry alone.
+
+    >>> family_of("techlib.logic.N12") == family_of("techlib.logic.N3"), family_of("techlib.memory.HBM2e"), family_of("techlib.on_chip.l2")
+    (True, 'techlib.memory.HBM', 'techlib.on_chip.l2')
+    """
+    section, _, name = entry.rpartition(".")
+    letters = "".join(itertools.takewhile(str.isalpha, name))
+    return f"{section}.{letters}" if section in GENERATIONS else entry
+
+
+def quantiles(entries: Sequence[str], count: int, correlation: float, seed: Sequence[int]) -> dict[str, Array]:
+    """How badly each technology turns out, from 0 to 1, each uniform and of shape (count,); `entries` in the order of generations."""
+    from scipy.special import ndtr
+
+    rng = np.random.default_rng(list(seed))
+    last: dict[str, Array] = {}
+    found = {}
+    for entry in entries:
+        family, fresh = family_of(entry), rng.standard_normal(count)
+        before = last.get(family)
+        last[family] = fresh if before is None else correlation * before + np.sqrt(1.0 - correlation**2) * fresh
+        found[entry] = np.asarray(ndtr(last[family]))
+    return found
+
+
+def drawn_together(numbers: Sequence[Parameter], distribution: Distribution, worse: Mapping[str, Array]) -> dict[str, Array]:
+    """Values of every number by path, from the quantile of its entry; a later generation is no worse than an earlier one.
+
+    worse : quantiles by entry, in the order of generations.
+    """
+    place = {entry: i for i, entry in enumerate(worse)}
+    table: dict[str, Array] = {}
+    latest: dict[tuple[str, str], Parameter] = {}
+    for number in sorted(numbers, key=lambda n: place[entry_of(n.path)]):
+        entry, name = entry_of(number.path), number.path.rsplit(".", 1)[1]
+        sign = -1.0 if larger_is_better(number) else 1.0
+        at = worse[entry] if sign > 0 else 1.0 - worse[entry]
+        value = _inverse(number, distribution, at)
+        before = latest.get((family_of(entry), name)) if entry != number.path else None
+        if before is not None and sign * number.value <= sign * before.value:
+            value = sign * np.minimum(sign * value, sign * table[before.path])
+        value = np.clip(value, number.low, number.high)
+        table[number.path] = np.round(value) if number.quantity.whole else value
+        latest[family_of(entry), name] = number
+    return {number.path: table[number.path] for number in numbers}
+
+
+def larger_is_better(number: Parameter) -> bool:
+    """Whether a technology is better where the number is larger."""
+    return number.quantity.unit in BETTER_UNITS or any(word in number.path for word in BETTER_NAMES)
+
+
+def _inverse(number: Parameter, distribution: Distribution, at: Array) -> Array:
+    """Values at quantiles of a number's distribution."""
+    low, high = float(number.low or 0.0), float(number.high or 0.0)
+    if distribution == "uniform":
+        return np.asarray(low + (high - low) * at)
+    mode = min(max(number.value, low), high)
+    rising, falling = np.sqrt(at * (high - low) * (mode - low)), np.sqrt((1.0 - at) * (high - low) * (high - mode))
+    return np.asarray(np.where(at * (high - low) < mode - low, low + rising, high - falling))
+
+
 def interval(values: Array, share: float) -> Interval:
     """Median, mean, and the interval that holds a share of the values, as much above it as below; infinite ones count."""
     ordered = np.sort(np.where(np.isnan(values), np.inf, values))
@@ -56,10 +140,10 @@ def probability_better(one: Array, other: Array) -> float:
 
 
 def importance(drawn: Mapping[str, Array], figure: Array) -> dict[str, float]:
-    """Spearman rank correlation of a figure with every drawn number: sign and strength of what its spread does. [1]
+    """Spearman rank correlation of a figure with everything drawn: sign and strength of what its spread does. [1]
 
-    Zero where the figure does not vary. Numbers are drawn independently, so that the squares are about the shares of the
-    figure's variance in ranks.
+    Zero where the figure does not vary. Where what is drawn is independent, the squares are about the shares of the figure's
+    variance in ranks.
     """
     ranks = _ranks(figure)
     return {path: _correlation(_ranks(values), ranks) for path, values in drawn.items()}

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossflow.errors import CrossflowError
-from crossflow.search import exhaustive, gradient, local, nested, trials
+from crossflow.search import exhaustive, fronts, gradient, local, nested, trials
 from crossflow.search.oracle import Best, BudgetSpent, Mapper, Oracle, Recorder, Row
 from crossflow.search.settings import (
+    EvolutionSettings,
     ExhaustiveSettings,
     GivenSettings,
     GradientSettings,
@@ -40,6 +41,8 @@ def search(
     record: Recorder | None = None,
     replay: Sequence[Row] = (),
     mapper: Mapper | None = None,
+    known: Sequence[Mapping[str, Any]] = (),
+    timed: bool = False,
     solved: nested.Solve | None = None,
 ) -> Best:
     """Search a problem until the searcher or its budget ends.
@@ -50,6 +53,8 @@ def search(
     name : of the study in a shared storage.
     record : called with the columns of every batch as it is evaluated.
     replay : rows of an earlier run of the same search, which answer its first questions.
+    known : designs by their values to start from, beside the scenario's own; what the space does not hold is left out.
+    timed : whether rows record the time that the search had taken.
     mapper, solved : evaluate batches, and run inner searches, in other processes; in this one where absent.
 
     Raises
@@ -59,7 +64,8 @@ def search(
     """
     check(problem.space, settings)
     deadline = None if settings.seconds is None else time.time() + settings.seconds
-    oracle = Oracle(problem=problem, evaluations=settings.evaluations, deadline=deadline, record=record, replay=replay, mapper=mapper)
+    given: dict[str, Any] = {"evaluations": settings.evaluations, "deadline": deadline, "record": record, "replay": replay}
+    oracle = Oracle(problem=problem, known=problem.known(known), mapper=mapper, timed=timed, **given)
     with contextlib.suppress(BudgetSpent):
         _run(oracle, settings, name, solved or functools.partial(map, solve))
     return oracle.best
@@ -67,11 +73,11 @@ def search(
 
 def solve(task: nested.InnerSearch) -> nested.InnerResult:
     """Run one inner search."""
-    oracle = Oracle(problem=task.problem, evaluations=task.evaluations, deadline=task.deadline)
+    oracle = Oracle(problem=task.problem, evaluations=task.evaluations, deadline=task.deadline, known=task.known)
     rng = np.random.default_rng(task.seed)
     with contextlib.suppress(BudgetSpent):
         descend(oracle, task.settings, rng)
-    return nested.InnerResult(coordinates=oracle.coordinates, evaluations=oracle.spent)
+    return nested.InnerResult(coordinates=oracle.coordinates, evaluations=oracle.spent, spread=oracle.spread)
 
 
 def descend(oracle: Oracle, settings: Local, rng: np.random.Generator) -> None:
@@ -88,6 +94,8 @@ def _run(oracle: Oracle, settings: SearchSettings, name: str, solved: nested.Sol
         oracle(oracle.problem.space.sample(rng, 1))  # the space holds the one design
     elif isinstance(settings, OptunaSettings):
         trials.search(oracle, settings, name)
+    elif isinstance(settings, EvolutionSettings):
+        fronts.search(oracle, settings, rng)
     elif isinstance(settings, RandomSettings):  # designs that do not depend on one another
         space, count = oracle.problem.space, settings.evaluations
         oracle.each(space.sample(rng, min(DRAWN, count - start)) for start in range(0, count, DRAWN))

@@ -10,6 +10,9 @@ import numpy as np
 
 from crossflow.arrays import Array
 
+PENALTY = 10.0  # weight of the violation against the logarithm of an objective
+ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
+
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:

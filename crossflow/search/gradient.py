@@ -11,6 +11,8 @@ from S starts for T steps; the gradients of all starts come from one batched eva
   whole banks, bundles and stacks make, narrow ones tell the end from its neighbourhood.
 * Each start is drawn to the best design that it has probed, ever more over the steps, and the worse half of the starts is
   sent near the better half's best designs a few times.
+* Starts are in two halves that do not see each other until the last restart; by how much their ends differ then is the spread
+  that tells how far the search has converged.
 * Where whole numbers of things leave no slope, differences between the starts' best designs still point somewhere: after
   the first third of the steps, designs recombined from them are probed too (differential evolution [2]_).
 
@@ -22,11 +24,12 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.arrays import Array
+from crossflow.arrays import Array, Index
 from crossflow.search.oracle import Oracle
 from crossflow.search.settings import GradientSettings
 from crossflow.search.space import Space
@@ -39,6 +42,7 @@ FURTHEST = 2.0  # largest step of a coordinate, as a logarithm
 PER_RANGE = 0.25  # step of a range's coordinate for one of a share's logarithm
 RECOMBINED_FROM, RECOMBINED = 0.3, 2.0  # part of the run from which designs are recombined, and how many for each dimension
 CROSSED, SWAPPED, JOGGLED = 0.9, 0.15, 0.4  # chance of a coordinate to move by a difference, to be another's, to be disturbed
+APART = 4  # least starts of a half
 LONGEST = 1.2  # longest multiple of a difference
 
 
@@ -53,19 +57,29 @@ class Descent:
 
 
 def search(oracle: Oracle, settings: GradientSettings, rng: np.random.Generator) -> None:
-    """Descend from `settings.starts` random designs until the steps or the budget are used up."""
+    """Descend from the designs that are known and random ones until the steps or the budget are used up."""
     space = oracle.problem.space
     position = space.sample(rng, settings.starts).continuous
+    if len(oracle.known) > settings.starts:
+        oracle(oracle.known)
+    if len(oracle.known):
+        known = oracle.known.continuous[:, : settings.starts]
+        position[:, : known.shape[1]] = known
     state = Descent(position=position, average=position, best=position, merit=np.full(settings.starts, np.inf))
     weights = _weights(len(oracle.problem.objectives), settings.starts, rng)
     anew = {round(part * settings.steps) for part in RESTARTS}
+    halves = _halves(settings.starts)
     for step in range(settings.steps):
         part = step / max(settings.steps - 1, 1)
+        if len(halves) > 1 and step == max(anew):
+            oracle.spread = _spread(state, halves) if len(oracle.problem.objectives) == 1 else None
+            halves = [np.arange(settings.starts)]
         if step in anew and settings.starts > 1 and len(oracle.problem.objectives) == 1:
-            state = _restarted(state, space, rng)
+            for half in halves:
+                state = _restarted(state, half, space, rng)
         width, rate = (first * (last / first) ** part for first, last in (WIDTHS, RATES))
         slopes = probed(space, state.position, width, rng)
-        mixed = recombined(space, state, width, rng) if part >= RECOMBINED_FROM and settings.starts > 2 else slopes[:, :0]
+        mixed = recombined(space, state, halves, width, rng) if part >= RECOMBINED_FROM and settings.starts > 2 else slopes[:, :0]
         probes = np.concatenate([slopes, mixed], axis=1)
         outcome = oracle(space.designs(probes.reshape(len(position), -1)))
         merit = oracle.problem.merit(outcome, np.tile(weights, probes.shape[1])).reshape(probes.shape[1:])
@@ -101,12 +115,17 @@ def gradient(space: Space, probes: Array, merit: Array) -> Array:
     return np.asarray(np.where(np.abs(made) > 1e-9, (near[1:] - near[0]) / np.where(np.abs(made) > 1e-9, made, 1.0), 0.0))
 
 
-def recombined(space: Space, state: Descent, width: float, rng: np.random.Generator) -> Array:
-    """Designs between and beyond the starts' best, shape (dimensions, RECOMBINED dimensions, starts)."""
+def recombined(space: Space, state: Descent, halves: Sequence[Index], width: float, rng: np.random.Generator) -> Array:
+    """Designs between and beyond the best of the starts of one half, shape (dimensions, RECOMBINED dimensions, starts)."""
     d, starts = state.best.shape
     shape = (round(RECOMBINED * d), starts)
-    base = np.where(rng.random(shape) < 0.5, np.arange(starts), state.merit.argmin())
-    one, other, third = (rng.integers(0, starts, shape) for _ in range(3))
+    leads = np.empty(starts, dtype=np.intp)
+    drawn = np.empty((3, *shape), dtype=np.intp)
+    for half in halves:
+        leads[half] = half[state.merit[half].argmin()]
+        drawn[:, :, half] = rng.choice(half, (3, shape[0], len(half)))
+    base = np.where(rng.random(shape) < 0.5, np.arange(starts), leads)
+    one, other, third = drawn
     best, everywhere = state.best, (d, *shape)
     step = space.between(best[:, other], best[:, one]) * LONGEST * rng.random(shape) * (rng.random(everywhere) < CROSSED)
     step = np.where(rng.random(everywhere) < SWAPPED, space.between(best[:, base], best[:, third]), step)
@@ -137,9 +156,20 @@ def _stepped(state: Descent, space: Space, slope: Array, rate: float, averaging:
     return replace(state, position=space.project(average), average=average)
 
 
-def _restarted(state: Descent, space: Space, rng: np.random.Generator) -> Descent:
-    """The state with the worse half of the starts near the best designs of the better half."""
-    order = state.merit.argsort()
+def _halves(starts: int) -> list[Index]:
+    """Starts that see one another: two halves, one whole where there are too few."""
+    return [np.arange(first, starts, 2) for first in (0, 1)] if starts >= 2 * APART else [np.arange(starts)]
+
+
+def _spread(state: Descent, halves: Sequence[Index]) -> float:
+    """By how much the ends of the halves differ. [1]"""
+    ends = [float(state.merit[half].min()) for half in halves]
+    return float(np.expm1(max(ends) - min(ends)))
+
+
+def _restarted(state: Descent, starts: Index, space: Space, rng: np.random.Generator) -> Descent:
+    """The state with the worse half of some starts near the best designs of their better half."""
+    order = starts[state.merit[starts].argsort()]
     half = len(order) // 2
     worse, better = order[len(order) - half :], order[:half]
     noise = SPREAD * rng.standard_normal((len(state.position), half))

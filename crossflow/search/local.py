@@ -16,7 +16,7 @@ WIDTH = 0.02  # relative step of the differences: wide enough to see over a bank
 
 
 def search(oracle: Oracle, settings: ScipySettings, rng: np.random.Generator) -> None:
-    """Minimise from one design after the other, each the best of some random ones."""
+    """Minimise from one design after the other: those that are known, then each the best of some random ones."""
     from scipy.optimize import Bounds, LinearConstraint, minimize
 
     space = oracle.problem.space
@@ -24,13 +24,17 @@ def search(oracle: Oracle, settings: ScipySettings, rng: np.random.Generator) ->
     sums = np.array([_indicator(rows, space.dimensions) for rows in space.groups]).reshape(-1, space.dimensions)
     method = {"slsqp": "SLSQP", "trust-constr": "trust-constr"}[settings.searcher]
     weights = np.ones((1, 1)) if len(oracle.problem.objectives) == 1 else None
-    for _ in range(settings.starts):
+    if len(oracle.known):
+        oracle(oracle.known)
+    ends: list[float] = []
+    for number in range(settings.starts):
         share = weights if weights is not None else rng.dirichlet(np.ones(len(oracle.problem.objectives)))[:, None]
         drawn = space.sample(rng, DRAWN)
         start = drawn.continuous[:, oracle.problem.merit(oracle(drawn), share).argmin()]
+        start = oracle.known.continuous[:, number] if number < len(oracle.known) else start
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a function that is flat in places, and of steps cut back at bounds
-            minimize(
+            end = minimize(
                 lambda x, share=share: with_gradient(oracle, x, share),
                 start,
                 jac=True,
@@ -39,6 +43,8 @@ def search(oracle: Oracle, settings: ScipySettings, rng: np.random.Generator) ->
                 constraints=[LinearConstraint(sums, -np.inf, [group.total for group in space.shares])] if len(sums) else (),
                 options={"maxiter": settings.steps},
             )
+        ends = sorted([*ends, float(end.fun)])
+        oracle.spread = float(np.expm1(ends[1] - ends[0])) if len(ends) > 1 and len(oracle.problem.objectives) == 1 else None
 
 
 def with_gradient(oracle: Oracle, x: Array, weights: Array) -> tuple[float, Array]:

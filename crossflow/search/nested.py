@@ -1,7 +1,8 @@
 """Co-optimisation: an outer search over options, an inner search over the continuous rest for each combination [1]_.
 
 All combinations are searched briefly, the most promising by their lower bounds first and in waves, so that the best of the
-earlier waves rules out combinations of the later ones; the few best are then searched in full.
+earlier waves rules out combinations of the later ones; the few best are then searched in full. Designs that are known are
+evaluated first, and what they divide is where the search of every combination starts.
 
 References
 ----------
@@ -40,6 +41,7 @@ class InnerSearch:
     seed: tuple[int, ...]
     evaluations: int | None
     deadline: float | None
+    known: Designs  # to start from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ class InnerResult:
 
     coordinates: Array | None
     evaluations: int
+    spread: float | None  # as of `Best`
 
 
 Solve = Callable[[Iterable[InnerSearch]], Iterator[InnerResult]]
@@ -58,6 +61,8 @@ def search(oracle: Oracle, settings: Local, solved: Solve) -> None:
     problem = oracle.problem
     combinations = problem.space.combinations()
     bounds = _bounds(problem, combinations)
+    if len(oracle.known):
+        oracle(oracle.known)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] < np.inf] if (bounds < np.inf).any() else order[:1]  # at least the reason why there is none
     oracle.pruned += combinations.shape[1] - len(order)
@@ -102,13 +107,17 @@ def _inner(oracle: Oracle, discrete: Index, numbers: Index, settings: Local, sol
     if outcome is None:
         tasks = [_task(oracle, column, settings, int(i), share) for column, i in zip(discrete.T, numbers, strict=True)]
         found = list(solved(tasks))
-        outcome = oracle.found(_designs(oracle.problem, discrete, tasks, found), [result.evaluations for result in found])
+        spreads = [result.spread for result in found]
+        outcome = oracle.found(_designs(oracle.problem, discrete, tasks, found), [result.evaluations for result in found], spreads)
     return np.concatenate([oracle.problem.merit(outcome) + 1e3 * (outcome.violation > 0), rest])
 
 
 def _task(oracle: Oracle, discrete: Index, settings: Local, number: int, share: int | None) -> InnerSearch:
     here = dataclasses.replace(oracle.problem, space=oracle.problem.space.at(discrete))
-    return InnerSearch(problem=here, settings=settings, seed=(settings.seed, number), evaluations=share, deadline=oracle.deadline)
+    rows = [oracle.problem.space.paths.index(path) for path in here.space.paths[: here.space.dimensions]]
+    known = here.space.designs(oracle.known.continuous[rows]) if len(oracle.known) else oracle.known
+    seed = (settings.seed, number)
+    return InnerSearch(problem=here, settings=settings, seed=seed, evaluations=share, deadline=oracle.deadline, known=known)
 
 
 def _designs(problem: SearchProblem, discrete: Index, tasks: Sequence[InnerSearch], found: Sequence[InnerResult]) -> Designs:

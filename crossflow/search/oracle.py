@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,9 @@ Recorder = Callable[[int, Mapping[str, Any]], None]  # of the rows recorded befo
 Mapper = Callable[["SearchProblem", Iterable[Designs]], Iterator[tuple[Designs, DesignOutcome]]]
 
 
+NOTHING = Designs(continuous=np.empty((0, 0)), discrete=np.empty((0, 0), dtype=np.intp))
+
+
 class BudgetSpent(Exception):  # noqa: N818  (an end, not an error)
     """The search has used its evaluations or its time."""
 
@@ -43,8 +46,11 @@ class Best:
     front: tuple[Row, ...]  # designs that no other beats in all objectives, where there are several; only those that keep all constraints
     # evaluations so far, the first objective of the best design by then, and whether it keeps all constraints
     improvements: tuple[tuple[int, float, bool], ...]
+    seconds: tuple[float, ...]  # time that the search had taken at each improvement; none where it is not measured. [s]
     pruned: int  # designs that were left out because they cannot be best
     rows: int  # rows of the record, those of earlier runs among them
+    # by how much ends of the search that did not see each other differ in the first objective; None where it has no such ends. [1]
+    spread: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -55,10 +61,13 @@ class Oracle:
     evaluations: int | None = None  # the budget; None for no limit
     deadline: float | None = None  # seconds of `time.time` until which it may search; None for no limit
     record: Recorder | None = None  # called with every batch's columns
+    timed: bool = False  # whether rows record the time that the search had taken
     replay: Sequence[Row] = ()  # rows of an earlier run, in order, that answer the first questions
+    known: Designs = field(default_factory=lambda: NOTHING)  # designs to start from
     mapper: Mapper | None = None  # evaluates batches that do not depend on one another
     spent: int = 0
     pruned: int = 0
+    spread: float | None = None  # as of `Best`
     coordinates: Array | None = None  # of the best design evaluated, shape (dimensions,); None where the record gave it
     _replayed: int = 0
     _rows: int = 0
@@ -67,6 +76,8 @@ class Oracle:
     _front: list[Row] = field(default_factory=list)
     _losses: Array = field(default_factory=lambda: np.empty((0, 0)))
     _improvements: list[tuple[int, float, bool]] = field(default_factory=list)
+    _seconds: list[float] = field(default_factory=list)
+    _begun: float = field(default_factory=time.perf_counter)
 
     def __call__(self, designs: Designs) -> DesignOutcome:
         """Outcome of designs; BudgetSpent when the budget ends before or within them, after what it still allowed."""
@@ -104,9 +115,10 @@ class Oracle:
             left -= len(designs)
             designs = next(others, None)
 
-    def found(self, designs: Designs, evaluations: Sequence[int]) -> DesignOutcome:
-        """Outcome of designs that inner searches found with so many evaluations each."""
+    def found(self, designs: Designs, evaluations: Sequence[int], spreads: Sequence[float | None]) -> DesignOutcome:
+        """Outcome of designs that inner searches found with so many evaluations each, and the spreads of their ends."""
         outcome = self.problem.evaluate(designs)
+        outcome = replace(outcome, rows={**outcome.rows, "spread": list(spreads)})
         self._keep(designs, outcome, np.array(evaluations, dtype=int))
         return outcome
 
@@ -155,8 +167,9 @@ class Oracle:
         self._replayed += count
         self._rows += count
         outcome = self._outcome(rows)
-        names = (*self.problem.space.paths, *self.problem.recorded, "evaluations")
-        self._update(outcome, [row["evaluations"] for row in rows], lambda i: {name: rows[i][name] for name in names})
+        names = (*self.problem.space.paths, *self.problem.recorded, "evaluations", "spread", "seconds")
+        kept = [{name: row[name] for name in names if name in row} for row in rows]
+        self._update(outcome, [row["evaluations"] for row in rows], lambda i: kept[i])
         return outcome
 
     def _same(self, designs: Designs, row: Row) -> None:
@@ -177,6 +190,8 @@ class Oracle:
     def _keep(self, designs: Designs, outcome: DesignOutcome, evaluations: Array) -> None:
         """Record what was evaluated, and note what is best of it."""
         columns: dict[str, Any] = {**self._columns(designs), **outcome.rows, "evaluations": evaluations}
+        if self.timed:
+            columns["seconds"] = np.full(len(designs), time.perf_counter() - self._begun)
         if self.record is not None:
             self.record(self._rows, columns)
         self._rows += len(designs)
@@ -203,8 +218,10 @@ class Oracle:
             row=self._row,
             front=tuple(self._front),
             improvements=tuple(self._improvements),
+            seconds=tuple(self._seconds),
             pruned=self.pruned,
             rows=self._rows,
+            spread=self.spread if self._row is None else self._row.get("spread", self.spread),
         )
 
     @property
@@ -227,6 +244,7 @@ class Oracle:
             self._best, self._row = reached, row(first)
             spent, value = self.spent + int(np.sum(evaluations[: first + 1])), float(outcome.objectives[0, first])
             self._improvements.append((spent, value, reached[0] == 0.0))
+            self._seconds += [self._row["seconds"]] if self._row is not None and "seconds" in self._row else []
         self.spent += int(np.sum(evaluations))
         if len(losses) > 1:
             self._extend_front(losses, outcome.violation == 0, row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,12 @@ from crossflow.evaluation import evaluate
 from crossflow.points import groups, variant
 from crossflow.scenario import Scenario, check_strategy, divides
 from crossflow.score import Score, absent
-from crossflow.search.goals import Constraint, DesignOutcome, Objective
+from crossflow.search.goals import ENDLESS, PENALTY, Constraint, DesignOutcome, Objective
 from crossflow.search.space import Designs, Space, picked
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
 ILLEGAL = 1e6  # violation of a design that makes no scenario
 UNBUILT = 1e3  # violation of one that cannot be built
-PENALTY = 10.0  # weight of the violation against the logarithm of an objective
-ENDLESS = 60.0  # merit, and logarithm, beyond which nothing is told apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +66,22 @@ class SearchProblem:
         rows = {**table, "feasible": violation == 0.0, "violation": violation, "bound_by": bound, "reason": reasons}
         objectives = np.array([table[objective.name] for objective in self.objectives]).reshape(-1, n)
         return DesignOutcome(objectives=objectives, violation=violation, rows=rows)
+
+    def known(self, others: Sequence[Mapping[str, Any]] = ()) -> Designs:
+        """Designs of the space that are known: the scenario's own, and others by their values, each as far as the space holds it."""
+        own = {path: standing(self.scenario, path) for path in self.space.paths}
+        found = [self.space.located({**own, **other}) for other in ({}, *others)]
+        kept = [design for design in found if design is not None]
+        if not kept:
+            return Designs(continuous=np.empty((0, 0)), discrete=np.empty((0, 0), dtype=np.intp))
+        continuous, discrete = ([getattr(design, name) for design in kept] for name in ("continuous", "discrete"))
+        return Designs(continuous=np.concatenate(continuous, axis=1), discrete=np.concatenate(discrete, axis=1))
+
+    def judged(self, score: Score) -> DesignOutcome:
+        """Objectives and violation of designs that were evaluated elsewhere, with other settings of the scenario than the space's."""
+        columns = {**{name: np.full(len(score), np.nan) for name in self._asked}, **score.columns()}
+        objectives = np.array([columns[objective.name] for objective in self.objectives])
+        return DesignOutcome(objectives=objectives, violation=self._violation(score, columns), rows={})
 
     @property
     def _asked(self) -> tuple[str, ...]:
@@ -126,9 +140,12 @@ class SearchProblem:
         weights : shape (objectives, n) or (objectives, 1); equal ones where absent.
         """
         share = np.full((len(self.objectives), 1), 1.0 / len(self.objectives)) if weights is None else weights
+        return np.asarray(np.minimum((share * self.logarithms(outcome)).sum(axis=0) + PENALTY * outcome.violation, ENDLESS))
+
+    def logarithms(self, outcome: DesignOutcome) -> Array:
+        """Logarithms of the objectives, smaller is better, shape (objectives, n)."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            logarithms = np.clip(np.nan_to_num(self._signs * np.log(outcome.objectives), nan=ENDLESS), -ENDLESS, ENDLESS)
-        return np.asarray(np.minimum((share * logarithms).sum(axis=0) + PENALTY * outcome.violation, ENDLESS))
+            return np.asarray(np.clip(np.nan_to_num(self._signs * np.log(outcome.objectives), nan=ENDLESS), -ENDLESS, ENDLESS))
 
     @property
     def _of_kernels(self) -> bool:
@@ -163,6 +180,19 @@ class SearchProblem:
                             hopeless |= constraint.violation(score.parameters) > 0
                     losses[:, index[members]] = np.where(hopeless, np.inf, values)
         return losses
+
+
+def standing(scenario: Scenario, path: str) -> Any:
+    """What a scenario has at a path: numbers in SI units, names; None where it has nothing there, or no plain value."""
+    root, *rest = path.split(".")
+    if path == "strategy":
+        return scenario.strategy_text
+    value: Any = {"system": scenario.system, "techlib": scenario.library, "workload": scenario.workload}.get(root)
+    for part in rest:
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return float(value[0])
+    return value if isinstance(value, str | int | float) else None
 
 
 @functools.lru_cache(maxsize=65536)

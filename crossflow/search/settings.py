@@ -50,6 +50,14 @@ class OptunaSettings(Common):
     storage: str | None = Field(default=None, description="Optuna storage to share the study through, such as sqlite:///study.db")
 
 
+class EvolutionSettings(Common):
+    """Differential evolution of populations that adapt their steps (L-SHADE); of several objectives, a front from its ends on."""
+
+    searcher: Literal["evolution"]
+    evaluations: PositiveInt = Field(default=20_000, description="designs to evaluate at most")
+    population: Annotated[int, Field(ge=4)] = Field(default=200, description="designs that spread over a front of several objectives")
+
+
 class RandomSettings(Common):
     """Designs drawn at random."""
 
@@ -71,5 +79,6 @@ class ExhaustiveSettings(Common):
 
 
 SearchSettings = Annotated[
-    GradientSettings | ScipySettings | OptunaSettings | RandomSettings | ExhaustiveSettings | GivenSettings, Field(discriminator="searcher")
+    GradientSettings | EvolutionSettings | ScipySettings | OptunaSettings | RandomSettings | ExhaustiveSettings | GivenSettings,
+    Field(discriminator="searcher"),
 ]

@@ -36,6 +36,12 @@ class Range:
     count: int | None = None
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
+    def coordinate(self, value: float) -> float:
+        """Coordinate of a quantity, which is not in [0, 1] where the quantity lies outside."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low) if value > 0 else -1.0
+        return (value - self.low) / (self.high - self.low)
+
     def value(self, coordinate: Array) -> Array:
         """Quantity at coordinates in [0, 1]."""
         if self.log:
@@ -60,6 +66,12 @@ class Options:
     path: str
     values: tuple[Any, ...]
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def place(self, value: Any) -> int | None:
+        """Place of a value among the others, the first for None where the option may have no meaning; None where it is not among them."""
+        if value is None:
+            return 0 if self.when else None
+        return next((i for i, known in enumerate(self.values) if known == value or str(known) == str(value)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +175,43 @@ class Space:
         discrete = [rng.integers(0, len(option.values), n) for option in self.options]
         index = np.array(discrete, dtype=np.intp).reshape(len(self.options), n)
         return Designs(continuous=self.project(np.concatenate(parts)), discrete=self.canonical(index))
+
+    def located(self, values: Mapping[str, Any]) -> Designs | None:
+        """The design that has these values by path, numbers in SI units; None where the space does not hold it.
+
+        Paths without a value have no meaning beside the others, or none at all: the first of options, the middle of ranges.
+        """
+        coordinates = [r.coordinate(values[r.path]) if values.get(r.path) is not None else 0.5 for r in self.ranges]
+        chosen = [option.place(values.get(option.path)) for option in self.options]
+        shares = [path for group in self.shares for path in group.paths]
+        if None in chosen or any(values.get(path) is None for path in shares):
+            return None
+        continuous = np.array([*coordinates, *(values[path] for path in shares)], dtype=float)[:, None]
+        rounding = 1e-6  # of records and of coordinates
+        if (continuous < self.low - rounding).any() or (continuous > self.high + rounding).any():
+            return None
+        if any(continuous[rows].sum() > group.total + rounding for rows, group in zip(self.groups, self.shares, strict=True)):
+            return None
+        discrete = self.canonical(np.array(chosen, dtype=np.intp).reshape(-1, 1))
+        return Designs(continuous=self.project(continuous), discrete=discrete)
+
+    def relaxed(self) -> Space:
+        """The space whose options are ranges of their places: for searchers that move coordinates alone (`unrelaxed`)."""
+        places = tuple(Range(path=option.path, low=0.0, high=1.0) for option in self.options)
+        return Space(ranges=(*self.ranges, *places), shares=self.shares)
+
+    def unrelaxed(self, coordinates: Array) -> Designs:
+        """Designs at coordinates of the relaxed space."""
+        own, end = len(self.ranges), len(self.ranges) + len(self.options)
+        sizes = np.array([[len(option.values)] for option in self.options]).reshape(-1, 1)
+        index = np.minimum((coordinates[own:end] * sizes).astype(np.intp), sizes - 1)
+        return Designs(continuous=np.concatenate([coordinates[:own], coordinates[end:]]), discrete=self.canonical(index))
+
+    def coordinates(self, designs: Designs) -> Array:
+        """Coordinates of designs in the relaxed space: the middles of the places of options."""
+        own = len(self.ranges)
+        sizes = np.array([[len(option.values)] for option in self.options]).reshape(-1, 1)
+        return np.concatenate([designs.continuous[:own], (designs.discrete + 0.5) / sizes, designs.continuous[own:]])
 
     def project(self, coordinates: Array) -> Array:
         """Nearest coordinates that respect all bounds and budgets (Eq. 6, "Project")."""

@@ -28,6 +28,9 @@ def search(oracle: Oracle, settings: OptunaSettings, name: str = "crossflow") ->
     distributions = _distributions(space)
     if settings.storage is not None:
         oracle.adopt()  # the storage remembers the trials, with those of others
+    if not study.trials:
+        for i in range(len(oracle.known)):
+            study.enqueue_trial(_params(space, oracle.known.take(slice(i, i + 1))))
     while True:
         oracle.check()
         trials = [_asked(study, distributions, settings) for _ in range(int(min(batch, oracle.remaining)))]
@@ -98,6 +101,18 @@ def _designs(space: Space, trials: list[Mapping[str, Any]]) -> Designs:
     discrete = [[index[option.path][trial[option.path]] for trial in trials] for option in space.options]
     chosen = np.array(discrete, dtype=np.intp).reshape(len(space.options), len(trials))
     return Designs(continuous=space.project(continuous), discrete=space.canonical(chosen))
+
+
+def _params(space: Space, design: Designs) -> dict[str, Any]:
+    """What a sampler would suggest for a design."""
+    values = {path: listed[0] for path, listed in space.values(design).items()}
+    found = {r.path: float(values[r.path]) for r in space.ranges} | {option.path: str(values[option.path]) for option in space.options}
+    for number, group in enumerate(space.shares):
+        parts = np.array([values[path] for path in group.paths]) / group.total
+        names = (*group.paths, f"rest of budget {number + 1}")
+        weights = np.clip(np.exp(-np.append(parts, max(1.0 - parts.sum(), 0.0))), 1e-6, 1.0)
+        found |= {f"weight {name}": float(weight) for name, weight in zip(names, weights, strict=True)}
+    return found
 
 
 def _coordinate(low: float, high: float, log: bool, values: Array) -> Array:

@@ -10,13 +10,16 @@ import numpy as np
 from crossflow import files
 from crossflow.arrays import plain
 from crossflow.drawing.words import label
-from crossflow.explanation.uncertainty import importance, interval, probability_better
-from crossflow.points import varied
+from crossflow.explanation.parameters import parameters
+from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
+from crossflow.points import split, variant, varied
 from crossflow.score import larger_is_better, unit_of
+from crossflow.search.division import SPREAD
 from crossflow.search.problem import ILLEGAL
 from crossflow.study import records, searches
 from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.study.reading import Study
+from crossflow.study.redivision import LOOSE, LOOSELY, sentence
 from crossflow.units import show
 
 NamedRows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, and rows
@@ -31,8 +34,9 @@ def view(study: Study, table: records.PointsTable, results: Sequence[searches.Se
         Convergence(
             search=result.run.name,
             point=", ".join(label(value) for value in result.run.point.values()),
-            evaluations=tuple(evaluations for evaluations, _ in result.convergence),
-            best=tuple(best for _, best in result.convergence),
+            evaluations=tuple(evaluations for evaluations, _, _ in result.convergence),
+            best=tuple(best for _, best, _ in result.convergence),
+            seconds=tuple(at for _, _, at in result.convergence if at is not None),
             total=result.best.evaluations,
         )
         for result in results
@@ -48,6 +52,7 @@ def view(study: Study, table: records.PointsTable, results: Sequence[searches.Se
         best=tuple({**result.run.point, "search": result.run.name, **result.best.row} for result in results if result.best.row is not None),
         convergence=convergence,
         drawn=tuple(_drawn(study, columns)) if study.sampling is not None else (),
+        caption=study.caption,
     )
 
 
@@ -64,10 +69,12 @@ def _drawn(study: Study, columns: Mapping[str, Any]) -> Iterator[Drawn]:
     numbers: dict[str, list[Any]] = {}
     for first, end in layout.parts():
         if end <= layout.draws:  # the first point's tasks, whose draws are those of every point
-            for path, values in study.sampling.drawn(first, end - first).items():  # type: ignore[union-attr]
+            for path, values in study.sampling.variables(first, end - first).items():  # type: ignore[union-attr]
                 numbers.setdefault(path, []).append(values)
     drawn = {path: np.concatenate(parts) for path, parts in numbers.items()}
     for point in range(layout.points):
+        used = _in_use(study, layout.point(point))
+        here = {path: values for path, values in drawn.items() if path in used}
         rows = slice(point * layout.draws, (point + 1) * layout.draws)
         for name in study.sampling_columns:
             values = np.asarray(columns[name][rows], dtype=float)
@@ -75,9 +82,18 @@ def _drawn(study: Study, columns: Mapping[str, Any]) -> Iterator[Drawn]:
                 point=layout.point(point),
                 column=name,
                 interval=interval(values, settings.interval),
-                importance=importance(drawn, values),
+                importance=importance(here, values),
                 feasible=float(np.mean(columns["feasible"][rows].astype(bool))),
             )
+
+
+def _in_use(study: Study, point: Mapping[str, Any]) -> set[str]:
+    """What is drawn and counts at a swept point: numbers behind its technologies, and these technologies."""
+    numbers = study.sampling.numbers  # type: ignore[union-attr]
+    chosen = split(study.scenario, {path: [value] for path, value in point.items()}).choices
+    settings = {f"system.technology.{role}": choice.names[0] for role, choice in chosen.items()}
+    there = {number.path for number in parameters(variant(study.scenario, settings))}
+    return {name for number in numbers if number.path in there for name in (number.path, entry_of(number.path))}
 
 
 def comparisons(study: Study, seen: View) -> list[dict[str, Any]]:
@@ -140,7 +156,21 @@ def table(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     names, rows = _rows(study, view, results)
     headers = study.spec.headers
     told = [name for name in names if name not in headers]
-    return [headers.get(name, _header(name, told)) for name in names], [[_cell(name, row.get(name)) for name in names] for row in rows]
+    loose = loosely(study, rows)
+    cells = [[f"{'~' * (name in marks)}{_cell(name, row.get(name))}" for name in names] for row, marks in zip(rows, loose, strict=True)]
+    return [headers.get(name, _header(name, told)) for name in names], cells
+
+
+def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) -> list[str]:
+    """What the table's reader must know."""
+    found = [sentence(study.scenario)] if study.keeps_division else []
+    return found + ([LOOSELY] if any(loosely(study, _rows(study, view, results)[1])) else [])
+
+
+def loosely(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Columns of each row that are marked, because ends of the search for them differ."""
+    goal = study.redivision.goal if study.redivision is not None else study.runs[0].problem.objectives[0].name if study.runs else ""
+    return [(goal,) if (row.get("spread" if study.runs else SPREAD) or 0.0) > LOOSE else () for row in rows]
 
 
 def _header(name: str, names: Sequence[str]) -> str:
@@ -160,7 +190,8 @@ def _rows(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     if study.sampling is not None:
         return _interval_rows(study, view)
     names = [*study.values, *study.spec.shown]
-    return names, [{name: plain(view.columns[name][i]) for name in names} for i in range(len(study.grid))]
+    held = (*names, *(name for name in (SPREAD,) if study.redivision is not None))
+    return names, [{name: plain(view.columns[name][i]) for name in held} for i in range(len(study.grid))]
 
 
 def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> NamedRows:
@@ -171,7 +202,8 @@ def _search_rows(study: Study, results: Sequence[searches.SearchResult]) -> Name
     names = list(dict.fromkeys((*study.values, "search", *options, *figures)))
     rows = []
     for result in results:
-        row = {**result.run.point, **(result.best.row or {}), "search": result.run.name, "evaluations": result.best.evaluations}
+        told = {"search": result.run.name, "evaluations": result.best.evaluations, "spread": result.best.spread}
+        row = {**result.run.point, **(result.best.row or {}), **told}
         rows.append(row)
     return names, rows
 

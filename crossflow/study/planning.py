@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +11,14 @@ from crossflow.errors import SpecError
 from crossflow.files import Document
 from crossflow.points import variant
 from crossflow.scenario import Scenario
-from crossflow.score import larger_is_better, unit_of
+from crossflow.score import larger_is_better
 from crossflow.search.driver import check
-from crossflow.search.goals import Constraint, Objective
+from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GivenSettings, SearchSettings
 from crossflow.search.space import Options, Space
-from crossflow.study.spaces import Asked, column_problems, known_columns, read_space
+from crossflow.study.spaces import Asked, column_problems, known_columns, read_constraints, read_space
 from crossflow.study.spec import StudyFile, recorded
-from crossflow.units import parse
-
-_BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +74,7 @@ def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Do
         scenario=scenario,
         space=space,
         objectives=tuple(_objectives(spec)),
-        constraints=tuple(_constraints(spec, document)),
+        constraints=tuple(read_constraints(spec, document)),
         fits=bool(spec.constraints.get("fits", True)),
         columns=recorded(spec, known.columns),
     )
@@ -94,17 +90,3 @@ def _objectives(spec: StudyFile) -> Iterator[Objective]:
         yield from (Objective(name=name, maximise=way == "maximise") for name, way in spec.objectives.items())
     else:
         yield from (Objective(name=name, maximise=larger_is_better(name)) for name in spec.objectives)
-
-
-def _constraints(spec: StudyFile, document: Document) -> Iterator[Constraint]:
-    for name, given in spec.constraints.items():
-        if name == "fits":
-            if not isinstance(given, bool):
-                raise document.error(("constraints", name), f"expected true or false, got {given!r}")
-            continue
-        found = _BOUND.match(str(given))
-        if found is None:
-            raise document.error(("constraints", name), f"expected a bound such as '<= 300 W' or '>= 0.4', got {given!r}")
-        with document.telling("constraints", name):
-            bound = parse(found[2], unit_of(name))
-        yield Constraint(name=name, bound=bound, at_most=found[1] == "<=")

@@ -15,10 +15,13 @@ from crossflow.evaluation.members import together
 from crossflow.files import Document
 from crossflow.points import split, variant
 from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
+from crossflow.search.division import SPREAD, BudgetDivision
+from crossflow.search.shares import shares_of
 from crossflow.strategy.reading import ANY, read_strategy
 from crossflow.study import sweeps
 from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
+from crossflow.study.redivision import caption, keeps_division, redivision
 from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
 from crossflow.study.spec import StudyFile, grid, plot_columns, sweep_values
 
@@ -35,11 +38,35 @@ class Study:
     document: Document
     runs: Sequence[PlannedSearch]
     sampling: sweeps.Sampling | None
+    redivision: BudgetDivision | None
 
     @property
     def grid(self) -> sweeps.Grid:
         """Rows of the sweep, by number."""
-        return sweeps.Grid(values=self.values, draws=1 if self.sampling is None else self.sampling.settings.samples)
+        draws = 1 if self.sampling is None else self.sampling.settings.samples
+        return sweeps.Grid(values=self.values, draws=draws, searched=self.redivision is not None)
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """Columns of rows whose budgets are divided anew: the shares, and how far ends of the search differ."""
+        return () if self.redivision is None else (*self.redivision.paths, SPREAD)
+
+    @property
+    def timed(self) -> bool:
+        """Whether a plot shows how searches converge over time, so that it is measured."""
+        return any(getattr(plot, "over", None) == "seconds" for plot in self.spec.plots)
+
+    @property
+    def keeps_division(self) -> bool:
+        """Whether technology or budgets of a generated device change and the division of its budgets does not."""
+        searched = (path for run in self.runs for path in run.problem.space.paths)
+        return self.redivision is None and keeps_division(self.scenario, (*self.values, *searched), self.sampling is not None)
+
+    @property
+    def caption(self) -> str:
+        """What plots say of the division of budgets, "" where there is nothing to say."""
+        told = self.redivision is not None or self.keeps_division
+        return caption(self.spec.redivide, self.sampling is not None) if told else ""
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
@@ -57,6 +84,8 @@ class Study:
         spec, kinds = self.spec, {plot.kind for plot in self.spec.plots}
         known = self.runs[0].problem.columns if self.runs else self.columns
         names = [*self.values, *spec.shown, "feasible", "bound_by", "search"]
+        names += [self.redivision.goal, SPREAD] if self.redivision is not None else []
+        names += [name for name in self.divided for plot in spec.plots if name in plot_columns(plot, self.divided)]
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
         names += [figure for run in self.runs for figure in run.problem.figures] if self.runs else ["step_time_s"]
         names += [path for run in self.runs for path in run.problem.space.paths] if "parallel" in kinds else []
@@ -68,7 +97,8 @@ class Study:
     def sampling_columns(self) -> tuple[str, ...]:
         """Columns of which a study with draws tells intervals."""
         kept = self.columns if self.recorded is None else self.recorded
-        return tuple(name for name in kept if name not in ("bound_by", "reason", "feasible"))
+        asked = [name for name in self.divided if name in self.spec.shown or any(getattr(p, "y", None) == name for p in self.spec.plots)]
+        return (*(name for name in kept if name not in ("bound_by", "reason", "feasible")), *asked)
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -92,7 +122,8 @@ def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
     runs = planned(spec, scenario, (points.point(i) for i in range(points.points)), document) if spec.searches else ()
     with document.telling("uncertainty"):
         sampling = sweeps.sampling(spec, scenario, values)
-    return Study(spec=spec, scenario=scenario, values=values, document=document, runs=runs, sampling=sampling)
+    anew = redivision(spec, scenario, values, document)
+    return Study(spec=spec, scenario=scenario, values=values, document=document, runs=runs, sampling=sampling, redivision=anew)
 
 
 def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
@@ -175,6 +206,7 @@ def _column_problems(spec: StudyFile, scenario: Scenario, values: Mapping[str, l
     """Names of columns in the table and the plots that no point has."""
     known = _known(spec, scenario, values)
     searched = [*spec.space, "search", "evaluations", "violation"] if spec.searches else []
+    searched += _shares(spec, scenario)
     names = [*values, *known.columns, *searched]
     numeric = [name for name in names if name not in (*values, *TEXTS)]
     asked: list[Asked] = [(("columns",), name, names) for name in spec.columns]
@@ -183,8 +215,14 @@ def _column_problems(spec: StudyFile, scenario: Scenario, values: Mapping[str, l
     return column_problems(asked, known, document)
 
 
+def _shares(spec: StudyFile, scenario: Scenario) -> list[str]:
+    """Columns that only rows with budgets divided anew have; whether they can be is told later."""
+    return [SPREAD, *shares_of(scenario)] if spec.redivide is not None else []
+
+
 def _known(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Known:
     """Columns of scores of the study's points."""
     named = (*spec.columns, *(spec.record if isinstance(spec.record, tuple) else ()), *(p.y for p in spec.plots if isinstance(p, DRAWN)))
-    asked = [name for name in named if name not in (*values, *spec.space, *TEXTS, "feasible", "search", "evaluations", "violation")]
+    others = (*values, *spec.space, *_shares(spec, scenario), *TEXTS, "feasible", "search", "evaluations", "violation")
+    asked = [name for name in named if name not in others]
     return known_columns(scenario, {**values, **{path: v for path, v in spec.space.items() if isinstance(v, list)}}, asked)

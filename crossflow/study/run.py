@@ -42,6 +42,11 @@ class StudyResult:
         """All rows, in order."""
         return list(records.rows(self.out / records.POINTS))
 
+    @property
+    def notes(self) -> list[str]:
+        """What the table's reader must know."""
+        return findings.notes(self.study, self.view, self.results)
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Column headers and rows of text, as the study's `columns` ask."""
         return findings.table(self.study, self.view, self.results)
@@ -57,7 +62,7 @@ class StudyResult:
             found["importance"] = list(findings.importance_rows(self.view))
         else:
             found["points"] = self.rows
-        return {**found, "files": [str(path) for path in self.files]}
+        return {**found, "notes": self.notes, "files": [str(path) for path in self.files]}
 
     def to_frame(self) -> Any:
         """Rows as a pandas DataFrame, which must be installed."""
@@ -123,12 +128,15 @@ def _run_record(study: Study) -> dict[str, Any]:
     libraries = [library_document(str(name), scenario.base).data for name in named]
     inputs = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data, techlib=libraries)
     seeds = {name: settings.seed for name, settings in study.spec.searches.items()}
-    seed = study.sampling.settings.seed if study.sampling is not None else (seeds or None)
+    seed: Any = study.sampling.settings.seed if study.sampling is not None else (seeds or None)
+    if study.redivision is not None:
+        seed = {"redivide": study.redivision.seed, **({} if seed is None else {"uncertainty": seed})}
     return {
         "name": study.spec.name,
         "study": provenance.digest([study.document.data, scenario.document.data, scenario.system_document.data, libraries]),
         **({"searches": [_search_record(run) for run in study.runs]} if study.runs else {"points": len(study.grid)}),
         **inputs,
+        "division": study.caption or None,
         "seed": seed,
     }
 
@@ -145,12 +153,7 @@ def _search_record(run: PlannedSearch) -> dict[str, Any]:
 def _swept(study: Study, folder: Path, table: records.PointsTable, hands: Workers, progress: Reporter | None) -> None:
     """Evaluate every point of a sweep that is not on disk yet, and put all in order."""
     layout = study.grid
-    parts = [
-        sweeps.SweepTask(
-            scenario=study.scenario, grid=layout, first=first, end=end, sampling=study.sampling, record=study.recorded, needed=table.names
-        )
-        for first, end in layout.parts()
-    ]
+    parts = sweeps.tasks(study.scenario, layout, study.sampling, study.redivision, study.spec.redivide, study.recorded, table.names)
     file = records.PointsFile(path=folder / records.POINTS)
     done = sweeps.finished(file.path, parts)
     fastest = _Fastest()
@@ -196,4 +199,4 @@ def _searched(study: Study, folder: Path, table: records.PointsTable, hands: Wor
     known = [budget for budget in budgets if budget is not None]
     total = sum(known) if len(known) == len(budgets) else None
     book = searches.Book(file=records.PointsFile(path=folder / records.POINTS), table=table, report=progress, total=total)
-    yield from searches.run_all(study.runs, book, hands, study.spec.name)
+    yield from searches.run_all(study.runs, book, hands, study.spec.name, study.timed)

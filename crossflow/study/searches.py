@@ -17,7 +17,7 @@ from crossflow.search.gradient import planned as planned_steps
 from crossflow.search.nested import InnerResult, InnerSearch
 from crossflow.search.oracle import Best
 from crossflow.search.problem import SearchProblem
-from crossflow.search.settings import GivenSettings, GradientSettings
+from crossflow.search.settings import EvolutionSettings, GivenSettings, GradientSettings
 from crossflow.search.space import Designs
 from crossflow.study import records
 from crossflow.study.planning import PlannedSearch
@@ -36,10 +36,15 @@ class SearchResult:
     best: Best
 
     @property
-    def convergence(self) -> list[tuple[int, float]]:
-        """Evaluations and the first objective of the best design by then, from the first design that keeps all constraints on."""
-        kept = [(evaluations, value) for evaluations, value, feasible in self.best.improvements if feasible]
-        return kept or [(evaluations, value) for evaluations, value, _ in self.best.improvements if np.isfinite(value)]
+    def convergence(self) -> list[tuple[int, float, float | None]]:
+        """Evaluations, the first objective of the best design by then, and the time in seconds where it is measured.
+
+        From the first design that keeps all constraints on.
+        """
+        improvements, seconds = self.best.improvements, self.best.seconds or (None,) * len(self.best.improvements)
+        every = [(*improvement, at) for improvement, at in zip(improvements, seconds, strict=True) if np.isfinite(improvement[1])]
+        kept = [(evaluations, value, at) for evaluations, value, feasible, at in every if feasible]
+        return kept or [(evaluations, value, at) for evaluations, value, _, at in every]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -50,9 +55,10 @@ class SearchResult:
             "point": dict(self.run.point),
             "evaluations": self.best.evaluations,
             "pruned": self.best.pruned,
+            "spread": self.best.spread,
             "best": self.best.row,
             "front": list(self.best.front),
-            "convergence": [{"evaluations": evaluations, "best": value} for evaluations, value in self.convergence],
+            "convergence": list(improvements(self)),
         }
 
 
@@ -61,6 +67,8 @@ class SearchResult:
 
 def expected(run: PlannedSearch) -> int | None:
     """Designs that a search will evaluate, None where nobody can tell."""
+    if isinstance(run.settings, EvolutionSettings):
+        return run.settings.evaluations
     if isinstance(run.settings, GradientSettings) and not run.problem.space.options:
         whole = planned_steps(run.problem.space, run.settings)
         return min(whole, run.settings.evaluations or whole)
@@ -138,8 +146,12 @@ class _Recorder:
             self.book.add(self.run, {name: [row[name] for row in kept] for name in kept[0]}, len(kept))
 
 
-def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: str) -> Iterator[SearchResult]:
-    """Run searches one after the other; designs and inner searches that do not depend on one another are shared out."""
+def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: str, timed: bool) -> Iterator[SearchResult]:
+    """Run searches one after the other; designs and inner searches that do not depend on one another are shared out.
+
+    A search starts from the best designs of those before it at its swept point that may change less than it does, so that it never
+    ends worse than they do.
+    """
     left = _left(book.file, len(runs))
     nothing = records.Rows(book.file.path, [])
     fresh = False
@@ -150,14 +162,25 @@ def run_all(runs: Sequence[PlannedSearch], book: Book, workers: Workers, study: 
     def solved(tasks: Iterable[InnerSearch]) -> Iterator[InnerResult]:
         yield from in_order(workers.completed(solve, tasks))
 
+    best_of: list[SearchResult] = []
     for run in runs:
+        known = [row for result in best_of if smaller(result.run, run) and (row := result.best.row) is not None]
         rows = nothing if fresh else left[run.number]
         recorder = _Recorder(book=book, run=run, left=rows)
         title = "-".join([study, run.name, *(str(value) for value in run.point.values())])
-        best = search(run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, solved=solved)
+        best = search(
+            run.problem, run.settings, name=title, record=recorder, replay=rows, mapper=mapper, known=known, timed=timed, solved=solved
+        )
         recorder.begin(best.rows)
         fresh |= recorder.fresh
-        yield SearchResult(run=run, best=best)
+        best_of.append(SearchResult(run=run, best=best))
+        yield best_of[-1]
+
+
+def smaller(one: PlannedSearch, other: PlannedSearch) -> bool:
+    """Whether one search, at the same point, may change less than another."""
+    own = set() if isinstance(one.settings, GivenSettings) else set(one.problem.space.paths)
+    return one.point == other.point and own < set(other.problem.space.paths)
 
 
 def _evaluated(task: tuple[SearchProblem, Designs]) -> tuple[Designs, DesignOutcome]:
@@ -195,5 +218,11 @@ def best_scenario(result: SearchResult) -> str:
 def convergence_rows(results: Sequence[SearchResult]) -> Iterator[dict[str, Any]]:
     """Rows of convergence.csv: every improvement of every search."""
     for result in results:
-        for evaluations, best in result.convergence:
-            yield {"search": result.run.name, **result.run.point, "evaluations": evaluations, "best": best}
+        for row in improvements(result):
+            yield {"search": result.run.name, **result.run.point, **row}
+
+
+def improvements(result: SearchResult) -> Iterator[dict[str, Any]]:
+    """Every improvement of one search."""
+    for evaluations, best, seconds in result.convergence:
+        yield {"evaluations": evaluations, "best": best, **({} if seconds is None else {"seconds": seconds})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,18 +16,18 @@ from crossflow.errors import CrossflowError, SpecError, did_you_mean, with_artic
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
-from crossflow.paths import quantities
 from crossflow.points import Split, split, variant, varied
 from crossflow.scenario import Scenario, check_strategy
-from crossflow.score import listed, no_column
+from crossflow.score import listed, no_column, unit_of
+from crossflow.search.goals import Constraint
+from crossflow.search.shares import SHARES, budget_shares, held_shares
 from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import ANY, every_strategy, read_strategy
-from crossflow.study.spec import SpacedRange, spaced
+from crossflow.study.spec import SpacedRange, StudyFile, spaced
 from crossflow.units import parse
 
-SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
 VARIABLE = ("system", "techlib", "workload", "strategy", "software", "placement", "kernels_per_device")  # sections of a scenario that vary
 FILES = ("workload.model", "system.template")  # settings that name files: a wrong name is wrong whatever else is chosen
@@ -34,6 +35,9 @@ FORMING = ("workload.task", "workload.model", "system.template")  # settings tha
 OPERATION = "system.operation."  # paths of quantities that do so by being given
 TEXTS = ("bound_by", "reason")  # columns that are no figures
 Asked = tuple[Path_, str, Sequence[str]]  # place of a name, the name, and names that it may be
+
+
+_BOUND = re.compile(r"^\s*(<=|>=)\s*(\S.*?)\s*$")
 
 
 class SharesEntry(FileModel):
@@ -147,21 +151,12 @@ def _shares(path: str, given: Any, document: Document, scenario: Scenario) -> Sh
     if given != "shares" and not isinstance(given, Mapping):
         raise CrossflowError(f"expected 'shares', or {{shares: [...], min: ..., max: ...}}; got {given!r}")
     entry = SharesEntry(shares="all") if given == "shares" else files.validate_at(SharesEntry, document, "space", path)
-    model = getattr(scenario.system.budgets, path.rsplit(".", 1)[1])
-    held = [".".join(parts) for parts, _, _ in quantities(model)]
-    names = held if entry.shares == "all" else list(entry.shares)
-    for name in names:
-        if varied(scenario, f"{path}.{name}") is None:
-            raise CrossflowError(f"no share '{name}'{did_you_mean(name, held)}; shares: {', '.join(held)}")
-    kept = sum(float(value[0]) for parts, _, value in quantities(model) if ".".join(parts) not in names)
+    held = held_shares(scenario, path)
+    names = tuple(held) if entry.shares == "all" else entry.shares
     if not entry.min < entry.max or len(set(names)) < len(names):
         ends = f"{entry.min:g} and {entry.max:g}"
         raise CrossflowError(f"expected different shares and a min below max, got {', '.join(names)}, {ends}")
-    if entry.min * len(names) > 1.0 - kept:
-        raise CrossflowError(
-            f"{len(names)} shares of at least {entry.min:g} are more than the {1.0 - kept:.4g} that the other shares leave"
-        )
-    return Shares(paths=tuple(f"{path}.{name}" for name in names), low=entry.min, high=entry.max, total=1.0 - kept)
+    return budget_shares(scenario, path, names, entry.min, entry.max)
 
 
 def _options(path: str, values: tuple[Any, ...], when: Mapping[str, Any], scenario: Scenario) -> Options:
@@ -304,3 +299,18 @@ def column_problems(asked: Sequence[Asked], known: Known, document: Document) ->
         options = f"\n{listed(unknown, names)}" if name in unknown[-1:] else ""
         found.append(document.problem(place, known.lacks.get(name) or no_column(name, names) + options))
     return found
+
+
+def read_constraints(spec: StudyFile, document: Document) -> Iterator[Constraint]:
+    """Bounds of a study by column."""
+    for name, given in spec.constraints.items():
+        if name == "fits":
+            if not isinstance(given, bool):
+                raise document.error(("constraints", name), f"expected true or false, got {given!r}")
+            continue
+        found = _BOUND.match(str(given))
+        if found is None:
+            raise document.error(("constraints", name), f"expected a bound such as '<= 300 W' or '>= 0.4', got {given!r}")
+        with document.telling("constraints", name):
+            bound = parse(found[2], unit_of(name))
+        yield Constraint(name=name, bound=bound, at_most=found[1] == "<=")

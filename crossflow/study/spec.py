@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from crossflow import files
-from crossflow.explanation.uncertainty import Distribution
+from crossflow.explanation.uncertainty import Distribution, Movement
 from crossflow.files import Document, FileModel
 from crossflow.search.settings import SearchSettings
 from crossflow.study.plots.spec import Plot
@@ -32,10 +32,37 @@ class Uncertainty(FileModel):
     samples: Annotated[int, Field(ge=2)] = Field(default=1000, description="draws of all uncertain numbers")
     seed: int = Field(default=0, description="of the draws")
     distribution: Distribution = Field(default="triangular", description="between low and high: value as mode, or flat")
+    numbers: Movement = Field(
+        default="together",
+        description="together: all numbers of one entry of the library (a node, a memory, a link) turn out well or badly by one quantile, "
+        "and a later generation is no worse than an earlier one where their ranges allow; independent: each number by itself",
+    )
+    correlation: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.8, description="of the quantiles of successive generations of one family (N7 and N5, HBM3 and HBM4), an assumption"
+    )
     parameters: tuple[str, ...] | None = Field(
         default=None, description="paths, or the beginnings of paths, of the numbers to draw; every one with low and high where absent"
     )
     interval: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
+
+
+class Redivide(FileModel):
+    """Budgets of a generated device, divided anew at every point of the study."""
+
+    goal: str = Field(default="step_time_s", description="column to make small, or large where more of it is better")
+    shares: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        default=("area", "power", "perimeter"),
+        description="`area`, `power` and `perimeter` for all shares of these budgets that the device has, or paths of shares or "
+        "beginnings of paths; the others stay as they are",
+    )
+    evaluations: PositiveInt = Field(default=20_000, description="designs to evaluate for each swept point")
+    each: Literal["draw", "point"] = Field(
+        default="draw",
+        description="with `uncertainty`: divide anew for each draw, as a designer who knows the technology by then, or only for each swept "
+        "point with the library's values, as one who decides before",
+    )
+    draw_evaluations: PositiveInt = Field(default=500, description="designs to evaluate for each draw, from the division of its point on")
+    seed: int = Field(default=0, description="of everything that is drawn")
 
 
 def _listed(given: Any) -> Any:
@@ -57,7 +84,8 @@ class StudyFile(FileModel):
     )
     constraints: Mapping[str, Any] = Field(default={}, description="bounds by column, such as `<= 160 kW`; `fits: false` ignores memory")
     searches: Mapping[str, SearchSettings] = Field(default={}, description="searches by name, one after the other")
-    uncertainty: Uncertainty | None = None
+    redivide: Redivide | None = Field(default=None, description="divide the budgets of a generated device anew at every point")
+    uncertainty: Uncertainty | None = Field(default=None, description="draw the numbers that carry low and high at every point")
     record: tuple[str, ...] | Literal["all"] | None = Field(
         default=None, description="columns of a point to write; all in a sweep, else those that the study names, where absent"
     )
@@ -74,10 +102,17 @@ class StudyFile(FileModel):
             raise ValueError(f"objectives: {', '.join(self.objectives)}: the same one twice")
         if bool(self.space) != bool(self.searches):
             raise ValueError(f"{'searches' if self.space else 'space'}: missing; a search needs both a space and searches")
-        if not self.sweep and not self.searches and self.uncertainty is None:
-            raise ValueError("sweep: a study needs a sweep, searches with a space, or uncertainty")
+        if not self.sweep and not self.searches and self.uncertainty is None and self.redivide is None:
+            raise ValueError("sweep: a study needs a sweep, searches with a space, redivide, or uncertainty")
         if self.searches and self.uncertainty is not None:
             raise ValueError("uncertainty: a study with searches cannot sample uncertain numbers; make a study of the designs it finds")
+        if self.searches and self.redivide is not None:
+            raise ValueError("redivide: a study with searches divides budgets in its space: add `system.budgets.area: shares` there")
+        if self.constraints and not self.searches and self.redivide is None:
+            raise ValueError("constraints: they bound searches and `redivide`, and this study has neither")
+        if "objectives" in self.model_fields_set and not self.searches:
+            words = "; name the column in `redivide: {goal: ...}`" if self.redivide is not None else ""
+            raise ValueError(f"objectives: they are those of searches, and this study has none{words}")
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,20 @@ from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.explanation.parameters import Parameter, uncertain
-from crossflow.explanation.uncertainty import draws
+from crossflow.explanation.uncertainty import GENERATIONS, drawn_together, draws, entry_of, quantiles
 from crossflow.points import split
 from crossflow.scenario import Scenario
 from crossflow.score import absent
+from crossflow.search.division import SPREAD, BudgetDivision
+from crossflow.search.evolution import Evolved
 from crossflow.study import records
-from crossflow.study.spec import StudyFile, Uncertainty, recorded
+from crossflow.study.spec import Redivide, StudyFile, Uncertainty, recorded
 from crossflow.study.workers import Workers
 
 # Points a task: boundaries depend neither on the workers nor on resuming, so that the same study gives the same bytes.
 # Small studies show progress often; in large ones a task is long enough to pay for its way to another process.
 TASK, LARGE_TASK, LARGE = 512, 4096, 50_000
+SEARCHED = 128  # points of a task whose budgets are divided anew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,7 @@ class Grid:
 
     values: Mapping[str, Sequence[Any]]
     draws: int = 1
+    searched: bool = False  # whether budgets are divided anew at every point
 
     @property
     def points(self) -> int:
@@ -43,7 +47,9 @@ class Grid:
     @property
     def task(self) -> int:
         """Rows of one task."""
-        return TASK if len(self) < LARGE else LARGE_TASK
+        if self.searched and self.draws == 1:
+            return SEARCHED
+        return TASK if len(self) < LARGE or self.searched else LARGE_TASK
 
     def parts(self) -> list[tuple[int, int]]:
         """First row and end of every task; where there are draws, no task holds those of two points."""
@@ -68,10 +74,19 @@ class Sampling:
 
     numbers: tuple[Parameter, ...]
     settings: Uncertainty
+    entries: tuple[str, ...] = ()  # technologies of the numbers, in the order of generations
+
+    def variables(self, start: int, count: int) -> dict[str, Array]:
+        """What the draws of a task vary, from a seed of their own: quantiles by technology, or the numbers themselves."""
+        seed = (self.settings.seed, start)
+        if self.settings.numbers == "independent":
+            return draws(self.numbers, count, self.settings.distribution, seed)
+        return quantiles(self.entries, count, self.settings.correlation, seed)
 
     def drawn(self, start: int, count: int) -> dict[str, Array]:
-        """The draws of a task, by path, from a seed of their own."""
-        return draws(self.numbers, count, self.settings.distribution, (self.settings.seed, start))
+        """The draws of a task: every number by path."""
+        found = self.variables(start, count)
+        return found if self.settings.numbers == "independent" else drawn_together(self.numbers, self.settings.distribution, found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +98,9 @@ class SweepTask:
     first: int
     end: int
     sampling: Sampling | None
+    redivision: BudgetDivision | None
+    settings: Redivide | None  # of the division
+    division: Evolved | None  # of all swept points, where there are draws
     record: tuple[str, ...] | None
     needed: tuple[str, ...]
 
@@ -96,18 +114,71 @@ class RowBlock:
     count: int
 
 
+def tasks(
+    scenario: Scenario,
+    layout: Grid,
+    sampling: Sampling | None,
+    redivision: BudgetDivision | None,
+    settings: Redivide | None,
+    record: tuple[str, ...] | None,
+    needed: tuple[str, ...],
+) -> list[SweepTask]:
+    """The tasks of a sweep; where draws divide budgets anew, the swept points are divided first, for the draws to start from."""
+    division = None
+    if redivision is not None and settings is not None and sampling is not None:
+        points = replace(layout, draws=1)
+        sizes = [len(values) for values in layout.values.values()]
+        division = redivision.points(points.given(0, points.points), points.points, sizes, settings.evaluations)
+    common: dict[str, Any] = {
+        "scenario": scenario,
+        "grid": layout,
+        "sampling": sampling,
+        "settings": settings,
+        "record": record,
+        "needed": needed,
+    }
+    return [SweepTask(first=first, end=end, redivision=redivision, division=division, **common) for first, end in layout.parts()]
+
+
 def evaluated(part: SweepTask) -> RowBlock:
     """Evaluate the points of one task."""
     count = part.end - part.first
     given: dict[str, Any] = dict(part.grid.given(part.first, part.end))
     if part.sampling is not None:
         given |= part.sampling.drawn(part.first % part.grid.draws, count)
+    divided = _divided(part, given, count)
+    given |= divided
     asked = None if part.record is None else {*part.record, *part.needed}
-    columns = evaluate(part.scenario, given, columns=asked).columns()
+    points = {path: values for path, values in given.items() if path != SPREAD}
+    columns = evaluate(part.scenario, points, columns=asked).columns()
     kept = columns if part.record is None else {name: columns.get(name, np.full(count, absent(name))) for name in part.record}
     table = {"id": np.arange(part.first, part.end), **given, **kept}
     shown = {**columns, **table}
     return RowBlock(text=records.to_lines(table), columns={name: shown[name] for name in part.needed if name in shown}, count=count)
+
+
+def _divided(part: SweepTask, given: Mapping[str, Sequence[Any]], count: int) -> dict[str, Array]:
+    """The shares of each row by path, and how far ends of the search differ there; nothing where nothing is divided anew."""
+    redivision, settings = part.redivision, part.settings
+    if redivision is None or settings is None:
+        return {}
+    if part.division is None:
+        sizes = [len(values) for values in part.grid.values.values()]
+        found = redivision.points(given, count, _inner(sizes, part.first, count), settings.evaluations, part.first)
+    else:
+        point = part.first // part.grid.draws
+        known = part.division.designs[:, point : point + 1]
+        spread = None if part.division.spread is None else np.repeat(part.division.spread[point], count)
+        found = Evolved(designs=np.repeat(known, count, axis=1), merit=np.zeros(count), spread=spread)
+        if settings.each == "draw":
+            found = replace(redivision.about(given, known, count, settings.draw_evaluations, part.first), spread=spread)
+    spread = np.zeros(count) if found.spread is None else found.spread
+    return {**dict(zip(redivision.paths, found.designs, strict=True)), SPREAD: np.expm1(spread)}
+
+
+def _inner(sizes: Sequence[int], first: int, count: int) -> tuple[int, ...]:
+    """Sizes of the grid that rows of one task make; a row of points where a task begins or ends within a grid."""
+    return tuple(sizes) if first == 0 and count == int(np.prod(sizes, dtype=np.int64)) else (count,)
 
 
 def sampling(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Sampling | None:
@@ -118,7 +189,15 @@ def sampling(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[
     numbers = tuple(p for p in uncertain(scenario, chosen, spec.uncertainty.parameters) if p.path not in values)
     if not numbers:
         raise CrossflowError("uncertainty: every uncertain number is swept")
-    return Sampling(numbers=numbers, settings=spec.uncertainty)
+    return Sampling(numbers=numbers, settings=spec.uncertainty, entries=_generations(numbers, scenario))
+
+
+def _generations(numbers: Sequence[Parameter], scenario: Scenario) -> tuple[str, ...]:
+    """Technologies of numbers; those of a section of the library in its order, which is that of generations."""
+    found = dict.fromkeys(entry_of(number.path) for number in numbers)
+    sections = {section: getattr(scenario.library, section.removeprefix("techlib.")) for section in GENERATIONS}
+    listed = {f"{section}.{name}": None for section, held in sections.items() for name in held}
+    return (*(entry for entry in found if entry not in listed), *(entry for entry in listed if entry in found))
 
 
 def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] | None:

@@ -286,6 +286,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Study", (
         ("Top level", spec.StudyFile, None),
         ("Ranges: `sweep.PATH`", spec.SpacedRange, None),
+        ("Budgets divided anew: `redivide`", spec.Redivide, None),
         ("Uncertain numbers: `uncertainty`", spec.Uncertainty, None),
     )),
     ("Searches", (
@@ -295,6 +296,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Every search: `searches.NAME`", settings.Common, None),
         ("`searcher: gradient`", settings.GradientSettings, settings.Common),
         ("`searcher: slsqp`, `trust-constr`", settings.ScipySettings, settings.Common),
+        ("`searcher: evolution`", settings.EvolutionSettings, settings.Common),
         ("`searcher: tpe`, `cma-es`, `nsga2`", settings.OptunaSettings, settings.Common),
         ("`searcher: random`", settings.RandomSettings, settings.Common),
         ("`searcher: exhaustive`", settings.ExhaustiveSettings, settings.Common),

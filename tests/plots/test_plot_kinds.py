@@ -354,10 +354,10 @@ def test_what_matters_most_anywhere_comes_first():
     assert (data.x_label, data.left_out) == ("Rank correlation with step time", 0)
 
 
-def test_swept_points_beyond_six_are_counted():
-    seen = View(columns={}, values={DEVICES: list(range(9))}, drawn=tuple(drawn({DEVICES: i}, latency=0.1 * i) for i in range(9)))
+def test_swept_points_beyond_nine_are_counted():
+    seen = View(columns={}, values={DEVICES: list(range(12))}, drawn=tuple(drawn({DEVICES: i}, latency=0.1 * i) for i in range(12)))
     data = importance_data(seen, ImportancePlot(name="i", kind="importance"))
-    assert ([panel.name for panel in data.panels], data.left_out) == ([f"Devices: {i}" for i in range(6)], 3)
+    assert ([panel.name for panel in data.panels], data.left_out) == ([f"Devices: {i}" for i in range(9)], 3)
 
 
 def test_intervals_stand_at_their_values_in_order():
@@ -369,3 +369,10 @@ def test_intervals_stand_at_their_values_in_order():
     assert (data.x.real, data.x.label, data.legend) == (True, "Power [W]", "Logic")
     assert data.series[0] == ("N7", [200.0, 300.0], [2.0, 1.0], [0.5, 0.5], [2.0, 2.0])
     assert data.series[1] == ("N5", [200.0], [3.0], [0.5], [2.0])
+
+
+def test_convergence_over_time_is_that_of_the_time_taken():
+    one = Convergence(search="a", point="", evaluations=(10, 50), best=(0.3, 0.2), total=90, seconds=(0.5, 2.0))
+    data = convergence_data(searched(one, step_time_s=False), ConvergencePlot(name="c", kind="convergence", over="seconds"))
+    assert data.panels[0].steps[0] == ("a", [0.5, 2.0, 2.0], [0.3, 0.2, 0.2], "200 ms")
+    assert (data.x.label, data.y.log) == ("Time of the search [s]", True)

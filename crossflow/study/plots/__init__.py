@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from crossflow.drawing.canvas import save
+from crossflow.drawing.canvas import caption_below, save
 from crossflow.study.plots import boxes, breakdown, convergence, heatmap, lines, parallel, pareto, uncertainty
 from crossflow.study.plots.spec import Plot
 from crossflow.study.plots.view import Convergence, Drawn, View
@@ -36,4 +36,6 @@ def draw(plot: Plot, view: View, folder: Path) -> list[Path]:
         When the folder cannot be written.
     """
     shown, drawn = _STEPS[plot.kind]
-    return save(drawn(shown(view, plot)), folder, plot.name)
+    figure = drawn(shown(view, plot))
+    caption_below(figure, view.caption)
+    return save(figure, folder, plot.name)

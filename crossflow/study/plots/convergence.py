@@ -1,4 +1,4 @@
-"""Convergence: the best objective of each search over the designs that it evaluated."""
+"""Convergence: the best objective of each search over the designs that it evaluated, or over the time that it took."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from crossflow.study.plots.view import Convergence, View
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEAST = 1e-3  # shortest time on the axis [s]
 STYLES = ("-", "--", "-.", ":")
 
 
 class ConvergenceLine(NamedTuple):
-    """One search: the best so far from each number of evaluations on, and how its last one is written."""
+    """One search: the best so far from each number of evaluations, or of seconds, on, and how its last one is written."""
 
     name: str
-    evaluations: list[int]
+    spent: list[float]
     best: list[float]
     final: str
 
@@ -53,17 +54,21 @@ def convergence_data(view: View, plot: ConvergencePlot) -> ConvergenceData:
         for point in points
     ]
     every = [value for panel in found for steps in panel.steps for value in steps.best]
-    y = scale(view, objective, every, plot.y_label)
-    return ConvergenceData(plot.title, Scale(plot.x_label or "Designs evaluated", 1.0, True), y, found)
+    y = scale(view, objective, every, plot.y_label)._replace(log=plot.scale == "log")
+    label = plot.x_label or {"evaluations": "Designs evaluated", "seconds": "Time of the search [s]"}[plot.over]
+    return ConvergenceData(plot.title, Scale(label, 1.0, True), y, found)
 
 
 def _steps(found: Convergence, unit: str, plot: ConvergencePlot) -> ConvergenceLine:
-    known = [(n, value) for n, value in zip(found.evaluations, found.best, strict=True) if np.isfinite(value)]
-    evaluations, best = [max(n, 1) for n, _ in known], [float(value) for _, value in known]
+    timed = plot.over == "seconds"
+    spent: tuple[float, ...] = found.seconds if timed else found.evaluations
+    known = [(n, value) for n, value in zip(spent, found.best, strict=True) if np.isfinite(value)]
+    steps, best = [max(n, LEAST if timed else 1) for n, _ in known], [float(value) for _, value in known]
     name = plot.labels.get(found.search, found.search)
     if not known:
         return ConvergenceLine(name, [], [], "nothing found")
-    return ConvergenceLine(name, [*evaluations, max(found.total, evaluations[-1])], [*best, best[-1]], quantity(best[-1], unit, 4))
+    end = max(found.total, steps[-1]) if not timed else steps[-1]
+    return ConvergenceLine(name, [*steps, end], [*best, best[-1]], quantity(best[-1], unit, 4))
 
 
 def draw_convergence(data: ConvergenceData) -> Figure:
@@ -76,8 +81,8 @@ def draw_convergence(data: ConvergenceData) -> Figure:
         for i, steps in enumerate(panel.steps):
             style = STYLES[i % len(STYLES)]
             text = f"{short(steps.name)}: {steps.final}"
-            axis.step(steps.evaluations, steps.best, style, where="post", color=colour_of(i), linewidth=2.0, label=text)
-            axis.plot(steps.evaluations[-1:], steps.best[-1:], "o", color=colour_of(i), markersize=4)
+            axis.step(steps.spent, steps.best, style, where="post", color=colour_of(i), linewidth=2.0, label=text)
+            axis.plot(steps.spent[-1:], steps.best[-1:], "o", color=colour_of(i), markersize=4)
         axis.margins(y=0.1)
         tidy(axis, "both")
         number_axis(axis.xaxis, data.x)

@@ -41,9 +41,13 @@ class BoxPlot(PlotFields):
 
 
 class ConvergencePlot(PlotFields):
-    """Best objective over evaluations, a line for each search and a panel for each swept point."""
+    """Best objective over evaluations or time, a line for each search and a panel for each swept point."""
 
     kind: Literal["convergence"]
+    over: Literal["evaluations", "seconds"] = Field(
+        default="evaluations", description="what was spent; seconds are measured where the study ran, and differ from run to run"
+    )
+    scale: Literal["linear", "log"] = Field(default="log", description="of the objective")
 
 
 class ParetoPlot(PlotFields):

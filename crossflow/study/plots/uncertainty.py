@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_PANELS = 6
+MOST_PANELS = 9
 LONGEST_PARAMETER = 44  # characters
 
 
@@ -62,7 +62,7 @@ def importance_data(view: View, plot: ImportancePlot) -> ImportanceData:
     """Rank correlations of a column with the parameters that matter most at any swept point, the most important first."""
     drawn = [found for found in view.drawn if found.column == plot.y]
     largest: dict[str, float] = {}
-    for found in drawn:
+    for found in drawn[:MOST_PANELS]:
         for path, value in found.importance.items():
             largest[path] = max(largest.get(path, 0.0), abs(value))
     paths = sorted(largest, key=lambda path: -largest[path])[: plot.top]

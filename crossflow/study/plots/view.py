@@ -18,6 +18,7 @@ class Convergence:
     evaluations: tuple[int, ...]  # designs evaluated
     best: tuple[float, ...]  # best objective (natural value, the first one) by then
     total: int  # designs evaluated in all
+    seconds: tuple[float, ...] = ()  # time at each improvement, where it is measured. [s]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +47,4 @@ class View:
     best: tuple[Mapping[str, Any], ...] = ()  # the best row of each search at each swept point, with its figures
     convergence: tuple[Convergence, ...] = ()
     drawn: tuple[Drawn, ...] = ()
+    caption: str = ""  # what stands below every plot

@@ -1,0 +1,124 @@
+"""What the architect of a generated device could decide otherwise: the division of budgets, budgets, memory, links, the logic node.
+
+Every other decision is told twice: with the division of budgets kept, and with budgets divided anew for it, which is what it could
+bring. All are searched in one batch (`crossflow.search.division`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from crossflow.architecture.template import GeneratedSystem
+from crossflow.evaluation import evaluate
+from crossflow.explanation.answers import Alternative
+from crossflow.points import varied
+from crossflow.scenario import Scenario
+from crossflow.score import Score, larger_is_better
+from crossflow.search.division import BudgetDivision
+from crossflow.search.goals import Objective
+from crossflow.search.problem import SearchProblem, standing
+from crossflow.search.shares import SHARES, budget_shares, held_shares, shares_of
+from crossflow.search.space import Space
+from crossflow.technology.components import Link
+from crossflow.units import show
+
+DIVIDED = "system.budgets"  # path of the alternative that only divides budgets anew
+BUDGETS = ("system.budgets.power", "system.budgets.chip_area", "system.budgets.node_area")
+MORE = 1.1  # times as much of a budget
+REACH = 4.0  # times the latency of a link, up to which another one is for such distances
+CHEAPEST = 0.1  # part of the price of a link, below which another one lacks what it takes for them
+SEARCHED, REFINED = 1500, 200  # designs for the scenario's own division, and for each alternative from there on
+
+
+def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alternative, ...]:
+    """Dividing the budgets anew, then other decisions, feasible ones first, the largest gain first; none for devices of datasheets."""
+    if not isinstance(scenario.system, GeneratedSystem):
+        return ()
+    decided = [*_more(scenario), *_others(scenario)]
+    own = {path: standing(scenario, path) for path, _ in decided}
+    points = _points(own, decided)
+    division = _division(scenario, objective)
+    kept = evaluate(scenario, points, columns=(objective,))
+    first = division.points({}, 1, (), SEARCHED)
+    known = np.concatenate([first.designs, division.start], axis=1)
+    count = len(decided) + 1  # the last one is the scenario itself
+    whole = _points(own, [*decided, decided[0]])
+    for path in whole:
+        whole[path][-1] = own[path]
+    found = division.about(whole, known, count, REFINED)
+    anew = evaluate(scenario, {**whole, **dict(zip(division.paths, found.designs, strict=True))}, columns=(objective,))
+    gains = [_gains(score, objective, value) for score in (kept, anew)]
+    rows = [
+        Alternative(path=path, before=_text(scenario, path, own[path]), after=_text(scenario, path, to), kept=gains[0][i],
+                    **_answer(anew, i, objective, gains[1][i]))
+        for i, (path, to) in enumerate(decided)
+    ]  # fmt: skip
+    divided = Alternative(path=DIVIDED, before="as it is", after="divided anew", kept=0.0, **_answer(anew, -1, objective, gains[1][-1]))
+    return (divided, *sorted(rows, key=lambda one: (not one.feasible, -one.gain)))
+
+
+def _more(scenario: Scenario) -> list[tuple[str, Any]]:
+    """Budgets with more of each."""
+    return [(path, MORE * standing(scenario, path)) for path in BUDGETS]
+
+
+def _others(scenario: Scenario) -> list[tuple[str, Any]]:
+    """Other entries of the library for every role but the units and the substrate, which come with the template."""
+    roles = {"logic": "logic", "memory": "memory", "intra_link": "link", "inter_link": "link"}
+    used: dict[str, str] = scenario.system.technology.model_dump(exclude_none=True)
+    if scenario.system.devices_per_node == 1:
+        used.pop("intra_link", None)
+    return [
+        (f"system.technology.{role}", name)
+        for role, kind in roles.items()
+        for name, entry in (getattr(scenario.library, kind).items() if role in used else ())
+        if name != used[role] and (kind != "link" or _reaches(scenario.library.link[used[role]], entry))
+    ]
+
+
+def _reaches(link: Link, other: Link) -> bool:
+    """Whether another link is for distances like those of a link, as far as latency and price (of adapters, cables, switches) tell."""
+    one, two = float(link.latency[0]), float(other.latency[0])
+    price, theirs = (0.0 if entry.link_cost is None else float(entry.link_cost[0]) for entry in (link, other))
+    return max(one, two) <= REACH * min(one, two) and theirs >= CHEAPEST * price
+
+
+def _points(own: Mapping[str, Any], decided: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A point for each decision, all else as it is."""
+    points: dict[str, Any] = {path: [value] * len(decided) for path, value in own.items()}
+    for i, (path, value) in enumerate(decided):
+        points[path][i] = value
+    return points
+
+
+def _division(scenario: Scenario, objective: str) -> BudgetDivision:
+    held = {path: tuple(held_shares(scenario, path)) for path in SHARES}
+    space = Space(shares=tuple(budget_shares(scenario, path, names) for path, names in held.items() if names))
+    goal = Objective(name=objective, maximise=larger_is_better(objective))
+    values = shares_of(scenario)
+    start = np.array([[values[path]] for path in space.paths])
+    return BudgetDivision(problem=SearchProblem(scenario=scenario, space=space, objectives=(goal,)), start=start)
+
+
+def _gains(score: Score, objective: str, value: float) -> list[float]:
+    sign = 1.0 if larger_is_better(objective) else -1.0
+    with np.errstate(invalid="ignore"):
+        found = sign * (np.asarray(score.columns()[objective], dtype=float) / value - 1.0)
+    return [float(gain) for gain in np.where(np.isfinite(found), found, -np.inf)]
+
+
+def _answer(score: Score, i: int, objective: str, gain: float) -> dict[str, Any]:
+    columns, at = score.columns(), i % len(score)
+    reason = columns["reason"][at]
+    return {
+        "value": float(columns[objective][at]), "gain": gain, "bound_by": columns["bound_by"][at],
+        "feasible": bool(columns["feasible"][at]), "reason": reason,
+    }  # fmt: skip
+
+
+def _text(scenario: Scenario, path: str, value: Any) -> str:
+    quantity = varied(scenario, path)
+    return str(value) if quantity is None else show(float(value), quantity.unit)

@@ -1,0 +1,83 @@
+"""Budgets of a generated device divided anew for many points at once: one batch of designs a step (`crossflow.search.evolution`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from crossflow.arrays import Array, Index
+from crossflow.evaluation import evaluate
+from crossflow.points import Points
+from crossflow.search.evolution import Evolved, evolve, refine
+
+if TYPE_CHECKING:
+    from crossflow.search.problem import SearchProblem
+
+SPREAD = "division_spread"  # column: by how much ends of the search for a division differ at a point
+STRANGERS = 2  # points that are no neighbours, whose divisions are tried too
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetDivision:
+    """How points divide the budgets of a generated device: `problem` over the shares, `start` the scenario's own, shape (shares, 1)."""
+
+    problem: SearchProblem
+    start: Array
+    seed: int = 0
+
+    @property
+    def goal(self) -> str:
+        """The column that is made small, or large."""
+        return self.problem.objectives[0].name
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the shares."""
+        return self.problem.space.paths
+
+    def points(self, given: Points, count: int, sizes: Sequence[int], evaluations: int, seed: int = 0) -> Evolved:
+        """Divide the budgets of points from scratch; `sizes` are those of the sweep of which these are the rows, in order."""
+        rng = np.random.default_rng((self.seed, seed))
+        known = np.repeat(self.start[:, :, None], count, axis=1)
+        neighbours = np.concatenate([beside(sizes, count), rng.integers(0, count, (count, STRANGERS))], axis=1)
+        return evolve(self.problem.space, self._merits(given, count), known, evaluations, rng, neighbours)
+
+    def about(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
+        """Divide the budgets of points from known divisions of one like them on, shape (shares, divisions)."""
+        rng = np.random.default_rng((self.seed, seed))
+        strangers = rng.integers(0, count, (count, STRANGERS))
+        starts = np.repeat(known[:, None, :], count, axis=1)
+        return refine(self.problem.space, self._merits(given, count), starts, evaluations, rng, strangers)
+
+    def _merits(self, given: Points, count: int) -> Any:
+        def found(designs: Array) -> Array:
+            each = designs.shape[2]
+            points = {path: _each(values, each) for path, values in given.items()}
+            shares: Points = dict(zip(self.paths, designs.reshape(len(designs), -1), strict=True))
+            score = evaluate(self.problem.scenario, {**points, **shares}, columns=self.problem.figures)
+            return self.problem.merit(self.problem.judged(score)).reshape(count, each)
+
+        return found
+
+
+def _each(values: Sequence[Any], times: int) -> Sequence[Any]:
+    if isinstance(values, np.ndarray):
+        return np.repeat(values, times)
+    return [value for value in values for _ in range(times)]
+
+
+def beside(sizes: Sequence[int], count: int) -> Index:
+    """The points before and after each along every swept path, itself at an end, shape (count, 2 paths); of the first `count` of a grid."""
+    sizes = sizes or (count,)
+    where = np.array(np.unravel_index(np.arange(count), sizes), dtype=np.intp).reshape(len(sizes), count)
+    found = []
+    for axis, way in itertools.product(range(len(sizes)), (-1, 1)):
+        moved = where.copy()
+        moved[axis] = np.clip(moved[axis] + way, 0, sizes[axis] - 1)
+        place = np.ravel_multi_index(tuple(moved), tuple(sizes))
+        found.append(np.where(place < count, place, np.arange(count)))
+    return np.array(found, dtype=np.intp).reshape(2 * len(sizes), count).T

@@ -1,0 +1,39 @@
+"""Shares of the budgets of generated devices, as dimensions of a space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crossflow.architecture.template import GeneratedSystem
+from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.paths import quantities
+from crossflow.points import varied
+from crossflow.scenario import Scenario
+from crossflow.search.space import SMALLEST_SHARE, Shares
+
+SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
+
+
+def held_shares(scenario: Scenario, path: str) -> dict[str, float]:
+    """Shares of one budget of a generated device that have a value, by the rest of their path."""
+    model = getattr(scenario.system.budgets, path.rsplit(".", 1)[1])  # type: ignore[union-attr]
+    return {".".join(parts): float(value[0]) for parts, _, value in quantities(model)}
+
+
+def budget_shares(scenario: Scenario, path: str, names: Sequence[str], low: float = SMALLEST_SHARE, high: float = 1.0) -> Shares:
+    """Some shares of one budget, which divide what the others leave of it."""
+    held = held_shares(scenario, path)
+    for name in names:
+        if varied(scenario, f"{path}.{name}") is None:
+            raise CrossflowError(f"no share '{name}'{did_you_mean(name, held)}; shares: {', '.join(held)}")
+    kept = sum(value for name, value in held.items() if name not in names)
+    if low * len(names) > 1.0 - kept:
+        raise CrossflowError(f"{len(names)} shares of at least {low:g} are more than the {1.0 - kept:.4g} that the other shares leave")
+    return Shares(paths=tuple(f"{path}.{name}" for name in names), low=low, high=high, total=1.0 - kept)
+
+
+def shares_of(scenario: Scenario) -> dict[str, float]:
+    """Every share of the budgets of a generated device by path; none of a device known by its datasheet."""
+    if not isinstance(scenario.system, GeneratedSystem):
+        return {}
+    return {f"{path}.{name}": value for path in SHARES for name, value in held_shares(scenario, path).items()}

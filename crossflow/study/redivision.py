@@ -1,0 +1,112 @@
+"""What a study's `redivide` asks for, and what its tables and plots say of the division of budgets (`crossflow.search.division`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from crossflow.architecture.template import GeneratedSystem
+from crossflow.errors import CrossflowError, SpecError
+from crossflow.files import Document
+from crossflow.points import variant
+from crossflow.scenario import Scenario
+from crossflow.score import larger_is_better
+from crossflow.search.division import BudgetDivision
+from crossflow.search.goals import Objective
+from crossflow.search.problem import SearchProblem
+from crossflow.search.shares import SHARES, budget_shares, held_shares, shares_of
+from crossflow.search.space import Space
+from crossflow.study.spaces import Asked, column_problems, known_columns, read_constraints
+from crossflow.study.spec import Redivide, StudyFile
+
+LOOSE = 0.01  # spread above which a division is marked as loose
+BUDGETS = dict(zip(("area", "power", "perimeter"), SHARES, strict=True))
+TEMPLATE = "system.template"
+MOVING = ("system.technology.", "system.techlib", "system.components.", "system.budgets.", "techlib.")  # what moves the best division
+LOOSELY = "~ ends of the search that did not see each other differ by more than 1 % there; more evaluations may find a better design."
+
+
+# ------------------------------------------------------------------------------------------ what is said of it
+
+
+def caption(settings: Redivide | None, draws: bool) -> str:
+    """What a plot says of the division of budgets at its points."""
+    if settings is None:
+        return "one division of the budgets for all points"
+    return f"budgets re-divided at each {settings.each if draws else 'point'}"
+
+
+def keeps_division(scenario: Scenario, varied_paths: Iterable[str], drawn: bool) -> bool:
+    """Whether technology or budgets of a generated device change and the division of its budgets does not."""
+    paths = tuple(varied_paths)
+    divided = any(path.startswith(SHARES) for path in paths)
+    return isinstance(scenario.system, GeneratedSystem) and not divided and (drawn or any(path.startswith(MOVING) for path in paths))
+
+
+def sentence(scenario: Scenario) -> str:
+    """What a study that keeps a division is told."""
+    return (
+        f"The budgets keep the division of {scenario.system.name} at every point. Where technology or budgets change, another division"
+        " may be better: `redivide: {}` in the study divides them anew at each point."
+    )
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+def redivision(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[Any]], document: Document) -> BudgetDivision | None:
+    """What a study's `redivide` asks for; SpecError where its budgets cannot be divided anew."""
+    if spec.redivide is None:
+        return None
+    with document.telling("redivide"):
+        spaces = [_space(spec.redivide, here, values) for here in _systems(scenario, values)]
+        if any(space != spaces[0] for space in spaces):
+            raise CrossflowError("the templates that are swept have different shares; make a study of each")
+    held = shares_of(scenario)
+    problem = _problem(spec, scenario, spaces[0], values, document)
+    return BudgetDivision(problem=problem, start=np.array([[held[path]] for path in spaces[0].paths]), seed=spec.redivide.seed)
+
+
+def _systems(scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Iterator[Scenario]:
+    """The scenario with every template that is swept."""
+    yield from (variant(scenario, {TEMPLATE: name}) for name in values[TEMPLATE]) if TEMPLATE in values else (scenario,)
+
+
+def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence[Any]]) -> Space:
+    """The shares that are divided anew."""
+    if not isinstance(scenario.system, GeneratedSystem):
+        raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
+    wanted = [BUDGETS.get(name, name) for name in settings.shares]
+    groups = []
+    for path in SHARES:
+        held = [f"{path}.{name}" for name in held_shares(scenario, path)]
+        chosen = tuple(share.removeprefix(f"{path}.") for share in held if any(share == w or share.startswith(f"{w}.") for w in wanted))
+        swept = next((share for share in values if chosen and share.startswith(f"{path}.")), None)
+        if swept is not None:
+            raise CrossflowError(f"'{swept}' is swept, and the rest of its budget would be divided anew; leave this budget out of shares")
+        groups += [budget_shares(scenario, path, chosen)] if chosen else []
+    every = [path for group in groups for path in group.paths]
+    lost = next((n for n, w in zip(settings.shares, wanted, strict=True) if not any(f"{p}.".startswith(f"{w}.") for p in every)), None)
+    if lost is not None:
+        raise CrossflowError(f"shares: '{lost}' is no budget and no share of {scenario.system.name}; budgets: {', '.join(BUDGETS)}")
+    return Space(shares=tuple(groups))
+
+
+def _problem(spec: StudyFile, scenario: Scenario, space: Space, values: Mapping[str, Sequence[Any]], document: Document) -> SearchProblem:
+    """Problem of dividing budgets anew at the points of a sweep, which together have the values given."""
+    goal = spec.redivide.goal if spec.redivide is not None else ""
+    bounds = [name for name in spec.constraints if name != "fits"]
+    known = known_columns(scenario, values, (goal, *bounds))
+    asked: list[Asked] = [(("redivide", "goal"), goal, known.figures)]
+    problems = column_problems([*asked, *((("constraints", name), name, known.figures) for name in bounds)], known, document)
+    if problems:
+        raise SpecError(problems)
+    return SearchProblem(
+        scenario=scenario,
+        space=space,
+        objectives=(Objective(name=goal, maximise=larger_is_better(goal)),),
+        constraints=tuple(read_constraints(spec, document)),
+        fits=bool(spec.constraints.get("fits", True)),
+    )

@@ -1,0 +1,124 @@
+"""Budgets divided anew at every point of a study."""
+
+import numpy as np
+import pytest
+import yaml
+
+from crossflow.__main__ import main
+from crossflow.errors import CrossflowError
+from crossflow.search.division import SPREAD, beside
+from crossflow.study.run import run_study
+
+NODES = ["N12", "N7", "N5"]
+SCENARIO = {
+    "system": {"template": "pathfinder", "devices": 8, "technology": {"memory": "HBM4"}},
+    "workload": {"model": "gemm", "m": 8192, "n": 8192, "k": 8192},
+    "strategy": "d8",
+}
+STUDY = {"name": "s", "scenario": SCENARIO, "sweep": {"system.technology.logic": NODES}}
+LITTLE = {"evaluations": 400}
+L2 = "system.budgets.power_shares.on_chip.l2"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    def made(**sections):
+        path = tmp_path_factory.mktemp("anew") / "s.yaml"
+        path.write_text(yaml.safe_dump({**STUDY, **sections}))
+        return run_study(path, out=path.parent / "o")
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def kept(run):
+    return run(plots=[{"name": "p", "x": "system.technology.logic"}])
+
+
+@pytest.fixture(scope="module")
+def anew(run):
+    return run(redivide=LITTLE, columns=["step_time_s", L2], plots=[{"name": "p", "x": "system.technology.logic", "y": L2}])
+
+
+def test_no_division_is_worse_than_the_templates(kept, anew):
+    for before, after in zip(kept.rows, anew.rows, strict=True):
+        assert after["feasible"]
+        assert after["step_time_s"] < before["step_time_s"]
+
+
+def test_rows_hold_the_shares_and_give_their_figures_again(anew, run):
+    row = anew.rows[1]
+    shares = {path: value for path, value in row.items() if path.startswith("system.budgets.")}
+    assert len(shares) == 14
+    assert sum(value for path, value in shares.items() if path.startswith("system.budgets.area.")) <= 1.0 + 1e-9
+    again = run(sweep={path: [value] for path, value in {"system.technology.logic": "N7", **shares}.items()})
+    assert again.rows[0]["step_time_s"] == pytest.approx(row["step_time_s"], rel=1e-9)
+
+
+def test_a_newer_node_is_not_slower_when_budgets_are_divided_for_it(anew):
+    times = [row["step_time_s"] for row in anew.rows]
+    assert times == sorted(times, reverse=True)
+
+
+def test_table_plot_and_record_say_how_budgets_are_divided(kept, anew, capsys):
+    assert (kept.view.caption, anew.view.caption) == ("one division of the budgets for all points", "budgets re-divided at each point")
+    assert kept.notes[0].startswith("The budgets keep the division of pathfinder at every point.")
+    assert kept.notes[0] not in anew.notes
+    assert main(["study", str(kept.out.parent / "s.yaml"), "--out", str(kept.out.parent / "again")]) == 0
+    assert kept.notes[0] in capsys.readouterr().out
+
+
+def test_a_loose_division_is_marked(run):
+    made = run(redivide={"evaluations": 60})
+    spreads = [row[SPREAD] for row in made.rows]
+    marked = [cells[1].startswith("~") for cells in made.table()[1]]
+    assert marked == [spread > 0.01 for spread in spreads]
+    assert any(marked)
+
+
+def test_only_the_shares_asked_for_change(run):
+    made = run(redivide={"shares": ["power", "system.budgets.area.on_chip"], **LITTLE})
+    shares = {path for path in made.rows[0] if path.startswith("system.budgets.area.")}
+    assert shares == {f"system.budgets.area.on_chip.{level}" for level in ("registers", "l1", "l2")}
+
+
+@pytest.mark.parametrize("each", ["draw", "point"])
+def test_draws_divide_anew_or_keep_what_was_decided_before(run, each):
+    made = run(uncertainty={"samples": 6}, redivide={"each": each, "draw_evaluations": 60, **LITTLE}, record=["step_time_s"])
+    shares = np.array([row[L2] for row in made.rows]).reshape(3, 6)
+    assert (np.ptp(shares, axis=1) > 0).all() == (each == "draw")
+    assert made.view.caption == f"budgets re-divided at each {each}"
+
+
+def test_only_technologies_in_use_at_a_point_are_told_to_matter(run):
+    made = run(uncertainty={"samples": 4}, record=["step_time_s"])
+    for drawn in made.view.drawn:
+        nodes = {path for path in drawn.importance if path.startswith("techlib.logic.")}
+        assert nodes <= {"techlib.logic.N12", f"techlib.logic.{drawn.point['system.technology.logic']}"}  # caches are given at N12
+        assert "techlib.on_chip.l2" in drawn.importance
+
+
+def test_constraints_bound_what_is_divided(run):
+    made = run(redivide=LITTLE, constraints={"power_w": "<= 1.5 kW"})
+    assert all(row["power_w"] <= 1500.0 * (1 + 1e-9) for row in made.rows)
+
+
+WRONG = [
+    ({"redivide": {"shares": ["areas"]}}, "shares: 'areas' is no budget and no share of pathfinder; budgets: area, power, perimeter"),
+    ({"redivide": {"goal": "mfu_x"}}, "no column 'mfu_x'; did you mean 'mfu'?"),
+    ({"redivide": {}, "sweep": {L2: [0.1]}}, f"'{L2}' is swept, and the rest of its budget would be divided anew; leave this budget out"),
+    ({"redivide": {}, "scenario": {**SCENARIO, "system": "dgx-h100"}}, "is known by its datasheet and has no budgets to divide"),
+    ({"constraints": {"power_w": "<= 1 kW"}}, "constraints: they bound searches and `redivide`, and this study has neither"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sections", "sentence"), WRONG)
+def test_what_cannot_be_divided_is_told(run, sections, sentence):
+    sections = {"sweep": {"system.devices": [8]}, **sections} if "scenario" in sections else sections
+    with pytest.raises(CrossflowError) as told:
+        run(**sections)
+    assert sentence in str(told.value)
+
+
+def test_neighbours_lie_beside_one_another_along_every_path():
+    assert beside((2, 3), 6)[4].tolist() == [1, 4, 3, 5]  # row 1, column 1
