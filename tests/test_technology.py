@@ -90,8 +90,9 @@ def test_memory_cells_scale_by_the_factors_of_the_nodes_and_crossbars_as_logic(s
     assert scaled.static_power_per_bit[0] == pytest.approx(
         (bank.static_power_per_bit * target.sram_leakage / own.sram_leakage)[0], rel=1e-14
     )
-    assert scaled.controller_area[0] == pytest.approx(bank.controller_area[0] / 1.8**steps, rel=1e-14)
-    assert scaled.bank_capacity[0] == bank.bank_capacity[0]
+    assert scaled.port_area[0] == pytest.approx(bank.port_area[0] / 1.8**steps, rel=1e-14)
+    assert scaled.control_energy_per_bit[0] == pytest.approx(bank.control_energy_per_bit[0] / 1.3**steps, rel=1e-14)
+    assert scaled.wire_energy[0] == bank.wire_energy[0]
 
 
 def test_scaling_a_batch_is_scaling_each(standard):

@@ -14,7 +14,7 @@ from pydantic import Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.network import NetworkSpec
-from crossflow.arrays import Array
+from crossflow.arrays import Array, points
 from crossflow.files import FileModel
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
@@ -36,7 +36,8 @@ from crossflow.units import (
     Time,
 )
 
-Scope = Literal["mcu", "bundle", "global"]
+Scope = Literal["bundle", "global"]
+ONE = points(1.0)
 Dataflow = Literal["weight", "activation", "output", "best"]
 
 
@@ -135,6 +136,10 @@ class OnChipLevel(FileModel):
     component: str
     scope: Scope
     utilisation: Share
+    slices: PositiveCount = Field(default=ONE, description="parts of one instance that are read at once, as far as its area holds them")
+    static_share: Share = Field(
+        default=points(0.05), description="share of the level's power kept for leakage: capacity stops where it is used up, the rest feeds accesses"
+    )
 
 
 class BudgetShares(FileModel):
@@ -175,9 +180,13 @@ class GeneratedSystem(SystemFields):
     techlib: str = "standard"
     technology: TechnologyChoice
     components: ComponentChanges = ComponentChanges()
-    mcus_per_bundle: PositiveCount
+    bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
     levels: Mapping[str, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
     memory_utilisation: Share
+    memory_static_share: Share = Field(
+        default=points(0.1), description="share of main memory's power kept for idle and refresh: devices stop where it is used up"
+    )
+    shared_power: bool = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
     rates: Mapping[str, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
     vector_rates: Mapping[str, Ratio] = Field(description="rate of pointwise work by data type, over the same")
