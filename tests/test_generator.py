@@ -271,9 +271,7 @@ def test_bandwidth_is_what_slices_deliver_or_power_feeds(sliced):
 
 
 def test_capacity_stops_where_leakage_would_eat_the_bandwidth(standard):
-    small, large = (
-        build_on_chip("l2", level(), standard.on_chip["l2"], allot(area=mm2 * 1e-6, power=1e-3), ONE) for mm2 in (10.0, 1000.0)
-    )
+    small, large = (build_on_chip("l2", level(), standard.on_chip["l2"], allot(area=mm2 * 1e-6, power=1e-3), ONE) for mm2 in (10.0, 1000.0))
     assert large.static_power[0] == pytest.approx(0.05e-3, rel=1e-9)
     assert large.level.bandwidth[0] == small.level.bandwidth[0] == pytest.approx(0.95e-3 / 8e-12, rel=1e-9)
     assert large.limit.name(0) == "capacity by leakage, bandwidth by power"
@@ -304,7 +302,9 @@ def test_power_that_nothing_can_use_goes_to_compute_where_it_is_shared(system):
 def test_memory_devices_are_eq_4(system, standard, node, controllers, edge, devices, limit):
     """min((node - die) / device area, controller area / controller, edge x links per mm / links per device)."""
     budgets = changed(system, {"budgets.node_area": node * 1e-6}).budgets
-    built = build_memory(standard.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE, 0.1 * ONE)
+    built = build_memory(
+        standard.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE, 0.1 * ONE
+    )
     assert built.level.capacity[0] == devices * 8 * 2**30
     assert built.level.bandwidth[0] == pytest.approx(devices * 1024 * 2.0e9 / 8, rel=1e-12)
     assert built.limit.name(0) == limit
@@ -314,7 +314,8 @@ def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, standar
     full = 4 * 1024 * 2.0e9 * 4.2e-12
     static = 0.6e-12 * 4 * 8 * 2**33
     rich, poor = (
-        build_memory(standard.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE, 0.1 * ONE) for watts in (500.0, 5.0)
+        build_memory(standard.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE, 0.1 * ONE)
+        for watts in (500.0, 5.0)
     )
     assert rich.used.power[0] == pytest.approx(full + static, rel=1e-9)
     assert poor.used.power[0] == pytest.approx(0.9 * 5.0 + static, rel=1e-9)

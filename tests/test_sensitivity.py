@@ -189,11 +189,11 @@ def test_improvements_stop_at_the_range_of_the_quantity():
     assert [(change.after, change.short) for change in changes] == [(1.0, True)] * 3
 
 
-def test_a_share_is_raised_without_taking_from_the_others(gemm):
-    explained = explain(gemm("pathfinder", system={"budgets": {"power_shares": {"on_chip": {"registers": 0.08}, "compute": 0.325}}}))
-    raised = next(a for a in explained.what_ifs if a.changes[0].path.startswith("system.budgets.power_shares."))
-    assert (raised.feasible, raised.reason) == (False, "cannot be built: the power shares add up to more than 1")
-    assert raised.gain > 0
+def test_a_share_is_raised_without_taking_from_the_others(case, explained):
+    share = explained.effect("system.budgets.power_shares.compute")
+    raised = crossflow.evaluate(case, {share.parameter.path: [share.parameter.value * 1.1]})
+    assert raised.why(0) == "cannot be built: the power shares add up to more than 1"
+    assert 0 < share.gain == pytest.approx(1.0 - raised.step_time[0] / explained.value)
     assert sensitivity.SHARES in explained.notes
 
 

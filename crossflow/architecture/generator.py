@@ -97,9 +97,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     parts = choose_parts(system, library, choices or {})
     budgets = system.budgets
     given = {name: allot(budgets, name) for name in ("compute", *system.levels, "memory", "intra_link", "inter_link")}
-    caches = {
-        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles) for name, spec in system.levels.items()
-    }
+    caches = {name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles) for name, spec in system.levels.items()}
     memory = build_memory(parts.memory, budgets, given["memory"], system.memory_utilisation, system.memory_static_share)
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
@@ -252,7 +250,7 @@ def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment,
     instances = bundles if level.scope == "bundle" else np.ones(1)
     room = divide((1.0 - CELLS) * given.area, part.logic_area)
     slices = np.where(part.logic_area > 0, np.minimum(level.slices * instances, room), level.slices * instances)
-    area_of_byte = part.area_per_bit / (1.0 - part.area_overhead)
+    area_of_byte = divide(part.area_per_bit, 1.0 - part.area_overhead)
     fits = (given.area - slices * part.logic_area) / area_of_byte
     kept = level.static_share * given.power
     leaks = divide(kept, part.static_power_per_bit)
@@ -273,7 +271,9 @@ def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment,
         ),
         static_power=static,
         used=Allotment(
-            area=slices * part.logic_area + capacity * area_of_byte, power=static + bandwidth * part.energy_per_bit, perimeter=NOTHING
+            area=np.where(capacity > 0, slices * part.logic_area, 0.0) + (given.area - slices * part.logic_area) * divide(capacity, fits),
+            power=static + bandwidth * part.energy_per_bit,
+            perimeter=NOTHING,
         ),
         limit=Limit(
             component=name,

@@ -138,7 +138,8 @@ class OnChipLevel(FileModel):
     utilisation: Share
     slices: PositiveCount = Field(default=ONE, description="parts of one instance that are read at once, as far as its area holds them")
     static_share: Share = Field(
-        default=points(0.05), description="share of the level's power kept for leakage: capacity stops where it is used up, the rest feeds accesses"
+        default=points(0.05),
+        description="share of the level's power kept for leakage: capacity stops where it is used up, the rest feeds accesses",
     )
 
 

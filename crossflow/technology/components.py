@@ -72,7 +72,9 @@ class OnChip(FileModel):
     slice_width: Information | None = Field(default=None, description="what one slice delivers in a cycle; no limit where it is absent")
     frequency: Frequency | None = Field(default=None, description="clock of the slices and of their network; no limit where it is absent")
     dynamic_energy_per_bit: EnergyPerBit = Field(description="access to a macro")
-    control_energy_per_bit: EnergyPerBit = Field(default=ZERO, description="tags, queues, arbitration and clocks, which scale as logic does")
+    control_energy_per_bit: EnergyPerBit = Field(
+        default=ZERO, description="tags, queues, arbitration and clocks, which scale as logic does"
+    )
     wire_energy: EnergyPerBitLength = Field(default=ZERO, description="wires of the network, which do not scale with the node")
     wire_length: LengthOrZero = Field(default=ZERO, description="mean way from a unit to the slice that holds its data")
     wire_latency: TimePerLength = Field(default=ZERO, description="time that a signal takes along those wires, both ways")
