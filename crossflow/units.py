@@ -67,6 +67,7 @@ watt_hour = 3600 * joule = Wh
 cycle = [cycles]
 """
 _TEXT = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+STATUSES = ("read", "second-hand", "recalled", "derived", "assumed")  # how a number of a library is known
 _CARBON = re.compile(r"\b([kM]?[gt]) ?CO2eq?\b")  # a mass of CO2-equivalent, the only mass that files and pages know
 _PLAIN_UNITS = {"m2": "m**2", "mm2": "mm**2", "um2": "um**2", "nm2": "nm**2", "cm2": "cm**2", "%": "percent"}
 
@@ -145,7 +146,7 @@ def _wanted(unit: str) -> str:
 class Quantity:
     """Annotation of a model field: the SI unit it holds and the range it may take.
 
-    In a file the field is text with a unit, or a mapping ``{value, source, projected, low, high, note}``; in the model it
+    In a file the field is text with a unit, or a mapping ``{value, source, status, projected, low, high, note}``; in the model it
     is a read-only array of shape (1,), so that one design point and many share every formula.
     """
 
@@ -168,13 +169,15 @@ class Quantity:
     def _read_mapping(self, raw: Mapping[str, Any]) -> Array:
         from crossflow.errors import did_you_mean
 
-        known = ("value", "source", "projected", "low", "high", "note")
+        known = ("value", "source", "status", "projected", "low", "high", "note")
         for key in raw:
             if key not in known:
                 raise ValueError(f"unknown key '{key}' beside value{did_you_mean(key, known)}")
         for key in ("value", "source"):
             if key not in raw:
                 raise ValueError(f"expected the key '{key}' in {{value: ..., source: ...}}")
+        if raw.get("status", "read") not in STATUSES:
+            raise ValueError(f"expected a status of {', '.join(STATUSES)}, got {raw['status']!r}")
         bounds = [parse(raw[key], self.unit) for key in ("low", "value", "high") if key in raw]
         if bounds != sorted(bounds):
             raise ValueError("low, value and high must not decrease")
@@ -220,6 +223,7 @@ def _amount(unit: str) -> Quantity:
 # The quantities that models are made of; each says its SI unit once.
 PositiveShare = Annotated[Array, Quantity("1", gt=0, le=1)]
 Ratio = Annotated[Array, Quantity("1", ge=0)]
+PositiveRatio = Annotated[Array, Quantity("1", gt=0)]
 Share = Annotated[Array, Quantity("1", ge=0, le=1)]
 Count = Annotated[Array, Quantity("1", ge=0)]
 PositiveCount = Annotated[Array, Quantity("1", gt=0, whole=True)]
@@ -248,6 +252,9 @@ Cost = Annotated[Array, _amount("USD")]
 Rent = Annotated[Array, _positive("USD/s")]
 Overhead = Annotated[Array, Quantity("1", ge=1)]
 CarbonIntensity = Annotated[Array, _amount("kg/J")]
+CarbonPerArea = Annotated[Array, _amount("kg/m2")]
+CarbonPerCapacity = Annotated[Array, _amount("kg/B")]
+PowerDensity = Annotated[Array, _positive("W/m2")]
 
 _SCALES = {
     "s": ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -268,6 +275,9 @@ _SCALES = {
     "USD": ((1, "USD"),),
     "USD/s": ((1 / 3600, "USD/hour"),),
     "kg": ((1e3, "t CO2e"), (1, "kg CO2e"), (1e-3, "g CO2e"), (1e-6, "mg CO2e")),
+    "kg/m2": ((1e4, "kg CO2e/cm2"),),
+    "kg/B": ((1e-12, "g CO2e/GB"),),
+    "W/m2": ((1e6, "W/mm2"),),
     "kg/J": ((1e-3 / 3.6e6, "g/kWh"),),
     "1/s": ((1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "1/s")),
     "1": ((1, ""),),

@@ -69,6 +69,11 @@ def standard():
 
 
 @pytest.fixture(scope="session")
+def paper():
+    return load_library("deepflow-2024")
+
+
+@pytest.fixture(scope="session")
 def v100(gemm):
     return architecture(gemm("v100").system)
 

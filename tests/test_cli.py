@@ -142,7 +142,7 @@ def test_show_component_by_any_of_its_names(out, name):
 def test_show_marks_projections_and_gives_their_range_and_source(out):
     text = out("show", "HBM3")
     line = next(line for line in text.splitlines() if "dynamic_energy_per_bit" in line)
-    assert line.split() == ["dynamic_energy_per_bit", "~", "4.0", "pJ/bit", "3.3", "..", "5.0", "pJ/bit", "derived"]
+    assert line.split() == ["dynamic_energy_per_bit", "~", "4.0", "pJ/bit", "3.3", "..", "5.0", "pJ/bit", "derived", "derived"]
     assert "also in deepflow-2024/memory/HBM3" in text
 
 

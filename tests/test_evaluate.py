@@ -336,7 +336,7 @@ def test_every_pair_of_names_can_be_combined(small):
 
 
 @pytest.mark.parametrize(
-    "change", ["techlib.memory.HBM2.nominal_frequency", "techlib.link.NDR-x8.nominal_frequency", "techlib.logic_rule.area_per_step"]
+    "change", ["techlib.memory.HBM2.nominal_frequency", "techlib.link.NDR-x8.nominal_frequency", "techlib.logic.N7.area"]
 )
 def test_numbers_of_the_library_vary_between_points_as_between_scenarios(lstm, change):
     scenario = lstm("d8", technology={"logic": "N7"})

@@ -174,14 +174,14 @@ def test_a_larger_share_never_gives_its_component_less(system, path, seed):
 
 
 @pytest.mark.parametrize(("logic", "steps"), list(zip(LOGIC, range(-1, 7), strict=True)))
-def test_nodes_scale_the_number_of_mcus_and_their_power_exactly(system, standard, logic, steps):
+def test_nodes_scale_the_number_of_mcus_and_their_power_exactly(system, paper, logic, steps):
     """Sec. 9: at equal area 1.8 times the MCUs a step, each with 1/1.3 of the power; the bundles stay, and each gets wider."""
     device = architecture(system, choices=chosen({"logic": [logic]}))
     area = next(use.used[0] for use in device.usage if (use.component, use.resource) == ("compute", "area"))
     assert area == pytest.approx(0.35 * 850e-6, rel=1e-12)
     assert device.mcus[0] == pytest.approx(0.35 * 850e-6 * 1.8**steps / 0.38e-6, rel=1e-12) or "dark" in device.limits[0].name(0)
     assert device.units[0] == 96
-    unit = standard.scale(standard.compute["matrix-unit-8x8"], Choice.of([logic]))
+    unit = paper.scale(paper.compute["matrix-unit-8x8"], Choice.of([logic]))
     assert unit.nominal_power[0] * 1.3**steps == pytest.approx(0.13, rel=1e-14)
 
 
@@ -240,10 +240,10 @@ def changed_part(part, **values):
 
 
 @pytest.fixture
-def sliced(standard):
+def sliced(paper):
     """0.1 um2/bit with periphery, 1 mm2 a slice, 64 B a cycle at 1 GHz; 1 pJ/bit and 0.1 pJ/bit/mm over 10 mm and back."""
     return changed_part(
-        standard.on_chip["l2"], area_per_bit=0.08e-12 * 8, area_overhead=0.2, slice_area=0.6e-6, port_area=0.4e-6, slice_width=64.0,
+        paper.on_chip["l2"], area_per_bit=0.08e-12 * 8, area_overhead=0.2, slice_area=0.6e-6, port_area=0.4e-6, slice_width=64.0,
         frequency=1e9, dynamic_energy_per_bit=8e-12, wire_energy=8e-10, wire_length=0.01, wire_latency=1e-6,
     )  # fmt: skip
 
@@ -270,8 +270,8 @@ def test_bandwidth_is_what_slices_deliver_or_power_feeds(sliced):
     assert (poor.limit.name(0), rich.limit.name(0)) == ("capacity by area, bandwidth by power", "capacity by area, bandwidth by slices")
 
 
-def test_capacity_stops_where_leakage_would_eat_the_bandwidth(standard):
-    small, large = (build_on_chip("l2", level(), standard.on_chip["l2"], allot(area=mm2 * 1e-6, power=1e-3), ONE) for mm2 in (10.0, 1000.0))
+def test_capacity_stops_where_leakage_would_eat_the_bandwidth(paper):
+    small, large = (build_on_chip("l2", level(), paper.on_chip["l2"], allot(area=mm2 * 1e-6, power=1e-3), ONE) for mm2 in (10.0, 1000.0))
     assert large.static_power[0] == pytest.approx(0.05e-3, rel=1e-9)
     assert large.level.bandwidth[0] == small.level.bandwidth[0] == pytest.approx(0.95e-3 / 8e-12, rel=1e-9)
     assert large.limit.name(0) == "capacity by leakage, bandwidth by power"
@@ -299,22 +299,20 @@ def test_power_that_nothing_can_use_goes_to_compute_where_it_is_shared(system):
         (940, 100, 100, 0, "package area"),
     ],
 )
-def test_memory_devices_are_eq_4(system, standard, node, controllers, edge, devices, limit):
+def test_memory_devices_are_eq_4(system, paper, node, controllers, edge, devices, limit):
     """min((node - die) / device area, controller area / controller, edge x links per mm / links per device)."""
     budgets = changed(system, {"budgets.node_area": node * 1e-6}).budgets
-    built = build_memory(
-        standard.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE, 0.1 * ONE
-    )
+    built = build_memory(paper.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE, 0.1 * ONE)
     assert built.level.capacity[0] == devices * 8 * 2**30
     assert built.level.bandwidth[0] == pytest.approx(devices * 1024 * 2.0e9 / 8, rel=1e-12)
     assert built.limit.name(0) == limit
 
 
-def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, standard):
+def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, paper):
     full = 4 * 1024 * 2.0e9 * 4.2e-12
     static = 0.6e-12 * 4 * 8 * 2**33
     rich, poor = (
-        build_memory(standard.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE, 0.1 * ONE)
+        build_memory(paper.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE, 0.1 * ONE)
         for watts in (500.0, 5.0)
     )
     assert rich.used.power[0] == pytest.approx(full + static, rel=1e-9)

@@ -61,7 +61,7 @@ def test_numbers_left_out_change_nothing(template):
 
 def test_numbers_of_all_kinds_are_there():
     kinds = {number.path: number.kind for number in parameters(scenario("pathfinder"))}
-    assert kinds[f"{HBM2}.nominal_frequency"] == kinds["techlib.logic_rule.area_per_step"] == "technology"
+    assert kinds[f"{HBM2}.nominal_frequency"] == kinds["techlib.logic.N12.area"] == "technology"
     assert kinds["system.budgets.power_shares.on_chip.l2"] == "budget"
     assert kinds["system.levels.l2.utilisation"] == kinds["system.execution.kernel_launch"] == "architecture"
     assert kinds["system.network.parameters.launch"] == "system"
@@ -120,7 +120,7 @@ def test_published_energies_leave_the_librarys_out():
     technology = {path for path in paths if path.startswith("techlib.") and "on_chip" not in path and "logic" not in path}
     voltages = {f"techlib.compute.volta-tensor-core.{name}_voltage" for name in ("nominal", "threshold", "minimum")}
     assert technology == {"techlib.memory.HBM3.access_latency", "techlib.link.NVLink4.latency"} | voltages
-    assert "techlib.logic_rule.power_per_step" not in paths
+    assert "techlib.logic.N5.power" not in paths
 
 
 def test_whole_numbers_say_so():

@@ -303,7 +303,8 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
     capacity, pins = devices * memory.device_capacity, devices * memory.links_per_device
     static = memory.static_power_per_bit * capacity
     peak = pins * memory.nominal_frequency / 8.0
-    point = _operated(memory, given.power - kept, peak * memory.dynamic_energy_per_bit, memory.minimum_voltage)
+    access = memory.dynamic_energy_per_bit + (NOTHING if memory.interface_energy_per_bit is None else memory.interface_energy_per_bit)
+    point = _operated(memory, given.power - kept, peak * access, memory.minimum_voltage)
     level = Level(
         name="memory",
         scope="global",
@@ -311,7 +312,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
         instances=np.ones(1),
         bandwidth=peak * point.frequency * utilisation,
         latency=memory.access_latency,
-        energy=memory.dynamic_energy_per_bit * (point.voltage / memory.nominal_voltage) ** 2,
+        energy=access * (point.voltage / memory.nominal_voltage) ** 2,
     )
     used = Allotment(
         area=devices * memory.controller_area,

@@ -266,7 +266,7 @@ class DatasheetSystem(SystemFields):
     family: str
     year: int | None = None
     measured: tuple[str, ...] = Field(default=(), description="kinds of measurement of this very device behind its parameters")
-    techlib: str = "standard"
+    techlib: str = "devices"
     technology: DatasheetTechnology
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")

@@ -44,6 +44,7 @@ class Figure:
     low: str | None = None
     high: str | None = None
     projected: bool = False
+    status: str | None = None
     source: str | None = None
     citation: str | None = None
     note: str | None = None
@@ -295,7 +296,7 @@ def _figures(data: Any, read: Any, document: Document, citations: Mapping[str, s
 
 
 def _texts(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(value[key]) for key in ("value", "low", "high", "source", "note") if value.get(key) is not None}
+    return {key: str(value[key]) for key in ("value", "low", "high", "source", "status", "note") if value.get(key) is not None}
 
 
 @functools.cache
@@ -409,6 +410,7 @@ def _lines(figure: Figure, widths: tuple[int, int, int], indent: int) -> Iterato
         (f"{'~' if figure.projected else ' '} {figure.value}".ljust(values + 4), "bold"),
         figure.range.ljust(ranges + 2) if ranges else "",
         (figure.source or "", "cyan"),
+        f"  {figure.status}" if figure.status else "",
     )
     yield page.indented(line, indent)
     if figure.note:

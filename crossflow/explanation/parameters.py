@@ -18,6 +18,7 @@ from crossflow.units import Quantity, parse
 ParameterKind = Literal["technology", "architecture", "budget", "system"]
 ComponentPath = tuple[str, ...]  # path of a component in the library, such as (memory, HBM3)
 
+LOGIC = ("area", "power")  # what logic takes from its own node, and from that of the design
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
 KINDS: Mapping[str, ParameterKind] = {
     "components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system", "node_power": "system",
@@ -61,7 +62,7 @@ def _technology(scenario: Scenario, choices: Mapping[str, Sequence[str]]) -> Ite
     library, changes = scenario.library, scenario.document.data.get("techlib", {})
     written = library_document(scenario.system.techlib, scenario.base).data
     for entry, fields in in_use(scenario.system, library, choices).items():
-        for path, quantity, value in quantities(_component(library, entry), entry):
+        for path, quantity, value in quantities(library.component(*entry), entry):
             if path[-1] in fields:
                 own = held(changes, path)
                 yield _parameter("techlib", path, quantity, value, "technology", held(written, path) if own is None else own)
@@ -79,7 +80,7 @@ def in_use(system: SystemSpec, library: TechLibrary, choices: Mapping[str, Seque
 def _generated(
     system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[ComponentPath, set[str]]]:
-    """What the generator reads: components by role, banks by level, their nodes and the rule between nodes."""
+    """What the generator reads: components by role, banks by level, and the nodes that they are given for."""
     changes = system.components
     for role, name in system.technology.model_dump().items():
         kind = "link" if role.endswith("link") else role
@@ -88,8 +89,9 @@ def _generated(
     for level, spec in system.levels.items():
         entry = ("on_chip", spec.component)
         yield entry, _fields(library, entry) - _given(changes.on_chip.get(level))
-        yield ("logic", library.component(*entry).node), set(CELLS)
-    yield ("logic_rule",), _fields(library, ("logic_rule",))
+        yield ("logic", library.component(*entry).node), {*CELLS, *LOGIC}
+    for chosen in dict.fromkeys((system.technology.compute, *choices.get("compute", ()))):
+        yield ("logic", library.component("compute", chosen).node), set(LOGIC)
 
 
 def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[ComponentPath, set[str]]]:
@@ -98,7 +100,7 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
     unit, node = ("compute", REFERENCE_UNIT), ("logic", technology.logic)
     if energy.flop is None:
         yield unit, {"nominal_power", "leakage", "nominal_flop_rate", "nominal_frequency"}
-        yield ("logic_rule",), {"power_per_step"}
+        yield from ((("logic", name), {"power"}) for name in (technology.logic, library.compute[REFERENCE_UNIT].node))
     if system.execution.chip_power is not None:
         yield unit, {"nominal_voltage", "threshold_voltage", "minimum_voltage"}
     if system.levels["memory"].latency is None:
@@ -115,12 +117,8 @@ def _datasheet(system: DatasheetSystem, library: TechLibrary) -> Iterator[tuple[
         yield from ((entry, {"sram_energy"}) for entry in (node, ("logic", library.on_chip[name].node)))
 
 
-def _component(library: TechLibrary, entry: ComponentPath) -> Any:
-    return library.logic_rule if entry == ("logic_rule",) else library.component(*entry)
-
-
 def _fields(library: TechLibrary, entry: ComponentPath) -> set[str]:
-    return set(type(_component(library, entry)).model_fields)
+    return set(type(library.component(*entry)).model_fields)
 
 
 def _given(changes: Any) -> set[str]:

@@ -18,6 +18,8 @@ from crossflow.units import (
     Area,
     AreaOrZero,
     AreaPerBit,
+    CarbonPerArea,
+    CarbonPerCapacity,
     Cost,
     CostPerArea,
     EnergyPerBit,
@@ -30,7 +32,10 @@ from crossflow.units import (
     PerArea,
     PerLength,
     PositiveCount,
+    PositiveRatio,
+    PositiveShare,
     Power,
+    PowerDensity,
     PowerPerBit,
     Ratio,
     Share,
@@ -98,8 +103,11 @@ class OffChip(FileModel):
     title: str = ""
     links_per_device: PositiveCount = Field(description="data pins of one device")
     links_per_mm: PerLength = Field(description="data pins that a length of die edge lets through")
-    dynamic_energy_per_bit: EnergyPerBit
-    static_power_per_bit: PowerPerBit
+    dynamic_energy_per_bit: EnergyPerBit = Field(description="energy of an access inside the memory device")
+    interface_energy_per_bit: EnergyPerBit | None = Field(
+        default=None, description="energy of the same access on the compute die: controller, I/O and the way to the last cache"
+    )
+    static_power_per_bit: PowerPerBit = Field(description="refresh and idle power")
     device_capacity: Information
     device_area: Area = Field(description="package area that one device takes beside the die")
     controller_area: Area = Field(description="die area of the controller and I/O of one device")
@@ -110,6 +118,7 @@ class OffChip(FileModel):
     nominal_frequency: Frequency = Field(description="one bit per pin and cycle: 2 Gbit/s pins are 2 GHz")
     access_latency: Time
     device_cost: Cost | None = Field(default=None, description="price of one device")
+    carbon_per_capacity: CarbonPerCapacity | None = Field(default=None, description="embodied carbon over capacity")
 
 
 class Link(FileModel):
@@ -135,26 +144,36 @@ class Substrate(FileModel):
 
     title: str = ""
     maximum_area: Area
+    stitched: bool = Field(default=False, description="whether dies on it may be larger than a reticle, exposures stitched together")
     links_per_mm: PerLength
     bump_pitch: Length | None = None
     cost_per_area: CostPerArea | None = None
-    assembly_cost: Cost | None = Field(default=None, description="price of assembly and test of one package")
+    assembly_cost: Cost | None = Field(default=None, description="price of assembling one package")
+    device_cost: Cost | None = Field(
+        default=None, description="price of test and of what else the package needs for one accelerator: power modules, cold plate"
+    )
+    bonding_yield: PositiveShare | None = Field(
+        default=None, description="share of dies and memory devices that survive being mounted; what is lost takes its accelerator along"
+    )
+    spare_share: Share | None = Field(
+        default=None, description="accelerators that may stand by for broken ones, over those that are needed; none where absent"
+    )
+    cooling_limit: PowerDensity | None = Field(default=None, description="power of an accelerator over its die area that can be cooled")
+    delivery_limit: PowerDensity | None = Field(
+        default=None, description="power of the die, without the memory devices, over its area that supply bumps or pads carry"
+    )
 
 
 class LogicNode(FileModel):
-    """A logic node: how many steps of the scaling rule it lies from the base node, and its own SRAM factors."""
+    """A logic node: area and power of logic and of on-chip memory over those of a base node, and what its dies take to make."""
 
     title: str = ""
-    step: int = Field(description="steps from the base node; negative for older nodes")
+    area: PositiveRatio = Field(description="area of logic of equal function, base node = 1")
+    power: PositiveRatio = Field(description="power of logic of equal function at equal speed, base node = 1")
     sram_area: Ratio = Field(description="area of a bit cell, base node = 1")
     sram_energy: Ratio = Field(description="dynamic energy of an access, base node = 1")
     sram_leakage: Ratio = Field(description="static power of a bit, base node = 1")
     wafer_cost: CostPerArea | None = Field(default=None, description="price of a processed 300 mm wafer over its area")
     defect_density: PerArea | None = Field(default=None, description="defects that kill a die, per area")
-
-
-class LogicRule(FileModel):
-    """What one step of logic scaling brings at equal performance (Sec. 9: area /1.8, power /1.3)."""
-
-    area_per_step: Ratio
-    power_per_step: Ratio
+    carbon_per_area: CarbonPerArea | None = Field(default=None, description="embodied carbon of a processed wafer over its area")
+    reticle: Area | None = Field(default=None, description="largest die that one exposure prints")

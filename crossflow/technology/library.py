@@ -15,7 +15,7 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.paths import quantity_at
-from crossflow.technology.components import Compute, Link, LogicNode, LogicRule, OffChip, OnChip, Substrate
+from crossflow.technology.components import Compute, Link, LogicNode, OffChip, OnChip, Substrate
 from crossflow.units import Quantity
 
 Component = TypeVar("Component", bound=FileModel)
@@ -42,17 +42,19 @@ class Choice:
 
 
 class TechLibrary(FileModel):
-    """Components of every kind by name, with the scaling rules between logic nodes.
+    """Components of every kind by name, and the logic nodes between which they scale.
 
-    A file may extend another (``extends: standard``): its entries are added to the other's, or take their place.
+    A file may extend another (``extends: standard``): its entries are added to the other's, or take their place. In the
+    sections that a file names under `stated`, every number that the file itself gives says how it is known (`status`) and
+    between which bounds it lies.
     """
 
     name: str
     title: str = ""
     extends: str | None = None
     sources: Mapping[str, str]
+    stated: tuple[str, ...] = ()
     logic: Mapping[str, LogicNode]
-    logic_rule: LogicRule
     compute: Mapping[str, Compute] = {}
     on_chip: Mapping[str, OnChip] = {}
     memory: Mapping[str, OffChip] = {}
@@ -86,18 +88,16 @@ class TechLibrary(FileModel):
     def scale(self, component: Scaled, nodes: Choice) -> Scaled:
         """Component carried from its own logic node to the node of each design point.
 
-        Logic follows the rule (area and power by a fixed factor a step at equal performance); on-chip memory follows
-        the factors of the node itself, because bit cells shrink less than logic [1]_. What stands beside
-        the bits (slices, ports, control) is logic; the energy and delay of a wire of given length stay.
+        Logic takes the node's factors of area and power at equal speed; bit cells have factors of their own, because they
+        shrink less than logic [1]_. What stands beside the bits (slices, ports, control) is logic; the energy and delay of a
+        wire of given length stay.
 
         References
         ----------
         .. [1] Ardalani et al., "DeepFlow", ACM TODAES 29(2), 2024, Sec. 9.
         """
         own, target = self.component("logic", component.node), self.gather("logic", nodes)
-        steps = np.array([self.component("logic", node).step - own.step for node in nodes.names], dtype=float)[nodes.index]
-        area = self.logic_rule.area_per_step**-steps
-        power = self.logic_rule.power_per_step**-steps
+        area, power = target.area / own.area, target.power / own.power
         if isinstance(component, Compute):
             changed = {"nominal_area": component.nominal_area * area, "nominal_power": component.nominal_power * power}
         else:
@@ -144,12 +144,26 @@ def library_document(name: str, base: Path | None = None, above: tuple[Path, ...
     document = files.read_yaml(path)
     if not isinstance(document.data, dict):
         raise document.error((), "expected a mapping with the sections of a technology library")
+    _check_stated(document)
     parent = document.data.get("extends")
     if parent is None:
         return document
     if parent == document.data.get("name") or path in above:
         raise document.error(("extends",), "a library cannot extend itself")
     return files.merge(library_document(str(parent), path.parent, (*above, path)), document)
+
+
+def _check_stated(document: Document) -> None:
+    """Numbers of the sections named under `stated` that leave open how they are known, or between which bounds they lie."""
+    problems = []
+    for path, value in files.walk(document.data):
+        if path[:1] and path[0] in (document.data.get("stated") or ()) and isinstance(value, Mapping) and "value" in value:
+            missing = [key for key in ("status", "low", "high") if key not in value]
+            if missing:
+                message = f"expected the key '{missing[0]}': the file says under `stated` that every number of '{path[0]}' has it"
+                problems.append(document.problem(path, message))
+    if problems:
+        raise SpecError(problems)
 
 
 def _check(library: TechLibrary, document: Document) -> None:

@@ -179,6 +179,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequen
 WRITTEN = {
     "J/B": "pJ/bit", "W/B": "pW/bit", "m2": "mm2", "m2/B": "um2/bit", "1/m": "1/mm", "B": "GiB", "B/s": "GB/s", "flop/s": "Tflop/s",
     "s": "us", "Hz": "GHz", "J/flop": "pJ/flop", "USD/m2": "USD/mm2", "m": "um", "1": "number", "USD/s": "USD/hour", "kg/J": "g/kWh",
+    "W/m2": "W/mm2", "kg/m2": "kg CO2e/cm2", "kg/B": "g CO2e/GB",
 }  # fmt: skip
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
@@ -276,7 +277,6 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Technology library", (
         ("Top level", library.TechLibrary, None),
         ("`logic.NAME`", components.LogicNode, None),
-        ("`logic_rule`", components.LogicRule, None),
         ("`compute.NAME`", components.Compute, None),
         ("`on_chip.NAME`", components.OnChip, None),
         ("`memory.NAME`", components.OffChip, None),
