@@ -93,13 +93,13 @@ def price(
     profile : measured times, which replace the model's.
     least : take the lower bound of every kernel.
     """
-    floor, _ = kernel_prices(program, architecture, stack, least=True)
-    kernels, known = (floor, np.zeros((1, 1))) if least else kernel_prices(program, architecture, stack, profile)
+    kernels, known = kernel_prices(program, architecture, stack, None if least else profile, least=least)
+    floor = kernels.resource_times.max(axis=0) if least else _lower_bounds(program, architecture, stack)
     messages = message_costs(program.messages, placement, network, architecture, devices_per_node, profile)
     return Prices(
         resources=resources(architecture),
         kernels=kernels,
-        lower_bound=floor.resource_times.max(axis=0),
+        lower_bound=floor,
         messages=messages,
         call=host_calls(stack),
         measured=stacked(np.broadcast_to(known, (len(program.kernels), known.shape[-1])), messages.measured),
@@ -113,7 +113,16 @@ def kernel_prices(
     if not program.kernels:
         return _nothing(architecture), np.zeros((0, 1))
     _, costs, known = zip(*kernel_parts(program, architecture, stack, profile, least=least), strict=True)
-    return (costs[0], known[0]) if len(costs) == 1 else (joined(costs)[program.in_tables], stacked(*known)[program.in_tables])
+    return (costs[0], known[0]) if len(costs) == 1 else (joined(costs, program.in_tables), stacked(*known)[program.in_tables])
+
+
+def _lower_bounds(program: Program, architecture: Architecture, stack: SoftwareStack | None) -> Array:
+    """Time below which no kernel can be, shape (kernels, n). [s]"""
+    if not program.kernels:
+        return np.zeros((0, 1))
+    return stacked(*(costs.resource_times.max(axis=0) for _, costs, _ in kernel_parts(program, architecture, stack, least=True)))[
+        program.in_tables
+    ]
 
 
 def kernel_parts(

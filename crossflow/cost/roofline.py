@@ -18,13 +18,12 @@ import numpy as np
 
 from crossflow.architecture.model import Architecture
 from crossflow.arrays import Array, Index, Mask, divide
-from crossflow.cost.tiling import TileBlock, register_accesses, traffic_by_level
+from crossflow.cost.tiling import register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, wave_times
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.program.kernels import QUERIES
 
 WIDE = ("bf16", "fp16", "tf32", "fp32")  # types of what stays out of narrow products (attention, the head): the first that a device has
-ONE = np.ones(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +65,16 @@ def resources(architecture: Architecture) -> tuple[str, ...]:
     return ("compute", *(level.name for level in architecture.levels))
 
 
-def joined(parts: Sequence[KernelCosts]) -> KernelCosts:
-    """Costs of several sets of kernels as one set."""
+def joined(parts: Sequence[KernelCosts], order: Index) -> KernelCosts:
+    """Costs of several sets of kernels as one set; `order` gives, for each kernel of the set, its place among those of all parts."""
     n = max(getattr(part, field.name).shape[-1] for part in parts for field in fields(KernelCosts))
-    ends = np.cumsum([part.time.shape[0] for part in parts]).tolist()
+    places = np.split(np.argsort(order), np.cumsum([len(part.time) for part in parts])[:-1])
     found: dict[str, Array] = {}
     for field in fields(KernelCosts):
         arrays = [getattr(part, field.name) for part in parts]
-        found[field.name] = np.empty((*arrays[0].shape[:-2], ends[-1], n))
-        for array, end, part in zip(arrays, ends, parts, strict=True):
-            found[field.name][..., end - len(part.time) : end, :] = array
+        found[field.name] = np.empty((*arrays[0].shape[:-2], len(order), n))
+        for array, place in zip(arrays, places, strict=True):
+            found[field.name][..., place, :] = array
     return KernelCosts(**found)
 
 
@@ -105,7 +104,7 @@ def product_costs(
 ) -> KernelCosts:
     """Cost of matrix products C[m, n] = A[m, k] B[k, n].
 
-    By the library's tiles where they are known, by tiling search elsewhere.
+    By the library's tiles where they are known, by nested tiles elsewhere.
 
     Parameters
     ----------
@@ -122,32 +121,34 @@ def product_costs(
         return _least(flops, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     if architecture.execution.tiles is not None:
         return _tiled_costs(sizes, flops, moved, architecture, dtype, second)
-    return _searched_costs(sizes, flops, (result - element) * m * n, architecture, dtype, second)
+    return _nested_costs(sizes, flops, result - element, architecture, dtype, second)
 
 
-def _searched_costs(sizes: Array, flops: Array, added: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
-    """Cost of matrix products on a device whose tiles are searched for (`crossflow.cost.tiling`).
+def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
+    """Cost of matrix products on a device whose tiles are those of `crossflow.cost.tiling`.
 
-    `added` is what C moves beyond one write, shape (kernels, n). [B] Units that multiply widen B as they read it, which takes no time.
+    `added` is what an element of C moves beyond one write, shape (kernels, 1). [B] Units that multiply widen B as they read it, which
+    takes no time.
     """
-    (m, n, k, batch), element = sizes, DTYPE_BYTES[dtype]
-    shapes = np.stack(np.broadcast_arrays(m, n, k, second))
-    # Points that share sizes are searched for once, and points that share the device as products of one point.
-    alike, alone = bool((shapes == shapes[..., :1]).all()), device_points(architecture) == 1
-    columns = shapes[..., :1] if alike else shapes.reshape(4, -1, 1) if alone else shapes
-    # Products that differ only in what they add to C share their tiles: the sum in C crosses every level once more.
-    rows, which = np.unique(columns.swapaxes(0, 1).reshape(columns.shape[1], -1), axis=0, return_inverse=True)
-    height, width, depth, ratio = rows.reshape(len(rows), 4, -1).swapaxes(0, 1)
-    delivered, tile = traffic_by_level(height, width, depth, element, architecture.levels, second=ratio)
-    registers = register_accesses(
-        2.0 * height * width * depth, tile, architecture.array_height, architecture.array_width, architecture.dataflow
-    )
-    shape = np.broadcast_shapes(registers.shape, delivered.shape[1:])
-    traffic = np.concatenate([np.broadcast_to(element * registers, shape)[None], np.broadcast_to(delivered, (len(delivered), *shape))])
-    traffic = traffic[:, which.ravel()]
-    traffic = batch * ((traffic if alike or not alone else traffic.reshape(len(traffic), *shapes.shape[1:])) + added)
+    element, levels = DTYPE_BYTES[dtype], architecture.levels
     rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation * architecture.sustained_clock
-    return _slowest(divide(flops, rate), traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(m), 1)))
+    shapes = np.stack(np.broadcast_arrays(*sizes, second, added / element))
+    # Points that share sizes are worked out once, and so are equal products.
+    columns = shapes[..., :1] if (shapes == shapes[..., :1]).all() else shapes
+    rows, which = np.unique(columns.swapaxes(0, 1).reshape(columns.shape[1], -1), axis=0, return_inverse=True)
+    m, n, k, batch, ratio, more = rows.reshape(len(rows), len(shapes), -1).swapaxes(0, 1)
+    work = 2.0 * batch * m * n * k
+    array = architecture.array_height, architecture.array_width, architecture.dataflow
+    nearest = element * (register_accesses(work, (m, n, k), levels[0], element, *array) + batch * more * m * n)
+    busy = np.maximum(divide(work, rate), divide(nearest, levels[0].bandwidth) + levels[0].latency)
+    outer = batch * traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy)
+    traffic = np.empty((len(levels), *outer.shape[1:]))
+    traffic[0], traffic[1:] = nearest, outer
+    if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
+        traffic = traffic[:, which.ravel()]
+    return _slowest(
+        divide(flops, rate), traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(flops), 1))
+    )
 
 
 def _tiled_costs(sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
@@ -229,18 +230,29 @@ def fused_costs(
         return _least(flops, ends, architecture, architecture.throughput[type_], architecture.energy_per_flop[type_], launches)
     rows = np.minimum(rows, QUERIES)
     cached = np.where(alone, moved, np.maximum(moved, flops * element / (2.0 * rows)))
-    tile = TileBlock(m=rows, n=np.minimum(seen, QUERIES), k=width, repeats=ONE, revisits=ONE, second=ONE)
     execution = architecture.execution
-    waves = np.ceil(blocks / architecture.units) * architecture.units / blocks
     rate = architecture.throughput[type_] * execution.matrix_utilisation * architecture.sustained_clock * utilisation
-    compute = divide(flops, rate) * np.minimum(waves, 4.0)
+    compute = divide(flops, rate) * _waves(blocks, architecture)
     levels = len(architecture.levels)
     traffic = np.broadcast_to(moved, (levels, *moved.shape)).copy()
     if execution.tiles is None:  # the power of a whole chip has its caches' share in it
         traffic[:-1] = cached
-        registers = register_accesses(flops, tile, architecture.array_height, architecture.array_width, architecture.dataflow)
+        block, array = (rows, np.minimum(seen, QUERIES), width), (architecture.array_height, architecture.array_width)
+        registers = register_accesses(flops, block, architecture.levels[0], element, *array, architecture.dataflow)
         traffic[0] = registers * element if levels > 1 else moved
     return _slowest(compute, traffic, flops, architecture, architecture.energy_per_flop[type_], launches)
+
+
+def _waves(blocks: Array, architecture: Architecture) -> Array:
+    """Time of blocks that pass over the units in waves, over that of blocks that divide evenly; shape (kernels, n). [1]
+
+    The units of a known device are a whole number, and its last wave takes as long as a full one. Those of a generated
+    device are a design's choice: they have the mean of that over designs, half a wave more, less as the first one empties.
+    """
+    waves = blocks / architecture.units
+    if architecture.execution.tiles is not None:
+        return np.asarray(np.minimum(np.ceil(waves) * architecture.units / blocks, 4.0))
+    return np.asarray(np.where(waves > 1.0, 1.0 + 0.5 * (waves - 1.0) / waves**2, np.minimum(1.0 / waves, 4.0)))
 
 
 def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Architecture, energy: Array, launches: Array) -> KernelCosts:

@@ -1,12 +1,19 @@
-"""Tiling search of the hierarchical roofline: how often each level of memory is read for a matrix product [1]_.
+"""Tiles of the hierarchical roofline in closed form: how often each level of memory is read for a matrix product [1]_.
 
-The traffic into a level depends on the tile held there and on the tile of the level outside it, so the levels nearly
-decouple. Where the paper draws N random tiles at each of L levels and costs all N^L combinations, here each level, from
-main memory inwards, tries some good tiles: for each operand that may stay (three orders of the loop nest), some splits of
-the capacity between it and the streams, and some aspect ratios. A few tiles of the outermost cache, which balance what
-crosses into it against what the level inside will need, are each followed inwards; the fastest of these tilings is taken.
+A tile (t_m, t_n, t_k) in a block (M, N, K) of the product (m, n, k) makes so many elements cross into its level for each
+multiply-add, by the operand that stays there:
 
-Arrays have shape (tiles, gemms, n).
+    C: 1/t_m + 1/t_n + 2/K - 1/k      B: 2/t_k + 1/t_n + 1/M - 1/k      A: 2/t_k + 1/t_m + 1/N - 1/k
+
+So the two sides that stay cost by their own length, and the third streams past: it may be thin, but limits the tiles
+inside. Where the paper draws N random tiles at each of L levels and costs all N^L combinations, some twenty nested
+tilings are written down. They differ in the operand that stays at each level, and in how thin the streamed side is at the
+level before the nearest: thin spares that level, thick the nearest. A part of the product may take a thinner one and the
+rest the next thicker one, so that both levels take as long. The fastest is taken. Sides are not rounded to even cuts, so
+that times are smooth in the capacities. In each tiling every side grows with the capacities, and none depends on a
+bandwidth, so more of either makes no kernel slower.
+
+Arrays have shape (tilings, points), or (thicknesses, tilings, points); a point is a product on a device.
 
 References
 ----------
@@ -15,9 +22,9 @@ References
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,76 +33,76 @@ from crossflow.architecture.model import Level
 from crossflow.arrays import Array, Index, divide
 
 Single = NDArray[np.float32]
-Numbers = NDArray[np.floating[Any]]
-Shapes = tuple[Single, Single]
 
-
-def _shapes(shares: Sequence[float], aspects: Sequence[float]) -> Shapes:
-    """Shares of the capacity and aspect ratios to try for the operand that stays, each of shape (shapes, 1, 1)."""
-    pairs = np.array([(share, aspect) for share in shares for aspect in aspects], np.float32)
-    return pairs[:, :1, None], pairs[:, 1:, None]
-
-
-# By level from main memory inwards: shapes tried for each operand that may stay, and ratios of the time that an element
-# takes further inwards to the time that it takes to here, for each of which the best tile is kept. Every kept tile has a
-# search of its own inside it, so that the levels inside try fewer.
-FAR_SHAPES, NEAR_SHAPES, LAST_SHAPES = (
-    _shapes((0.15, 0.4, 0.65, 0.9), (0.7, 1.4)),
-    _shapes((0.3, 0.6, 0.9), (1.0,)),
-    _shapes((0.8,), (1.0,)),
-)
-FAR_WEIGHTS, NEAR_WEIGHTS, LAST_WEIGHTS = (0.0, 0.35, 1.0), (0.05, 0.25), (0.0,)
-STAYS = ("c", "b", "a")
-CHUNK = 384  # design points a batch: the tiles of one batch stay in cache
+C, B, A = range(3)  # the operand that stays
+SIDES = np.array([(0, 1, 2), (2, 1, 0), (2, 0, 1)])  # by the operand that stays: its two sides among (m, n, k), and the streamed one
+WEIGHTS = np.array([(1.0, 1.0, 2.0), (2.0, 1.0, 1.0), (2.0, 1.0, 1.0)])  # elements that each of them makes cross, see above
+OF_B = np.array([(True, False, False), (False, False, True), (False, True, False)])  # those of B among them
+AROUND = {C: (C, B, A), B: (B, C), A: (A, C)}  # by the operand that stays: those that may stay at the level outside
+# Tiles tried: streamed side over the root of the capacity, by the operand that stays at an outer level; and at the level before the
+# nearest, in several thicknesses for each operand, by the number of levels on the chip, the last for more of them.
+FAR = ((C, (0.35,)), (B, (0.2,)), (B, (0.5,)), (A, (0.2,)), (A, (0.5,)))
+NEAR = ((0.02, 0.2), (0.05, 0.2, 0.6), (0.05, 0.25))
+LAST_SHARE = 0.96  # share of the nearest level that C takes, beside streams of an element or two
 SMALLEST = 256.0  # elements below which a memory is not tiled
-_WHOLE = np.float32(1.0 - 1e-6)  # a quotient that is whole but for rounding counts as whole
+SPARE = 1e-3  # weight of the energy of the traffic in the choice: among tilings that are as fast, that of the least energy
+CHUNK = 2048  # points a batch: its arrays stay in cache
+ROOT = np.float32(np.sqrt(2.0))
+LEAST, MOST = 1e-15, 1e18  # limits of times in single precision: of an endless bandwidth, and of none [s]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileBlock:
-    """A matrix product, or the part of it that one tile holds: dims of shape (gemms, n) or (tiles, gemms, n)."""
+class Step:
+    """The tiles tried at one level."""
 
-    # m, n, k: dimensions; not whole numbers where a dimension is cut evenly
-    m: Numbers
-    n: Numbers
-    k: Numbers
-    repeats: Numbers  # how many such blocks make up the whole product
-    revisits: Numbers  # share of the visits to C that read what an earlier cut of k has left there
-    second: Numbers  # size of an element of B over that of the others
+    stays: Index  # operand that stays, shape (tilings,)
+    outer: Index  # the tiling outside each
+    thin: Single  # streamed side over the root of the capacity, shape (thicknesses, tilings, 1)
+    long: Single  # first side that stays over the root of the capacity, as the weights want it, shape (thicknesses, tilings, 1)
 
 
 def traffic_by_level(
-    m: Array, n: Array, k: Array, element: float, levels: Sequence[Level], *, second: Array | float = 1.0
-) -> tuple[Array, TileBlock]:
-    """Bytes that every level but the nearest delivers to the level inside it, each summed over the device.
+    m: Array, n: Array, k: Array, element: float, levels: Sequence[Level],
+    *, second: Array | float = 1.0, added: Array | float = 0.0, often: Array | float = 1.0, busy: Array | float = 0.0,
+) -> Array:  # fmt: skip
+    """Bytes that every level but the nearest delivers to the level inside it for one product, each summed over the device.
 
     Parameters
     ----------
     m, n, k : shape (gemms, n) or (gemms, 1). Dimensions. [1]
     element : size of an element. [B]
     levels : memory levels from the nearest to main memory.
-    second : size of an element of B over `element`, shape (gemms, 1); tiles are made as if B were not smaller. [1]
+    second : size of an element of B over `element`; tiles are made as if B were not smaller. [1]
+    added : elements that cross every level for one of C beyond its one write. [1]
+    often : how many such products are worked on at once; the choice is by the time of all. [1]
+    busy : time that the kernel takes whatever its tiles. [s]
 
     Returns
     -------
     traffic : shape (levels - 1, gemms, n); row i is what level i + 1 (counted from the nearest) delivers. [B]
-    tile : the block that the nearest level holds.
     """
     work = m * n * k
-    whole = TileBlock(m=m, n=n, k=k, repeats=np.ones_like(work), revisits=np.zeros_like(work), second=np.broadcast_to(second, work.shape))
-    room = [_room(level, work, element) for level in levels[:-1]]
-    costs = [divide(np.array([element]), level.bandwidth) for level in levels[1:]]
-    points = max(array.shape[-1] for array in (work, *room, *costs))
-    parts = []
-    for start in range(0, points, CHUNK):
-        here = slice(start, start + CHUNK)
-        block = TileBlock(**{name: _points(part, here) for name, part in vars(whole).items()})
-        parts.append(_search(block, [_points(array, here) for array in room], [_points(array, here) for array in costs]))
-    tile = TileBlock(**{name: np.concatenate([getattr(block, name) for _, block in parts], axis=-1) for name in vars(whole)})
-    return np.concatenate([moved for moved, _ in parts], axis=-1) * element, tile
+    size = often * work * element
+    power = sum((level.bandwidth * level.energy for level in levels[1:]), np.zeros(1))  # of all levels at full speed
+    given = [m, n, k, second, added, busy]
+    given += [room(level, work, element) for level in levels[:-1]]
+    for level in levels[1:]:
+        share = level.bandwidth * level.energy / np.where(power > 0, power, np.inf)
+        given += [np.clip(divide(size, level.bandwidth), LEAST, MOST), level.latency, SPARE * share]
+    shape = np.broadcast_shapes(*(np.shape(array) for array in given))
+    flat = np.empty((len(given), *shape), np.float32)
+    for row, array in zip(flat, given, strict=True):
+        row[...] = array
+    flat = flat.reshape(len(given), -1)
+    found = np.empty((len(levels) - 1, flat.shape[1]))
+    for start in range(0, flat.shape[1], CHUNK):
+        part = slice(start, start + CHUNK)
+        found[:, part] = _fastest(flat[:, part], len(levels) - 1)
+    least = second / m + 1.0 / n + 1.0 / k  # every operand once
+    return np.asarray((np.maximum(found.reshape(-1, *shape), least) + added / k) * (work * element))
 
 
-def _room(level: Level, work: Array, element: float) -> Array:
+def room(level: Level, work: Array, element: float) -> Array:
     """Elements that one instance of a level holds of a product, shape (gemms, n) or (n,).
 
     A level with many instances is filled only as far as the work spreads over all of them.
@@ -106,154 +113,173 @@ def _room(level: Level, work: Array, element: float) -> Array:
     return np.maximum(capacity, SMALLEST)
 
 
-def _points(array: Numbers, part: slice) -> Any:
-    """Some of the design points of an array; one that has a single point for all stays."""
-    return array if array.shape[-1] == 1 else array[..., part]
+@functools.cache
+def steps(levels: int) -> tuple[Step, ...]:
+    """The tiles tried at so many levels, from the outermost on the chip to the one before the nearest."""
+    found: list[Step] = []
+    for inner in range(max(levels - 2, 0), -1, -1):
+        tiles = FAR if inner else [(stays, NEAR[min(levels, len(NEAR)) - 1]) for stays in AROUND]
+        outside = found[-1].stays.tolist() if found else [None]
+        rows = [(stays, i, thin) for stays, thin in tiles for i, s in enumerate(outside) if s is None or s in AROUND[stays]]
+        stay, outer, thins = zip(*rows, strict=True)
+        stays, thin = np.array(stay), np.transpose(thins)
+        p = np.sqrt(WEIGHTS[stays, 0] / WEIGHTS[stays, 1])
+        bent = thin * (p + 1.0 / p) / 2.0
+        long = p * (np.sqrt(bent**2 + 1.0) - bent)
+        thin, long = (np.asarray(values[..., None], np.float32) for values in (thin, long))
+        found.append(Step(stays=stays, outer=np.array(outer), thin=thin, long=long))
+    return tuple(found)
 
 
-def _search(whole: TileBlock, room: Sequence[Array], costs: Sequence[Array]) -> tuple[Array, TileBlock]:
-    """Elements that cross into each level from the one outside it, and the innermost tile, for the fastest tiling tried.
+def _fastest(given: Single, levels: int) -> Single:
+    """Elements a multiply-add that cross into each level, the nearest first, in the fastest tiling of every point."""
+    (_, _, k, second, added, busy), rooms = given[:6], given[6 : 6 + levels]
+    costs, back = given[6 + levels :].reshape(levels, 3, -1), (1.0 - added) / k
+    block, time, energy = given[:3, None], busy[None], np.zeros_like(busy)[None]
+    *far, near = steps(levels)
+    crossed: list[Single] = []
+    for level, step in zip(reversed(range(2, levels)), far, strict=True):
+        tiles, moved = tile(block[:, step.outer], rooms[level], step, second, back, fill=not crossed)
+        block, spent = tiles[:, 0], moved[0] * costs[level, 0] + costs[level, 1]
+        time, energy = np.maximum(spent, time[step.outer]), spent * costs[level, 2] + energy[step.outer]
+        crossed.append(moved[0])
+    level = min(levels - 1, 1)
+    tiles, moved = tile(block[:, near.outer], rooms[level], near, second, back, fill=False)
+    inside = _nearest(tiles, rooms[0], second) - back if levels > 1 else np.zeros_like(moved)
+    best, chosen = _chosen((moved, inside), (costs[level], costs[0]), time[near.outer], energy[near.outer])
+    for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
+        best = step.outer[best]
+        chosen.append(moved[best, np.arange(best.size)])
+    return np.asarray(np.stack(chosen[levels == 1 :]) - added / k)
 
-    Tiles are picked by what they make cross, never by the bandwidths of a point, and only the last choice is by time:
-    `costs`, the time of an element into each level [s]. So no tiling is lost because a level became faster.
+
+def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Single, energy: Single) -> tuple[Index, list[Single]]:
+    """Tiling chosen for every point, and elements a multiply-add that cross into the nearest level and into the one before it.
+
+    Of the product, one share takes the thinner of two neighbouring tiles at the level before the nearest, the other the
+    thicker, so that both levels take as long, or, where something else takes longer, so that traffic takes less energy.
+
+    Parameters
+    ----------
+    moved : elements into the level before the nearest, and into the nearest, shape (thicknesses, tilings, points).
+    rest, energy : time of all else, and weighted energy of the traffic further out, shape (tilings, points).
     """
-    gemms = whole.m.shape[0]
-    blocks = whole
-    moved: list[Array] = []
-    for level in range(len(room) - 1, -1, -1):
-        weights = FAR_WEIGHTS if level == len(room) - 1 else NEAR_WEIGHTS if level else LAST_WEIGHTS
-        shapes = FAR_SHAPES if level == len(room) - 1 else NEAR_SHAPES if level else LAST_SHAPES
-        inner = None if level == 0 else _repeated(room[level - 1], blocks.m.shape[0] // gemms)
-        blocks, crossed = _pick_tiles(blocks, _repeated(room[level], blocks.m.shape[0] // gemms), inner, weights, shapes)
-        moved = [_repeated(earlier, len(weights)) for earlier in moved] + [crossed]
-    amounts = np.stack(np.broadcast_arrays(*reversed(moved)))
-    slowest = np.stack(np.broadcast_arrays(*(amount * cost for amount, cost in zip(amounts, costs, strict=True)))).max(axis=0)
-    best = slowest.reshape(-1, gemms, slowest.shape[-1]).argmin(axis=0)[None]
-    tile = TileBlock(**{name: _taken(part, best, slowest.shape) for name, part in vars(blocks).items()})
-    return np.stack([_taken(amount, best, slowest.shape) for amount in amounts]), tile
+    (here, weight), (inner, light) = ((part * cost + late, of) for part, (cost, late, of) in zip(moved, costs, strict=True))
+    there, nearest = np.minimum(here[:-1], here[1:]), np.minimum(inner[:-1], inner[1:])
+    slower, faster = here[1:] - there, inner[:-1] - nearest
+    share = inner[:-1] - there
+    share /= np.maximum(slower + faster, LEAST)
+    np.clip(share, 0.0, 1.0, out=share)
+    there += share * slower
+    nearest = inner[:-1] - share * faster
+    time = np.maximum(there, nearest)
+    np.maximum(time, rest, out=time)
+    there *= weight
+    nearest *= light
+    there += nearest
+    there += energy
+    there += time
+    best = there.reshape(-1, there.shape[-1]).argmin(axis=0)
+    (thickness, tiling), points = np.divmod(best, there.shape[1]), np.arange(best.size)
+    thin, thick = ((thickness + i, tiling, points) for i in (0, 1))
+    share, time = share[thin], time[thin]
+    slower, faster = here[thick] - here[thin], inner[thin] - inner[thick]
+    least = np.where(faster > 0, (inner[thin] - time) / np.maximum(faster, LEAST), 0.0)
+    most = np.where(slower > 0, (time - here[thin]) / np.maximum(slower, LEAST), 1.0)
+    share = np.where(slower * weight > faster * light, np.clip(least, 0.0, share), np.clip(most, share, 1.0))
+    return tiling, [part[thin] + share * (part[thick] - part[thin]) for part in reversed(moved)]
 
 
-def _repeated(array: Array, times: int) -> Array:
-    """The rows of an array so often over, one set for each choice of outer tile; one row for all stays."""
-    return array if times == 1 or array.ndim < 2 or array.shape[0] == 1 else np.concatenate([array] * times)
+def tile(block: Single, capacity: Single, step: Step, second: Single, back: Single, *, fill: bool) -> tuple[Single, Single]:
+    """Largest tiles of blocks that fit a capacity, and the elements a multiply-add that each makes cross into its level.
 
+    The sides that stay are in the proportion that makes the least cross, as far as the block allows, and all grow with
+    the capacity. With `fill` the streamed side takes the room that is left.
 
-def _taken(array: Numbers, best: Index, shape: tuple[int, ...]) -> Array:
-    """Entries of the chosen tiles, rows of one choice after those of the other; `best` has shape (choices, gemms, n)."""
-    gemms, n = best.shape[1:]
-    flat = np.broadcast_to(array, shape).reshape(-1)
-    return np.asarray(flat[best * (gemms * n) + np.arange(gemms * n).reshape(gemms, n)].reshape(-1, n))
+    Parameters
+    ----------
+    block : m, n and k of the block outside, shape (3, tilings, points).
+    back : elements a multiply-add that are not read, since C starts from nothing.
 
-
-def _pick_tiles(
-    outer: TileBlock, capacity: Array, nearer: Array | None, weights: Sequence[float], shapes: Shapes
-) -> tuple[TileBlock, Array]:
-    """Good tiles of one level within the tiles of the level outside, and the elements that each makes cross into it.
-
-    One tile for each weight, rows after rows: the one with the least of what crosses into this level and of what the
-    level inside (capacity `nearer`, None where there is none) will about need, times the weight, whichever is more.
-    The search compares in single precision, which halves its time; what the picked tiles make cross is worked out in double.
+    Returns
+    -------
+    tiles, moved : shape (3, thicknesses, tilings, points) and the same without the sides.
     """
-    rough = TileBlock(**{name: part.astype(np.float32) for name, part in vars(outer).items()})
-    cuts, sides = candidates(rough, capacity.astype(np.float32), shapes)
-    here = np.stack([crossing(rough, cuts[:, i], stays) for i, stays in enumerate(STAYS)])
-    there = np.zeros(1, np.float32) if nearer is None else _inner_estimate(rough, sides, nearer.astype(np.float32))
-    best = np.stack([_least(*np.broadcast_arrays(here, np.float32(max(weight, 1e-3)) * there)) for weight in weights])
-    chosen = [_taken(cut, best, (*here.shape[:-1], best.shape[-1])).astype(np.float64) for cut in cuts]
-    repeated = TileBlock(**{name: np.concatenate([np.atleast_2d(part)] * len(weights)) for name, part in vars(outer).items()})
-    crossed = np.minimum(crossing(repeated, chosen, "c"), np.minimum(crossing(repeated, chosen, "b"), crossing(repeated, chosen, "a")))
-    return inside(repeated, *chosen), np.asarray(crossed)
+    rows = np.arange(len(step.stays))
+    x, y, z = block[SIDES[step.stays].T, rows]
+    root = np.sqrt(capacity)
+    found = np.empty((3, len(step.thin), *x.shape), np.float32)
+    a, b, c = found
+    np.minimum(z, step.thin * root, out=c)
+    np.minimum(x, step.long * root, out=a)
+    _beside(a, c, capacity, y, b)
+    _beside(b, c, capacity, x, a)
+    if fill:
+        np.maximum(c, np.minimum(z, (capacity - a * b) / (a + b)), out=c)
+    u, v, w = _weights(step.stays, second)
+    moved = u / a
+    moved += v / b
+    moved += w / z - back
+    return found[np.argsort(SIDES)[step.stays].T[:, None], np.arange(len(step.thin))[:, None], rows], moved
 
 
-def _least(here: Single, inner: Single) -> Index:
-    """Number of the tile with the least of two amounts, whichever is more, shape (gemms, n).
+def _beside(side: Single, streamed: Single, capacity: Single, most: Single, out: Single) -> None:
+    """Longest other side that fits beside one that stays and the streamed one."""
+    np.multiply(side, streamed, out=out)
+    np.subtract(capacity, out, out=out)
+    out /= side + streamed
+    np.minimum(out, most, out=out)
 
-    Among tiles that one of the two levels holds back alike, the one that spares the other.
+
+def _weights(stays: Index, second: Single) -> Single:
+    """Elements that the sides of tiles make cross, where those of B may be smaller, shape (3, tilings, points) or (3, tilings, 1)."""
+    weights = np.asarray(WEIGHTS[stays].T[..., None], np.float32)
+    return weights if (second == 1.0).all() else np.where(OF_B[stays].T[..., None], second, weights)
+
+
+def _nearest(block: Single, capacity: Single, second: Single) -> Single:
+    """Elements a multiply-add that cross into the nearest level, beside streams of an element or two.
+
+    C stays there, as square as the block (m, n, k) allows, or the part of A or of B that spans all of k.
     """
-    score = here + inner
-    score *= np.float32(1e-3)
-    score += np.maximum(here, inner)
-    return np.asarray(score.reshape(-1, *score.shape[2:]).argmin(axis=0))
+    room = LAST_SHARE * capacity
+    root = np.sqrt(room)
+    short, long = np.minimum(block[0], block[1]), 1.0 / np.maximum(block[0], block[1])
+    over, streamed = 1.0 / short, 2.0 / block[2]
+    np.minimum(short, root, out=short)
+    moved = short / room
+    np.maximum(moved, long, out=moved)
+    moved += np.maximum(over, 1.0 / root)
+    moved += streamed
+    along = np.minimum(block[2], ROOT * root, out=short)
+    along /= room
+    again = np.maximum(along, over)
+    again += long
+    again += np.maximum(streamed, ROOT / root, out=streamed)
+    if (second != 1.0).any():  # B crosses once for every part of m that the operand which stays spans
+        m, saved = 1.0 / block[0], 1.0 - second
+        moved -= saved * np.maximum(m, np.minimum(1.0 / root, block[1] / room))
+        again -= saved * np.where(block[0] < block[1], np.maximum(m, along), m)
+    return np.asarray(np.minimum(moved, again, out=again))
 
 
-def candidates(outer: TileBlock, capacity: Single, shapes: Shapes) -> tuple[Single, Single]:
-    """Tiles to try, as numbers of cuts of m, n and k and as sides, each of shape (3, 3 operands, shapes, gemms, n).
-
-    A (m x k), B (k x n) and C (m x n) of a tile fit the capacity [elements] together. The operand that stays is made
-    about square (in several aspects) with a share of the capacity; every side is an even cut of the block, and what a
-    cut leaves free goes to the next side; the third dimension streams through what is left of the capacity.
-    """
-    m, n, k = outer.m, outer.n, outer.k
-    room = shapes[0] * capacity
-    side = np.sqrt(room) * shapes[1]
-    shape = (3, 3, *np.broadcast_shapes(side.shape, m.shape, n.shape, k.shape))
-    cuts, sides = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    # By operand that stays: its two dimensions and the one that streams past it, and their positions among m, n, k.
-    orders = ((m, n, k, (0, 1, 2)), (k, n, m, (2, 1, 0)), (m, k, n, (0, 2, 1)))
-    for stays, (rows, columns, streamed, (across, along, past)) in enumerate(orders):
-        height, width, depth = sides[across, stays], sides[along, stays], sides[past, stays]
-        _cut(rows, side, cuts[across, stays], height)
-        _cut(columns, np.divide(room, height, out=width), cuts[along, stays], width)
-        _cut(rows, np.divide(room, width, out=height), cuts[across, stays], height)
-        np.multiply(height, width, out=depth)
-        np.subtract(capacity, depth, out=depth)
-        depth /= height + width
-        _cut(streamed, depth, cuts[past, stays], depth)
-    return cuts, sides
-
-
-def _cut(whole: Single, largest: Single, cuts: Single, part: Single) -> None:
-    """Cut a dimension evenly into as few parts as are no longer than `largest`: their number, and their length."""
-    np.divide(whole * _WHOLE, largest, out=cuts)
-    np.ceil(cuts, out=cuts)
-    np.divide(whole, cuts, out=part)
-
-
-def crossing(outer: TileBlock, cuts: Sequence[Numbers] | Numbers, stays: str) -> Numbers:
-    """Elements that cross into a level whose tiles cut m, n and k so often, while it works through all blocks `outer`.
-
-    The innermost loop runs over the dimension that the operand which stays does not have, so that it moves once; the two
-    others move once for every cut of the dimension that they lack, and C is read and written where it does not stay.
-    """
-    a, b, c = (outer.repeats * size for size in (outer.m * outer.k, outer.k * outer.n * outer.second, outer.m * outer.n))
-    if stays == "c":
-        return np.asarray(a * cuts[1] + b * cuts[0] + c * (1.0 + outer.revisits))
-    once = (b if stays == "b" else a) - c * (1.0 - outer.revisits)
-    again = a * cuts[1] if stays == "b" else b * cuts[0]
-    return np.asarray(again + (c + c) * cuts[2] + once)
-
-
-def inside(outer: TileBlock, m: Array, n: Array, k: Array) -> TileBlock:
-    """The block that a tile holds, from the numbers of cuts: all tiles together are the whole."""
-    return TileBlock(
-        m=outer.m / m, n=outer.n / n, k=outer.k / k, repeats=outer.repeats * m * n * k, revisits=(k - 1.0 + outer.revisits) / k,
-        second=outer.second,
-    )  # fmt: skip
-
-
-def _inner_estimate(outer: TileBlock, sides: Single, capacity: Single) -> Single:
-    """Elements that the level inside will about need while this level holds a tile, shape (3, shapes, gemms, n).
-
-    C stays there in blocks that fill the level, as square as the tile allows; A and B are each read once for every block,
-    and C is written, and read back, once for every cut of k here. Cuts are not rounded.
-    """
-    m, n, k = sides
-    height = np.minimum(m, np.sqrt(capacity))
-    width = np.minimum(n, capacity / height)
-    np.minimum(m, capacity / width, out=height)
-    estimate = outer.second / height + 1.0 / width + np.float32(2.0) / k
-    estimate -= (1.0 - outer.revisits) / outer.k  # the first visit to C writes only
-    estimate *= outer.repeats * outer.m * outer.n * outer.k
-    return np.asarray(estimate)
-
-
-def register_accesses(flops: Array, tile: TileBlock, height: Array, width: Array, dataflow: str) -> Array:
+def register_accesses(
+    flops: Array, sides: Sequence[Array], level: Level, element: float, height: Array, width: Array, dataflow: str
+) -> Array:
     """Reads and writes of the register file: flops (Nx Ny + K Nx + K Ny) / (2 K Nx Ny) (Eq. 5).
 
-    `height` and `width` are Nx and Ny of the multiplier array; the reuse K is the extent of the dimension along which
-    the stationary operand is reused, over the array: m for weights, n for activations, k for outputs.
+    The reuse K is the extent of the dimension along which the stationary operand is reused, over the array: m for
+    weights, n for activations, k for outputs. The extent is the side of the largest square that the registers hold beside
+    thin streams, or that of the work where it is less. It is not rounded, and the tiles of other levels do not change it.
+
+    Parameters
+    ----------
+    sides : m, n and k of the work.
+    level : the nearest level, the registers.
+    height, width : Nx and Ny of the multiplier array.
     """
-    reuse = {"weight": tile.m, "activation": tile.n, "output": tile.k}
-    extent = np.maximum(np.maximum(tile.m, tile.n), tile.k) if dataflow == "best" else reuse[dataflow]
-    K = np.maximum(np.ceil(extent / height - 1e-9), 1.0)
+    extents = dict(zip(("weight", "activation", "output"), sides, strict=True))
+    extent = np.maximum(np.maximum(*sides[:2]), sides[2]) if dataflow == "best" else extents[dataflow]
+    held = np.sqrt(LAST_SHARE * np.maximum(level.capacity / element, SMALLEST))
+    K = np.maximum(np.minimum(extent, held) / height, 1.0)
     return np.asarray(flops * (height * width + K * height + K * width) / (2.0 * K * height * width))
