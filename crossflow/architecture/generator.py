@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
+from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
 from crossflow.architecture.price import die_cost
 from crossflow.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
 from crossflow.architecture.voltage import OperatingPoint, frugal_voltage, operate
@@ -107,6 +107,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         given["compute"] = replace(given["compute"], power=np.asarray(given["compute"].power + spare))
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
+    static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
     return Architecture(
         name=system.name,
         throughput={dtype: cores.peak * rate for dtype, rate in system.rates.items()},
@@ -124,8 +125,9 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
             dtype: divide((cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0), rate)
             for dtype, rate in system.rates.items()
         },
-        static_power=np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING)),
+        static_power=static,
         maximum_power=budgets.power,
+        throttle=None if budgets.peak_power is None else _throttle(parts.compute, cores, budgets.power - static),
         execution=system.execution,
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
@@ -193,7 +195,7 @@ def allot(budgets: Budgets, component: str) -> Allotment:
     """Area, power and die edge that the breakdown gives to a component (Fig. 4); what is not named gets nothing."""
     return Allotment(
         area=_share(budgets.area, component) * budgets.chip_area,
-        power=_share(budgets.power_shares, component) * budgets.power,
+        power=_share(budgets.power_shares, component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
         perimeter=_share(budgets.perimeter, component) * perimeter(budgets),
     )
 
@@ -237,6 +239,12 @@ def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
             code=np.where(point.at_minimum, 1, np.where(point.at_maximum, 2, 0)),
         ),
     )
+
+
+def _throttle(compute: Compute, cores: Cores, power: Array) -> Throttle:
+    """What switching may draw beside the static power, and the voltages between which the chip may save. [W], [V]"""
+    minimum = np.minimum(compute.minimum_voltage, cores.point.voltage)
+    return Throttle(power=np.maximum(power, 0.0), voltage=cores.point.voltage, threshold=compute.threshold_voltage, minimum=minimum)
 
 
 def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment, bundles: Array) -> BuiltMemory:
@@ -395,6 +403,8 @@ def _problems(
     found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
     package = budgets.node_area * system.devices_per_node
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
+    if budgets.peak_power is not None:
+        found.append((np.asarray(budgets.peak_power < budgets.power), "peak_power is below power, which no component could then use up"))
     for name in ("compute", "memory", "intra_link", "inter_link"):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))

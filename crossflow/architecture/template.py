@@ -158,7 +158,12 @@ class Budgets(FileModel):
 
     node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
     chip_area: Area = Field(description="area of the compute die")
-    power: Power
+    power: Power = Field(description="power that the accelerator may draw")
+    peak_power: Power | None = Field(
+        default=None,
+        description="power that the shares divide, where components are built for more than they may draw at once;"
+        " kernels that would draw more than `power` run slower",
+    )
     area: BudgetShares
     power_shares: BudgetShares
     perimeter: BudgetShares

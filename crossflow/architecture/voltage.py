@@ -72,6 +72,18 @@ def frugal_voltage(nominal: Array, threshold: Array, leakage: Array) -> Array:
     return np.asarray(threshold + np.cbrt(leakage * threshold * (nominal - threshold) ** 2 / np.maximum(1.0 - leakage, 1e-9)))
 
 
+def throttled(share: Array, voltage: Array, threshold: Array, minimum: Array) -> tuple[Array, Array]:
+    """Clock and switching energy of work that may draw a `share` of its power at `voltage`, over those there. [1], [1]
+
+    Voltage and clock fall together down to the minimum voltage, and the clock alone below it.
+    """
+    point = operate(
+        np.minimum(share, 1.0), np.ones(1), nominal=voltage, threshold=threshold, minimum=minimum, maximum=voltage, leakage=np.zeros(1),
+        divisible=False,
+    )  # fmt: skip
+    return point.frequency, (point.voltage / voltage) ** 2
+
+
 def operate(
     budget: Array,
     nominal_power: Array,
