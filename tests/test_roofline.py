@@ -7,7 +7,7 @@ import pytest
 from products import gemm_costs, stream_costs
 
 from crossflow.architecture.system import architecture
-from crossflow.cost.roofline import resources
+from crossflow.cost.roofline import _waves, resources
 from crossflow.evaluation import evaluate
 from crossflow.program.kernels import Pass, Product
 
@@ -130,3 +130,13 @@ def test_launch_is_what_small_kernels_take(gemm):
 def test_architecture_of_a_scenario_is_what_is_evaluated(gemm):
     scenario = gemm("v100")
     assert evaluate(scenario).architecture["throughput.fp16"][0] == architecture(scenario.system).throughput["fp16"][0]
+
+
+def test_waves_of_a_generated_device_are_smooth(v100):
+    """Ever more units: no step of more than 2 %, each no slower; a known device has whole waves."""
+    units = np.geomspace(50.0, 400.0, 400)
+    time = _waves(np.array([[216.0]]), dataclasses.replace(v100, units=units)) / units
+    steps = np.diff(np.log(time[0]))
+    assert steps.max() <= 1e-12
+    assert steps.min() > -0.02
+    assert _waves(np.array([[216.0]]), dataclasses.replace(v100, units=np.array([200.0]), usage=()))[0, 0] == pytest.approx(400 / 216)

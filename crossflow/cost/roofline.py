@@ -249,10 +249,10 @@ def _waves(blocks: Array, architecture: Architecture) -> Array:
     """Time of blocks that pass over the units in waves, over that of blocks that divide evenly; shape (kernels, n). [1]
 
     The units of a known device are a whole number, and its last wave takes as long as a full one. Those of a generated
-    device are a design's choice: they have the mean of that over designs, half a wave more, less as the first one empties.
+    device are a design's choice: they have the mean of that over designs, half a wave more, less near the first wave.
     """
     waves = blocks / architecture.units
-    if architecture.execution.tiles is not None:
+    if not architecture.usage:
         return np.asarray(np.minimum(np.ceil(waves) * architecture.units / blocks, 4.0))
     return np.asarray(np.where(waves > 1.0, 1.0 + 0.5 * (waves - 1.0) / waves**2, np.minimum(1.0 / waves, 4.0)))
 

@@ -45,6 +45,8 @@ FAR = ((C, (0.35,)), (B, (0.2,)), (B, (0.5,)), (A, (0.2,)), (A, (0.5,)))
 NEAR = ((0.02, 0.2), (0.05, 0.2, 0.6), (0.05, 0.25))
 LAST_SHARE = 0.96  # share of the nearest level that C takes, beside streams of an element or two
 SMALLEST = 256.0  # elements below which a memory is not tiled
+APART = 1e-5  # by this the outer of two levels that would take as long takes less, so that rounding does not decide which of them binds
+ROOMY = 0.01  # share of the time of the slowest resource that the others leave free where they take longer to spare energy
 SPARE = 1e-3  # weight of the energy of the traffic in the choice: among tilings that are as fast, that of the least energy
 CHUNK = 2048  # points a batch: its arrays stay in cache
 ROOT = np.float32(np.sqrt(2.0))
@@ -52,7 +54,7 @@ LEAST, MOST = 1e-15, 1e18  # limits of times in single precision: of an endless 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class Tried:
     """The tiles tried at one level."""
 
     stays: Index  # operand that stays, shape (tilings,)
@@ -114,9 +116,9 @@ def room(level: Level, work: Array, element: float) -> Array:
 
 
 @functools.cache
-def steps(levels: int) -> tuple[Step, ...]:
+def steps(levels: int) -> tuple[Tried, ...]:
     """The tiles tried at so many levels, from the outermost on the chip to the one before the nearest."""
-    found: list[Step] = []
+    found: list[Tried] = []
     for inner in range(max(levels - 2, 0), -1, -1):
         tiles = FAR if inner else [(stays, NEAR[min(levels, len(NEAR)) - 1]) for stays in AROUND]
         outside = found[-1].stays.tolist() if found else [None]
@@ -127,7 +129,7 @@ def steps(levels: int) -> tuple[Step, ...]:
         bent = thin * (p + 1.0 / p) / 2.0
         long = p * (np.sqrt(bent**2 + 1.0) - bent)
         thin, long = (np.asarray(values[..., None], np.float32) for values in (thin, long))
-        found.append(Step(stays=stays, outer=np.array(outer), thin=thin, long=long))
+        found.append(Tried(stays=stays, outer=np.array(outer), thin=thin, long=long))
     return tuple(found)
 
 
@@ -182,7 +184,7 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Si
     best = there.reshape(-1, there.shape[-1]).argmin(axis=0)
     (thickness, tiling), points = np.divmod(best, there.shape[1]), np.arange(best.size)
     thin, thick = ((thickness + i, tiling, points) for i in (0, 1))
-    share, time = share[thin], time[thin]
+    share, time = share[thin] * (1.0 - APART), time[thin] * (1.0 - ROOMY)
     slower, faster = here[thick] - here[thin], inner[thin] - inner[thick]
     least = np.where(faster > 0, (inner[thin] - time) / np.maximum(faster, LEAST), 0.0)
     most = np.where(slower > 0, (time - here[thin]) / np.maximum(slower, LEAST), 1.0)
@@ -190,7 +192,7 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Si
     return tiling, [part[thin] + share * (part[thick] - part[thin]) for part in reversed(moved)]
 
 
-def tile(block: Single, capacity: Single, step: Step, second: Single, back: Single, *, fill: bool) -> tuple[Single, Single]:
+def tile(block: Single, capacity: Single, step: Tried, second: Single, back: Single, *, fill: bool) -> tuple[Single, Single]:
     """Largest tiles of blocks that fit a capacity, and the elements a multiply-add that each makes cross into its level.
 
     The sides that stay are in the proportion that makes the least cross, as far as the block allows, and all grow with
