@@ -29,13 +29,18 @@ _NAMED = {
 }  # fmt: skip
 _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "area": "m2", "power": "W",
-    "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD",
+    "perimeter": "m", "capacity": "B", "bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
 _LARGER = (
     "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
     "measured_share", "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "request_throughput_per_s",
 )  # fmt: skip
-_SMALLER = ("architecture.used.", "architecture.cost.", "architecture.voltage")  # figures of a device of which less is better
+_SMALLER = (
+    "architecture.used.",
+    "architecture.cost.",
+    "architecture.carbon.",
+    "architecture.voltage",
+)  # figures of a device of which less is better
 
 
 def unit_of(column: str) -> str:

@@ -250,7 +250,7 @@ WRONG = [
     (
         "system.technology.memroy",
         ["HBM2"],
-        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, substrate",
+        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, die_link, substrate",
     ),
 ]
 

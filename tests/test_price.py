@@ -40,6 +40,91 @@ def test_the_price_of_a_system_is_that_of_its_parts(lstm):
     assert crossflow.evaluate(scenario).cost == pytest.approx(8 * sum(device.cost.values()))
 
 
+WAFER = "techlib.substrate.wafer"
+
+
+def test_mounting_loses_what_the_bonding_yield_says(gemm):
+    """A chip and four stacks at 0.98 each: one package in ten is thrown away, with all that is in it."""
+    cost = gemm("pathfinder").architecture.cost
+    parts = sum(cost[part] for part in ("chip", "memory", "package", "assembly"))
+    assert cost["loss"] == pytest.approx(parts * (0.98**-5 - 1), rel=1e-12)
+
+
+def test_spares_are_as_many_as_make_a_good_wafer_cheapest(gemm):
+    case = gemm("waferscale")
+    allowed = crossflow.evaluate(case, {f"{WAFER}.spare_share": np.array([0.0, 0.05, 0.1, 0.25])}).cost
+    assert (np.diff(allowed) <= 0).all()
+    assert allowed[0] > 1.1 * allowed[-1]
+    sure = crossflow.from_dict({**case.document.data, "techlib": {"substrate": {"wafer": {"bonding_yield": 1}}}})
+    assert sure.architecture.cost["loss"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_wafer_of_twenty_is_dearer_than_twenty_chips(gemm):
+    """Ports aside: what one chip loses in assembly, a wafer loses times its hundred parts, less what spares save."""
+    single, wafer = (
+        sum(price for part, price in gemm(template).architecture.cost.items() if "link" not in part)
+        for template in ("pathfinder", "waferscale")
+    )
+    assert wafer > single
+
+
+def test_a_die_divided_costs_less_silicon_and_more_mounting(gemm):
+    costs = [gemm("pathfinder", system={"budgets": {"chiplets": dies}}).architecture.cost for dies in (1, 2, 4)]
+    assert costs[0]["chip"] > costs[1]["chip"] > costs[2]["chip"]
+    assert costs[0]["loss"] < costs[1]["loss"] < costs[2]["loss"]
+
+
+def test_dies_reach_a_shared_cache_over_their_links(gemm):
+    """Of four dies three quarters of the accesses cross: energy by the link's share, bandwidth by the power or the inner edges."""
+    one, four = (gemm("pathfinder", system={"budgets": {"chiplets": dies}}).architecture.level("l2") for dies in (1, 4))
+    link = gemm("pathfinder").library.link["UCIe-advanced"]
+    assert four.energy == pytest.approx(one.energy + 0.75 * link.nominal_energy_per_bit)
+    assert four.bandwidth == pytest.approx(one.bandwidth * one.energy / four.energy)
+    narrow = gemm("pathfinder", system={"budgets": {"chiplets": 4, "area": {"compute": 0.61}}, "technology": {"die_link": "NVLink4"}})
+    lanes = np.floor(4 * np.sqrt(850) * 2.7)
+    assert narrow.architecture.level("l2").bandwidth <= lanes * 12.5e9 / 0.75 * (1 + 1e-12)
+    assert "the shares of the chip area leave no room for the links between its dies (budgets.chiplets)" in [
+        words for _, words in narrow.architecture.problems
+    ]
+
+
+def test_memory_may_stand_on_the_chip(gemm):
+    """V-Cache class: a die of 64 MiB on every 36 mm2 of logic, which takes neither package area nor die edge."""
+    system = {"technology": {"memory": "SRAM-3D"}, "budgets": {"perimeter": {"memory": 0.01}, "node_area": "851 mm2"}}
+    device = gemm("pathfinder", system=system).architecture
+    assert device.memory.capacity == pytest.approx(np.floor(850 * 0.0278) * 64 * 2**20)
+    assert not device.problems
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"chip_area": "900 mm2"}, "a die is larger than a reticle: divide the chip into more dies (budgets.chiplets), or take a substrate that allows more exposures for one die, such as wafer"),
+        ({"power": "3.9 kW"}, "the power over the die area is more than the package can be cooled at (substrate.cooling_limit)"),
+        ({"power": "3.9 kW"}, "the power of the die over its area is more than the package can deliver (substrate.delivery_limit)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_printed_cooled_or_fed_is_infeasible(gemm, change, sentence):
+    case = gemm("pathfinder", system={"budgets": change})
+    assert sentence in [words for mask, words in case.architecture.problems if mask.any()]
+    assert not crossflow.predict(case).feasible
+    assert crossflow.predict(gemm("pathfinder", system={"budgets": {"chip_area": "900 mm2", "chiplets": 2}})).feasible
+
+
+def test_a_stitched_die_may_be_larger_than_a_reticle(gemm):
+    system = {"budgets": {"chip_area": "1000 mm2", "node_area": "1410 mm2"}, "technology": {"substrate": "wafer"}}
+    assert crossflow.predict(gemm("waferscale", system=system)).feasible
+
+
+def test_embodied_carbon_counts_the_area_its_yield_and_the_memory(gemm):
+    """ACT: 1.36 kg a cm2 at N12, 100 g a GB of HBM."""
+    carbon = gemm("pathfinder").architecture.carbon
+    assert carbon["chip"] == pytest.approx(8.5 * 1.36)
+    assert carbon["memory"] == pytest.approx(4 * 8 * 2**30 / 1e9 * 0.1)
+    assert carbon["yield_loss"] > carbon["chip"] * 0.3
+    assert carbon["loss"] == pytest.approx((0.98**-5 - 1) * (carbon["chip"] + carbon["yield_loss"] + carbon["memory"]))
+
+
 def test_a_datasheet_device_has_no_price():
     scenario = crossflow.from_dict({"system": "h100-sxm", "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64}})
     assert np.isnan(crossflow.evaluate(scenario).cost).all()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
-from crossflow.architecture.price import die_cost
+from crossflow.architecture.packaging import packaged, room
 from crossflow.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
 from crossflow.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.arrays import Array, Mask, divide
@@ -38,6 +38,7 @@ class Parts:
     memory: OffChip
     intra_link: Link
     inter_link: Link
+    die_link: Link
     substrate: Substrate
     node: LogicNode
 
@@ -108,6 +109,16 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
     static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
+    package = packaged(
+        parts,
+        budgets,
+        system.devices_per_node,
+        levels=(*(cache.level for cache in caches.values()), memory.level),
+        stacks=memory.level.capacity / parts.memory.device_capacity,
+        memory_power=memory.used.power,
+        intra_lanes=intra.lanes,
+        inter_lanes=inter.lanes,
+    )
     return Architecture(
         name=system.name,
         throughput={dtype: cores.peak * rate for dtype, rate in system.rates.items()},
@@ -118,7 +129,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         array_width=parts.compute.array_width,
         frequency=cores.frequency,
         voltage=cores.point.voltage,
-        levels=(*(cache.level for cache in caches.values()), memory.level),
+        levels=package.levels,
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop={
@@ -132,24 +143,10 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
         limits=tuple(part.limit for part in built.values()),
-        problems=_problems(system, parts, cores, caches, memory),
-        cost=bill(parts, system, memory, intra, inter),
+        problems=(*_problems(system, parts, cores, caches, memory), *package.problems),
+        cost=package.cost,
+        carbon=package.carbon,
     )
-
-
-def bill(parts: Parts, system: GeneratedSystem, memory: BuiltMemory, intra: Links, inter: Links) -> dict[str, Array]:
-    """Price of one device by part; empty when the library lacks the price of a part that the design has. [USD]"""
-    amounts: dict[str, tuple[Array | None, Array]] = {
-        "chip": (die_cost(system.budgets.chip_area, parts.node), np.ones(1)),
-        "memory": (parts.memory.device_cost, memory.level.capacity / parts.memory.device_capacity),
-        "package": (parts.substrate.cost_per_area, system.budgets.node_area),
-        "assembly": (parts.substrate.assembly_cost, np.full(1, 1.0 / system.devices_per_node)),
-        "intra_link": (parts.intra_link.link_cost, intra.lanes),
-        "inter_link": (parts.inter_link.link_cost, inter.lanes),
-    }
-    if any(price is None and np.any(amount > 0) for price, amount in amounts.values()):
-        return {}
-    return {name: np.asarray(price * amount) for name, (price, amount) in amounts.items() if price is not None}
 
 
 # ------------------------------------------------------------------------------------------ technology and budgets
@@ -173,6 +170,7 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
         memory=_changed(library.gather("memory", choice["memory"]), changes.memory),
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
+        die_link=library.gather("link", choice["die_link"]),
         substrate=library.gather("substrate", choice["substrate"]),
         node=library.gather("logic", choice["logic"]),
     )
@@ -301,7 +299,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
     idle = memory.static_power_per_bit * memory.device_capacity
     fits = np.stack(
         np.broadcast_arrays(
-            (budgets.node_area - budgets.chip_area) / memory.device_area,
+            room(memory, budgets),
             given.area / memory.controller_area,
             given.perimeter * memory.links_per_mm / memory.links_per_device,
             np.where(idle > 0, divide(kept, idle), np.inf),
@@ -311,8 +309,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
     capacity, pins = devices * memory.device_capacity, devices * memory.links_per_device
     static = memory.static_power_per_bit * capacity
     peak = pins * memory.nominal_frequency / 8.0
-    access = memory.dynamic_energy_per_bit + (NOTHING if memory.interface_energy_per_bit is None else memory.interface_energy_per_bit)
-    point = _operated(memory, given.power - kept, peak * access, memory.minimum_voltage)
+    point = _operated(memory, given.power - kept, peak * memory.access_energy, memory.minimum_voltage)
     level = Level(
         name="memory",
         scope="global",
@@ -320,7 +317,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
         instances=np.ones(1),
         bandwidth=peak * point.frequency * utilisation,
         latency=memory.access_latency,
-        energy=access * (point.voltage / memory.nominal_voltage) ** 2,
+        energy=memory.access_energy * (point.voltage / memory.nominal_voltage) ** 2,
     )
     used = Allotment(
         area=devices * memory.controller_area,

@@ -98,6 +98,8 @@ class Architecture:
     problems: tuple[tuple[Mask, str], ...] = ()  # design points that cannot be built, each with the sentence that says why
     # price of one device with its share of package and network, by part; empty where it is not known. [USD]
     cost: Mapping[str, Array] = field(default_factory=dict)
+    # embodied carbon of one device's dies and memory, by part; empty where it is not known. [kg]
+    carbon: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def sustained_clock(self) -> Array:
@@ -151,4 +153,5 @@ class Architecture:
         for resource in dict.fromkeys(use.resource for use in self.usage):
             found[f"used.{resource}"] = sum((use.used for use in self.usage if use.resource == resource), np.zeros(1))
         found |= {f"cost.{part}": amount for part, amount in self.cost.items()}
+        found |= {f"carbon.{part}": amount for part, amount in self.carbon.items()}
         return found

@@ -1,7 +1,6 @@
-"""What one accelerator costs to build: its die, memory, package and network ports.
+"""Dies on a wafer and how many of them work; what a good one costs, in money and in carbon.
 
-Prices of parts, without design cost, margin, board, rack, power or cooling; a network lane's price holds its share of the
-switches. No die is repaired, which makes large dies dearer than those that are sold with some units switched off.
+No die is repaired, which makes large dies dearer than those that are sold with some units switched off.
 """
 
 from __future__ import annotations
@@ -16,24 +15,30 @@ CLUSTERING = 3.0  # alpha of the negative binomial: defects come in clusters
 
 
 def die_cost(area: Array, node: LogicNode) -> Array | None:
-    """Price of one good die: the wafer's over the dies on it that work; None where the node's figures are not known. [USD]
-
-    Dies on a wafer: pi R^2 / A - 2 pi R / sqrt(2 A), for the usable radius R and the area A with its scribe lines [1]_.
+    """Price of one good die; None where the node's figures are not known. [USD]
 
     Parameters
     ----------
     area : shape (n,). Die area. [m2]
     node : its logic node.
+    """
+    if node.wafer_cost is None or node.defect_density is None:
+        return None
+    return np.asarray(node.wafer_cost * wafer_area(area, node.defect_density))
+
+
+def wafer_area(area: Array, defect_density: Array) -> Array:
+    """Wafer area that one good die takes: the wafer's over the dies on it that work, its rim and broken dies shared by them. [m2]
+
+    Dies on a wafer: pi R^2 / A - 2 pi R / sqrt(2 A), for the usable radius R and the area A with its scribe lines [1]_.
 
     References
     ----------
     .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semiconductor Manufacturing 18(1), 2005.
     """
-    if node.wafer_cost is None or node.defect_density is None:
-        return None
     radius, cut = WAFER_DIAMETER / 2.0 - EDGE, (np.sqrt(area) + SCRIBE_LINE) ** 2
     dies = np.maximum(np.pi * radius**2 / cut - 2.0 * np.pi * radius / np.sqrt(2.0 * cut), 1.0)
-    return np.asarray(node.wafer_cost * np.pi * WAFER_DIAMETER**2 / 4.0 / (dies * die_yield(area, node.defect_density)))
+    return np.asarray(np.pi * WAFER_DIAMETER**2 / 4.0 / (dies * die_yield(area, defect_density)))
 
 
 def die_yield(area: Array, defect_density: Array) -> Array:

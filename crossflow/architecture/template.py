@@ -127,6 +127,7 @@ class TechnologyChoice(FileModel):
     memory: str
     intra_link: str
     inter_link: str
+    die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
     substrate: str
 
 
@@ -157,7 +158,8 @@ class Budgets(FileModel):
     """Area, power and perimeter of one accelerator and how they are divided (Sec. 4.3, Fig. 4)."""
 
     node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
-    chip_area: Area = Field(description="area of the compute die")
+    chip_area: Area = Field(description="area of the compute die, or of all of them")
+    chiplets: PositiveCount = Field(default=points(1.0), description="compute dies of equal size into which the chip is divided")
     power: Power = Field(description="power that the accelerator may draw")
     peak_power: Power | None = Field(
         default=None,

@@ -38,7 +38,6 @@ STRIP = 16  # rows or columns in which tiles of small products come
 CHUNK = 16384  # matrix products a batch: temporaries stay in cache
 
 
-
 def quantised(m: Array, n: Array, often: Array, architecture: Architecture) -> Array:
     """Time of products on a generated device over that of units that divide the work evenly, shape (kernels, n). [1]
 

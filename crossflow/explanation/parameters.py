@@ -83,6 +83,8 @@ def _generated(
     """What the generator reads: components by role, banks by level, and the nodes that they are given for."""
     changes = system.components
     for role, name in system.technology.model_dump().items():
+        if role == "die_link" and (system.budgets.chiplets == 1).all():
+            continue
         kind = "link" if role.endswith("link") else role
         for chosen in dict.fromkeys((name, *choices.get(role, ()))):
             yield (kind, chosen), _fields(library, (kind, chosen)) - _given(getattr(changes, role, None))

@@ -104,12 +104,12 @@ class OffChip(FileModel):
     links_per_device: PositiveCount = Field(description="data pins of one device")
     links_per_mm: PerLength = Field(description="data pins that a length of die edge lets through")
     dynamic_energy_per_bit: EnergyPerBit = Field(description="energy of an access inside the memory device")
-    interface_energy_per_bit: EnergyPerBit | None = Field(
-        default=None, description="energy of the same access on the compute die: controller, I/O and the way to the last cache"
+    interface_energy_per_bit: EnergyPerBit = Field(
+        default=points(0.0), description="energy of the same access on the compute die: controller, I/O and the way to the last cache"
     )
     static_power_per_bit: PowerPerBit = Field(description="refresh and idle power")
     device_capacity: Information
-    device_area: Area = Field(description="package area that one device takes beside the die")
+    device_area: AreaOrZero = Field(description="package area that one device takes beside the die")
     controller_area: Area = Field(description="die area of the controller and I/O of one device")
     nominal_voltage: Voltage
     threshold_voltage: Voltage
@@ -119,6 +119,14 @@ class OffChip(FileModel):
     access_latency: Time
     device_cost: Cost | None = Field(default=None, description="price of one device")
     carbon_per_capacity: CarbonPerCapacity | None = Field(default=None, description="embodied carbon over capacity")
+    devices_per_area: PerArea | None = Field(
+        default=None, description="devices that stand on an area of the compute die, where they are stacked on it; else they lie beside it"
+    )
+
+    @property
+    def access_energy(self) -> Array:
+        """Energy of an access as the chip sees it: the device and the way to it on the compute die. [J/B]"""
+        return self.dynamic_energy_per_bit + self.interface_energy_per_bit
 
 
 class Link(FileModel):
@@ -144,19 +152,20 @@ class Substrate(FileModel):
 
     title: str = ""
     maximum_area: Area
-    stitched: bool = Field(default=False, description="whether dies on it may be larger than a reticle, exposures stitched together")
+    exposures: PositiveCount = Field(default=points(1.0), description="exposures that may be stitched into one die on it")
     links_per_mm: PerLength
     bump_pitch: Length | None = None
     cost_per_area: CostPerArea | None = None
     assembly_cost: Cost | None = Field(default=None, description="price of assembling one package")
-    device_cost: Cost | None = Field(
-        default=None, description="price of test and of what else the package needs for one accelerator: power modules, cold plate"
+    device_cost: Cost = Field(
+        default=points(0.0), description="price of test and of what else the package needs for one accelerator: power modules, cold plate"
     )
-    bonding_yield: PositiveShare | None = Field(
-        default=None, description="share of dies and memory devices that survive being mounted; what is lost takes its accelerator along"
+    bonding_yield: PositiveShare = Field(
+        default=points(1.0),
+        description="share of dies and memory devices that survive being mounted; a broken one takes its accelerator along",
     )
-    spare_share: Share | None = Field(
-        default=None, description="accelerators that may stand by for broken ones, over those that are needed; none where absent"
+    spare_share: Share = Field(
+        default=points(0.0), description="accelerators that may stand by for broken ones in a package, over those that are needed"
     )
     cooling_limit: PowerDensity | None = Field(default=None, description="power of an accelerator over its die area that can be cooled")
     delivery_limit: PowerDensity | None = Field(

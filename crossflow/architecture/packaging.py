@@ -1,0 +1,218 @@
+"""What an accelerator and its share of a package cost, in money and in carbon, and what no package can hold, cool or feed.
+
+Dies and memory devices are tested before they are mounted (known good); each survives mounting with the substrate's bonding
+yield, and a broken one takes its accelerator along. A package is good where all accelerators that it needs are; spares may
+stand by for broken ones, as many as make good packages cheapest [1]_, [2]_.
+
+Prices are those of making, without design, margin, board, rack or hosts; a network lane's price holds its share of the switches.
+
+References
+----------
+.. [1] Y. Feng, K. Ma, "Chiplet Actuary: A Quantitative Cost Model and Multi-Chiplet Architecture Exploration", DAC 2022.
+.. [2] S. Pal et al., "Architecting Waferscale Processors: A GPU Case Study", HPCA 2019, Sec. IV (spare modules).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crossflow.architecture.model import Level
+from crossflow.architecture.price import die_cost, wafer_area
+from crossflow.arrays import Array, Mask, divide
+
+if TYPE_CHECKING:
+    from crossflow.architecture.generator import Parts
+    from crossflow.architecture.template import Budgets
+    from crossflow.technology.components import OffChip
+
+ONE = np.ones(1)
+OVERSIZED = (
+    "a die is larger than a reticle: divide the chip into more dies (budgets.chiplets),"
+    " or take a substrate that allows more exposures for one die, such as wafer"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packaged:
+    """One accelerator with its share of a package: price [USD] and embodied carbon [kg] by part, shape (n,), empty where not known.
+
+    `levels` are those of its memory, as units of all its dies see them.
+    """
+
+    levels: tuple[Level, ...]
+    cost: Mapping[str, Array]
+    carbon: Mapping[str, Array]
+    problems: tuple[tuple[Mask, str], ...]
+
+
+def packaged(
+    parts: Parts,
+    budgets: Budgets,
+    sharing: int,
+    *,
+    levels: tuple[Level, ...],
+    stacks: Array,
+    memory_power: Array,
+    intra_lanes: Array,
+    inter_lanes: Array,
+) -> Packaged:
+    """Price, carbon and limits of one accelerator.
+
+    Parameters
+    ----------
+    parts : its components, at its logic node.
+    budgets : its budgets.
+    sharing : accelerators that work in one package. [1]
+    levels : its memory levels, as if it were one die.
+    stacks : shape (n,). Its memory devices. [1]
+    memory_power : shape (n,). Power that they draw. [W]
+    intra_lanes, inter_lanes : shape (n,). Lanes of its ports inside the package and out of it. [1]
+    """
+    cost = bill(parts, budgets, sharing, stacks)
+    links = {"intra_link": (parts.intra_link.link_cost, intra_lanes), "inter_link": (parts.inter_link.link_cost, inter_lanes)}
+    if any(price is None and np.any(lanes > 0) for price, lanes in links.values()):
+        cost = {}
+    prices = {name: np.asarray(price * lanes) for name, (price, lanes) in links.items() if price is not None}
+    seen, ports = across_dies(levels, parts, budgets)
+    return Packaged(
+        levels=seen,
+        cost={**cost, **prices} if cost else {},
+        carbon=embodied(parts, budgets, sharing, stacks),
+        problems=(*limits(parts, budgets, memory_power), *_roomless(budgets, ports)),
+    )
+
+
+def room(memory: OffChip, budgets: Budgets) -> Array:
+    """Memory devices that find a place, beside the chip in the package or stacked on it. [1]"""
+    beside = divide(budgets.node_area - budgets.chip_area, memory.device_area)
+    above = np.inf if memory.devices_per_area is None else budgets.chip_area * memory.devices_per_area
+    return np.asarray(np.minimum(beside, above))
+
+
+# ------------------------------------------------------------------------------------------ several dies
+
+
+def across_dies(levels: tuple[Level, ...], parts: Parts, budgets: Budgets) -> tuple[tuple[Level, ...], Array]:
+    """Memory levels of a chip divided into k dies, and the die area that the ports between its dies take. [m2]
+
+    Addresses are spread over the slices of the farthest on-chip level that all units share, each beside its memory channel, so
+    (k - 1) / k of its accesses cross between dies [1]_. They take the link's energy and time as well, and the level's power feeds
+    that many fewer accesses; lanes carry them as far as the inner edges let lanes through: 4 sqrt(A) (sqrt(k) - 1) for k square
+    dies of an area A in a square. A chip that shares no cache crosses on the way to main memory. One die is unchanged.
+
+    References
+    ----------
+    .. [1] A. Arunkumar et al., "MCM-GPU: Multi-Chip-Module GPUs for Continued Performance Scalability", ISCA 2017.
+    """
+    dies, link = budgets.chiplets, parts.die_link
+    crossing = (dies - 1.0) / dies
+    shared = [i for i, level in enumerate(levels[:-1]) if level.scope == "global"]
+    at = shared[-1] if shared else len(levels) - 1
+    level, rate = levels[at], link.nominal_frequency / 8.0
+    energy = level.energy + crossing * link.nominal_energy_per_bit
+    fed = np.where(dies > 1, level.bandwidth * divide(level.energy, energy), level.bandwidth)
+    edge = 4.0 * np.sqrt(budgets.chip_area) * (np.sqrt(dies) - 1.0)
+    lanes = np.floor(edge * np.minimum(link.links_per_mm, parts.substrate.links_per_mm) + 1e-9)
+    bandwidth = np.where(dies > 1, np.minimum(fed, divide(lanes * rate, crossing)), fed)
+    seen = replace(level, energy=np.asarray(energy), bandwidth=bandwidth, latency=np.asarray(level.latency + crossing * link.latency))
+    used = np.ceil(bandwidth * crossing / rate - 1e-9)
+    return (*levels[:at], seen, *levels[at + 1 :]), np.asarray(used * link.area_per_link)
+
+
+def _roomless(budgets: Budgets, ports: Array) -> tuple[tuple[Mask, str], ...]:
+    """Design points whose ports between dies find no room beside the shares of the chip area."""
+    shares = (budgets.area.compute, budgets.area.memory, budgets.area.intra_link, budgets.area.inter_link, *budgets.area.on_chip.values())
+    taken = sum((share for share in shares if share is not None), np.zeros(1)) * budgets.chip_area + ports
+    mask = np.asarray((taken > budgets.chip_area * (1 + 1e-9)) & (ports > 0))
+    return ((mask, "the shares of the chip area leave no room for the links between its dies (budgets.chiplets)"),) if mask.any() else ()
+
+
+# ------------------------------------------------------------------------------------------ price and carbon
+
+
+def bill(parts: Parts, budgets: Budgets, sharing: int, stacks: Array) -> dict[str, Array]:
+    """Price of one accelerator without its ports; `loss` is what mounting breaks, and spares. Empty where a price is missing. [USD]"""
+    substrate, dies = parts.substrate, budgets.chiplets
+    chip, stack = die_cost(budgets.chip_area / dies, parts.node), parts.memory.device_cost
+    if chip is None or stack is None or substrate.cost_per_area is None or substrate.assembly_cost is None:
+        return {}
+    cost = {
+        "chip": np.asarray(dies * chip),
+        "memory": np.asarray(stacks * stack),
+        "package": np.asarray(substrate.cost_per_area * budgets.node_area),
+        "assembly": np.asarray(substrate.assembly_cost / sharing + substrate.device_cost),
+    }
+    device = cost["chip"] + cost["memory"] + cost["package"] + substrate.device_cost
+    whole = np.asarray(sum(cost.values()))
+    return {**cost, "loss": np.asarray(good_package(parts, budgets, sharing, stacks, device, substrate.assembly_cost)[0] - whole)}
+
+
+def good_package(parts: Parts, budgets: Budgets, sharing: int, stacks: Array, device: Array, package: Array) -> tuple[Array, Array]:
+    """Price of one working accelerator in a good package, and accelerators mounted for each that works, both at the cheapest spares.
+
+    With s spares for D accelerators, each good with probability p (bonding yield to the number of its dies and memory devices), a
+    package is good with probability Y(s) = sum over i <= s of C(D + s, i) (1 - p)^i p^(D + s - i), and a working accelerator costs
+    ((D + s) device + package) / (D Y). [USD], [1]
+    """
+    p = parts.substrate.bonding_yield ** (budgets.chiplets + stacks)
+    room = np.floor(parts.substrate.maximum_area / budgets.node_area + 1e-9) - sharing
+    spares = np.maximum(np.minimum(np.floor(parts.substrate.spare_share * sharing + 1e-9), room), 0.0)
+    price, mounted = np.full(1, np.inf), ONE
+    for s in range(int(spares.max()) + 1):
+        built = sharing + s
+        good = np.asarray(sum(math.comb(built, i) * (1.0 - p) ** i * p ** (built - i) for i in range(s + 1)))
+        here = np.where(s <= spares, (built * device + package) / (sharing * good), np.inf)
+        mounted = np.where(here < price, built / (sharing * good), mounted)
+        price = np.minimum(here, price)
+    return price, mounted
+
+
+def embodied(parts: Parts, budgets: Budgets, sharing: int, stacks: Array) -> dict[str, Array]:
+    """Carbon of making one accelerator's dies and memory, without package, board and host; empty where it is not known. [kg]
+
+    `chip` is that of the area itself; `yield_loss` that of the wafer's rim and broken dies, which good ones carry [1]_; `loss` that
+    of what mounting breaks, and spares.
+
+    References
+    ----------
+    .. [1] U. Gupta et al., "ACT: Designing Sustainable Computer Systems with an Architectural Carbon Modeling Tool", ISCA 2022.
+    """
+    node, memory = parts.node, parts.memory
+    if node.carbon_per_area is None or node.defect_density is None or memory.carbon_per_capacity is None:
+        return {}
+    chip = node.carbon_per_area * budgets.chip_area
+    wafer = node.carbon_per_area * budgets.chiplets * wafer_area(budgets.chip_area / budgets.chiplets, node.defect_density)
+    stack = stacks * memory.device_capacity * memory.carbon_per_capacity
+    cost = bill(parts, budgets, sharing, stacks)
+    device = np.asarray(cost["chip"] + cost["memory"] + cost["package"] + parts.substrate.device_cost) if cost else wafer + stack
+    package = parts.substrate.assembly_cost if cost and parts.substrate.assembly_cost is not None else np.zeros(1)
+    mounted = good_package(parts, budgets, sharing, stacks, device, package)[1]
+    return {
+        "chip": np.asarray(chip),
+        "yield_loss": np.asarray(wafer - chip),
+        "memory": np.asarray(stack),
+        "loss": np.asarray((mounted - 1.0) * (wafer + stack)),
+    }
+
+
+# ------------------------------------------------------------------------------------------ limits
+
+
+def limits(parts: Parts, budgets: Budgets, memory_power: Array) -> tuple[tuple[Mask, str], ...]:
+    """Design points that cannot be printed, cooled or fed, with the sentence that says why."""
+    substrate, area, found = parts.substrate, budgets.chip_area, []
+    if parts.node.reticle is not None:
+        printed = parts.node.reticle * substrate.exposures
+        found.append((np.asarray(area / budgets.chiplets > printed * (1 + 1e-9)), OVERSIZED))
+    if substrate.cooling_limit is not None:
+        hot = np.asarray(budgets.power / area > substrate.cooling_limit * (1 + 1e-9))
+        found.append((hot, "the power over the die area is more than the package can be cooled at (substrate.cooling_limit)"))
+    if substrate.delivery_limit is not None:
+        starved = np.asarray((budgets.power - memory_power) / area > substrate.delivery_limit * (1 + 1e-9))
+        found.append((starved, "the power of the die over its area is more than the package can deliver (substrate.delivery_limit)"))
+    return tuple((mask, sentence) for mask, sentence in found if mask.any())
