@@ -287,6 +287,8 @@ class DatasheetSystem(SystemFields):
 
     @model_validator(mode="after")
     def _memory_is_complete(self) -> DatasheetSystem:
+        if self.execution.blocks:
+            raise ValueError("execution: blocks: tiles of a device with published figures are those of its library; give tiles")
         memory = self.levels.get("memory")
         if memory is None or memory.bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")

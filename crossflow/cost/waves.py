@@ -42,7 +42,11 @@ def quantised(m: Array, n: Array, often: Array, architecture: Architecture) -> A
     """Time of products on a generated device over that of units that divide the work evenly, shape (kernels, n). [1]
 
     Tiles of C run in waves over the units, the last wave as long as a full one, and tiles at the edges as long as others;
-    the best of the tiles that a unit may work on is taken. A tile is no larger than a product of few rows. m, n, often : sizes and copies, shape (kernels, n).
+    the best of the tiles that a unit may work on is taken. A tile is no larger than a product of few rows.
+
+    Parameters
+    ----------
+    m, n, often : sizes, and how many equal products are launched at once, shape (kernels, n). [1]
     """
     waves = []
     for rows, columns in architecture.execution.blocks:
