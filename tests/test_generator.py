@@ -280,7 +280,7 @@ def test_capacity_stops_where_leakage_would_eat_the_bandwidth(paper):
 
 def test_a_small_area_holds_fewer_slices_and_still_bits(sliced):
     built = build_on_chip("l2", level(slices=100.0), sliced, allot(area=20e-6, power=10.0), ONE)
-    assert built.level.capacity[0] * 8 == pytest.approx(0.02 * 20e-6 / 0.1e-12, rel=1e-9)
+    assert built.level.capacity[0] * 8 == pytest.approx(0.05 * 20e-6 / 0.1e-12, rel=1e-9)
     assert built.used.area[0] == pytest.approx(20e-6, rel=1e-9)
 
 

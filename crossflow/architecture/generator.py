@@ -26,7 +26,7 @@ from crossflow.technology.components import Compute, Link, LogicNode, OffChip, O
 from crossflow.technology.library import Choice, TechLibrary, disordered, gather
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
-CELLS = 0.02  # share of an on-chip memory's area that is left for bits where its slices would take all
+CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +248,7 @@ def _throttle(compute: Compute, cores: Cores, power: Array) -> Throttle:
 def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment, bundles: Array) -> BuiltMemory:
     """Bits and slices share the area; what is kept from leakage feeds accesses (Eq. 2 and 3, for a sliced memory).
 
-    The area holds the slices that the template asks for, with their ports on the network, and bits in the rest. A fiftieth
+    The area holds the slices that the template asks for, with their ports on the network, and bits in the rest. A twentieth
     at least is left for bits, in an area too small for all slices. Capacity stops where its leakage would take more than the
     level's `static_share` of the power. The rest of the power always feeds accesses, so that bandwidth never falls with
     capacity; it stops at what the slices deliver at their clock. What is then left of area and power is not used.

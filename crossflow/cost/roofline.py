@@ -147,7 +147,7 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     traffic[0], traffic[1:] = nearest, outer
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
         traffic = traffic[:, which.ravel()]
-    waves = quantised(*sizes[[0, 1, 3]], architecture)
+    waves = quantised(sizes[0], sizes[1], sizes[3], architecture)
     return _slowest(
         divide(flops, rate) * waves, traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(flops), 1))
     )
