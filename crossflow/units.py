@@ -49,6 +49,7 @@ second = [time] = s
 minute = 60 * second = min
 hour = 3600 * second = h
 day = 86400 * second
+year = 365 * day
 kilogram = [mass] = kg
 gram = kilogram / 1000 = g
 tonne = 1000 * kilogram = t
@@ -250,6 +251,7 @@ FlopPerCycle = Annotated[Array, _positive("flop/cycle")]
 CostPerArea = Annotated[Array, _amount("USD/m2")]
 Cost = Annotated[Array, _amount("USD")]
 Rent = Annotated[Array, _positive("USD/s")]
+Duration = Annotated[Array, _positive("s")]
 Overhead = Annotated[Array, Quantity("1", ge=1)]
 CarbonIntensity = Annotated[Array, _amount("kg/J")]
 CarbonPerArea = Annotated[Array, _amount("kg/m2")]

@@ -96,6 +96,14 @@ def test_memory_may_stand_on_the_chip(gemm):
     assert not device.problems
 
 
+def test_a_step_takes_its_share_of_the_carbon_of_making_the_devices(lstm):
+    case = lstm("d8", operation={"lifetime": "5 years", "carbon_intensity": "400 g/kWh"})
+    found = crossflow.predict(case).to_dict()
+    made = 8 * sum(float(part[0]) for part in case.architecture.carbon.values())
+    assert found["embodied_carbon_kg"] == pytest.approx(made * found["step_time_s"] / (5 * 365 * 86400), rel=1e-12)
+    assert found["carbon_kg"] > found["embodied_carbon_kg"]
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -71,7 +71,7 @@ TOP = {
     "profile": "none.csv", "placement": ["lp", "dp", "kp2", "kp1"], "kernels_per_device": 4,
 }  # fmt: skip
 SYSTEMS = {
-    "operation.price": "5 USD/hour", "operation.carbon_intensity": "300 g/kWh", "operation.device_power": When("100 W", {"run": {"steps": 10}, "system.operation.host_power": "2 kW"}),
+    "operation.price": "5 USD/hour", "operation.carbon_intensity": "300 g/kWh", "operation.lifetime": "5 years", "operation.device_power": When("100 W", {"run": {"steps": 10}, "system.operation.host_power": "2 kW"}),
     "operation.host_power": When("9 kW", {"run": {"steps": 10}}), "operation.pue": When(1.4, {"run": {"steps": 10}}),
     "host.capacity": "3 TB", "host.bandwidth": When("1 GB/s", {"strategy.offload": "optimizer"}),
     "host.utilisation": When(0.01, {"strategy.offload": "optimizer"}),
@@ -166,6 +166,7 @@ SINGLE = {
 }  # a product is one layer
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
+    ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
     ("transformer", "profile"): "refused: cannot be read: No such file or directory",
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip

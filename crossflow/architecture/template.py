@@ -21,6 +21,7 @@ from crossflow.units import (
     Area,
     Bandwidth,
     CarbonIntensity,
+    Duration,
     EnergyPerBit,
     EnergyPerFlop,
     Frequency,
@@ -73,6 +74,9 @@ class OperationSpec(FileModel):
     )
     carbon_intensity: CarbonIntensity | None = Field(
         default=None, description="CO2-equivalent that the electricity of the data centre emits per energy, such as 400 g/kWh"
+    )
+    lifetime: Duration | None = Field(
+        default=None, description="time in use over which a generated device pays off the carbon of making it, such as 5 years"
     )
 
 
@@ -292,6 +296,8 @@ class DatasheetSystem(SystemFields):
         memory = self.levels.get("memory")
         if memory is None or memory.bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")
+        if self.operation is not None and self.operation.lifetime is not None:
+            raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
         others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]
         if others:
             raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")

@@ -53,12 +53,12 @@ class Figure:
 
     @property
     def range(self) -> str:
-        """Bounds, the unit written once where both have it.
+        """Bounds, the unit written once where both have it; nothing where they are one, because nothing is open.
 
         >>> Figure(path="x", value="4 pJ/bit", low="3.4 pJ/bit", high="4.2 pJ/bit").range
         '3.4 .. 4.2 pJ/bit'
         """
-        if self.low is None and self.high is None:
+        if self.low == self.high:
             return ""
         low, high = self.low or self.value, self.high or self.value
         same = low.partition(" ")[2] == high.partition(" ")[2]

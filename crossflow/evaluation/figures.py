@@ -32,6 +32,7 @@ SERVING: Mapping[str, tuple[str, ...]] = {
 OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("run.cost_usd", "usd_per_million_"): ("price", "2 USD/hour"),
     ("carbon_kg", "run.carbon_kg"): ("carbon_intensity", "400 g/kWh"),
+    ("embodied_carbon_kg", "run.embodied_carbon_kg"): ("lifetime", "5 years"),
 }
 
 PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
@@ -74,25 +75,29 @@ def _output(workload: TransformerSpec, members: Members | None) -> Array:
     return np.array([float(getattr(one, "output", None) or 1) for one in workloads])[which]
 
 
-def operation(system: SystemSpec, score: Score) -> dict[str, Array]:
+def operation(system: SystemSpec, device: Architecture, score: Score) -> dict[str, Array]:
     """Figures of a step that the system's `operation` gives, by column; only those whose fields are given.
 
     `carbon_kg` is the operational carbon, as in LLaMA, Table 15 (arXiv:2302.13971): the energy that the facility takes during the
-    step at rated power, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg]
+    step at rated power, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg] `embodied_carbon_kg` is the step's
+    share of the carbon of making the devices: its device-time over their lifetime, as in ACT (ISCA 2022, Eq. 1). [kg]
     """
-    given = operation_of(system)
+    given, made = operation_of(system), sum(device.carbon.values(), np.zeros(1))
+    figures = {}
+    if given.lifetime is not None and device.carbon:
+        figures["embodied_carbon_kg"] = product(score.step_time * score.devices, made / given.lifetime)
     if given.carbon_intensity is None:
-        return {}
+        return figures
     shared = system.devices_per_node
     step = run_cost(amount=1, per_step=1, step_time=score.step_time, devices=score.devices, operation=given, devices_per_node=shared)
-    return {"carbon_kg": product(step.facility_energy, given.carbon_intensity)}
+    return {"carbon_kg": product(step.facility_energy, given.carbon_intensity), **figures}
 
 
 def with_figures(
     scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None, members: Members | None = None
 ) -> Score:
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
-    served, operated = serving(scenario, score, reading, members), operation(system, score)
+    served, operated = serving(scenario, score, reading, members), operation(system, device, score)
     score = replace(score, serving=served, operation=operated) if served or operated else score
     return replace(score, run=whole_run(scenario, system, device, score, members)) if scenario.run else score
 

@@ -411,10 +411,10 @@ RESULTS = ("case-study.yaml", "lstm-on-h100.yaml", "gpt3.yaml", "serving.yaml", 
 def _results_section() -> str:
     predictions = [crossflow.predict(crossflow.load(EXAMPLES / name)) for name in RESULTS]
     found = dict.fromkeys(key for prediction in predictions for key in flat(prediction.to_dict()))
-    found |= dict.fromkeys(("reading_problem", "measured_share", "notes[]", "carbon_kg"))  # that no example has
+    found |= dict.fromkeys(("reading_problem", "measured_share", "notes[]", "carbon_kg", "embodied_carbon_kg"))  # that no example has
     columns = {name: None for prediction in predictions for name in prediction.score.columns()}
     columns |= dict.fromkeys(("measured_share", "input_throughput_tokens_per_s", "usd_per_million_tokens"))  # that no example has
-    columns |= dict.fromkeys(("carbon_kg", "carbon_kg_per_million_tokens", "run.carbon_kg"))
+    columns |= dict.fromkeys(("carbon_kg", "carbon_kg_per_million_tokens", "run.carbon_kg", "embodied_carbon_kg", "run.embodied_carbon_kg"))
     intro = "One object. Times in s, sizes in B, energy in J, power in W, carbon in kg; `*` stands for a name.\n\n"
     outputs = "\n## What `predict --json` prints\n\n" + intro + markdown(("key", "meaning"), _explained(found, prose()["keys"]))
     outputs += "\n## Columns of `points.csv` and `points.jsonl`\n\nOne row a point: `id`, the swept paths, and\n\n"
