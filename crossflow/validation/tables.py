@@ -139,10 +139,13 @@ def _gemm_times(key: tuple[str, str, str], sizes: Array) -> Array | str:
 
 
 def generated_gemm_table(folder: Path) -> Table:
-    """The measured products of 100 us and more of chips that are generated from their budgets as well (`GENERATED`)."""
+    """The measured 16-bit products of 100 us and more of chips that are generated from their budgets as well (`GENERATED`)."""
     file = folder / "gemm.csv"
     rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
-    mine = [row for row in rows if row["device"] in GENERATED and not measurements().get(row["source"]) and float(row["time_us"]) >= 100]
+    known = [
+        row for row in rows if row["device"] in GENERATED and row["dtype"] in ("fp16", "bf16") and not measurements().get(row["source"])
+    ]
+    mine = [row for row, time in zip(known, positive(file, known, "time_us"), strict=True) if time >= 100]
     m, n, k, time = (positive(file, mine, column) for column in ("m", "n", "k", "time_us"))
     sizes, predicted = np.stack([m, n, k, np.ones_like(m)]), np.empty_like(m)
     for device, dtype in sorted({(row["device"], row["dtype"]) for row in mine}):

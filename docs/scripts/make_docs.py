@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import chips
 import numpy as np
 import yaml
 from pydantic import BaseModel
@@ -452,7 +453,12 @@ def _explained(found: Iterable[str], meanings: Mapping[str, str]) -> Iterator[tu
 
 # -------------------------------------------------------------------------------------------- accuracy
 
-TITLES = {"gemm": "Matrix products", "collectives": "Collectives", "training_runs": "Training runs"}
+TITLES = {
+    "gemm": "Matrix products",
+    "generated_gemm": "Matrix products on generated chips",
+    "collectives": "Collectives",
+    "training_runs": "Training runs",
+}
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 
 
@@ -470,7 +476,8 @@ def validation_page(report: Report, *, full: bool) -> str:
     text += f"## Where it is weak\n\n{prose()['weak']}\n\n"
     text += f"## Runs that NVIDIA publishes\n\n{prose()['published']}\n\n{_published()}\n"
     text += f"## Points that MAD-Max prints\n\n{prose()['points']}\n\n{_points()}\n"
-    return text + f"## Generated devices against datasheets\n\n{_anchors()}"
+    text += f"## Generated devices against datasheets\n\n{_anchors()}\n"
+    return text + f"## Generated chips against published figures\n\n{prose()['chips']}\n\n{_chips()}"
 
 
 # Training rates that NVIDIA prints of its own code, with their layouts.
@@ -592,7 +599,7 @@ def _table(table: Table) -> str:
         rows += [_statistics(name, table.measured[mask], table.predicted[mask]) for name, mask in _masks(members)]
     skipped = [f"- {count:,} rows skipped: {reason}\n" for reason, count in table.skipped.items()] or ["No row was skipped.\n"]
     notes = [f"- conditions of the measurement: {note}\n" for note in table.notes]
-    figure = f"![Predicted against measured](figures/{table.name}.png)\n\n"
+    figure = "" if table.name == "generated_gemm" else f"![Predicted against measured](figures/{table.name}.png)\n\n"
     return markdown(("", *STATISTICS), rows, right=range(1, 6)) + "\n" + "".join([*skipped, *notes]) + "\n" + figure
 
 
@@ -643,6 +650,12 @@ def _anchors() -> str:
             ours, theirs = figure
             rows.append((generated, what, show(ours, unit), show(theirs, unit), f"{100 * (ours / theirs - 1):+.1f} %"))
     return markdown(("template", "figure", "generated", "datasheet", "difference"), rows, right=(2, 3, 4))
+
+
+def _chips() -> str:
+    """Chips generated from their budgets beside what is published of them."""
+    header = ("chip", "figure", "published", "generated", "ratio", "kind", "source of the published figure")
+    return markdown(header, [row.shown() for row in chips.rows()], right=(2, 3, 4))
 
 
 def _figures(made: Architecture, sheet: Architecture, dtype: str) -> Iterator[tuple[str, str, tuple[float, float]]]:
