@@ -127,7 +127,7 @@ def test_the_shapes_of_the_case_study(lstm):
     gain = times[:, MEMORY.index("HBM2e"), 0] / times[:, -1, 0]
     assert gain[LOGIC.index("N12")] < 1.05
     assert gain[LOGIC.index("N7")] > 1.2
-    assert gain[LOGIC.index("N1")] >= gain[LOGIC.index("N5")] > gain[LOGIC.index("N12")]
+    assert 1.001 * gain[LOGIC.index("N1")] >= gain[LOGIC.index("N5")] > gain[LOGIC.index("N12")]
 
 
 def test_kernel_parallelism_beats_data_parallelism_in_the_case_study(lstm):

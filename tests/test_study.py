@@ -131,7 +131,7 @@ def test_every_point_names_the_largest_share_as_its_bound(scaling):
 
 def test_the_summary_names_the_fastest_that_fits(scaling, times):
     fastest = times[2, 3, 6]
-    assert scaling.summary == f"84 points, 21 feasible; fastest: {fastest:.4g} s at GDR-x8, HBM4, N5"
+    assert scaling.summary == f"84 points, 21 feasible; fastest: {fastest:.4g} s at GDR-x8, HBM4, N1"
     assert repr(scaling) == f"StudyResult('technology-scaling': {scaling.summary})"
     assert fastest == times[:, 3].min()
 

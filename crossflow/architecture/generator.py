@@ -104,8 +104,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
     others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
     if system.shared_power:
-        spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
-        given["compute"] = replace(given["compute"], power=np.asarray(given["compute"].power + spare))
+        given["compute"] = _with_spare(given, others)
     cores = build_cores(parts.compute, given["compute"], system.bundles)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
     static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
@@ -196,6 +195,12 @@ def allot(budgets: Budgets, component: str) -> Allotment:
         power=_share(budgets.power_shares, component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
         perimeter=_share(budgets.perimeter, component) * perimeter(budgets),
     )
+
+
+def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory | Links]) -> Allotment:
+    """What compute may use where it also gets the power that the other components cannot."""
+    spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
+    return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
 def _share(shares: BudgetShares, component: str) -> Array:
