@@ -7,6 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.architecture.voltage import throttled
+from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.validation.tables import generated_gemm_table, shipped
 
@@ -125,3 +126,9 @@ def test_no_improvement_slows_any_design(designs, work):
         after = evaluate(case, {**base, **change}).step_time
         slower[what] = (after[built] / before[built]).max()
     assert {what: ratio for what, ratio in slower.items() if not ratio <= 1.001} == {}
+
+
+def test_tiles_of_a_generated_device_are_refused_where_the_library_has_its_own():
+    system = {"template": "h100-sxm", "execution": {"blocks": [[128, 128]]}}
+    with pytest.raises(CrossflowError, match="execution: blocks: tiles of a device with published figures are those of its library"):
+        crossflow.from_dict({"system": system, "workload": {"model": "llama2-7b"}, "strategy": "dp1"})

@@ -156,7 +156,7 @@ def generated_gemm_table(folder: Path) -> Table:
         name="generated_gemm",
         measured=time * 1e-6,
         predicted=predicted,
-        groups={"source": [row["source"] for row in mine], "device": [row["device"] for row in mine]},
+        groups={"regime": [">= 100 us"] * len(mine), "source": [row["source"] for row in mine], "device": [row["device"] for row in mine]},
         skipped=Counter(),
         notes=["chips generated from area, node, power, memory devices and units (docs/validation.md), products in waves of tiles"],
     )
