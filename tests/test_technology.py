@@ -47,6 +47,11 @@ def test_no_bare_number(name):
     assert not bare
 
 
+def test_every_number_of_the_standard_library_says_how_it_is_known_and_between_which_bounds(standard):
+    """What chips are made of beside units and caches; the loader refuses a number of these sections that does not."""
+    assert {"logic", "memory", "link", "substrate"} <= set(standard.stated)
+
+
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_intervals_enclose_their_values_and_projections_have_one(name):
     for path, value in files.walk(library_document(name).data):

@@ -73,7 +73,7 @@ def packaged(
     memory_power : shape (n,). Power that they draw. [W]
     intra_lanes, inter_lanes : shape (n,). Lanes of its ports inside the package and out of it. [1]
     """
-    cost = bill(parts, budgets, sharing, stacks)
+    cost, mounted = bill(parts, budgets, sharing, stacks)
     links = {"intra_link": (parts.intra_link.link_cost, intra_lanes), "inter_link": (parts.inter_link.link_cost, inter_lanes)}
     if any(price is None and np.any(lanes > 0) for price, lanes in links.values()):
         cost = {}
@@ -82,7 +82,7 @@ def packaged(
     return Packaged(
         levels=seen,
         cost={**cost, **prices} if cost else {},
-        carbon=embodied(parts, budgets, sharing, stacks),
+        carbon=embodied(parts, budgets, stacks, mounted),
         problems=(*limits(parts, budgets, memory_power), *_roomless(budgets, ports)),
     )
 
@@ -135,12 +135,15 @@ def _roomless(budgets: Budgets, ports: Array) -> tuple[tuple[Mask, str], ...]:
 # ------------------------------------------------------------------------------------------ price and carbon
 
 
-def bill(parts: Parts, budgets: Budgets, sharing: int, stacks: Array) -> dict[str, Array]:
-    """Price of one accelerator without its ports; `loss` is what mounting breaks, and spares. Empty where a price is missing. [USD]"""
+def bill(parts: Parts, budgets: Budgets, sharing: int, stacks: Array) -> tuple[dict[str, Array], Array]:
+    """Price of one accelerator without its ports [USD], and accelerators mounted for each that works [1].
+
+    `loss` is what mounting breaks, and spares. Where a price is missing there is none, and spares are as many as save accelerators.
+    """
     substrate, dies = parts.substrate, budgets.chiplets
     chip, stack = die_cost(budgets.chip_area / dies, parts.node), parts.memory.device_cost
     if chip is None or stack is None or substrate.cost_per_area is None or substrate.assembly_cost is None:
-        return {}
+        return {}, good_package(parts, budgets, sharing, stacks, ONE, np.zeros(1))[1]
     cost = {
         "chip": np.asarray(dies * chip),
         "memory": np.asarray(stacks * stack),
@@ -148,8 +151,8 @@ def bill(parts: Parts, budgets: Budgets, sharing: int, stacks: Array) -> dict[st
         "assembly": np.asarray(substrate.assembly_cost / sharing + substrate.device_cost),
     }
     device = cost["chip"] + cost["memory"] + cost["package"] + substrate.device_cost
-    whole = np.asarray(sum(cost.values()))
-    return {**cost, "loss": np.asarray(good_package(parts, budgets, sharing, stacks, device, substrate.assembly_cost)[0] - whole)}
+    price, mounted = good_package(parts, budgets, sharing, stacks, device, substrate.assembly_cost)
+    return {**cost, "loss": np.asarray(price - sum(cost.values()))}, mounted
 
 
 def good_package(parts: Parts, budgets: Budgets, sharing: int, stacks: Array, device: Array, package: Array) -> tuple[Array, Array]:
@@ -172,7 +175,7 @@ def good_package(parts: Parts, budgets: Budgets, sharing: int, stacks: Array, de
     return price, mounted
 
 
-def embodied(parts: Parts, budgets: Budgets, sharing: int, stacks: Array) -> dict[str, Array]:
+def embodied(parts: Parts, budgets: Budgets, stacks: Array, mounted: Array) -> dict[str, Array]:
     """Carbon of making one accelerator's dies and memory, without package, board and host; empty where it is not known. [kg]
 
     `chip` is that of the area itself; `yield_loss` that of the wafer's rim and broken dies, which good ones carry [1]_; `loss` that
@@ -188,10 +191,6 @@ def embodied(parts: Parts, budgets: Budgets, sharing: int, stacks: Array) -> dic
     chip = node.carbon_per_area * budgets.chip_area
     wafer = node.carbon_per_area * budgets.chiplets * wafer_area(budgets.chip_area / budgets.chiplets, node.defect_density)
     stack = stacks * memory.device_capacity * memory.carbon_per_capacity
-    cost = bill(parts, budgets, sharing, stacks)
-    device = np.asarray(cost["chip"] + cost["memory"] + cost["package"] + parts.substrate.device_cost) if cost else wafer + stack
-    package = parts.substrate.assembly_cost if cost and parts.substrate.assembly_cost is not None else np.zeros(1)
-    mounted = good_package(parts, budgets, sharing, stacks, device, package)[1]
     return {
         "chip": np.asarray(chip),
         "yield_loss": np.asarray(wafer - chip),
