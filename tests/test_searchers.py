@@ -20,7 +20,7 @@ from crossflow.search.space import Designs, Options, Range, Shares, Space
 POWER = "system.budgets.power"
 SHARES = tuple(f"system.budgets.power_shares.{name}" for name in ("compute", "memory", "on_chip.l2"))
 MEMORY = Options(path="system.technology.memory", values=("HBM2", "HBM2e"))
-LEFT = 1.0 - 0.125 - 0.085 - 0.05  # what registers, l1 and links leave of the power of the template
+LEFT = 1.0 - 0.125 - 0.075 - 0.05  # what registers, l1 and links leave of the power of the template
 CONTINUOUS = Space(ranges=(Range(path=POWER, low=150.0, high=300.0),), shares=(Shares(paths=SHARES, total=LEFT),))
 MIXED = dataclasses.replace(CONTINUOUS, options=(MEMORY,))
 COUNTED = Space(
@@ -164,10 +164,10 @@ def test_constraints_are_kept_where_they_can_be(case):
 
 
 def test_gradient_beats_as_many_random_designs(product):
-    problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="energy_j"),))
+    problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
     found = search(problem, GradientSettings(starts=4, steps=40))
     drawn = search(problem, RandomSettings(searcher="random", evaluations=found.evaluations))
-    assert found.row["energy_j"] <= drawn.row["energy_j"]
+    assert found.row["step_time_s"] <= drawn.row["step_time_s"]
 
 
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (2, 7), (3, 10), (5, 1)])

@@ -81,6 +81,8 @@ def test_groups_hold_their_own_rows():
 def test_the_excerpt_is_predicted_whole(excerpt):
     for name, table in excerpt.items():
         found = table.to_dict()
+        if name == "generated_gemm":  # the products of 100 us and more of gemm.csv, once more
+            continue
         # A run that ended for lack of memory has a fate to compare, and no time.
         assert found["n"] + found.get("oom_n", 0) == len(data_rows(shipped() / f"{name}.csv"))
         assert found["skipped"] == 0

@@ -41,3 +41,8 @@ class Execution(FileModel):
     )
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
     tiles: TileExecution | None = None
+    blocks: tuple[tuple[int, int], ...] = Field(
+        default=(),
+        description="for generated devices: tiles of C, rows by columns, that one unit works on at a time; a product runs in waves of the"
+        " best of them, and its last wave takes as long as a full one. Units divide the work evenly where absent",
+    )

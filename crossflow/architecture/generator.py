@@ -1,7 +1,7 @@
 """Micro-architecture generator engine (AGE): budgets, technology and a template become an architecture [1]_.
 
-Each component gets its share of area, power and perimeter and makes the most of it; every function works on all design
-points at once, arrays of shape (n,) or (1,).
+Each component gets its share of area, power and perimeter and makes the most of it. More of a budget never gives a component
+less: what does not pay is left unused. Every function works on all design points at once, arrays of shape (n,) or (1,).
 
 References
 ----------
@@ -11,21 +11,22 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port
+from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
 from crossflow.architecture.packaging import packaged, room
-from crossflow.architecture.template import Budgets, BudgetShares, GeneratedSystem
-from crossflow.architecture.voltage import OperatingPoint, operate
+from crossflow.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
+from crossflow.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.arrays import Array, Mask, divide
 from crossflow.files import FileModel
 from crossflow.technology.components import Compute, Link, LogicNode, OffChip, OnChip, Substrate
 from crossflow.technology.library import Choice, TechLibrary, disordered, gather
 
-NOTHING = np.zeros(1)
+NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
+CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +54,10 @@ class Allotment:
 
 @dataclass(frozen=True, kw_only=True)
 class Cores:
-    """The compute units that fit and run; `built` counts all bundles on the die, those left dark too."""
+    """The compute units that fit and run, and the bundles that they are spread over."""
 
     mcus: Array
     bundles: Array
-    built: Array
     peak: Array
     frequency: Array
     point: OperatingPoint
@@ -98,14 +98,16 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     parts = choose_parts(system, library, choices or {})
     budgets = system.budgets
     given = {name: allot(budgets, name) for name in ("compute", *system.levels, "memory", "intra_link", "inter_link")}
-    cores = build_cores(parts.compute, given["compute"], system.mcus_per_bundle)
-    caches = {
-        name: build_on_chip(name, spec.scope, spec.utilisation, parts.on_chip[name], given[name], cores, system.mcus_per_bundle)
-        for name, spec in system.levels.items()
-    }
-    memory = build_memory(parts.memory, budgets, given["memory"], system.memory_utilisation)
+    caches = {name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles) for name, spec in system.levels.items()}
+    memory = build_memory(parts.memory, budgets, given["memory"], system.memory_utilisation, system.memory_static_share)
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
+    others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
+    if system.shared_power:
+        given["compute"] = _with_spare(given, others)
+    cores = build_cores(parts.compute, given["compute"], system.bundles)
+    built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
+    static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
     package = packaged(
         parts,
         budgets,
@@ -116,7 +118,6 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         intra_lanes=intra.lanes,
         inter_lanes=inter.lanes,
     )
-    built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **caches, "memory": memory, "intra_link": intra, "inter_link": inter}
     return Architecture(
         name=system.name,
         throughput={dtype: cores.peak * rate for dtype, rate in system.rates.items()},
@@ -134,8 +135,9 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
             dtype: divide((cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0), rate)
             for dtype, rate in system.rates.items()
         },
-        static_power=np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING)),
+        static_power=static,
         maximum_power=budgets.power,
+        throttle=None if budgets.peak_power is None else _throttle(parts.compute, cores, budgets.power - static),
         execution=system.execution,
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
@@ -190,9 +192,15 @@ def allot(budgets: Budgets, component: str) -> Allotment:
     """Area, power and die edge that the breakdown gives to a component (Fig. 4); what is not named gets nothing."""
     return Allotment(
         area=_share(budgets.area, component) * budgets.chip_area,
-        power=_share(budgets.power_shares, component) * budgets.power,
+        power=_share(budgets.power_shares, component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
         perimeter=_share(budgets.perimeter, component) * perimeter(budgets),
     )
+
+
+def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory | Links]) -> Allotment:
+    """What compute may use where it also gets the power that the other components cannot."""
+    spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
+    return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
 def _share(shares: BudgetShares, component: str) -> Array:
@@ -208,27 +216,26 @@ def whole(value: Array) -> Array:
 # ------------------------------------------------------------------------------------------ components
 
 
-def build_cores(compute: Compute, given: Allotment, mcus_per_bundle: Array) -> Cores:
-    """As many whole bundles of MCUs as the area holds, at the voltage that the power allows (Sec. 4.4.1, Eq. 1).
+def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
+    """As many MCUs as the area holds, at the voltage that the power allows (Sec. 4.4.1, Eq. 1), spread over the bundles.
 
-    Where the power does not carry all of them at the minimum voltage, bundles are left dark.
+    A bundle is as wide as the MCUs allow, not in whole numbers of them: more area or denser logic widens the bundles, as
+    the units of one maker grow from chip to chip, and never takes cache from them. Where the power does not carry all MCUs
+    at the minimum voltage, or at the lower one of `frugal_voltage`, a part of each bundle is left dark.
     """
-    bundles = whole(whole(given.area / compute.nominal_area) / mcus_per_bundle)
-    fitting = bundles * mcus_per_bundle
-    point = _operated(compute, given.power, fitting * compute.nominal_power, leakage=compute.leakage, divisible=True)
-    running = whole(bundles * point.active)
-    power = point.power * running / np.maximum(bundles * point.active, 1e-300)
-    mcus, frequency = running * mcus_per_bundle, compute.nominal_frequency * point.frequency
-    leakage = compute.leakage * mcus * compute.nominal_power * point.voltage / compute.nominal_voltage
+    built = given.area / compute.nominal_area
+    low = frugal_voltage(compute.nominal_voltage, compute.threshold_voltage, compute.leakage)
+    minimum = np.clip(low, compute.minimum_voltage, compute.maximum_voltage)
+    point = _operated(compute, given.power, built * compute.nominal_power, minimum, leakage=compute.leakage, divisible=True)
+    mcus, frequency = built * point.active, compute.nominal_frequency * point.frequency
     return Cores(
         mcus=mcus,
-        bundles=running,
-        built=bundles,
+        bundles=bundles,
         peak=mcus * compute.nominal_flop_rate * frequency,
         frequency=frequency,
         point=point,
-        leakage_power=leakage,
-        used=Allotment(area=fitting * compute.nominal_area, power=power, perimeter=NOTHING),
+        leakage_power=compute.leakage * mcus * compute.nominal_power * point.voltage / compute.nominal_voltage,
+        used=Allotment(area=built * compute.nominal_area, power=point.power, perimeter=NOTHING),
         limit=Limit(
             component="compute",
             names=("area and power", "power: units left dark at the minimum voltage", "area: the maximum voltage is reached"),
@@ -237,62 +244,77 @@ def build_cores(compute: Compute, given: Allotment, mcus_per_bundle: Array) -> C
     )
 
 
-def build_on_chip(
-    name: str, scope: str, utilisation: Array, bank: OnChip, given: Allotment, cores: Cores, mcus_per_bundle: Array
-) -> BuiltMemory:
-    """Banks and the crossbar to the units in scope share the area; what static power leaves feeds accesses (Eq. 2, 3).
+def _throttle(compute: Compute, cores: Cores, power: Array) -> Throttle:
+    """What switching may draw beside the static power, and the voltages between which the chip may save. [W], [V]"""
+    minimum = np.minimum(compute.minimum_voltage, cores.point.voltage)
+    return Throttle(power=np.maximum(power, 0.0), voltage=cores.point.voltage, threshold=compute.threshold_voltage, minimum=minimum)
 
-    Every bank has a crosspoint to every unit in its scope, so crossbar area and power grow with banks x ports
-    (Sec. 4.4.2), the ports of bundles left dark among them. The number of banks that fit has a closed form, where the
-    paper iterates.
+
+def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment, bundles: Array) -> BuiltMemory:
+    """Bits and slices share the area; what is kept from leakage feeds accesses (Eq. 2 and 3, for a sliced memory).
+
+    The area holds the slices that the template asks for, with their ports on the network, and bits in the rest. A twentieth
+    at least is left for bits, in an area too small for all slices. Capacity stops where its leakage would take more than the
+    level's `static_share` of the power. The rest of the power always feeds accesses, so that bandwidth never falls with
+    capacity; it stops at what the slices deliver at their clock. What is then left of area and power is not used.
     """
-    instances, ports = {
-        "mcu": (cores.mcus, np.ones(1)),
-        "bundle": (cores.bundles, mcus_per_bundle),
-        "global": (np.ones(1), cores.built),
-    }[scope]
-    bank_area = bank.area_per_bit * bank.bank_capacity / (1.0 - bank.area_overhead) + ports * bank.controller_area
-    banks = whole(given.area / bank_area)
-    total = banks * bank.bank_capacity
-    static = bank.static_power_per_bit * total + banks * ports * bank.controller_power  # Eq. 2 and the crossbar
-    left = np.maximum(given.power - static, 0.0)
-    bandwidth = np.where(banks > 0, left / bank.dynamic_energy_per_bit, 0.0)  # Eq. 3
-    level = Level(
-        name=name,
-        scope=scope,
-        capacity=total / np.maximum(instances, 1.0),
-        instances=instances,
-        bandwidth=bandwidth * utilisation,
-        latency=bank.latency,
-        energy=bank.dynamic_energy_per_bit,
-    )
-    power = np.where(banks > 0, np.minimum(given.power, static + left), 0.0)
+    instances = bundles if level.scope == "bundle" else np.ones(1)
+    room = divide((1.0 - CELLS) * given.area, part.logic_area)
+    slices = np.where(part.logic_area > 0, np.minimum(level.slices * instances, room), level.slices * instances)
+    area_of_byte = divide(part.area_per_bit, 1.0 - part.area_overhead)
+    fits = (given.area - slices * part.logic_area) / area_of_byte
+    kept = level.static_share * given.power
+    leaks = divide(kept, part.static_power_per_bit)
+    capacity = np.where(part.static_power_per_bit > 0, np.minimum(fits, leaks), fits)
+    fed = divide(given.power - kept, part.energy_per_bit)
+    wide = NO_LIMIT if part.slice_width is None or part.frequency is None else slices * part.slice_width * part.frequency
+    bandwidth = np.where(capacity > 0, np.minimum(fed, wide), 0.0)
+    static = part.static_power_per_bit * capacity
     return BuiltMemory(
-        level=level,
-        static_power=np.minimum(static, given.power),
-        used=Allotment(area=banks * bank_area, power=power, perimeter=NOTHING),
+        level=Level(
+            name=name,
+            scope=level.scope,
+            capacity=capacity / instances,
+            instances=instances,
+            bandwidth=bandwidth * level.utilisation,
+            latency=part.latency + part.wire_latency * part.wire_length,
+            energy=part.energy_per_bit,
+        ),
+        static_power=static,
+        used=Allotment(
+            area=np.where(capacity > 0, slices * part.logic_area, 0.0) + (given.area - slices * part.logic_area) * divide(capacity, fits),
+            power=static + bandwidth * part.energy_per_bit,
+            perimeter=NOTHING,
+        ),
         limit=Limit(
             component=name,
-            names=("capacity by area, bandwidth by power", "static power takes the whole share"),
-            code=np.where(static >= given.power, 1, 0),
+            names=tuple(f"capacity by {one}, bandwidth by {other}" for other in ("power", "slices") for one in ("area", "leakage")),
+            code=np.asarray((capacity < fits) + 2 * (wide < fed)),
         ),
     )
 
 
-def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisation: Array) -> BuiltMemory:
-    """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows."""
+def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisation: Array, static_share: Array) -> BuiltMemory:
+    """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows.
+
+    Idle and refresh may take `static_share` of the power and no more: devices stop where it is used up, and the rest always
+    feeds the pins, so that another device never slows them.
+    """
+    kept = static_share * given.power
+    idle = memory.static_power_per_bit * memory.device_capacity
     fits = np.stack(
         np.broadcast_arrays(
             room(memory, budgets),
             given.area / memory.controller_area,
             given.perimeter * memory.links_per_mm / memory.links_per_device,
+            np.where(idle > 0, divide(kept, idle), np.inf),
         )
     )
     devices = whole(fits.min(axis=0))
     capacity, pins = devices * memory.device_capacity, devices * memory.links_per_device
-    static = np.minimum(memory.static_power_per_bit * capacity, given.power)
+    static = memory.static_power_per_bit * capacity
     peak = pins * memory.nominal_frequency / 8.0
-    point = _operated(memory, given.power - static, peak * memory.access_energy)
+    point = _operated(memory, given.power - kept, peak * memory.access_energy, memory.minimum_voltage)
     level = Level(
         name="memory",
         scope="global",
@@ -307,9 +329,9 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
         power=static + point.power,
         perimeter=pins / memory.links_per_mm,
     )
-    names = ("package area", "controller area", "perimeter")
+    names = ("package area", "controller area", "perimeter", "idle power")
     limits = (*names, *(f"{name}; power slows its pins" for name in names))
-    slowed = 3 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
+    slowed = 4 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
     limit = Limit(component="memory", names=limits, code=fits.argmin(axis=0) + slowed)
     return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
 
@@ -321,7 +343,7 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
     fits = np.stack(np.broadcast_arrays(given.area / link.area_per_link, given.perimeter * density, port))
     lanes = whole(fits.min(axis=0))
     peak = lanes * link.nominal_frequency / 8.0
-    point = _operated(link, given.power, peak * link.nominal_energy_per_bit)
+    point = _operated(link, given.power, peak * link.nominal_energy_per_bit, link.minimum_voltage)
     names = ("area", "perimeter", "the standard's port")
     limits = (*names, *(f"{name}; power slows its lanes" for name in names))
     return Links(
@@ -337,7 +359,13 @@ def build_links(component: str, link: Link, given: Allotment, wiring: Array | No
 
 
 def _operated(
-    part: Compute | OffChip | Link, power: Array, nominal_power: Array, leakage: Array = NOTHING, *, divisible: bool = False
+    part: Compute | OffChip | Link,
+    power: Array,
+    nominal_power: Array,
+    minimum: Array,
+    *,
+    leakage: Array = NOTHING,
+    divisible: bool = False,
 ) -> OperatingPoint:
     """Operating point of a component; the lanes of a bus, which is not divisible, run alike: too little power slows all of them."""
     return operate(
@@ -345,7 +373,7 @@ def _operated(
         nominal_power,
         nominal=part.nominal_voltage,
         threshold=part.threshold_voltage,
-        minimum=part.minimum_voltage,
+        minimum=minimum,
         maximum=part.maximum_voltage,
         leakage=leakage,
         divisible=divisible,
@@ -377,9 +405,11 @@ def _problems(
     found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
     package = budgets.node_area * system.devices_per_node
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
+    if budgets.peak_power is not None:
+        found.append((np.asarray(budgets.peak_power < budgets.power), "peak_power is below power, which no component could then use up"))
     for name in ("compute", "memory", "intra_link", "inter_link"):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
-    found.append((np.asarray(cores.mcus < 1), "not one bundle of compute units fits its area and power"))
+    found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))
     found.append((np.asarray(memory.level.bandwidth <= 0), "not one memory device fits its package area, controller area, edge and power"))
-    found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: banks or power are missing") for name, c in caches.items()]
+    found += [(np.asarray(c.level.bandwidth <= 0), f"{name} has no bandwidth: area or power are missing") for name, c in caches.items()]
     return tuple((mask, sentence) for mask, sentence in found if np.any(mask))

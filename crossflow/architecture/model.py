@@ -59,6 +59,16 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Throttle:
+    """How a device that would draw more than its power slows down; arrays of shape (n,)."""
+
+    power: Array  # power that switching may draw. [W]
+    voltage: Array  # operating point that its rates hold at. [V]
+    threshold: Array  # [V]
+    minimum: Array  # voltage below which it slows down without saving energy. [V]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """One accelerator and its ports; arrays of shape (n,) or (1,)."""
 
@@ -81,6 +91,7 @@ class Architecture:
     execution: Execution  # how kernels run on it
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
+    throttle: Throttle | None = None  # of a device whose components together may draw more than its power
     dataflow: str = "best"
     usage: tuple[BudgetUse, ...] = ()  # budgets used; empty for a datasheet device
     limits: tuple[Limit, ...] = ()  # what bound each component; empty for a datasheet device

@@ -37,7 +37,8 @@ from crossflow.units import (
     Time,
 )
 
-Scope = Literal["mcu", "bundle", "global"]
+Scope = Literal["bundle", "global"]
+ONE = points(1.0)
 Dataflow = Literal["weight", "activation", "output", "best"]
 
 
@@ -140,6 +141,11 @@ class OnChipLevel(FileModel):
     component: str
     scope: Scope
     utilisation: Share
+    slices: PositiveCount = Field(default=ONE, description="parts of one instance that are read at once, as far as its area holds them")
+    static_share: Share = Field(
+        default=points(0.05),
+        description="share of the level's power kept for leakage: capacity stops where it is used up, the rest feeds accesses",
+    )
 
 
 class BudgetShares(FileModel):
@@ -158,7 +164,12 @@ class Budgets(FileModel):
     node_area: Area = Field(description="package area of one accelerator: its die and its memory devices")
     chip_area: Area = Field(description="area of the compute die, or of all of them")
     chiplets: PositiveCount = Field(default=points(1.0), description="compute dies of equal size into which the chip is divided")
-    power: Power
+    power: Power = Field(description="power that the accelerator may draw")
+    peak_power: Power | None = Field(
+        default=None,
+        description="power that the shares divide, where components are built for more than they may draw at once;"
+        " kernels that would draw more than `power` run slower",
+    )
     area: BudgetShares
     power_shares: BudgetShares
     perimeter: BudgetShares
@@ -181,9 +192,13 @@ class GeneratedSystem(SystemFields):
     techlib: str = "standard"
     technology: TechnologyChoice
     components: ComponentChanges = ComponentChanges()
-    mcus_per_bundle: PositiveCount
+    bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
     levels: Mapping[str, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
     memory_utilisation: Share
+    memory_static_share: Share = Field(
+        default=points(0.1), description="share of main memory's power kept for idle and refresh: devices stop where it is used up"
+    )
+    shared_power: bool = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
     rates: Mapping[str, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
     vector_rates: Mapping[str, Ratio] = Field(description="rate of pointwise work by data type, over the same")
@@ -276,6 +291,8 @@ class DatasheetSystem(SystemFields):
 
     @model_validator(mode="after")
     def _memory_is_complete(self) -> DatasheetSystem:
+        if self.execution.blocks:
+            raise ValueError("execution: blocks: tiles of a device with published figures are those of its library; give tiles")
         memory = self.levels.get("memory")
         if memory is None or memory.bandwidth is None:
             raise ValueError("levels: a level 'memory' with capacity and bandwidth is needed")

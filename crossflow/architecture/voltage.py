@@ -63,6 +63,27 @@ def voltage_for(power: Array, nominal: Array, threshold: Array, leakage: Array) 
     return np.asarray(threshold * np.maximum(x, 1.0))
 
 
+def frugal_voltage(nominal: Array, threshold: Array, leakage: Array) -> Array:
+    """Voltage of least energy per operation: below it leakage costs more than slower switching saves. [V]
+
+    With the law above an operation takes (1 - leak) V^2 / Vn^2 + leak V^2 (Vn - Vt)^2 / (Vn^2 (V - Vt)^2); the derivative is
+    zero where (V - Vt)^3 = leak Vt (Vn - Vt)^2 / (1 - leak).
+    """
+    return np.asarray(threshold + np.cbrt(leakage * threshold * (nominal - threshold) ** 2 / np.maximum(1.0 - leakage, 1e-9)))
+
+
+def throttled(share: Array, voltage: Array, threshold: Array, minimum: Array) -> tuple[Array, Array]:
+    """Clock and switching energy of work that may draw a `share` of its power at `voltage`, over those there. [1], [1]
+
+    Voltage and clock fall together down to the minimum voltage, and the clock alone below it.
+    """
+    point = operate(
+        np.minimum(share, 1.0), np.ones(1), nominal=voltage, threshold=threshold, minimum=minimum, maximum=voltage, leakage=np.zeros(1),
+        divisible=False,
+    )  # fmt: skip
+    return point.frequency, (point.voltage / voltage) ** 2
+
+
 def operate(
     budget: Array,
     nominal_power: Array,

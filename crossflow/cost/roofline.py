@@ -17,9 +17,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from crossflow.architecture.model import Architecture
+from crossflow.architecture.voltage import throttled
 from crossflow.arrays import Array, Index, Mask, divide
 from crossflow.cost.tiling import register_accesses, traffic_by_level
-from crossflow.cost.waves import WIDENING, wave_times
+from crossflow.cost.waves import WIDENING, quantised, wave_times
 from crossflow.formats import DTYPE_BYTES, HALF
 from crossflow.program.kernels import QUERIES
 
@@ -146,8 +147,9 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     traffic[0], traffic[1:] = nearest, outer
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
         traffic = traffic[:, which.ravel()]
+    waves = quantised(sizes[0], sizes[1], sizes[3], architecture)
     return _slowest(
-        divide(flops, rate), traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(flops), 1))
+        divide(flops, rate) * waves, traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(flops), 1))
     )
 
 
@@ -258,7 +260,8 @@ def _waves(blocks: Array, architecture: Architecture) -> Array:
 def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Architecture, energy: Array, launches: Array) -> KernelCosts:
     """Kernels bound by the slowest resource; `energy` is that of an operation. [J/flop]
 
-    A launch time that was measured on a device has the latency of its memory in it.
+    A launch time that was measured on a device has the latency of its memory in it. Kernels that would draw more than the
+    power of a device whose components are built for more run slower, at a lower voltage.
     """
     bandwidth, latency, per_byte = architecture.level_table
     memory = divide(traffic, bandwidth)
@@ -266,7 +269,12 @@ def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Archite
         memory = memory + latency * (traffic > 0)
     times = np.empty((len(memory) + 1, *np.broadcast(compute, memory[0]).shape))
     times[0], times[1:] = compute, memory
-    return _launched(times, times.max(axis=0), traffic, flops, architecture, flops * energy + (traffic * per_byte).sum(axis=0), launches)
+    busy, spent = times.max(axis=0), flops * energy + (traffic * per_byte).sum(axis=0)
+    if architecture.throttle is not None:
+        limit = architecture.throttle
+        clock, saved = throttled(divide(limit.power * busy, spent), limit.voltage, limit.threshold, limit.minimum)
+        times, busy, spent = times / clock, busy / clock, spent * saved
+    return _launched(times, busy, traffic, flops, architecture, spent, launches)
 
 
 def _least(

@@ -34,7 +34,26 @@ ACCUMULATOR = 4  # size of a partial sum [B]
 WIDENING = 2.0 * 13.0 / 8.0
 # Rows and columns of further tiles of kernels that widen B, which are made for few rows (MARLIN, arXiv:2408.11743, Sec. 3.4).
 FEW_ROWS = ((16, 64), (16, 128), (16, 256), (32, 128), (32, 256))
+STRIP = 16  # rows or columns in which tiles of small products come
 CHUNK = 16384  # matrix products a batch: temporaries stay in cache
+
+
+def quantised(m: Array, n: Array, often: Array, architecture: Architecture) -> Array:
+    """Time of products on a generated device over that of units that divide the work evenly, shape (kernels, n). [1]
+
+    Tiles of C run in waves over the units, the last wave as long as a full one, and tiles at the edges as long as others;
+    the best of the tiles that a unit may work on is taken. A tile is no larger than a product of few rows.
+
+    Parameters
+    ----------
+    m, n, often : sizes, and how many equal products are launched at once, shape (kernels, n). [1]
+    """
+    waves = []
+    for rows, columns in architecture.execution.blocks:
+        height, width = (np.minimum(side, STRIP * np.ceil(size / STRIP)) for side, size in ((rows, m), (columns, n)))
+        blocks = often * np.ceil(m / height) * np.ceil(n / width)
+        waves.append(np.ceil(blocks / architecture.units) * (architecture.units * height * width))
+    return divide(np.minimum.reduce(waves), often * m * n) if waves else np.ones(1)
 
 
 def wave_times(

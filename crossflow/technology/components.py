@@ -9,6 +9,7 @@ References
 
 from __future__ import annotations
 
+import numpy as np
 from pydantic import Field
 
 from crossflow.arrays import Array, points
@@ -22,10 +23,12 @@ from crossflow.units import (
     Cost,
     CostPerArea,
     EnergyPerBit,
+    EnergyPerBitLength,
     FlopPerCycle,
     Frequency,
     Information,
     Length,
+    LengthOrZero,
     PerArea,
     PerLength,
     PositiveCount,
@@ -37,8 +40,11 @@ from crossflow.units import (
     Ratio,
     Share,
     Time,
+    TimePerLength,
     Voltage,
 )
+
+ZERO = points(0.0)
 
 
 class Compute(FileModel):
@@ -60,18 +66,35 @@ class Compute(FileModel):
 
 
 class OnChip(FileModel):
-    """An on-chip memory bank and its share of the crossbar that serves the units in its scope."""
+    """On-chip memory cut into slices, with the network between the slices and the units that share them."""
 
     title: str = ""
     node: str = Field(description="logic node at which the figures below hold")
-    bank_capacity: Information
     area_per_bit: AreaPerBit
-    area_overhead: Share = Field(description="share of a bank's area that is periphery, not bit cells")
-    dynamic_energy_per_bit: EnergyPerBit
+    area_overhead: Share = Field(description="share of a macro's area that is periphery, not bit cells")
+    slice_area: AreaOrZero = Field(default=ZERO, description="logic of one slice: tags, queues, check bits")
+    port_area: AreaOrZero = Field(default=ZERO, description="port of one slice: its part of the routers and wires that lead to the units")
+    slice_width: Information | None = Field(default=None, description="what one slice delivers in a cycle; no limit where it is absent")
+    frequency: Frequency | None = Field(default=None, description="clock of the slices and of their network; no limit where it is absent")
+    dynamic_energy_per_bit: EnergyPerBit = Field(description="access to a macro")
+    control_energy_per_bit: EnergyPerBit = Field(
+        default=ZERO, description="tags, queues, arbitration and clocks, which scale as logic does"
+    )
+    wire_energy: EnergyPerBitLength = Field(default=ZERO, description="wires of the network, which do not scale with the node")
+    wire_length: LengthOrZero = Field(default=ZERO, description="mean way from a unit to the slice that holds its data")
+    wire_latency: TimePerLength = Field(default=ZERO, description="time that a signal takes along those wires, both ways")
     static_power_per_bit: PowerPerBit
-    controller_area: AreaOrZero = Field(description="crossbar area of one bank towards one port")
-    controller_power: Power = Field(description="crossbar power of one bank towards one port")
-    latency: Time
+    latency: Time = Field(description="time of an access without the way through the network")
+
+    @property
+    def energy_per_bit(self) -> Array:
+        """Energy of an access by a unit: macro, control and wires. [J/B]"""
+        return np.asarray(self.dynamic_energy_per_bit + self.control_energy_per_bit + self.wire_energy * self.wire_length)
+
+    @property
+    def logic_area(self) -> Array:
+        """Area of one slice beside its bits. [m2]"""
+        return np.asarray(self.slice_area + self.port_area)
 
 
 class OffChip(FileModel):

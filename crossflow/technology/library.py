@@ -89,7 +89,8 @@ class TechLibrary(FileModel):
         """Component carried from its own logic node to the node of each design point.
 
         Logic takes the node's factors of area and power at equal speed; bit cells have factors of their own, because they
-        shrink less than logic [1]_. The crossbar beside a bank is logic.
+        shrink less than logic [1]_. What stands beside the bits (slices, ports, control) is logic; the energy and delay of a
+        wire of given length stay.
 
         References
         ----------
@@ -104,8 +105,9 @@ class TechLibrary(FileModel):
                 "area_per_bit": component.area_per_bit * target.sram_area / own.sram_area,
                 "dynamic_energy_per_bit": component.dynamic_energy_per_bit * target.sram_energy / own.sram_energy,
                 "static_power_per_bit": component.static_power_per_bit * target.sram_leakage / own.sram_leakage,
-                "controller_area": component.controller_area * area,
-                "controller_power": component.controller_power * power,
+                "slice_area": component.slice_area * area,
+                "port_area": component.port_area * area,
+                "control_energy_per_bit": component.control_energy_per_bit * power,
             }
         return component.model_copy(update=changed)
 

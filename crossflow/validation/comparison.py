@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crossflow.errors import CrossflowError
 from crossflow.validation.report import Report, Table
-from crossflow.validation.tables import collectives_table, gemm_table, shipped
+from crossflow.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.validation.training import training_table
 
 READERS: Mapping[str, Callable[[Path], Table]] = {"gemm": gemm_table, "collectives": collectives_table, "training_runs": training_table}
@@ -27,4 +27,6 @@ def validate(data: str | Path | None = None) -> Report:
     tables = [read(folder) for name, read in READERS.items() if (folder / f"{name}.csv").is_file()]
     if not tables:
         raise CrossflowError(f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}")
+    if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
+        tables.insert(1, generated)
     return Report(data=folder, tables=tables)

@@ -33,6 +33,7 @@ from crossflow.validation.report import Table
 TableRow = Mapping[str, str]
 ENDLESS = "no finite time can be predicted: a rate that the row needs is missing in systems.csv"
 FABRICS = get_args(FabricKind)
+GENERATED = {"a100-80gb": "chip-a100", "h100-80gb": "chip-h100"}  # measured devices, and templates that generate such chips
 TableRows = Sequence[TableRow]
 
 
@@ -145,6 +146,30 @@ def _gemm_times(key: tuple[str, str, str], sizes: Array, own: Architecture | Non
     if dtype not in found.throughput or found.execution.tiles is None:
         return f"template '{found.name}' has no {dtype} matrix products that were ever measured"
     return product_times(found, dtype, sizes) + host
+
+
+def generated_gemm_table(folder: Path) -> Table:
+    """The measured 16-bit products of 100 us and more of chips that are generated from their budgets as well (`GENERATED`)."""
+    file = folder / "gemm.csv"
+    rows = read_rows(file, ("source", "device", "dtype", "m", "n", "k", "time_us"))
+    known = [
+        row for row in rows if row["device"] in GENERATED and row["dtype"] in ("fp16", "bf16") and not measurements().get(row["source"])
+    ]
+    mine = [row for row, time in zip(known, positive(file, known, "time_us"), strict=True) if time >= 100]
+    m, n, k, time = (positive(file, mine, column) for column in ("m", "n", "k", "time_us"))
+    sizes, predicted = np.stack([m, n, k, np.ones_like(m)]), np.empty_like(m)
+    for device, dtype in sorted({(row["device"], row["dtype"]) for row in mine}):
+        here = np.array([(row["device"], row["dtype"]) == (device, dtype) for row in mine])
+        spec, _ = resolve(Document(file=device, data={"template": GENERATED[device]}))
+        predicted[here] = product_times(architecture(spec), dtype, sizes[:, here])
+    return Table(
+        name="generated_gemm",
+        measured=time * 1e-6,
+        predicted=predicted,
+        groups={"regime": [">= 100 us"] * len(mine), "source": [row["source"] for row in mine], "device": [row["device"] for row in mine]},
+        skipped=Counter(),
+        notes=["chips generated from area, node, power, memory devices and units (docs/validation.md), products in waves of tiles"],
+    )
 
 
 def product_times(device: Architecture, dtype: str, sizes: Array) -> Array:

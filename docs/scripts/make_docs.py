@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import chips
 import numpy as np
 import yaml
 from pydantic import BaseModel
@@ -454,7 +455,12 @@ def _explained(found: Iterable[str], meanings: Mapping[str, str]) -> Iterator[tu
 
 # -------------------------------------------------------------------------------------------- accuracy
 
-TITLES = {"gemm": "Matrix products", "collectives": "Collectives", "training_runs": "Training runs"}
+TITLES = {
+    "gemm": "Matrix products",
+    "generated_gemm": "Matrix products on generated chips",
+    "collectives": "Collectives",
+    "training_runs": "Training runs",
+}
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 
 
@@ -472,7 +478,8 @@ def validation_page(report: Report, *, full: bool) -> str:
     text += f"## Where it is weak\n\n{prose()['weak']}\n\n"
     text += f"## Runs that NVIDIA publishes\n\n{prose()['published']}\n\n{_published()}\n"
     text += f"## Points that MAD-Max prints\n\n{prose()['points']}\n\n{_points()}\n"
-    return text + f"## Generated devices against datasheets\n\n{_anchors()}"
+    text += f"## Generated devices against datasheets\n\n{_anchors()}\n"
+    return text + f"## Generated chips against published figures\n\n{prose()['chips']}\n\n{_chips()}"
 
 
 # Training rates that NVIDIA prints of its own code, with their layouts.
@@ -647,6 +654,12 @@ def _anchors() -> str:
     return markdown(("template", "figure", "generated", "datasheet", "difference"), rows, right=(2, 3, 4))
 
 
+def _chips() -> str:
+    """Chips generated from their budgets beside what is published of them."""
+    header = ("chip", "figure", "published", "generated", "ratio", "kind", "source of the published figure")
+    return markdown(header, [row.shown() for row in chips.rows()], right=(2, 3, 4))
+
+
 def _figures(made: Architecture, sheet: Architecture, dtype: str) -> Iterator[tuple[str, str, tuple[float, float]]]:
     rate = sheet.throughput.get(dtype, sheet.vector_throughput.get(dtype))
     yield f"{dtype} rate", "flop/s", (made.throughput[dtype][0], rate[0])  # type: ignore[index]
@@ -694,6 +707,8 @@ def summary(report: Report) -> str:
                 found = _published_errors(kind)
                 shown = (_percent(size) for size in _sizes(found)[:2])
                 rows.append((f"rates that NVIDIA publishes, {title}; nothing fitted", str(len(found)), *shown))
+        elif table.name == "generated_gemm":
+            rows.append(("the same on generated A100 and H100, 100 us and more", *_short(table.measured, table.predicted)))
         elif table.measured.size:
             names = {
                 "inside NVSwitch nodes, >= 1 MiB": "collectives inside NVSwitch nodes, 1 MiB and more",

@@ -1,0 +1,134 @@
+"""Chips generated from their budgets, beside what is published and measured of them; laws that every design keeps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.architecture.voltage import throttled
+from crossflow.errors import CrossflowError
+from crossflow.evaluation import evaluate
+from crossflow.validation.tables import generated_gemm_table, shipped
+
+SCRIPTS = Path(__file__).parents[1] / "docs" / "scripts"
+ONE = np.ones(1)
+
+
+def test_generated_chips_have_their_published_figures(monkeypatch):
+    """Peak, units, memory and links within 5 %; caches, power, rates and areas within 20 %; the L2 energy of H100 within 25 %."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import chips
+
+    rows = chips.rows()
+    assert len({row.chip for row in rows}) == 10
+    assert [(row.chip, row.quantity, row.ratio) for row in rows if abs(row.ratio - 1) > row.tolerance] == []
+
+
+def test_generated_a100_and_h100_meet_measured_products():
+    """18.6 % with the paper's utilisation and no waves."""
+    found = generated_gemm_table(shipped()).to_dict()
+    assert {name: group["n"] for name, group in found["by"]["device"].items()}.keys() == {"a100-80gb", "h100-80gb"}
+    assert all(group["mean_abs_error"] < 0.10 for group in found["by"]["device"].values())
+
+
+def product(template, m, n, k, **system):
+    work = {"model": "gemm", "m": m, "n": n, "k": k, "dtype": "fp16"}
+    return evaluate(crossflow.from_dict({"system": {"template": template, **system}, "workload": work, "strategy": "d1"}))
+
+
+def test_a_chip_built_for_more_than_its_power_slows_down_to_it():
+    limited = product("chip-a100", 8192, 8192, 8192, budgets={"power": "300 W"})
+    free = product("chip-a100", 8192, 8192, 8192, budgets={"power": "1000 W"})
+    assert limited.power[0] == pytest.approx(300, rel=5e-3)
+    assert 390 < free.power[0] < 450
+    assert free.step_time[0] < limited.step_time[0]
+    assert free.energy[0] > limited.energy[0]  # a higher voltage
+
+
+def test_clock_and_voltage_fall_together_and_below_the_minimum_the_clock_alone():
+    share = np.array([2.0, 0.8, 0.3, 0.15])
+    clock, energy = throttled(share, 0.8 * ONE, 0.2 * ONE, 0.55 * ONE)
+    assert (clock[0], energy[0]) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert clock[1] > 0.8
+    np.testing.assert_allclose(clock * energy, np.minimum(share, 1.0), rtol=1e-9)
+    assert energy[2] > energy[3] == pytest.approx((0.55 / 0.8) ** 2)
+
+
+def test_a_last_wave_takes_as_long_as_a_full_one():
+    """108 units: 216 tiles of 128 x 128 take two waves, 240 take three."""
+    full, more = (product("chip-a100", 256, 128 * tiles, 8192).step_time[0] for tiles in (108, 120))
+    assert more / full > 1.3
+    even = product("chip-a100", 256, 128 * 120, 8192, execution={"blocks": []}).step_time[0]
+    assert even < 0.9 * more
+
+
+# ------------------------------------------------------------------------------------------ laws
+
+N = 40
+WORK = {
+    "lstm": ({"model": "lstm-16k", "global_batch": 1024, "hidden": 4096}, "CR-8-d8", 64),
+    "product": ({"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16"}, "d1", 1),
+    "llama": ({"model": "llama2-7b", "global_batch": 64, "dtype": "bf16"}, "dp64-z3", 64),
+    "mixture": ({"model": "mixtral-8x7b", "global_batch": 64, "dtype": "bf16"}, "dp64-ep8-z3", 64),
+    "dlrm": ({"model": "dlrm-a", "dtype": "bf16"}, "dp64", 64),
+}
+NODES = ("N16", "N12", "N10", "N7", "N5", "N3", "N2", "N1")
+PARTS = ("compute", "on_chip.registers", "on_chip.l1", "on_chip.l2", "memory", "inter_link")
+AREA, POWER, EDGE = "system.budgets.area.", "system.budgets.power_shares.", "system.budgets.perimeter."
+
+
+@pytest.fixture(scope="module")
+def designs():
+    """Random designs, and their nodes by number."""
+    rng = np.random.default_rng(7)
+    found = {"system.budgets.power": rng.uniform(150, 900, N), "system.budgets.chip_area": rng.uniform(300e-6, 800e-6, N)}
+    found["system.budgets.node_area"] = found["system.budgets.chip_area"] + rng.uniform(250e-6, 900e-6, N)
+    for prefix, parts in ((AREA, PARTS), (POWER, PARTS), (EDGE, ("memory", "inter_link"))):
+        shares = 0.8 * rng.dirichlet(np.full(len(parts), 4.0), N)
+        found |= {prefix + name: shares[:, i] for i, name in enumerate(parts)}
+    node = rng.integers(0, len(NODES) - 1, N)
+    return {**found, "system.technology.logic": [NODES[i] for i in node]}, node
+
+
+def improved(base, node):
+    """Every design with something better, by what it is."""
+    chip = base["system.budgets.chip_area"]
+    single = [path for path in base if path.startswith(("system.budgets.power", AREA, EDGE, "system.budgets.node"))]
+    yield from ((path, {path: base[path] * 1.1}) for path in single)
+    yield "chip area", {"system.budgets.chip_area": chip * 1.05, "system.budgets.node_area": base["system.budgets.node_area"] + 0.05 * chip}
+    yield "node", {"system.technology.logic": [NODES[i + 1] for i in node]}
+    yield "rate of memory", {"system.components.memory.nominal_frequency": np.full(N, 7.7e9)}
+    yield "energy of memory", {"system.components.memory.dynamic_energy_per_bit": np.full(N, 3.0 * 8e-12)}
+    yield "bits of the cache", {"system.components.on_chip.l2.area_per_bit": np.full(N, 0.03e-12 * 8)}
+    yield "energy of the cache", {"system.components.on_chip.l2.dynamic_energy_per_bit": np.full(N, 0.1 * 8e-12)}
+    yield "link", {"system.technology.inter_link": ["XDR-x8"] * N}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_no_improvement_slows_any_design(designs, work):
+    """More of a budget, a denser node, a better memory, cache or link, everything else kept: slower by no more than 0.1 %."""
+    workload, strategy, devices = WORK[work]
+    system = {
+        "template": "pathfinder",
+        "techlib": "standard",
+        "devices": devices,
+        "technology": {"memory": "HBM3"},
+        "memory_static_share": 0.2,
+    }
+    case = crossflow.from_dict({"system": system, "workload": workload, "strategy": strategy})
+    base, node = designs
+    before = evaluate(case, base).step_time
+    built = np.isfinite(before)
+    assert built.sum() > N / 3
+    slower = {}
+    for what, change in improved(base, node):
+        after = evaluate(case, {**base, **change}).step_time
+        slower[what] = (after[built] / before[built]).max()
+    assert {what: ratio for what, ratio in slower.items() if not ratio <= 1.001} == {}
+
+
+def test_tiles_of_a_generated_device_are_refused_where_the_library_has_its_own():
+    system = {"template": "h100-sxm", "execution": {"blocks": [[128, 128]]}}
+    with pytest.raises(CrossflowError, match="execution: blocks: tiles of a device with published figures are those of its library"):
+        crossflow.from_dict({"system": system, "workload": {"model": "llama2-7b"}, "strategy": "dp1"})
