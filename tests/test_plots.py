@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from crossflow.drawing.canvas import COLOURS, MARKERS
+from crossflow.drawing.palette import COLOURS, RESOURCES, colours_of, resource
 from crossflow.study.plots import draw
-from crossflow.study.plots.lines import line_data
+from crossflow.study.plots.lines import GAP, beside, line_data, together
 from crossflow.study.plots.spec import LinePlot
 from crossflow.study.plots.view import View
 
@@ -134,7 +134,39 @@ def test_lines_of_a_search_study_run_over_its_best_designs():
 
 def test_colours_and_markers_tell_all_apart():
     assert len(set(COLOURS)) == len(COLOURS)
-    assert len(set(MARKERS.values())) == len(MARKERS)
+    assert len({look.marker for look in RESOURCES.values()}) == len({look.colour for look in RESOURCES.values()}) == len(RESOURCES)
+
+
+def test_a_resource_has_one_colour_whatever_stands_beside_it():
+    network = RESOURCES["network"].colour
+    assert resource("exposed_communication") == RESOURCES["network"]
+    assert colours_of(["compute", "network"])[1] == colours_of(["weights", "exposed communication", "l2"])[1] == network
+    assert network not in colours_of(["network", "weights", "activations"])[1:]
+
+
+def coinciding(**rest):
+    rows = [{**row("NDR", "HBM2", tick), MEMORY: memory} for memory in ("HBM2", "HBM4") for tick in VALUES[LOGIC]]
+    return line_data(view(rows, {MEMORY: ["HBM2", "HBM4"], LOGIC: VALUES[LOGIC]}), plot(panels=None, **rest))
+
+
+def test_lines_that_coincide_are_named_and_their_marks_stand_beside_one_another():
+    (panel,) = coinciding().panels
+    assert together(panel) == [["HBM2", "HBM4"]]
+    assert beside(panel, 0.0, 4.0, log=False) == [[-GAP / 2] * 3, [GAP / 2] * 3]
+    assert together(shown().panels[0]) == []
+
+
+def test_a_wide_axis_is_logarithmic_unless_the_study_says_otherwise():
+    wide = [{**row, "step_time_s": 20.0 if row["bound_by"] == "l2" else 1.0} for row in ROWS]
+    assert [line_data(view(wide), plot(scale=scale)).y.log for scale in (None, "linear", "log")] == [True, False, True]
+    assert [shown(scale=scale).y.log for scale in (None, "log")] == [False, True]
+
+
+@pytest.mark.parametrize("over", ["line", "series", "first"])
+def test_speedups_are_over_what_the_study_asks(over):
+    second = shown(speedup=over).panels[0].series[1]
+    base = {"line": second.y, "series": shown().panels[0].series[0].y, "first": [shown().panels[0].series[0].y[0]] * 3}[over]
+    assert second.factors == pytest.approx([(base[0] if over == "line" else b) / y for b, y in zip(base, second.y, strict=True)])
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -164,7 +196,7 @@ def test_the_svg_is_xml_without_a_date(drawn):
 
 def test_the_svg_names_its_texts(drawn):
     text = drawn[1].read_text()
-    for words in ("A title", "Memory: old memory", "bound by memory", "bound by l2", "hollow: does not fit", "Step time [s]", "N7"):
+    for words in ("A title", "Memory", "old memory", "Bound by", "l2", "hollow: does not fit", "Step time [s]", "N7"):
         assert words in text, words
 
 

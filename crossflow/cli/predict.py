@@ -12,6 +12,7 @@ from rich.text import Text
 from crossflow.architecture.run_cost import KILOWATT_HOUR
 from crossflow.cli import device, page
 from crossflow.cli.page import count, number, percent
+from crossflow.drawing.palette import RESOURCES, resource
 from crossflow.prediction import Prediction, extrapolated, predict
 from crossflow.scenario import load
 from crossflow.score import unit_of, words
@@ -21,11 +22,11 @@ from crossflow.units import show
 _LABEL = 21  # columns of the names beside bars
 _STAGES = 16  # of a deeper pipeline the first and the last stages are shown, so many of them
 _KINDS = {
-    "compute": ("compute", "green"),
-    "memory_bound_compute": ("memory-bound compute", "yellow"),
-    "exposed_communication": ("exposed communication", "red"),
-    "bubble": ("bubble", "magenta"),
-    "other": ("kernel launches, other", "blue"),
+    "compute": "compute",
+    "memory_bound_compute": "memory-bound compute",
+    "exposed_communication": "exposed communication",
+    "bubble": "bubble",
+    "other": "kernel launches, other",
 }
 # Names of figures of a service (as serving tools have them) and of a whole run.
 _SERVING = {
@@ -129,9 +130,9 @@ def breakdown(prediction: Prediction) -> Group:
         return Group()
     rows: list[list[RenderableType]] = []
     for kind, time in prediction.score.breakdown.items():
-        label, style = _KINDS[kind]
-        share = number(time) / total
-        rows.append([label, page.bar(share, _bar_width(), style), show(number(time), "s"), percent(share)])
+        look, share = resource(kind), number(time) / total
+        bar = page.bar(share, _bar_width(), look.terminal if look is not None else "white")
+        rows.append([_KINDS[kind], bar, show(number(time), "s"), percent(share)])
     return page.section("Where the step goes", rows, (2, 3))
 
 
@@ -142,7 +143,7 @@ def communication(prediction: Prediction) -> Group:
     longest = max(totals.values(), default=0.0)
     if not 0 < longest < math.inf:
         return Group()
-    shown, hidden = (page.shade_of(0)[0], "red"), (page.shade_of(3)[0], "bright_black")
+    shown, hidden = (page.shade_of(0)[0], RESOURCES["network"].terminal), (page.shade_of(3)[0], "bright_black")
     rows: list[list[RenderableType]] = []
     for name, total in totals.items():
         exposed = min(number(score.exposed_communication[name]), total)

@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from crossflow import files
+from crossflow.drawing.palette import GREY, RESOURCES, colour_of
 from crossflow.drawing.words import number, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito, less the yellow that is hard to see on white; one a series.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-MARKERS = {
-    "compute": "^", "registers": "v", "l1": "<", "l2": "s", "l3": ">", "memory": "o", "network": "D", "launch": "P", "bubble": "X",
-}  # fmt: skip
-GREY, PALE = "#444444", "#bbbbbb"
-DOES_NOT_FIT = "does not fit in memory\nor cannot be built"
+DOES_NOT_FIT = "does not fit in memory or cannot be built"
 NAME_HEIGHT = 0.22  # of a name on an axis, with the room around it [inch]
 FONT_BELOW = 9  # of legends under plots [pt]
 CAPTION_HEIGHT = 0.24  # of the line under a plot [inch]
-IN_A_ROW = 3  # panels at most
+IN_A_ROW = 3  # panels at most, but for five of them, seven and eight, which would leave places empty
 
 
 class Scale(NamedTuple):
@@ -66,14 +61,16 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
     figure.get_layout_engine().set(h_pad=0.08, w_pad=0.06)  # type: ignore[union-attr, call-arg]
     FigureCanvasAgg(figure)
     if title:
-        figure.suptitle(textwrap.fill(title, int(10 * width)))
+        size = min(12.0, max(9.5, 130.0 * width / len(title)))  # a letter takes some 0.48 of its size
+        figure.suptitle(textwrap.fill(title, int(130 * width / size)), fontsize=size)
     return figure
 
 
 def panels(names: Sequence[str], title: str, *, width: float = 3.6, height: float = 3.4, share: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure with a set of axes for each name, at most three in a row; `width` and `height` of one panel. [inch]"""
-    rows = -(-len(names) // IN_A_ROW)
+    """A figure with a set of axes for each name, in rows that leave no place empty where they can; `width` and `height` of one. [inch]"""
+    rows = -(-len(names) // {5: 5, 7: 4, 8: 4}.get(len(names), IN_A_ROW))
     columns = -(-len(names) // rows)
+    width = width if columns <= IN_A_ROW else min(width, 2.8)
     figure = new_figure(max(1.6 + width * columns, 5.2), 0.6 + height * rows, title)
     axes = figure.subplots(rows, columns, sharey=share, squeeze=False).ravel().tolist()
     for axis in axes[len(names) :]:
@@ -151,7 +148,16 @@ def number_axis(axis: Any, scale: Scale) -> None:
         low, high = sorted(axis.get_view_interval())
         axis.set_major_locator(_logarithmic_locator(high / low))
         axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value / scale.factor)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value / scale.factor)))
+
+
+def _tick(value: float) -> str:
+    """A number at an axis: millions as such.
+
+    >>> _tick(2.5e7), _tick(0.25)
+    ('25 M', '0.25')
+    """
+    return f"{number(value / 1e6)} M" if 1e6 <= abs(value) < 1e10 else number(value)
 
 
 def tick_axis(axis: Any, ticks: Ticks, width: float) -> None:
@@ -202,14 +208,14 @@ def _written(ticks: Ticks, width: float) -> tuple[list[float], list[str]]:
 # ------------------------------------------------------------------------------------------ legends
 
 
-def colour_of(i: int) -> str:
-    """Colour of a series by its number, the same ones again where there are many."""
-    return COLOURS[i % len(COLOURS)]
-
-
 def bound_marks(bounds: Iterable[str]) -> list[Any]:
-    """Legend of marker shapes: the resource that bounds."""
-    return [grey_mark(f"bound by {bound}", marker=MARKERS.get(bound, "*")) for bound in dict.fromkeys(bounds)]
+    """Entries of a legend for the marker shapes of the resources that bound."""
+    return [grey_mark(bound, marker=marker_of(bound)) for bound in dict.fromkeys(bounds) if bound]
+
+
+def marker_of(bound: str) -> str:
+    """Marker of what a resource bounds."""
+    return RESOURCES[bound].marker if bound in RESOURCES else "*"
 
 
 def grey_mark(text: str, **style: Any) -> Any:
@@ -219,20 +225,50 @@ def grey_mark(text: str, **style: Any) -> Any:
     return Line2D([], [], **{"color": GREY, "linestyle": "none", "markersize": 6.5, "label": text, **style})
 
 
-def coloured_lines(title: str, names: Sequence[str]) -> list[Any]:
-    """Legend of colours: names of the series, the first after what they are values of; none for a series without a name."""
+def coloured_lines(names: Sequence[str]) -> list[Any]:
+    """Entries of a legend for the colours of the series; none for a series without a name."""
     from matplotlib.lines import Line2D
 
-    written = [short(name) if i else f"{title}: {short(name)}" for i, name in enumerate(names)]
-    return [Line2D([], [], color=colour_of(i), label=text) for i, text in enumerate(written) if names[i]]
+    return [Line2D([], [], color=colour_of(i), linewidth=2.0, label=short(name)) for i, name in enumerate(names) if name]
 
 
 def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
     """Legend under all panels, in as many columns as fit; the figure grows by its height."""
     if not handles:
         return
-    lines = [line for handle in handles for line in handle.get_label().split("\n")]
-    widest = 0.55 + 0.066 * max(map(len, lines))
-    columns = max(1, min(len(handles), int(figure.get_figwidth() / widest)))
-    _grow(figure, 0.1 + 0.19 * -(-len(lines) // columns))
-    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=FONT_BELOW)
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / _width(handles))))
+    _legend(figure, handles, columns)
+
+
+def legend_groups(figure: Figure, groups: Mapping[str, Sequence[Any]]) -> None:
+    """Legend under all panels, each group in columns of its own below its title; the figure grows by its height."""
+    held = {title: list(handles) for title, handles in groups.items() if handles}
+    if not held:
+        return
+    room = max(1, int(figure.get_figwidth() / max(_width([*handles, _words(title)]) for title, handles in held.items())))
+    most = max(len(handles) for handles in held.values())
+    rows = next((n for n in range(1, most + 1) if sum(-(-len(handles) // n) for handles in held.values()) <= room), most)
+    entries: list[Any] = []
+    for title, handles in held.items():
+        for i in range(0, len(handles), rows):
+            column = handles[i : i + rows]
+            entries += [_words(title if i == 0 else ""), *column, *(_words("") for _ in range(rows - len(column)))]
+    drawn = _legend(figure, entries, len(entries) // (rows + 1))
+    for text in drawn.get_texts():
+        if text.get_text() in held:
+            text.set_fontweight("bold")
+
+
+def _words(text: str) -> Any:
+    """An entry that is words alone."""
+    return grey_mark(text or " ", marker="")
+
+
+def _width(handles: Sequence[Any]) -> float:
+    """Of a column of a legend. [inch]"""
+    return 0.65 + 0.068 * max(len(line) for handle in handles for line in handle.get_label().split("\n"))
+
+
+def _legend(figure: Figure, handles: Sequence[Any], columns: int) -> Any:
+    _grow(figure, 0.1 + 0.19 * -(-len(handles) // columns))
+    return figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=FONT_BELOW)

@@ -1,8 +1,8 @@
 """Run the shipped studies and write docs/studies.md: of each its pictures, its table and a paragraph.
 
 ``python docs/scripts/make_studies.py --out DIR [--jobs N] [NAME ...]`` runs the studies named (all where none is), each into
-its folder of DIR, going on from points that an earlier call left there, and rewrites the page. The whole takes some twenty
-minutes on one core.
+its folder of DIR, going on from points that an earlier call left there, and rewrites their sections of the page; those of the
+others stay as they are. The whole takes some thirty minutes on one core.
 """
 
 from __future__ import annotations
@@ -29,16 +29,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the studies' results")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to use")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="studies to run anew; the others are taken from DIR")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="studies whose sections to write; all where absent")
     arguments = parser.parse_args()
     prose: dict[str, Any] = yaml.safe_load(PROSE.read_text(encoding="utf-8"))
-    sections = []
+    present, sections = written(PAGE.read_text(encoding="utf-8")), []
     for name, words in prose["studies"].items():
+        if arguments.names and name not in arguments.names:
+            sections.append(present[words["heading"]])
+            continue
         sys.stderr.write(f"{name}\n")
-        result = run_study(files.find("studies", name), out=arguments.out / name, jobs=arguments.jobs, resume=name not in arguments.names)
+        result = run_study(files.find("studies", name), out=arguments.out / name, jobs=arguments.jobs, resume=True)
         sections.append("".join(section(result, words)))
     PAGE.write_text(f"{GENERATED}\n# Studies\n\n{prose['intro']}\n\n" + "\n".join(sections), encoding="utf-8")
     return 0
+
+
+def written(page: str) -> dict[str, str]:
+    """Sections of a page by their headings."""
+    parts = page.split("\n## ")[1:]
+    return {part.split("\n", 1)[0]: f"## {part.rstrip()}\n" for part in parts}
 
 
 def section(result: StudyResult, words: dict[str, Any]) -> Iterator[str]:
@@ -51,6 +60,8 @@ def section(result: StudyResult, words: dict[str, Any]) -> Iterator[str]:
         shutil.copy(picture, FIGURES / picture.name)
         yield f"![{plot.title}](figures/{picture.name})\n\n"
     headers, rows = result.table()
+    only = {headers.index(header): values for header, values in words.get("only", {}).items()}
+    rows = [row for row in rows if all(row[i] in values for i, values in only.items())]
     keep = [i for i, header in enumerate(headers) if header not in words.get("without", ())]
     kept = [[row[i] for i in keep] for row in rows]
     yield markdown([headers[i] for i in keep], kept, right=[i for i in range(len(keep)) if _numeric(kept, i)])

@@ -22,7 +22,7 @@ KINDS = {
     "intervals": {"x": LOGIC},
 }
 WORDS = {
-    "lines": ["Logic", "Step time [s]", "bound by l1"],
+    "lines": ["Logic", "Step time [s]", "Bound by", "l1"],
     "boxes": ["Step time [s]", "N7", "32"],
     "convergence": ["tpe: 500 ms", "Designs evaluated"],
     "pareto": ["Cost [thousand USD]", "not feasible", "front"],

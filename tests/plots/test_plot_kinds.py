@@ -126,7 +126,7 @@ def test_many_different_numbers_are_boxed_in_ranges():
     data = box_data(view({"mfu": x.tolist(), "step_time_s": x.tolist()}), BoxPlot(name="b", kind="boxes", x="mfu", y="step_time_s"))
     assert len(data.boxes) == 20
     assert sum(box.points for box in data.boxes) == 201
-    assert data.boxes[0].name == "0–0.05"
+    assert (data.boxes[0].name, data.x_label) == ("0–5", "Model flop utilisation [%]")
     assert all(a.high <= b.low for a, b in zip(data.boxes, data.boxes[1:], strict=False))
 
 
@@ -209,10 +209,16 @@ def test_many_designs_are_thinned_but_the_front_is_kept():
     plot = ParetoPlot(name="p", kind="pareto", x="step_time_s", y="cost_usd")
     noisy = view({**seen.columns, "cost_usd": (2.0 / x + rng.uniform(0.0, 1.0, x.size)).tolist()})
     data = pareto_data(noisy, plot)
-    assert (len(data.points), len(data.infeasible)) == (MOST, 4000)
+    assert (len(data.points), len(data.infeasible), data.beyond) == (MOST, MOST, 0)
     assert set(data.front) <= set(data.points)
     assert data == pareto_data(noisy, plot)
     assert len(pareto_data(seen, plot).points) >= 8000  # all of them are on the front
+
+
+def test_infeasible_designs_do_not_stretch_the_axes():
+    seen = view({"step_time_s": [1.0, 2.0, 1.5, 900.0], "cost_usd": [2.0, 1.0, 1.5, 1.0], "feasible": [True, True, False, False]})
+    data = pareto_data(seen, ParetoPlot(name="p", kind="pareto", x="step_time_s", y="cost_usd"))
+    assert (data.infeasible, data.beyond, data.x.log) == ([(1.5, 1.5)], 1, False)
 
 
 def test_colours_are_numbers_or_the_most_frequent_names():
@@ -254,12 +260,12 @@ def test_the_best_designs_come_first_each_once_and_feasible_ones_before():
 
 def test_axes_run_between_their_own_ends():
     data = parallel_data(designs(), ParallelPlot(name="p", kind="parallel", labels={"d8": "all data"}))
-    assert [axis.name for axis in data.coordinates] == ["a.latency", "b.latency", "strategy", "Step time"]
-    assert [(axis.low, axis.high) for axis in data.coordinates] == [("1 µs", "3 µs"), ("0.5", "0.5"), ("", ""), ("50 ms", "300 ms")]
-    assert data.coordinates[2].names == [(0.0, "all data"), (1.0, "d16")]
+    assert [axis.name for axis in data.coordinates] == ["a.latency", "strategy", "Step time"]
+    assert data.alike == ["b.latency 0.5"]
+    assert [(axis.low, axis.high) for axis in data.coordinates] == [("1 µs", "3 µs"), ("", ""), ("50 ms", "300 ms")]
+    assert data.coordinates[1].names == [(0.0, "all data"), (1.0, "d16")]
     assert [line[0] for line in data.lines] == pytest.approx([1.0, 0.5, 0.0, 0.0])
-    assert [line[1] for line in data.lines] == [0.5] * 4
-    assert [line[2] for line in data.lines] == pytest.approx([1.0, np.nan, 0.0, 0.0], nan_ok=True)
+    assert [line[1] for line in data.lines] == pytest.approx([1.0, np.nan, 0.0, 0.0], nan_ok=True)
 
 
 def test_axes_may_be_named():
@@ -316,10 +322,10 @@ def test_bars_are_the_parts_of_a_group_and_add_up():
     data = breakdown_data(seen, BreakdownPlot(name="b", kind="breakdown", x=LOGIC, panels=DEVICES))
     assert (data.parts, data.y.label, data.x.names) == (["compute", "bubble"], "Step time [s]", ["N7", "N5"])
     assert [panel.name for panel in data.panels] == ["Devices: 8", "Devices: 64"]
-    assert data.panels[0].bars == [(0.0, [2.0, 0.0], 2.0, False), (1.0, [1.0, 0.5], 1.5, True)]
-    assert data.panels[1].bars == [(0.0, [3.0, 0.25], 3.25, True)]
+    assert data.panels[0].bars == [(0.0, [2.0, 0.0], 2.0, False, ""), (1.0, [1.0, 0.5], 1.5, True, "")]
+    assert data.panels[1].bars == [(0.0, [3.0, 0.25], 3.25, True, "")]
     shares = breakdown_data(seen, BreakdownPlot(name="b", kind="breakdown", x=LOGIC, group="bound_share"))
-    assert (shares.parts, shares.y.label, len(shares.panels[0].bars)) == (["l1"], "Share of the step", 2)
+    assert (shares.parts, shares.y.label, len(shares.panels[0].bars)) == (["l1"], "Share of the step [%]", 2)
 
 
 def test_parts_of_a_step_are_stacked_in_one_order_in_all_studies():
@@ -333,7 +339,7 @@ def test_bars_of_a_search_study_are_its_best_designs():
     best = ({"search": "b", "breakdown_s.compute": 0.5, "feasible": True}, {"search": "a", "breakdown_s.compute": None, "feasible": False})
     seen = view({"breakdown_s.compute": [9.0]}, searches=("a", "b"), best=best)
     data = breakdown_data(seen, BreakdownPlot(name="b", kind="breakdown", x="search"))
-    assert (data.x.names, data.panels[0].bars) == (["a", "b"], [(1.0, [0.5], 0.5, True)])
+    assert (data.x.names, data.panels[0].bars) == (["a", "b"], [(1.0, [0.5], 0.5, True, "")])
 
 
 # ------------------------------------------------------------------------------------------ uncertainty
@@ -367,8 +373,8 @@ def test_intervals_stand_at_their_values_in_order():
     seen = View(columns={}, values={LOGIC: ["N7", "N5"], "power": ["300 W", "200 W"], "x": [1, 2]}, drawn=tuple(found))
     data = interval_data(seen, IntervalPlot(name="i", kind="intervals", x="power", series=LOGIC))
     assert (data.x.real, data.x.label, data.legend) == (True, "Power [W]", "Logic")
-    assert data.series[0] == ("N7", [200.0, 300.0], [2.0, 1.0], [0.5, 0.5], [2.0, 2.0])
-    assert data.series[1] == ("N5", [200.0], [3.0], [0.5], [2.0])
+    assert data.series[0] == ("N7", [200.0, 300.0], [2.0, 1.0], [0.5, 0.5], [2.0, 2.0], [1.0, 1.0])
+    assert data.series[1] == ("N5", [200.0], [3.0], [0.5], [2.0], [1.0])
 
 
 def test_convergence_over_time_is_that_of_the_time_taken():

@@ -17,7 +17,7 @@ from crossflow.study.plots.columns import PARTS, SEARCH, Columns, column, distin
 from crossflow.study.plots.view import View
 from crossflow.units import parse
 
-SPREAD = 30.0  # largest over smallest value, beyond which an axis is logarithmic
+SPREAD = 10.0  # largest over smallest value, beyond which an axis is logarithmic
 MOST_NUMBERS, BINS = 40, 20  # different numbers of a column, beyond which they are shown in so many ranges
 NAMES = {
     "ttft_s": "Time to first token", "tpot_s": "Time per output token", "e2el_s": "Time of a request",
@@ -32,6 +32,7 @@ GROUPS = {
     "bound_share": "Share of the step", "memory_bytes": "Memory of the fullest device", "architecture.cost": "Cost of a device",
     "run": "Whole run",
 }  # fmt: skip
+SHARES = ("bound_share.", "mfu", "exposed_share", "measured_share")  # columns that are written in percent
 _QUANTITY = re.compile(r"^\s*[+-]?\d[\d_]*\.?\d*(?:[eE][+-]?\d+)?\s*([A-Za-z%µ]\S*)\s*$")
 
 
@@ -94,9 +95,14 @@ def scale(view: View, name: str, values: Any, given: str = "", log: bool | None 
     """
     finite = np.abs(np.asarray(values, dtype=float))
     finite = finite[np.isfinite(finite)]
-    factor, unit = prefixed(float(finite.max(initial=0.0)), unit_of(name, view.units))
+    factor, unit = written_in(name, float(finite.max(initial=0.0)), view)
     wide = far(values) if log is None else log and bool((np.asarray(values) > 0).any())
     return Scale(given, 1.0, wide) if given else Scale(f"{title_of(name)} [{unit}]" if unit else title_of(name), factor, wide)
+
+
+def written_in(name: str, largest: float, view: View) -> tuple[float, str]:
+    """How much of the SI unit a column is written in, and its name; percent where it is a share."""
+    return (0.01, "%") if name.startswith(SHARES) else prefixed(largest, unit_of(name, view.units))
 
 
 def far(values: Any) -> bool:

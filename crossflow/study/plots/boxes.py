@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.drawing.canvas import COLOURS, Scale, Ticks, new_figure, nothing, number_axis, tick_axis, tidy
+from crossflow.drawing.canvas import Scale, Ticks, new_figure, nothing, number_axis, tick_axis, tidy
+from crossflow.drawing.palette import COLOURS
 from crossflow.study.plots.axes import groups, scale
 from crossflow.study.plots.columns import floats, rows_with
 from crossflow.study.plots.spec import BoxPlot

@@ -10,7 +10,6 @@ from crossflow.drawing.canvas import (
     DOES_NOT_FIT,
     Scale,
     Ticks,
-    colour_of,
     first_of_rows,
     legend_below,
     nothing,
@@ -18,9 +17,10 @@ from crossflow.drawing.canvas import (
     panels,
     tick_axis,
 )
-from crossflow.drawing.words import number, prefixed
+from crossflow.drawing.palette import RESOURCES, colours_of
+from crossflow.drawing.words import number, quantity
 from crossflow.step.outcome import BREAKDOWN
-from crossflow.study.plots.axes import GROUPS, panel_name, ticks, title_of, unit_of
+from crossflow.study.plots.axes import GROUPS, panel_name, ticks, title_of, written_in
 from crossflow.study.plots.columns import Columns, fixed, flags, floats, having, places_of, rows_with, shown, values_of
 from crossflow.study.plots.spec import BreakdownPlot
 from crossflow.study.plots.view import View
@@ -31,16 +31,18 @@ if TYPE_CHECKING:
 
 HATCHES = ("", "///", "...", "xxx")  # tell parts apart that share a colour
 # Parts of a step in the order in which they are stacked, whatever else a study shows of them.
+ORDER = tuple(RESOURCES)
 PARTS = tuple(f"breakdown_s.{part}" for part in BREAKDOWN)
 
 
 class Bar(NamedTuple):
-    """One bar at a place of the x axis: its parts in the order of the legend, their sum, whether the design fits."""
+    """One bar at a place of the x axis: its parts in the order of the legend, their sum, whether the design fits, what is written above."""
 
     x: float
     parts: list[float]
     total: float
     feasible: bool
+    above: str
 
 
 class BreakdownPanel(NamedTuple):
@@ -72,9 +74,10 @@ def breakdown_data(view: View, plot: BreakdownPlot) -> BreakdownData:
     found = []
     for panel in values_of(view, plot.panels):
         mine = chosen & having(rows, plot.panels, panel)
-        found.append(BreakdownPanel(panel_name(plot.panels, panel, plot.labels), _bars(rows, kept, mine, at)))
+        bars = _bars(rows, kept, mine, at, timed=plot.group.startswith("bound_share"))
+        found.append(BreakdownPanel(panel_name(plot.panels, panel, plot.labels), bars))
     largest = max((bar.total for panel in found for bar in panel.bars), default=0.0)
-    factor, unit = prefixed(largest, unit_of(plot.group, view.units))
+    factor, unit = written_in(f"{plot.group}.", largest, view)
     title = GROUPS.get(plot.group, title_of(plot.group))
     y = Scale(plot.y_label, 1.0) if plot.y_label else Scale(f"{title} [{unit}]" if unit else title, factor)
     names = [name.removeprefix(f"{plot.group}.").replace("_", " ") for name in kept]
@@ -82,21 +85,24 @@ def breakdown_data(view: View, plot: BreakdownPlot) -> BreakdownData:
 
 
 def _place(name: str) -> int:
-    """Where a part stands among those of a step; the parts of other groups stay as they come."""
-    return PARTS.index(name) if name in PARTS else len(PARTS)
+    """Where a part stands among those of a step, or among the resources; what is neither stays as it comes."""
+    resource = name.rpartition(".")[2]
+    return PARTS.index(name) if name in PARTS else ORDER.index(resource) if resource in ORDER else len(PARTS) + len(ORDER)
 
 
-def _bars(rows: Columns, parts: dict[str, Any], mine: Any, at: Any) -> list[Bar]:
-    feasible = flags(rows, "feasible")
+def _bars(rows: Columns, parts: dict[str, Any], mine: Any, at: Any, *, timed: bool) -> list[Bar]:
+    """Bars of the chosen rows; `timed` ones, of shares, have the step time above them."""
+    feasible, times = flags(rows, "feasible"), floats(rows, "step_time_s")
     bars = []
     for i in sorted(np.flatnonzero(mine), key=at.__getitem__):
         own = [float(values[i]) for values in parts.values()]
-        bars.append(Bar(float(at[i]), own, sum(own), bool(feasible[i])))
+        above = quantity(float(times[i]), "s") if timed and np.isfinite(times[i]) else ""
+        bars.append(Bar(float(at[i]), own, sum(own), bool(feasible[i]), above))
     return bars
 
 
 def draw_breakdown(data: BreakdownData) -> Figure:
-    """Draw stacked bars with their totals; bars of designs that do not fit are pale."""
+    """Draw stacked bars with their totals, or the times of the steps where they are shares; bars of designs that do not fit are pale."""
     from matplotlib.patches import Patch
 
     if not data.parts:
@@ -107,31 +113,33 @@ def draw_breakdown(data: BreakdownData) -> Figure:
         _draw_bars(axis, panel, data, width)
         tick_axis(axis.xaxis, data.x, width - 0.7)
         axis.set_xlim(-0.6, len(data.x.names) - 0.4)
-    axes[0].margins(y=0.1)
+    axes[0].margins(y=0.16 if any(bar.above for panel in data.panels for bar in panel.bars) else 0.1)
     for axis in first_of_rows(axes):
         number_axis(axis.yaxis, data.y)
-    handles = [Patch(label=name, **_style(i)) for i, name in enumerate(data.parts)]
+    shades = colours_of(data.parts)
+    handles = [Patch(label=name, **_style(shades[i], i)) for i, name in enumerate(data.parts)]
     if not all(bar.feasible for panel in data.panels for bar in panel.bars):
         handles.append(Patch(label=f"pale: {DOES_NOT_FIT}", facecolor="#c9c9c9"))
     legend_below(figure, handles)
     return figure
 
 
-def _style(part: int, fits: bool = True) -> dict[str, Any]:
+def _style(colour: str, part: int, fits: bool = True) -> dict[str, Any]:
     """Colour and hatch of a part, its colour mixed with white where the design does not fit."""
     from matplotlib.colors import to_rgb
 
-    colour = [share if fits else 0.4 * share + 0.6 for share in to_rgb(colour_of(part))]
-    return {"facecolor": colour, "hatch": HATCHES[part // 8 % len(HATCHES)], "edgecolor": "white", "linewidth": 0.4}
+    shade = [share if fits else 0.4 * share + 0.6 for share in to_rgb(colour)]
+    return {"facecolor": shade, "hatch": HATCHES[part // 8 % len(HATCHES)], "edgecolor": "white", "linewidth": 0.4}
 
 
 def _draw_bars(axis: Axes, panel: BreakdownPanel, data: BreakdownData, width: float) -> None:
-    written = "%" not in data.y.label and "share" not in data.y.label.lower()
-    upright = len(data.x.names) * 0.45 > width
+    written = "%" not in data.y.label
+    upright = len(data.x.names) * (0.45 if written else 0.6) > width
+    colours = colours_of(data.parts)
     for bar in panel.bars:
         ends = np.cumsum([0.0, *bar.parts])
         for i, part in enumerate(bar.parts):
-            axis.bar(bar.x, part, bottom=ends[i], width=0.75, zorder=2, **_style(i, bar.feasible))
-        if written:
-            text, turn = number(bar.total / data.y.factor, 3), 90 if upright else 0
+            axis.bar(bar.x, part, bottom=ends[i], width=0.75, zorder=2, **_style(colours[i], i, bar.feasible))
+        text, turn = bar.above or (number(bar.total / data.y.factor, 3) if written else ""), 90 if upright else 0
+        if text:
             axis.annotate(text, (bar.x, bar.total), (0, 2), textcoords="offset points", ha="center", fontsize=8, rotation=turn)

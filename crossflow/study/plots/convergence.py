@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crossflow.drawing.canvas import Scale, colour_of, nothing, number_axis, panels, tidy
+from crossflow.drawing.canvas import Scale, nothing, number_axis, panels, tidy
+from crossflow.drawing.palette import colour_of
 from crossflow.drawing.words import quantity, short
 from crossflow.study.plots.axes import scale, unit_of
 from crossflow.study.plots.spec import ConvergencePlot
@@ -87,5 +88,5 @@ def draw_convergence(data: ConvergenceData) -> Figure:
         tidy(axis, "both")
         number_axis(axis.xaxis, data.x)
         number_axis(axis.yaxis, data.y)
-        axis.legend(loc="best", fontsize=8, framealpha=0.85)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8, frameon=False)
     return figure

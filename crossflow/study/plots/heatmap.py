@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from crossflow.drawing.canvas import COLOURS, Scale, Ticks, legend_below, new_figure, nothing, number_axis, tick_axis
+from crossflow.drawing.canvas import Scale, Ticks, legend_below, new_figure, nothing, number_axis, tick_axis
+from crossflow.drawing.palette import COLOURS
 from crossflow.drawing.words import number
 from crossflow.study.plots.axes import RowGroups, groups, scale
 from crossflow.study.plots.columns import flags, floats, maximised, rows_with

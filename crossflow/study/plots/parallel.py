@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.drawing.canvas import GREY, Scale, new_figure, nothing, number_axis
+from crossflow.drawing.canvas import Scale, new_figure, nothing, number_axis
+from crossflow.drawing.palette import GREY
 from crossflow.drawing.words import number, quantity, short
 from crossflow.study.plots.axes import far, numeric, scale, shorten, title_of, unit_of, written_as
 from crossflow.study.plots.columns import column, distinct, evenly, flags, floats, maximised, objects
@@ -35,7 +37,8 @@ class ParallelData(NamedTuple):
     """Everything that a plot of parallel coordinates shows."""
 
     title: str
-    coordinates: list[Coordinate]  # axes from left to right
+    coordinates: list[Coordinate]  # axes from left to right, but for those on which all designs have one value
+    alike: list[str]  # what all designs have, in words
     lines: list[list[float]]  # heights of each design, the best first, NaN where it has no value
     objective: Scale  # what colours the lines
     values: list[float]  # its value for each of them
@@ -52,10 +55,16 @@ def parallel_data(view: View, plot: ParallelPlot) -> ParallelData:
     feasible = flags(view.columns, "feasible")
     order = np.lexsort((losses if falls else -losses, ~feasible))
     order = _different(view, axes, order[np.isfinite(losses[order])], plot.best)
-    found = [_coordinate(view, plot, name, title, order) for name, title in zip(axes, _titles(view, axes), strict=True)]
+    titles = [plot.labels.get(name, title) for name, title in zip(axes, _titles(view, axes), strict=True)]
+    found = [_coordinate(view, plot, name, title, order) for name, title in zip(axes, titles, strict=True)]
+    alike = [_one(coordinate) if len(order) > 1 else "" for coordinate, _ in found]
+    if alike.count("") < 2:  # nothing to run between
+        alike = [""] * len(found)
+    found = [pair for pair, one in zip(found, alike, strict=True) if not one]
     return ParallelData(
         title=plot.title,
         coordinates=[coordinate for coordinate, _ in found],
+        alike=[one for one in alike if one],
         lines=[[float(heights[i]) for _, heights in found] for i in range(len(order))],
         objective=scale(view, objective, losses[order]),
         values=[float(value) for value in losses[order]],
@@ -98,6 +107,13 @@ def _coordinate(view: View, plot: ParallelPlot, name: str, title: str, designs: 
     return Coordinate(title, ends[0], ends[1], []), _heights(values, low, high)
 
 
+def _one(coordinate: Coordinate) -> str:
+    """The one value of an axis, with its name; nothing where there are several."""
+    if coordinate.names:
+        return f"{coordinate.name} {coordinate.names[0][1]}" if len(coordinate.names) == 1 else ""
+    return f"{coordinate.name} {coordinate.low}" if coordinate.low and coordinate.low == coordinate.high else ""
+
+
 def _heights(values: Array, low: float, high: float) -> Array:
     """Where numbers lie between the ends, by their logarithms where these are far apart; half-way up where all are one."""
     if low == high:
@@ -137,8 +153,10 @@ def draw_parallel(data: ParallelData) -> Figure:
     axis.set_xlim(-0.3, len(places) - 0.3)
     axis.set_ylim(-0.12, 1.35)
     number_axis(figure.colorbar(shades, ax=axis, pad=0.02, shrink=0.8).ax.yaxis, data.objective._replace(log=False))
-    if not all(data.feasible):
-        figure.text(0.02, 0.01, "dashed: not feasible", fontsize=9, color=GREY)
+    said = [f"All have {', '.join(data.alike)}."] if data.alike else []
+    said += [] if all(data.feasible) else ["dashed: not feasible"]
+    if said:
+        figure.text(0.02, 0.01, textwrap.fill(" ".join(said), int(15 * figure.get_figwidth())), fontsize=9, color=GREY)
     return figure
 
 

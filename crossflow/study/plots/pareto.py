@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.drawing.canvas import COLOURS, PALE, Scale, colour_of, grey_mark, legend_below, new_figure, nothing, number_axis, tidy
+from crossflow.drawing.canvas import Scale, grey_mark, legend_groups, new_figure, nothing, number_axis, tidy
+from crossflow.drawing.palette import COLOURS, PALE, colour_of
 from crossflow.drawing.words import short
 from crossflow.search.pareto import non_dominated
 from crossflow.study.plots.axes import RowGroups, groups, numeric, scale
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 5000  # designs of a kind that are drawn
+MOST = 2500  # designs of a kind that are drawn
+MOST_MARKED = 60  # designs of a front with marks of their own
 MOST_COLOURS = len(COLOURS) - 1  # names, the last colour being that of all others
 OTHERS = "others"
 
@@ -44,7 +46,8 @@ class ParetoData(NamedTuple):
     x: Scale
     y: Scale
     points: list[tuple[float, float]]  # feasible designs
-    infeasible: list[tuple[float, float]]  # the others
+    infeasible: list[tuple[float, float]]  # the others that lie where feasible ones do; all where none is feasible
+    beyond: int  # infeasible designs that lie elsewhere
     front: list[tuple[float, float]]  # designs that none beats, by x; `after` where y changes at the next of them: where x is made small
     # the same among the designs of each name that colours, where each is to have its own; else none
     fronts: list[list[tuple[float, float]]]
@@ -63,7 +66,8 @@ def pareto_data(view: View, plot: ParetoPlot) -> ParetoData:
     front = _front(fits, ends, x)
     colours = None if plot.colour is None else _colours(view, plot, plot.colour, fits)
     own = [_front(fits[held], ends, x) for held in _of_each(colours)] if colours is not None and plot.each else []
-    every, fits, misfits = fits, _thinned(fits, np.unique(np.concatenate([front, *own]))), misfits[evenly(misfits.size, MOST)]
+    every, fits, beside = fits, _thinned(fits, np.unique(np.concatenate([front, *own]))), misfits[_near(fits, misfits, x, y)]
+    beyond, misfits = misfits.size - beside.size, beside[evenly(beside.size, MOST)]
     drawn = np.concatenate([fits, misfits])
     return ParetoData(
         title=plot.title,
@@ -71,6 +75,7 @@ def pareto_data(view: View, plot: ParetoPlot) -> ParetoData:
         y=scale(view, plot.y, y[drawn], plot.y_label),
         points=_pairs(x, y, fits),
         infeasible=_pairs(x, y, misfits),
+        beyond=int(beyond),
         front=_pairs(x, y, front),
         fronts=[_pairs(x, y, designs) for designs in own],
         after=not maximised(view, plot.x),
@@ -82,6 +87,18 @@ def _front(designs: Index, ends: Array, x: Array) -> Index:
     """Those of some designs that none of them beats, by x; `ends` is what is made small, shape (2, designs in all)."""
     front = designs[non_dominated(ends[:, designs])]
     return np.asarray(front[np.argsort(x[front], kind="stable")])
+
+
+def _near(fits: Index, misfits: Index, x: Array, y: Array) -> Mask:
+    """Which infeasible designs lie among the feasible ones, so that they do not stretch the axes; all where there are none of these."""
+    if not fits.size:
+        return np.ones(misfits.size, dtype=bool)
+    inside = np.ones(misfits.size, dtype=bool)
+    for values in (x, y):
+        low, high = values[fits].min(), values[fits].max()
+        room = 0.05 * (high - low)
+        inside &= (values[misfits] >= low - room) & (values[misfits] <= high + room)
+    return inside
 
 
 def _of_each(colours: Colours) -> list[Mask]:
@@ -104,7 +121,7 @@ def _colours(view: View, plot: ParetoPlot, name: str, designs: Index) -> Colours
     """Numbers where the column holds nothing else, be it as quantities in one unit; names otherwise."""
     known = numeric(column(view.columns, name)[designs])
     if known is None:
-        return _named(groups(view, view.columns, name, plot.labels), designs)
+        return _named(groups(view, view.columns, name, plot.labels, plot.labels.get(name, "")), designs)
     values, unit = known
     axis = scale(view, name, values)
     return Colours(axis._replace(label=f"{axis.label} [{unit}]") if unit else axis, [float(value) for value in values], [])
@@ -131,25 +148,28 @@ def draw_pareto(data: ParetoData) -> Figure:
         return nothing(data.title, f"no design has a finite {data.x.label} and {data.y.label}")
     figure = new_figure(7.2, 4.8, data.title)
     axis = figure.subplots()
-    handles = []
-    if data.infeasible:
-        axis.scatter(*_apart(data.infeasible), s=14, facecolors="none", edgecolors=PALE, linewidths=0.7, zorder=1)
-        handles.append(grey_mark("not feasible", marker="o", markerfacecolor="none", color=PALE))
+    handles, coloured = [], []
+    if data.infeasible or data.beyond:
+        axis.scatter(*_apart(data.infeasible), s=10, facecolors="none", edgecolors=PALE, linewidths=0.6, zorder=1)
+        aside = f" ({data.beyond:,} more beyond the axes)" if data.beyond else ""
+        handles.append(grey_mark(f"not feasible{aside}", marker="o", markerfacecolor="none", color=PALE))
     if data.points:
-        handles += _draw_points(figure, axis, data)
+        coloured = _draw_points(figure, axis, data)
         for i, front in enumerate(data.fronts or [data.front]):
             colour = colour_of(i) if data.fronts else "black"
             style = "steps-post" if data.after else "steps-pre"
-            axis.plot(*_apart(front), color=colour, linewidth=1.2, drawstyle=style, zorder=3)
-            axis.plot(*_apart(front), "D", color=colour, markerfacecolor="none", markersize=5.5, zorder=4)
+            axis.plot(*_apart(front), color=colour, linewidth=2.0, drawstyle=style, zorder=3)
+            if len(front) <= MOST_MARKED:
+                axis.plot(*_apart(front), "D", color=colour, markerfacecolor="none", markersize=5.5, zorder=4)
         name = "front of each" if data.fronts else "front"
-        handles.append(grey_mark(name, marker="D", color="black", markerfacecolor="none", linestyle="-"))
+        marker = "D" if any(len(front) <= MOST_MARKED for front in data.fronts or [data.front]) else ""
+        handles.append(grey_mark(name, marker=marker, color="black", markerfacecolor="none", linestyle="-"))
     else:
         axis.text(0.5, 0.95, "no design is feasible", transform=axis.transAxes, ha="center", va="top")
     tidy(axis, "both")
     number_axis(axis.xaxis, data.x)
     number_axis(axis.yaxis, data.y)
-    legend_below(figure, handles)
+    legend_groups(figure, {data.colours.scale.label if coloured and data.colours else "": coloured, "Designs": handles})
     return figure
 
 
@@ -164,11 +184,9 @@ def _draw_points(figure: Figure, axis: Axes, data: ParetoData) -> list[Any]:
         axis.scatter(x, y, s=14, color=COLOURS[0], alpha=0.6, linewidths=0, zorder=2)
         return [grey_mark("feasible designs", marker="o", color=COLOURS[0])]
     if colours.names:
-        for i in reversed(range(len(colours.names))):  # the names that few have on top of the others
-            mine = [n for n, value in enumerate(colours.values) if value == i]
-            axis.scatter([x[n] for n in mine], [y[n] for n in mine], s=16, color=colour_of(i), alpha=0.75, linewidths=0, zorder=2)
-        names = [f"{colours.scale.label}: {colours.names[0]}", *colours.names[1:]]
-        return [grey_mark(short(name, 48), marker="o", color=colour_of(i)) for i, name in enumerate(names)]
+        shown = [colour_of(int(value)) for value in colours.values]
+        axis.scatter(x, y, s=9, c=shown, alpha=0.5, linewidths=0, zorder=2)  # in the order of the search, so that no name hides another
+        return [grey_mark(short(name, 48), marker="o", color=colour_of(i)) for i, name in enumerate(colours.names)]
     norm = LogNorm() if colours.scale.log else None
     shades = mpl.colormaps["viridis"].with_extremes(bad=COLOURS[-1])
     dots = axis.scatter(x, y, s=16, c=colours.values, cmap=shades, norm=norm, linewidths=0, zorder=2, plotnonfinite=True)

@@ -17,7 +17,7 @@ class PlotFields(FileModel):
     title: str = ""
     x_label: str = ""
     y_label: str = ""
-    labels: Mapping[str, str] = Field(default={}, description="how values are written in the plot")
+    labels: Mapping[str, str] = Field(default={}, description="how values, and axes by their columns, are written in the plot")
 
 
 class LinePlot(PlotFields):
@@ -26,8 +26,19 @@ class LinePlot(PlotFields):
     kind: Literal["lines"] = "lines"
     x: str
     y: str = "step_time_s"
+    times: str | None = Field(
+        default=None, description="column by which y is multiplied, such as a cost by a time; `y_label` says what that is"
+    )
     series: str | None = None
     panels: str | None = None
+    scale: Literal["linear", "log"] | None = Field(
+        default=None, description="of y; logarithmic where absent and the values spread over more than a decade"
+    )
+    speedup: Literal["line", "series", "first"] | None = Field(
+        default=None,
+        description="write how many times better each point is: than the first point of its `line`, than the first of the `series` at the "
+        "same place, or than the `first` point of the first line in its panel",
+    )
 
 
 class BoxPlot(PlotFields):
@@ -103,6 +114,7 @@ class IntervalPlot(PlotFields):
     x: str
     y: str = "step_time_s"
     series: str | None = None
+    scale: Literal["linear", "log"] = Field(default="linear", description="of y")
 
 
 def _with_kind(given: Any) -> Any:

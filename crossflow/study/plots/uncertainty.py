@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from crossflow.drawing.canvas import (
-    COLOURS,
-    GREY,
     Scale,
     Ticks,
-    colour_of,
     coloured_lines,
     grey_mark,
     legend_below,
+    legend_groups,
     new_figure,
     nothing,
     number_axis,
@@ -23,8 +21,8 @@ from crossflow.drawing.canvas import (
     tick_axis,
     tidy,
 )
+from crossflow.drawing.palette import COLOURS, GREY, colour_of
 from crossflow.drawing.words import label, short
-from crossflow.explanation.uncertainty import Interval
 from crossflow.study.plots.axes import panel_name, scale, shorten, ticks, title_of, written_as
 from crossflow.study.plots.columns import SEARCH, fixed, values_of
 from crossflow.study.plots.spec import ImportancePlot, IntervalPlot
@@ -110,13 +108,14 @@ def draw_importance(data: ImportanceData) -> Figure:
 
 
 class IntervalSeries(NamedTuple):
-    """One line: medians at places of the x axis, and the ends of their intervals, which may be infinite."""
+    """One line: medians at places of the x axis, the ends of their intervals, which may be infinite, and the draws that are feasible."""
 
     name: str
     x: list[float]
     median: list[float]
     low: list[float]
     high: list[float]
+    feasible: list[float]  # share of the draws
 
 
 class IntervalData(NamedTuple):
@@ -139,16 +138,18 @@ def interval_data(view: View, plot: IntervalPlot) -> IntervalData:
     series = []
     for line in values_of(view, plot.series):
         mine = [found for found in drawn if plot.series is None or found.point.get(plot.series) == line]
-        placed = {place[label(found.point[plot.x])]: found.interval for found in mine if plot.x in found.point}
+        placed = {place[label(found.point[plot.x])]: found for found in mine if plot.x in found.point}
         series.append(_interval_series(written_as(line, plot.labels), placed))
     ends = [end for one in series for end in (*one.median, *one.high)]
-    return IntervalData(plot.title, axis, scale(view, plot.y, ends, plot.y_label, log=False), title_of(plot.series or ""), series)
+    log = plot.scale == "log"
+    return IntervalData(plot.title, axis, scale(view, plot.y, ends, plot.y_label, log=log), title_of(plot.series or ""), series)
 
 
-def _interval_series(name: str, placed: Mapping[float, Interval]) -> IntervalSeries:
+def _interval_series(name: str, placed: Mapping[float, Drawn]) -> IntervalSeries:
     x = sorted(placed)
-    found = [placed[at] for at in x]
-    return IntervalSeries(name, x, [one.median for one in found], [one.low for one in found], [one.high for one in found])
+    found = [placed[at].interval for at in x]
+    feasible = [placed[at].feasible for at in x]
+    return IntervalSeries(name, x, [one.median for one in found], [one.low for one in found], [one.high for one in found], feasible)
 
 
 def draw_intervals(data: IntervalData) -> Figure:
@@ -157,6 +158,7 @@ def draw_intervals(data: IntervalData) -> Figure:
     if not every:
         return nothing(data.title, f"no swept point has a finite median ({data.y.label})")
     top = 1.08 * max(end for end in every if np.isfinite(end))
+    lowest = min(end for series in data.series for end in series.low)
     width = min(max(5.6, 1.6 + 0.5 * len(data.x.names)), 12.0)
     figure = new_figure(width, 4.0, data.title)
     axis = figure.subplots()
@@ -164,13 +166,18 @@ def draw_intervals(data: IntervalData) -> Figure:
         _draw_intervals(axis, series, _beside(data, i), top, colour_of(i))
     tick_axis(axis.xaxis, data.x, width - 0.9)
     number_axis(axis.yaxis, data.y)
-    axis.set_ylim(bottom=0)
+    if data.y.log:
+        axis.set_ylim(0.85 * lowest, 1.25 * top)
+    else:
+        axis.set_ylim(0, 1.12 * top)
     tidy(axis)
-    handles = coloured_lines(data.legend, [series.name for series in data.series])
-    handles.append(grey_mark("median and interval of the draws", marker="o", markersize=5))
+    named = coloured_lines([series.name for series in data.series])
+    handles = [grey_mark("median and interval of the draws", marker="o", markersize=5)]
     if any(np.isinf(series.high).any() for series in data.series):
-        handles.append(grey_mark("no upper end: some draws cannot be built", marker="^", color=GREY))
-    legend_below(figure, handles)
+        handles.append(grey_mark("no upper end: too many draws cannot be built", marker="^", color=GREY))
+    if any(share < 1 for series in data.series for share in series.feasible):
+        handles.append(grey_mark("%: draws that can be built and fit in memory", marker=""))
+    legend_groups(figure, {data.legend if named else "": named, "Marks": handles})
     return figure
 
 
@@ -190,3 +197,6 @@ def _draw_intervals(axis: Axes, series: IntervalSeries, places: Any, top: float,
     axis.errorbar(places, median, [median - series.low, drawn - median], color=colour, **style)
     endless = ~np.isfinite(high)
     axis.plot(places[endless], drawn[endless], "^", color=colour, markersize=8)
+    for place, end, share in zip(places, drawn, series.feasible, strict=True):
+        if share < 1:
+            axis.annotate(f"{100 * share:.0f} %", (place, end), (0, 6), textcoords="offset points", ha="center", fontsize=8, color=colour)
