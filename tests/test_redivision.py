@@ -6,6 +6,7 @@ import yaml
 
 from crossflow.__main__ import main
 from crossflow.errors import CrossflowError
+from crossflow.explanation.uncertainty import technology_of
 from crossflow.search.division import SPREAD, beside
 from crossflow.study.run import run_study
 
@@ -82,20 +83,29 @@ def test_only_the_shares_asked_for_change(run):
     assert shares == {f"system.budgets.area.on_chip.{level}" for level in ("registers", "l1", "l2")}
 
 
-@pytest.mark.parametrize("each", ["draw", "point"])
-def test_draws_divide_anew_or_keep_what_was_decided_before(run, each):
-    made = run(uncertainty={"samples": 6}, redivide={"each": each, "draw_evaluations": 60, **LITTLE}, record=["step_time_s"])
+@pytest.mark.parametrize("told", [{"each": "draw", "draw_evaluations": 60}, {"each": "point"}])
+def test_draws_divide_anew_or_keep_what_was_decided_before(run, told):
+    made = run(uncertainty={"samples": 6}, redivide={**told, **LITTLE}, record=["step_time_s"])
     shares = np.array([row[L2] for row in made.rows]).reshape(3, 6)
-    assert (np.ptp(shares, axis=1) > 0).all() == (each == "draw")
-    assert made.view.caption == f"budgets re-divided at each {each}"
+    assert (np.ptp(shares, axis=1) > 0).all() == (told["each"] == "draw")
+    assert made.view.caption == f"budgets re-divided at each {told['each']}"
 
 
 def test_only_technologies_in_use_at_a_point_are_told_to_matter(run):
     made = run(uncertainty={"samples": 4}, record=["step_time_s"])
     for drawn in made.view.drawn:
-        nodes = {path for path in drawn.importance if path.startswith("techlib.logic.")}
+        nodes = {technology_of(path) for path in drawn.importance if path.startswith("techlib.logic.")}
         assert nodes <= {"techlib.logic.N12", f"techlib.logic.{drawn.point['system.technology.logic']}"}  # caches are given at N12
         assert "techlib.on_chip.l2" in drawn.importance
+
+
+def test_a_table_of_divisions_is_no_division_kept_and_is_where_others_start(run):
+    shares = {"power_shares": {"compute": 0.3, "memory": 0.2, "on_chip": {"l2": 0.2}}}
+    budgets = {"divisions": [{"logic": node, "memory": "HBM4", **shares} for node in NODES]}
+    system = {"scenario": {**SCENARIO, "system": {**SCENARIO["system"], "budgets": budgets}}}
+    tabled, best = run(**system), run(**system, redivide={"evaluations": 8})
+    assert tabled.notes == []
+    assert all(b["step_time_s"] <= t["step_time_s"] for b, t in zip(best.rows, tabled.rows, strict=True))
 
 
 def test_constraints_bound_what_is_divided(run):
@@ -103,11 +113,18 @@ def test_constraints_bound_what_is_divided(run):
     assert all(row["power_w"] <= 1500.0 * (1 + 1e-9) for row in made.rows)
 
 
+def test_constraints_that_no_division_keeps_are_told(run):
+    made = run(redivide=LITTLE, constraints={"cost_usd": "<= 1 USD"})
+    assert "No division was found that keeps the constraints (cost_usd) in 3 of 3 rows; these miss them." in made.notes
+
+
 WRONG = [
     ({"redivide": {"shares": ["areas"]}}, "shares: 'areas' is no budget and no share of pathfinder; budgets: area, power, perimeter"),
     ({"redivide": {"goal": "mfu_x"}}, "no column 'mfu_x'; did you mean 'mfu'?"),
     ({"redivide": {}, "sweep": {L2: [0.1]}}, f"'{L2}' is swept, and the rest of its budget would be divided anew; leave this budget out"),
     ({"redivide": {}, "scenario": {**SCENARIO, "system": "dgx-h100"}}, "is known by its datasheet and has no budgets to divide"),
+    ({"redivide": {"draw_evaluations": 9}}, "redivide: draw_evaluations: it is about the draws of `uncertainty`, and this study has none"),
+    ({"redivide": {"each": "point", "draw_evaluations": 9}, "uncertainty": {}}, "with `each: point` no draw is divided anew"),
     ({"constraints": {"power_w": "<= 1 kW"}}, "constraints: they bound searches and `redivide`, and this study has neither"),
 ]  # fmt: skip
 

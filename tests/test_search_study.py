@@ -305,8 +305,8 @@ def test_importance_is_that_of_the_draws_that_were_evaluated(write, monkeypatch)
     cost = next(d for d in made.view.drawn if d.column == "cost_usd" and d.point["system.technology.memory"] == "HBM2")
     link = "techlib.link.NDR-x8"
     expected = importance({link: np.array([row[f"{link}.link_cost"] for row in rows])}, np.array([row["cost_usd"] for row in rows]))
-    assert cost.importance[link] == pytest.approx(expected[link], abs=1e-12)
-    assert cost.importance[link] > 0.9
+    assert cost.importance[f"{link}.cost"] == pytest.approx(expected[link], abs=1e-12)
+    assert cost.importance[f"{link}.cost"] > 0.9
 
 
 def test_an_objective_says_which_way_its_column_is_better(write):
@@ -322,6 +322,7 @@ def test_draws_do_not_depend_on_the_workers(drawn, tmp_path):
 # ------------------------------------------------------------------------------------------ wrong files
 
 WRONG = [
+    ({"searches": {"every": {"kind": "exhaustive"}}}, "searches.every: the key 'searcher' is missing"),
     ({"scenario": TRANSFORMER, "space": {"placement": "all", "strategy": ["dp16"]}},
      "space.placement: the order of a transformer's ranks is part of its strategy; give strategy: legal, or list strategies with their orders"),
     ({"space": {"sytem.budgets.power": ["300 W"]}}, "s.yaml:14: space.sytem.budgets.power: 'sytem.budgets.power' is not a path of a scenario"),

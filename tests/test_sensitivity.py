@@ -97,15 +97,31 @@ def test_effects_are_sorted_by_gain_the_architects_first(explained):
         assert all(a >= b - NOTHING for a, b in itertools.pairwise(gains))
 
 
+def test_voltages_of_a_fixed_rate_are_no_levers(explained):
+    nominal, largest = (explained.effect(f"techlib.link.NDR-x8.{name}") for name in sensitivity.RATED)
+    assert nominal.parameter.value == largest.parameter.value
+    assert nominal.gain is largest.gain is None
+    assert sensitivity.ONE_RATE in explained.notes
+    moved = {change.path for what_if in explained.what_ifs for change in what_if.changes}
+    assert not moved & {nominal.parameter.path, largest.parameter.path}
+
+
+def test_the_node_that_components_are_given_at_is_no_lever_of_another(explained):
+    given, own = (explained.effect(f"techlib.logic.{node}.power") for node in ("N12", "N7"))
+    assert (given.gain, given.surprise) == (None, None)
+    assert own.gain is not None
+    assert own.elasticity == pytest.approx(-given.elasticity, rel=0.02)
+
+
 def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
     anew, *others = explained.alternatives
     assert (anew.path, anew.feasible) == ("system.budgets", True)
-    assert anew.gain > 0.2  # the review: the shipped division starves the L2
+    assert anew.gain > 0.05
     memory = next(other for other in others if other.path == "system.technology.memory")
     kept = crossflow.evaluate(case, {memory.path: [memory.after]}).step_time[0]
     assert memory.kept == pytest.approx(1.0 - kept / explained.value)
     assert memory.gain >= memory.kept
-    assert {other.after for other in others if other.path == "system.technology.inter_link"} >= {"NDR-x8", "GDR-x8"}
+    assert {other.after for other in others if other.path == "system.technology.inter_link"} >= {"GDR-x8"}
 
 
 def test_it_says_why_what_should_help_does_not():
@@ -195,7 +211,7 @@ def test_the_limiting_parameter_keeps_its_promise(path, explained):
 
 
 def test_no_parameter_gains_more_than_the_limiting_one_and_stays_feasible(case, explained):
-    numbers = [effect.parameter for effect in explained.effects if not effect.parameter.quantity.whole]
+    numbers = [effect.parameter for effect in explained.effects if not effect.parameter.quantity.whole and effect.gain is not None]
     points = {number.path: np.full(2 * len(numbers), number.value) for number in numbers}
     for i, number in enumerate(numbers):
         points[number.path][2 * i : 2 * i + 2] = min(number.value * 1.1, number.quantity.le or math.inf), number.value / 1.1

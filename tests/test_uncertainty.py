@@ -6,7 +6,17 @@ import pytest
 import crossflow
 from crossflow.errors import CrossflowError
 from crossflow.explanation.parameters import uncertain
-from crossflow.explanation.uncertainty import drawn_together, draws, importance, interval, probability_better, quantiles
+from crossflow.explanation.uncertainty import (
+    drawn_together,
+    draws,
+    entry_of,
+    family_of,
+    importance,
+    interval,
+    larger_is_better,
+    probability_better,
+    quantiles,
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +110,7 @@ ENTRIES = ("techlib.logic.N7", "techlib.logic.N5", "techlib.logic.N3", "techlib.
 @pytest.fixture(scope="module")
 def nodes(lstm):
     chosen = uncertain(lstm("d8"), {"logic": ["N7", "N5", "N3"], "memory": ["HBM4"]})
-    return [number for number in chosen if number.path.startswith(ENTRIES)]
+    return [number for number in chosen if entry_of(number.path) in ENTRIES]
 
 
 def test_numbers_of_one_entry_move_together_and_keep_their_range(nodes):
@@ -126,3 +136,24 @@ def test_generations_are_correlated_and_families_are_not():
     assert np.corrcoef(n7, n3)[0, 1] < np.corrcoef(n5, n3)[0, 1]
     assert abs(np.corrcoef(n3, memory)[0, 1]) < 0.03
     assert n5.mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_nodes_are_one_family_and_stacked_memories_another():
+    assert {family_of(f"techlib.logic.{name}") for name in ("N2", "A16", "A14", "N1")} == {"techlib.logic"}
+    beside, stacked = (family_of(f"techlib.memory.{name}") for name in ("HBM4", "HBM4-3D"))
+    assert beside == family_of("techlib.memory.HBM2e") != stacked
+    assert family_of("techlib.memory.HBM4.cost") != beside
+
+
+def test_prices_and_carbon_of_a_technology_are_drawn_apart_from_its_performance():
+    names = ("power", "wafer_cost", "defect_density", "carbon_per_area")
+    entries = [entry_of(f"techlib.logic.N5.{name}") for name in names]
+    assert entries == ["techlib.logic.N5", "techlib.logic.N5.cost", "techlib.logic.N5.cost", "techlib.logic.N5.carbon"]
+    power, cost, carbon = quantiles(list(dict.fromkeys(entries)), 20_000, 0.8, (4,)).values()
+    assert np.abs(np.corrcoef([power, cost, carbon]) - np.eye(3)).max() < 0.03
+
+
+def test_what_is_better_when_larger_is_known_for_packages_and_stacks(lstm):
+    numbers = {n.path.rsplit(".", 1)[1]: n for n in uncertain(lstm("d8"))}
+    assert larger_is_better(numbers["bonding_yield"])
+    assert not larger_is_better(numbers["assembly_cost"])

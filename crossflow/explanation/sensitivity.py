@@ -42,6 +42,9 @@ SHARES = (
     "A share of a budget is raised without taking from the others: where the shares then add up to more than 1 the design "
     "cannot be built, and its time is what the share alone would bring."
 )
+OVERDRIVE = ("nominal_voltage", "threshold_voltage")  # a lower one is no better by itself: it moves where clock and power are known
+RATED = ("nominal_voltage", "maximum_voltage")
+ONE_RATE = "Nominal and largest voltage are equal where a standard fixes the rate of a link or memory; there neither counts as a gain."
 
 PROFILED = (
     "What the profile does not hold of another strategy is modelled, where this one is measured: compare strategies without a profile."
@@ -75,12 +78,14 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
     movable = [number for number in numbers if number.value != 0.0]
     local = trials.run({BASE: {}, **_local_moves(movable), **_range_moves(numbers)})
     base = local[BASE]
-    first = {number: best for number in movable if (best := trials.best(number, SMALLEST, local, base)) is not None}
+    levers = [number for number in movable if not (_of_one_rate(number, trials.values) or _of_another_node(number, scenario))]
+    first = {number: best for number in levers if (best := trials.best(number, SMALLEST, local, base)) is not None}
     leading = sorted(((n, w) for n, w in first.items() if w.gain > NOTHING), key=lambda pair: -round(pair[1].gain, 9))
     top = _distinct(leading)[:TOP]
     farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(top[:SCANNED])})
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
-    effects = [_effect(number, local, base, first.get(number), objective) for number in movable]
+    told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
+    effects = [_effect(number, local, base, first.get(number), told.get(number)) for number in movable]
     return Explanation(
         scenario=scenario,
         objective=objective,
@@ -97,8 +102,20 @@ def explain(scenario: Scenario, objective: str = "step_time_s") -> Explanation:
         swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
         alternatives=alternatives(scenario, objective, base.value),
         strategies=_strategies(trials, base),
-        notes=_notes(scenario, base),
+        notes=_notes(scenario, base, rated=any(_of_one_rate(number, trials.values) for number in movable)),
     )
+
+
+def _of_one_rate(number: Parameter, values: Mapping[str, float]) -> bool:
+    """Whether this is a voltage of a link or memory whose standard fixes its rate: nominal and largest voltage are one number."""
+    entry, _, name = number.path.rpartition(".")
+    ends = [values.get(f"{entry}.{one}") for one in RATED]
+    return name in RATED and entry.startswith(("techlib.link.", "techlib.memory.")) and ends[0] == ends[1]
+
+
+def _of_another_node(number: Parameter, scenario: Scenario) -> bool:
+    """Whether this is a factor of the node at which a component is given, over which the design's own node is taken."""
+    return number.path.startswith("techlib.logic.") and not number.path.startswith(f"techlib.logic.{scenario.system.technology.logic}.")
 
 
 def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
@@ -132,9 +149,10 @@ def _check(scenario: Scenario, start: Score, objective: str) -> None:
         raise CrossflowError(f"the {objective} of the scenario is {value:g}; only a positive, finite objective can be explained")
 
 
-def _notes(scenario: Scenario, base: _Outcome) -> tuple[str, ...]:
+def _notes(scenario: Scenario, base: _Outcome, *, rated: bool) -> tuple[str, ...]:
     anew = f"Decisions are searched with {REFINED} designs each, and {SEARCHED} for the scenario's own division; a study finds more."
     notes = [ALIKE, *([SHARES, anew] if isinstance(scenario.system, GeneratedSystem) else [])]
+    notes += [ONE_RATE] if rated else []
     if scenario.profile is not None:
         notes.append(PROFILED)
     if base.reason is not None:
@@ -330,7 +348,7 @@ def _sign(way: float) -> str:
     return f"x{way:g}" if way > 1.0 else f"/{1.0 / way:g}"
 
 
-def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None, objective: str) -> Effect:
+def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None, surprise: str | None) -> Effect:
     wide, fine = (_differences(number, step, outcomes, base) for step in (STEP, FINE_STEP))
     sides = sorted(wide.keys() & fine.keys())
     elasticity, smooth = _elasticity([wide[side] for side in sides], [fine[side] for side in sides])
@@ -343,7 +361,7 @@ def _effect(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Out
         sides=words,
         resource=_resource(ends[0], ends[1] if len(ends) == 2 else base.times) if ends else None,
         gain=None if best is None else best.gain,
-        surprise=_surprise(number, outcomes, base, objective),
+        surprise=surprise,
     )
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crossflow.drawing.canvas import save_as
+from crossflow.drawing.palette import COLOURS
 from crossflow.explanation.answers import Explanation, Swing
 from crossflow.explanation.sensitivity import NOTHING
 from crossflow.score import unit_of, words
 from crossflow.units import show
 
-LOW, HIGH = "#0072B2", "#D55E00"  # colour-blind safe (Okabe and Ito)
+LOW, HIGH = COLOURS[0], COLOURS[1]
 
 
 class TornadoData(NamedTuple):

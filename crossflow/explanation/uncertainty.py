@@ -1,9 +1,9 @@
 """Uncertain numbers: draws of all that carry low and high, and what the spread of results says.
 
 Numbers of one entry of the library, such as a logic node or a memory, are facets of one technology that turns out well or badly:
-they move together, by one quantile between their best ends and their worst. Quantiles of successive generations of one family
-(N7, N5, N3; HBM3, HBM4) are correlated through a Gaussian copula, and what a later generation does better by its values in the
-library is never worse than in the earlier one, as far as its own range allows.
+they move together, by one quantile between their best ends and their worst; its prices and yields by another, and its carbon by a
+third. Quantiles of successive generations of one family (N7, N5, N3; HBM3, HBM4) are correlated through a Gaussian copula, and what
+a later generation does better by its values in the library is never worse than in the earlier one, as far as its own range allows.
 
 All designs of a study are evaluated with the same draws, so that comparisons between designs are paired.
 """
@@ -27,7 +27,16 @@ GENERATIONS = ("techlib.logic", "techlib.memory", "techlib.link")  # sections of
 Movement = Literal["together", "independent"]
 # What of a technology is better when it is larger: rates, capacities, densities of links; of voltages only the largest one.
 BETTER_UNITS = ("Hz", "B", "B/s", "flop/s", "1/m")
-BETTER_NAMES = ("maximum_voltage", "maximum_links", "per_step", "utilisation", "efficiency", "flop_rate", "rates.", "throughput.")
+BETTER_NAMES = (
+    "maximum_voltage", "maximum_links", "per_step", "utilisation", "efficiency", "flop_rate", "rates.", "throughput.",
+    "bonding_yield", "spare_share", "exposures", "cooling_limit", "delivery_limit", "devices_per_area", "maximum_area", "reticle",
+    "power.tdp",
+)  # fmt: skip
+# What does not turn out well because a technology performs well: markets and production decide it, and the fab's supply of energy.
+APART = {
+    "cost": ("wafer_cost", "defect_density", "device_cost", "link_cost", "cost_per_area", "assembly_cost", "bonding_yield", "spare_share"),
+    "carbon": ("carbon_per_area", "carbon_per_capacity"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,24 +62,39 @@ def draws(numbers: Sequence[Parameter], count: int, distribution: Distribution, 
 
 
 def entry_of(path: str) -> str:
-    """The technology that a number belongs to: its entry of the library, else the number itself.
+    """The technology that a number belongs to: its entry of the library, with `cost` or `carbon` for what is apart; else the number itself.
 
-    >>> entry_of("techlib.memory.HBM3.device_area"), entry_of("techlib.logic_rule.area_per_step"), entry_of("system.budgets.power")
-    ('techlib.memory.HBM3', 'techlib.logic_rule', 'system.budgets.power')
+    >>> entry_of("techlib.memory.HBM3.device_area"), entry_of("techlib.memory.HBM3.device_cost"), entry_of("system.budgets.power")
+    ('techlib.memory.HBM3', 'techlib.memory.HBM3.cost', 'system.budgets.power')
     """
     parts = path.split(".")
-    return ".".join(parts[: min(3, len(parts) - 1)]) if parts[0] == "techlib" else path
+    if parts[0] != "techlib":
+        return path
+    apart = next((facet for facet, names in APART.items() if parts[-1] in names), None)
+    return ".".join([*parts[: min(3, len(parts) - 1)], *([apart] if apart else [])])
+
+
+def technology_of(entry: str) -> str:
+    """The entry of the library without what is apart."""
+    return ".".join(entry.split(".")[:3])
 
 
 def family_of(entry: str) -> str:
-    """Generations of one family share it: nodes, and memories and links whose names begin with the same letters; else the entry alone.
+    """Generations of one family share it: all nodes, and memories and links whose names begin with the same letters; else the entry alone.
 
-    >>> family_of("techlib.logic.N12") == family_of("techlib.logic.N3"), family_of("techlib.memory.HBM2e"), family_of("techlib.on_chip.l2")
+    Memories stacked on logic (HBM4-3D) are no generation of those beside it.
+
+    >>> family_of("techlib.logic.N2") == family_of("techlib.logic.A14"), family_of("techlib.memory.HBM2e"), family_of("techlib.on_chip.l2")
     (True, 'techlib.memory.HBM', 'techlib.on_chip.l2')
     """
-    section, _, name = entry.rpartition(".")
-    letters = "".join(itertools.takewhile(str.isalpha, name))
-    return f"{section}.{letters}" if section in GENERATIONS else entry
+    section, _, name = technology_of(entry).rpartition(".")
+    if section not in GENERATIONS:
+        return entry
+    apart = entry.removeprefix(technology_of(entry))
+    if section == "techlib.logic":
+        return section + apart
+    kind = name.partition("-")[2] if section == "techlib.memory" else ""
+    return f"{section}.{''.join(itertools.takewhile(str.isalpha, name))}{f'-{kind}' if kind else ''}{apart}"
 
 
 def quantiles(entries: Sequence[str], count: int, correlation: float, seed: Sequence[int]) -> dict[str, Array]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from crossflow.architecture.divisions import varied
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array, Index
 from crossflow.evaluation import evaluate
-from crossflow.points import Points
+from crossflow.points import Points, split
 from crossflow.search.evolution import Evolved, evolve, refine
 
 if TYPE_CHECKING:
@@ -42,9 +44,19 @@ class BudgetDivision:
     def points(self, given: Points, count: int, sizes: Sequence[int], evaluations: int, seed: int = 0) -> Evolved:
         """Divide the budgets of points from scratch; `sizes` are those of the sweep of which these are the rows, in order."""
         rng = np.random.default_rng((self.seed, seed))
-        known = np.repeat(self.start[:, :, None], count, axis=1)
+        known = np.stack([np.repeat(self.start, count, axis=1), *self._tabled(given, count)], axis=2)
         neighbours = np.concatenate([beside(sizes, count), rng.integers(0, count, (count, STRANGERS))], axis=1)
         return evolve(self.problem.space, self._merits(given, count), known, evaluations, rng, neighbours)
+
+    def _tabled(self, given: Points, count: int) -> list[Array]:
+        """The division of each point that the template has a table of, shape (shares, count); none where it has no table."""
+        scenario = self.problem.scenario
+        system, choices = scenario.system, split(scenario, dict(given)).choices if given else {}
+        shares = varied(system, choices) if isinstance(system, GeneratedSystem) else {}
+        if not shares:
+            return []
+        rows = zip(self.paths, self.start, strict=True)
+        return [np.stack([np.broadcast_to(shares.get(path, own), (count,)) for path, own in rows])]
 
     def about(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
         """Divide the budgets of points from known divisions of one like them on, shape (shares, divisions)."""

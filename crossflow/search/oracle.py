@@ -167,7 +167,7 @@ class Oracle:
         self._replayed += count
         self._rows += count
         outcome = self._outcome(rows)
-        names = (*self.problem.space.paths, *self.problem.recorded, "evaluations", "spread", "seconds")
+        names = (*self.problem.space.paths, *self.problem.recorded, "spread", "evaluations", "seconds")
         kept = [{name: row[name] for name in names if name in row} for row in rows]
         self._update(outcome, [row["evaluations"] for row in rows], lambda i: kept[i])
         return outcome

@@ -19,7 +19,7 @@ from crossflow.search.problem import ILLEGAL
 from crossflow.study import records, searches
 from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.study.reading import Study
-from crossflow.study.redivision import LOOSE, LOOSELY, sentence
+from crossflow.study.redivision import LOOSE, LOOSELY, missed, sentence
 from crossflow.units import show
 
 NamedRows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, and rows
@@ -164,6 +164,8 @@ def table(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
 def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) -> list[str]:
     """What the table's reader must know."""
     found = [sentence(study.scenario)] if study.keeps_division else []
+    found += [missed(study.redivision.problem.constraints, view.columns)] if study.bounded and study.redivision is not None else []
+    found = [text for text in found if text]
     return found + ([LOOSELY] if any(loosely(study, _rows(study, view, results)[1])) else [])
 
 

@@ -20,6 +20,7 @@ from crossflow.search.shares import shares_of
 from crossflow.strategy.reading import ANY, read_strategy
 from crossflow.study import sweeps
 from crossflow.study.planning import PlannedSearch, planned
+from crossflow.study.plots.columns import PARTS
 from crossflow.study.plots.spec import BoxPlot, ImportancePlot, IntervalPlot, LinePlot
 from crossflow.study.redivision import caption, keeps_division, redivision
 from crossflow.study.spaces import TEXTS, Asked, Known, check_names, check_path, column_problems, known_columns
@@ -50,6 +51,11 @@ class Study:
     def divided(self) -> tuple[str, ...]:
         """Columns of rows whose budgets are divided anew: the shares, and how far ends of the search differ."""
         return () if self.redivision is None else (*self.redivision.paths, SPREAD)
+
+    @property
+    def bounded(self) -> tuple[str, ...]:
+        """Columns that `constraints` bound where budgets are divided anew."""
+        return () if self.redivision is None else tuple(constraint.name for constraint in self.redivision.problem.constraints)
 
     @property
     def timed(self) -> bool:
@@ -84,12 +90,13 @@ class Study:
         spec, kinds = self.spec, {plot.kind for plot in self.spec.plots}
         known = self.runs[0].problem.columns if self.runs else self.columns
         names = [*self.values, *spec.shown, "feasible", "bound_by", "search"]
-        names += [self.redivision.goal, SPREAD] if self.redivision is not None else []
+        names += [self.redivision.goal, SPREAD, *self.bounded] if self.redivision is not None else []
         names += [name for name in self.divided for plot in spec.plots if name in plot_columns(plot, self.divided)]
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
         names += [figure for run in self.runs for figure in run.problem.figures] if self.runs else ["step_time_s"]
         names += [path for run in self.runs for path in run.problem.space.paths] if "parallel" in kinds else []
-        names += ["strategy"] if "heatmap" in kinds else []
+        shown = [name for plot in spec.plots for name in (getattr(plot, "x", None), *getattr(plot, "where", {}))]
+        names += ["strategy"] if "heatmap" in kinds or any(name in PARTS for name in shown) else []
         names += self.sampling_columns if self.sampling is not None else []
         return tuple(dict.fromkeys(names))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.architecture.divisions import ROLES
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
@@ -14,7 +15,7 @@ from crossflow.points import variant
 from crossflow.scenario import Scenario
 from crossflow.score import larger_is_better
 from crossflow.search.division import BudgetDivision
-from crossflow.search.goals import Objective
+from crossflow.search.goals import Constraint, Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.shares import SHARES, budget_shares, held_shares, shares_of
 from crossflow.search.space import Space
@@ -25,6 +26,7 @@ LOOSE = 0.01  # spread above which a division is marked as loose
 BUDGETS = dict(zip(("area", "power", "perimeter"), SHARES, strict=True))
 TEMPLATE = "system.template"
 MOVING = ("system.technology.", "system.techlib", "system.components.", "system.budgets.", "techlib.")  # what moves the best division
+TABLED = tuple(f"system.technology.{role}" for role in ROLES)  # what a template may have a table of divisions for
 LOOSELY = "~ ends of the search that did not see each other differ by more than 1 % there; more evaluations may find a better design."
 
 
@@ -41,8 +43,10 @@ def caption(settings: Redivide | None, draws: bool) -> str:
 def keeps_division(scenario: Scenario, varied_paths: Iterable[str], drawn: bool) -> bool:
     """Whether technology or budgets of a generated device change and the division of its budgets does not."""
     paths = tuple(varied_paths)
-    divided = any(path.startswith(SHARES) for path in paths)
-    return isinstance(scenario.system, GeneratedSystem) and not divided and (drawn or any(path.startswith(MOVING) for path in paths))
+    if not isinstance(scenario.system, GeneratedSystem) or any(path.startswith(SHARES) for path in paths):
+        return False
+    tabled = TABLED if scenario.system.budgets.divisions else ()
+    return drawn or any(path.startswith(MOVING) and path not in tabled for path in paths)
 
 
 def sentence(scenario: Scenario) -> str:
@@ -50,6 +54,17 @@ def sentence(scenario: Scenario) -> str:
     return (
         f"The budgets keep the division of {scenario.system.name} at every point. Where technology or budgets change, another division"
         " may be better: `redivide: {}` in the study divides them anew at each point."
+    )
+
+
+def missed(constraints: Sequence[Constraint], columns: Mapping[str, Any]) -> str:
+    """How many rows miss a constraint although their budgets were divided to keep it; "" where none does."""
+    broken = [constraint.violation(np.asarray(columns[constraint.name], dtype=float)) > 0.0 for constraint in constraints]
+    rows, names = np.any(broken, axis=0), [c.name for c, rows in zip(constraints, broken, strict=True) if rows.any()]
+    if not names:
+        return ""
+    return (
+        f"No division was found that keeps the constraints ({', '.join(names)}) in {rows.sum():,} of {len(rows):,} rows; these miss them."
     )
 
 

@@ -46,6 +46,9 @@ class Uncertainty(FileModel):
     interval: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.9, description="share of the draws that an interval holds")
 
 
+PER_DRAW = ("each", "draw_evaluations")  # fields of `redivide` that only draws of uncertain numbers have a use for
+
+
 class Redivide(FileModel):
     """Budgets of a generated device, divided anew at every point of the study."""
 
@@ -108,6 +111,11 @@ class StudyFile(FileModel):
             raise ValueError("uncertainty: a study with searches cannot sample uncertain numbers; make a study of the designs it finds")
         if self.searches and self.redivide is not None:
             raise ValueError("redivide: a study with searches divides budgets in its space: add `system.budgets.area: shares` there")
+        ignored = [] if self.redivide is None else [name for name in PER_DRAW if name in self.redivide.model_fields_set]
+        if ignored and self.uncertainty is None:
+            raise ValueError(f"redivide: {ignored[0]}: it is about the draws of `uncertainty`, and this study has none")
+        if "draw_evaluations" in ignored and self.redivide is not None and self.redivide.each == "point":
+            raise ValueError("redivide: draw_evaluations: with `each: point` no draw is divided anew")
         if self.constraints and not self.searches and self.redivide is None:
             raise ValueError("constraints: they bound searches and `redivide`, and this study has neither")
         if "objectives" in self.model_fields_set and not self.searches:
@@ -174,7 +182,7 @@ def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:
 
 def plot_columns(plot: Any, known: Sequence[str]) -> list[str]:
     """Columns that a plot shows, groups written out."""
-    names = [value for field in ("x", "y", "value", "colour") if isinstance(value := getattr(plot, field, None), str)]
+    names = [value for field in ("x", "y", "times", "value", "colour") if isinstance(value := getattr(plot, field, None), str)]
     names += getattr(plot, "axes", ())
     group = getattr(plot, "group", None)
     return names + [name for name in known if group is not None and name.startswith(f"{group}.")]

@@ -12,7 +12,7 @@ from crossflow.arrays import Array
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.explanation.parameters import Parameter, uncertain
-from crossflow.explanation.uncertainty import GENERATIONS, drawn_together, draws, entry_of, quantiles
+from crossflow.explanation.uncertainty import GENERATIONS, drawn_together, draws, entry_of, quantiles, technology_of
 from crossflow.points import split
 from crossflow.scenario import Scenario
 from crossflow.score import absent
@@ -194,10 +194,9 @@ def sampling(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequence[
 
 def _generations(numbers: Sequence[Parameter], scenario: Scenario) -> tuple[str, ...]:
     """Technologies of numbers; those of a section of the library in its order, which is that of generations."""
-    found = dict.fromkeys(entry_of(number.path) for number in numbers)
     sections = {section: getattr(scenario.library, section.removeprefix("techlib.")) for section in GENERATIONS}
-    listed = {f"{section}.{name}": None for section, held in sections.items() for name in held}
-    return (*(entry for entry in found if entry not in listed), *(entry for entry in listed if entry in found))
+    place = {f"{section}.{name}": i for section, held in sections.items() for i, name in enumerate(held)}
+    return tuple(sorted(dict.fromkeys(entry_of(n.path) for n in numbers), key=lambda entry: place.get(technology_of(entry), -1)))
 
 
 def what_is_recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...] | None:
