@@ -267,6 +267,8 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     elif kind == "missing":
         message = f"the key '{location[-1]}' is missing"
         location = location[:-1]
+    elif kind == "union_tag_not_found":
+        message = f"the key {detail['ctx']['discriminator']} is missing"
     elif kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
         options = re.findall(r"'([^']*)'", expected) or [expected]

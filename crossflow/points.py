@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture import divisions
 from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array, Index, python
 from crossflow.errors import CrossflowError, did_you_mean
@@ -51,6 +52,8 @@ def split(scenario: Scenario, points: Points) -> Split:
             quantities[path] = _read(path, quantity, values)
         else:
             discrete[path] = values
+    if isinstance(scenario.system, GeneratedSystem):
+        quantities = {**divisions.varied(scenario.system, choices), **quantities}
     return Split(choices=choices, quantities=quantities, discrete=discrete)
 
 

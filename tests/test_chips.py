@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.architecture.model import Throttle
+from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.voltage import throttled
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
+from crossflow.files import Document
 from crossflow.validation.tables import generated_gemm_table, shipped
 
 SCRIPTS = Path(__file__).parents[1] / "docs" / "scripts"
@@ -47,12 +50,55 @@ def test_a_chip_built_for_more_than_its_power_slows_down_to_it():
 
 
 def test_clock_and_voltage_fall_together_and_below_the_minimum_the_clock_alone():
-    share = np.array([2.0, 0.8, 0.3, 0.15])
-    clock, energy = throttled(share, 0.8 * ONE, 0.2 * ONE, 0.55 * ONE)
+    share, voltage = np.array([2.0, 0.8, 0.3, 0.15]), 0.8 * ONE
+    limit = Throttle(power=share, leakage=0.0 * ONE, voltage=voltage, threshold=0.2 * ONE, minimum=0.55 * ONE)
+    clock, energy = throttled(ONE, ONE, ONE, 0.0 * ONE, limit)
     assert (clock[0], energy[0]) == (pytest.approx(1.0), pytest.approx(1.0))
     assert clock[1] > 0.8
     np.testing.assert_allclose(clock * energy, np.minimum(share, 1.0), rtol=1e-9)
     assert energy[2] > energy[3] == pytest.approx((0.55 / 0.8) ** 2)
+
+
+def test_units_that_wait_for_memory_slow_down_at_no_loss_before_the_chip_does():
+    limit = Throttle(power=1.0 * ONE, leakage=0.1 * ONE, voltage=0.8 * ONE, threshold=0.2 * ONE, minimum=0.55 * ONE)
+    clock, energy = throttled(ONE, 0.7 * ONE, 0.5 * ONE, 0.5 * ONE, limit)
+    assert clock[0] == 1.0
+    assert energy[0] == pytest.approx(0.9)  # with the leakage, all that it may draw
+
+
+def test_a_wider_cache_slows_no_product_that_the_power_limits():
+    """Tiles that read the cache more because it is wider took more energy, and so up to 12.8 % longer."""
+    budgets = {"power": "400 W", "peak_power": "1500 W", "power_shares": {"compute": 0.15, "memory": 0.3}}
+    system = {"template": "reference", "technology": {"logic": "N12", "memory": "HBM4"}, "budgets": budgets}
+    work = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16"}
+    case = crossflow.from_dict({"system": system, "workload": work, "strategy": "d1"})
+    time = evaluate(case, {"system.budgets.power_shares.on_chip.l1": np.geomspace(0.01, 0.25, 100)}).step_time
+    assert np.all(time <= np.minimum.accumulate(time) * 1.0001)
+
+
+def test_changes_of_a_template_hold_for_the_entry_it_names():
+    """HBM4 on an A100 had the pins and the capacity of its HBM2e, and was slower."""
+    names = ["HBM2e", "HBM3", "HBM4"]
+    alone = [product("chip-a100", 8192, 8192, 1, technology={"memory": name}).architecture["memory.bandwidth"][0] for name in names]
+    case = crossflow.from_dict({"system": "chip-a100", "workload": {"model": "gemm", "m": 8, "n": 8, "k": 8}, "strategy": "d1"})
+    together = evaluate(case, {"system.technology.memory": names}).architecture["memory.bandwidth"]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+    assert alone == sorted(alone)
+    own = product("chip-a100", 8, 8, 8, components={"memory": {"nominal_frequency": "1 GHz"}}, technology={"memory": "HBM4"})
+    assert own.architecture["memory.bandwidth"][0] == pytest.approx(
+        0.9 * 2 * 2048e9 / 8
+    )  # two stacks; what the scenario changes holds for any entry
+
+
+@pytest.mark.parametrize("better", [{"device_capacity": "24 GiB"}, {"static_power_per_bit": "15 pW/bit"}])
+def test_a_memory_whose_idle_power_is_bounded_is_of_less_capacity_and_as_fast(better):
+    """A better device never lets fewer of them, or slower ones, be built."""
+    system = {"template": "reference", "memory_static_share": 0.01}
+    before, after = (resolve(Document(file="x", data={**system, **more})) for more in ({}, {"components": {"memory": better}}))
+    before, after = architecture(before[0]), architecture(after[0])
+    assert "idle power bounds their capacity" in before.bound_by["memory"]
+    assert after.memory.bandwidth[0] >= before.memory.bandwidth[0] * (1 - 1e-12)
+    assert after.memory.capacity[0] >= before.memory.capacity[0] * (1 - 1e-12)
 
 
 def test_a_last_wave_takes_as_long_as_a_full_one():

@@ -119,6 +119,12 @@ def test_what_cannot_be_printed_cooled_or_fed_is_infeasible(gemm, change, senten
     assert crossflow.predict(gemm("pathfinder", system={"budgets": {"chip_area": "900 mm2", "chiplets": 2}})).feasible
 
 
+def test_stacks_need_a_substrate_with_bumps_as_fine_as_theirs(gemm):
+    found = crossflow.predict(gemm("pathfinder", system={"technology": {"substrate": "organic"}}))
+    assert "the bumps of the memory are finer than those of the substrate (bump_pitch): take an interposer" in found.reason
+    assert crossflow.predict(gemm("p4")).reason is None  # GDDR on an organic substrate
+
+
 def test_a_stitched_die_may_be_larger_than_a_reticle(gemm):
     system = {"budgets": {"chip_area": "1000 mm2", "node_area": "1410 mm2"}, "technology": {"substrate": "wafer"}}
     assert crossflow.predict(gemm("waferscale", system=system)).feasible

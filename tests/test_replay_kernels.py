@@ -173,7 +173,7 @@ def test_values_that_the_profiler_wrote_are_read_and_not_run():
         ("AMD Instinct MI300X", 206141652992, "mi300x"),
         ("Tesla V100-SXM2-16GB", float("nan"), "v100-sxm2-16gb"),
         ("NVIDIA A100-SXM-64GB", 68000000000, None),
-        ("NVIDIA GeForce RTX 2080 Ti", 11554717696, None),
+        ("NVIDIA GeForce RTX 3070", 11554717696, None),
         ("", float("nan"), None),
     ],
 )

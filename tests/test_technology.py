@@ -49,7 +49,7 @@ def test_no_bare_number(name):
 
 def test_every_number_of_the_standard_library_says_how_it_is_known_and_between_which_bounds(standard):
     """What chips are made of beside units and caches; the loader refuses a number of these sections that does not."""
-    assert {"logic", "memory", "link", "substrate"} <= set(standard.stated)
+    assert {"logic", "compute", "on_chip", "memory", "link", "substrate"} <= set(standard.stated)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -233,3 +233,10 @@ def test_a_circle_of_libraries_is_told(tmp_path):
 def test_units_of_the_library_are_those_of_its_figures():
     """The library's files against the models: 4.2 pJ/bit is 33.6 pJ/B."""
     assert load_library("standard").memory["HBM2"].dynamic_energy_per_bit[0] == parse("4.2 pJ/bit", "J/B") == pytest.approx(33.6e-12)
+
+
+def test_the_papers_library_leaves_out_nodes_that_it_does_not_know():
+    paper = load_library("deepflow-2024")
+    assert list(paper.logic) == [name for name in TODAY if name not in ("N4", "A16", "A14")]
+    areas = [float(paper.logic[name].area[0]) for name in paper.logic]
+    assert areas == sorted(areas, reverse=True)

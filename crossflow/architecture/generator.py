@@ -26,6 +26,7 @@ from crossflow.technology.components import Compute, Link, LogicNode, OffChip, O
 from crossflow.technology.library import Choice, TechLibrary, disordered, gather
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
+CHANGED = ("compute", "memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
 CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
 
 
@@ -111,7 +112,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     package = packaged(
         parts,
         budgets,
-        system.devices_per_node,
+        system.packaged,
         levels=(*(cache.level for cache in caches.values()), memory.level),
         stacks=memory.level.capacity / parts.memory.device_capacity,
         memory_power=memory.used.power,
@@ -137,7 +138,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         },
         static_power=static,
         maximum_power=budgets.power,
-        throttle=None if budgets.peak_power is None else _throttle(parts.compute, cores, budgets.power - static),
+        throttle=None if budgets.peak_power is None else _throttle(parts.compute, cores, budgets.power - static + cores.leakage_power),
         execution=system.execution,
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
@@ -175,12 +176,40 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     )
 
 
+def for_choices(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str, Choice], own: Mapping[str, Any]) -> GeneratedSystem:
+    """The system with its template's changes of library entries for the points that take the entry which the template names.
+
+    Changes that the scenario makes itself, `own`, hold whichever entry is taken.
+    """
+    changes = {}
+    for role in CHANGED:
+        given: FileModel | None = getattr(system.components, role)
+        if given is not None and role in choices:
+            choice = choices[role]
+            named = np.array([name == getattr(system.technology, role) for name in choice.names])[choice.index]
+            entries = library.gather("link" if role.endswith("link") else role, choice)
+            fields = (
+                (name, getattr(given, name), getattr(entries, name)) for name in type(given).model_fields if name not in own.get(role, {})
+            )
+            figures = {
+                name: np.where(named, old, np.inf if new is None else new) for name, old, new in fields if isinstance(old, np.ndarray)
+            }
+            changes[role] = given.model_copy(update=figures)
+    return system.model_copy(update={"components": system.components.model_copy(update=changes)}) if changes else system
+
+
 def _changed(component: Any, changes: FileModel | None) -> Any:
     """Component with the figures that a template or scenario replaces."""
     if changes is None:
         return component
     given = {name: getattr(changes, name) for name in type(changes).model_fields if getattr(changes, name) is not None}
     return component.model_copy(update=given)
+
+
+def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory | Links]) -> Allotment:
+    """The share of compute, with the power that the other components cannot use."""
+    spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
+    return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
 def perimeter(budgets: Budgets) -> Array:
@@ -195,12 +224,6 @@ def allot(budgets: Budgets, component: str) -> Allotment:
         power=_share(budgets.power_shares, component) * (budgets.power if budgets.peak_power is None else budgets.peak_power),
         perimeter=_share(budgets.perimeter, component) * perimeter(budgets),
     )
-
-
-def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory | Links]) -> Allotment:
-    """What compute may use where it also gets the power that the other components cannot."""
-    spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
-    return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
 
 
 def _share(shares: BudgetShares, component: str) -> Array:
@@ -245,9 +268,15 @@ def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
 
 
 def _throttle(compute: Compute, cores: Cores, power: Array) -> Throttle:
-    """What switching may draw beside the static power, and the voltages between which the chip may save. [W], [V]"""
-    minimum = np.minimum(compute.minimum_voltage, cores.point.voltage)
-    return Throttle(power=np.maximum(power, 0.0), voltage=cores.point.voltage, threshold=compute.threshold_voltage, minimum=minimum)
+    """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]"""
+    voltage = cores.point.voltage
+    return Throttle(
+        power=np.maximum(power, 0.0),
+        leakage=cores.leakage_power,
+        voltage=voltage,
+        threshold=compute.threshold_voltage,
+        minimum=np.minimum(compute.minimum_voltage, voltage),
+    )
 
 
 def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment, bundles: Array) -> BuiltMemory:
@@ -297,21 +326,19 @@ def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment,
 def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisation: Array, static_share: Array) -> BuiltMemory:
     """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows.
 
-    Idle and refresh may take `static_share` of the power and no more: devices stop where it is used up, and the rest always
-    feeds the pins, so that another device never slows them.
+    Idle and refresh may take `static_share` of the power and no more. Where whole devices would take more, they are of less
+    capacity, as stacks of fewer dies are; the rest of the power always feeds the pins. So another device, or one of more
+    capacity, never slows them.
     """
     kept = static_share * given.power
-    idle = memory.static_power_per_bit * memory.device_capacity
     fits = np.stack(
         np.broadcast_arrays(
-            room(memory, budgets),
-            given.area / memory.controller_area,
-            given.perimeter * memory.links_per_mm / memory.links_per_device,
-            np.where(idle > 0, divide(kept, idle), np.inf),
+            room(memory, budgets), given.area / memory.controller_area, given.perimeter * memory.links_per_mm / memory.links_per_device
         )
     )
     devices = whole(fits.min(axis=0))
-    capacity, pins = devices * memory.device_capacity, devices * memory.links_per_device
+    pins, full = devices * memory.links_per_device, devices * memory.device_capacity
+    capacity = np.where(memory.static_power_per_bit > 0, np.minimum(full, divide(kept, memory.static_power_per_bit)), full)
     static = memory.static_power_per_bit * capacity
     peak = pins * memory.nominal_frequency / 8.0
     point = _operated(memory, given.power - kept, peak * memory.access_energy, memory.minimum_voltage)
@@ -320,7 +347,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
         scope="global",
         capacity=capacity,
         instances=np.ones(1),
-        bandwidth=peak * point.frequency * utilisation,
+        bandwidth=np.where(capacity > 0, peak * point.frequency * utilisation, 0.0),
         latency=memory.access_latency,
         energy=memory.access_energy * (point.voltage / memory.nominal_voltage) ** 2,
     )
@@ -329,10 +356,11 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
         power=static + point.power,
         perimeter=pins / memory.links_per_mm,
     )
-    names = ("package area", "controller area", "perimeter", "idle power")
-    limits = (*names, *(f"{name}; power slows its pins" for name in names))
-    slowed = 4 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
-    limit = Limit(component="memory", names=limits, code=fits.argmin(axis=0) + slowed)
+    names = ("package area", "controller area", "perimeter")
+    lower = (*names, *(f"{name}; idle power bounds their capacity" for name in names))
+    limits = (*lower, *(f"{name}; power slows its pins" for name in lower))
+    code = fits.argmin(axis=0) + 3 * (capacity < full * (1.0 - 1e-9)) + 6 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
+    limit = Limit(component="memory", names=limits, code=np.asarray(code))
     return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
 
 
@@ -403,7 +431,7 @@ def _problems(
         total = sum((_share(shares, name) for name in names), NOTHING)
         found.append((np.asarray(total > 1 + 1e-9), f"the {resource} shares add up to more than 1"))
     found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
-    package = budgets.node_area * system.devices_per_node
+    package = budgets.node_area * system.packaged
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
     if budgets.peak_power is not None:
         found.append((np.asarray(budgets.peak_power < budgets.power), "peak_power is below power, which no component could then use up"))

@@ -62,10 +62,11 @@ class Limit:
 class Throttle:
     """How a device that would draw more than its power slows down; arrays of shape (n,)."""
 
-    power: Array  # power that switching may draw. [W]
+    power: Array  # power that switching and the leakage of the compute units may draw. [W]
+    leakage: Array  # that of the compute units at `voltage`. [W]
     voltage: Array  # operating point that its rates hold at. [V]
     threshold: Array  # [V]
-    minimum: Array  # voltage below which it slows down without saving energy. [V]
+    minimum: Array  # voltage below which units are left dark instead. [V]
 
 
 @dataclass(frozen=True, kw_only=True)

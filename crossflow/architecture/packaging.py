@@ -208,6 +208,9 @@ def limits(parts: Parts, budgets: Budgets, memory_power: Array) -> tuple[tuple[M
     if parts.node.reticle is not None:
         printed = parts.node.reticle * substrate.exposures
         found.append((np.asarray(area / budgets.chiplets > printed * (1 + 1e-9)), OVERSIZED))
+    if substrate.bump_pitch is not None and parts.memory.bump_pitch is not None:
+        coarse = np.asarray(substrate.bump_pitch > parts.memory.bump_pitch * (1 + 1e-9))
+        found.append((coarse, "the bumps of the memory are finer than those of the substrate (bump_pitch): take an interposer"))
     if substrate.cooling_limit is not None:
         hot = np.asarray(budgets.power / area > substrate.cooling_limit * (1 + 1e-9))
         found.append((hot, "the power over the die area is more than the package can be cooled at (substrate.cooling_limit)"))

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from crossflow import files
+from crossflow.architecture import divisions
 from crossflow.architecture.datasheet import from_datasheet
-from crossflow.architecture.generator import generate
+from crossflow.architecture.generator import CHANGED, generate
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, points
@@ -32,7 +33,7 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
     SpecError, CrossflowError
         For problems in the section or in the files that it names.
     """
-    merged = _merged(document, base)
+    merged = divisions.chosen(_merged(document, base))
     kind = merged.data.get("kind")
     if kind not in _KINDS:
         known = (*_KINDS, "system")
@@ -80,7 +81,20 @@ def _merged(document: Document, base: Path | None) -> Document:
         below = below.without("nodes")
     if own.data.get("nodes") is not None and own.data.get("devices") is None:
         below = below.without("devices")
-    return files.merge(below, own)
+    return divisions.over(_without_changes(below, own), own)
+
+
+def _without_changes(below: Document, own: Document) -> Document:
+    """The template without its changes of library entries in whose place the section names others."""
+    levels = files.held(below.data, ("levels",))
+    named: dict[tuple[str, ...], tuple[str, ...]] = {("components", role): ("technology", role) for role in CHANGED}
+    named |= {("components", "on_chip", name): ("levels", name, "component") for name in (levels if isinstance(levels, Mapping) else ())}
+    for (*above, last), entry in named.items():
+        given, changes = files.held(own.data, entry), files.held(below.data, above)
+        if given not in (None, files.held(below.data, entry)) and isinstance(changes, Mapping) and last in changes:
+            left = {name: change for name, change in changes.items() if name != last}
+            below = Document(file=below.file, data=files.replace(below.data, tuple(above), left, below.file), lines=below.lines)
+    return below
 
 
 def _template(document: Document, base: Path | None) -> Document:
@@ -90,7 +104,7 @@ def _template(document: Document, base: Path | None) -> Document:
     if not isinstance(named, str):
         raise document.error(("template",), f"expected a template name, a path or a mapping, got {named!r}")
     path = _found("templates", named, base, document, "template", "systems", "devices", "generated")
-    return _with_device(files.read_yaml(path), path.parent)
+    return _with_device(divisions.read_divisions(files.read_yaml(path), path.parent), path.parent)
 
 
 def _found(kind: str, name: str, base: Path | None, document: Document, key: str, *folders: str) -> Path:

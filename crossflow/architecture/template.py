@@ -158,6 +158,16 @@ class BudgetShares(FileModel):
     on_chip: Mapping[str, Share] = {}
 
 
+class TechnologyDivision(FileModel):
+    """Shares of the budgets for one logic node and one memory."""
+
+    logic: str = Field(description="logic node that the shares are for")
+    memory: str = Field(description="memory that the shares are for")
+    area: BudgetShares = Field(default=BudgetShares(), description="shares of the area; the template's own where absent")
+    power_shares: BudgetShares = Field(default=BudgetShares(), description="shares of the power, likewise")
+    perimeter: BudgetShares = Field(default=BudgetShares(), description="shares of the die edge, likewise")
+
+
 class Budgets(FileModel):
     """Area, power and perimeter of one accelerator and how they are divided (Sec. 4.3, Fig. 4)."""
 
@@ -173,6 +183,11 @@ class Budgets(FileModel):
     area: BudgetShares
     power_shares: BudgetShares
     perimeter: BudgetShares
+    divisions: tuple[TechnologyDivision, ...] = Field(
+        default=(),
+        description="shares by logic node and memory, which replace the three above where they name the system's own; "
+        "`{file: TABLE.csv, source: ...}` reads them from a table beside the template",
+    )
 
 
 class ComponentChanges(FileModel):
@@ -192,17 +207,35 @@ class GeneratedSystem(SystemFields):
     techlib: str = "standard"
     technology: TechnologyChoice
     components: ComponentChanges = ComponentChanges()
+    devices_per_package: int | None = Field(
+        default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
+    )
     bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
     levels: Mapping[str, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
     memory_utilisation: Share
     memory_static_share: Share = Field(
-        default=points(0.1), description="share of main memory's power kept for idle and refresh: devices stop where it is used up"
+        default=points(0.1),
+        description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
     )
     shared_power: bool = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
     rates: Mapping[str, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
     vector_rates: Mapping[str, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
+
+    @property
+    def packaged(self) -> int:
+        """Accelerators that share a substrate."""
+        return self.devices_per_node if self.devices_per_package is None else self.devices_per_package
+
+    @model_validator(mode="after")
+    def _packages_fill_nodes(self) -> GeneratedSystem:
+        if self.devices_per_node % self.packaged:
+            raise ValueError(
+                f"devices_per_package: nodes of {self.devices_per_node} devices cannot be filled with packages of"
+                f" {self.devices_per_package}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _shares_fit(self) -> GeneratedSystem:

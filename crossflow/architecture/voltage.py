@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.arrays import Array, Mask
+from crossflow.architecture.model import Throttle
+from crossflow.arrays import Array, Mask, divide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +73,36 @@ def frugal_voltage(nominal: Array, threshold: Array, leakage: Array) -> Array:
     return np.asarray(threshold + np.cbrt(leakage * threshold * (nominal - threshold) ** 2 / np.maximum(1.0 - leakage, 1e-9)))
 
 
-def throttled(share: Array, voltage: Array, threshold: Array, minimum: Array) -> tuple[Array, Array]:
-    """Clock and switching energy of work that may draw a `share` of its power at `voltage`, over those there. [1], [1]
+def voltage_at(frequency: Array, nominal: Array, threshold: Array) -> Array:
+    """Voltage at which `relative_frequency` is `frequency`: the larger root of its quadratic. [V]"""
+    half = threshold + 0.5 * frequency * (nominal - threshold) ** 2 / nominal
+    return np.asarray(half + np.sqrt(np.maximum(half**2 - threshold**2, 0.0)))
 
-    Voltage and clock fall together down to the minimum voltage, and the clock alone below it.
+
+def throttled(time: Array, compute: Array, switched: Array, moved: Array, limit: Throttle) -> tuple[Array, Array]:
+    """Clock of work that would draw more than a device's power, over the full one [1], and the energy it takes beside leakage. [J]
+
+    Units that wait for another resource first run as slowly as that allows, which costs no time. Where that is not enough
+    voltage and clock of the chip fall together down to the minimum voltage, and below it units are left dark. The leakage of
+    the units falls with their voltage; that at full voltage is counted with the static power, so it is taken off here.
+
+    Parameters
+    ----------
+    time, compute : that of the work, and of its operations alone, at the full clock. [s]
+    switched, moved : energy of its operations and of its traffic there. [J]
     """
+    wanted = voltage_at(divide(compute, time), limit.voltage, limit.threshold)
+    voltage = np.clip(wanted, limit.minimum, limit.voltage)
+    active = np.minimum(1.0, divide(divide(compute, time), relative_frequency(voltage, limit.voltage, limit.threshold)))
+    drawn = divide(switched * (voltage / limit.voltage) ** 2 + moved, time)
+    leakage = limit.leakage * voltage / limit.voltage * active
     point = operate(
-        np.minimum(share, 1.0), np.ones(1), nominal=voltage, threshold=threshold, minimum=minimum, maximum=voltage, leakage=np.zeros(1),
-        divisible=False,
+        limit.power, drawn + leakage, nominal=voltage, threshold=limit.threshold, minimum=np.minimum(limit.minimum, voltage),
+        maximum=voltage, leakage=divide(leakage, drawn + leakage), divisible=False,
     )  # fmt: skip
-    return point.frequency, (point.voltage / voltage) ** 2
+    power = np.minimum(divide(switched + moved, time) + limit.leakage, limit.power)
+    clock = np.where(point.frequency < 1.0 - 1e-9, point.frequency, 1.0)
+    return clock, (power - limit.leakage) * divide(time, clock)
 
 
 def operate(

@@ -142,15 +142,15 @@ def _nested_costs(sizes: Array, flops: Array, added: Array, architecture: Archit
     array = architecture.array_height, architecture.array_width, architecture.dataflow
     nearest = element * (register_accesses(work, (m, n, k), levels[0], element, *array) + batch * more * m * n)
     busy = np.maximum(divide(work, rate), divide(nearest, levels[0].bandwidth) + levels[0].latency)
-    outer = batch * traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy)
+    limit, energy = architecture.throttle, architecture.energy_per_flop[dtype]
+    may = {} if limit is None else {"spent": work * energy + nearest * levels[0].energy, "limit": limit.power - limit.leakage}
+    outer = batch * traffic_by_level(m, n, k, element, levels, second=ratio, added=more, often=batch, busy=busy, **may)
     traffic = np.empty((len(levels), *outer.shape[1:]))
     traffic[0], traffic[1:] = nearest, outer
     if len(rows) < len(flops) or (np.diff(which.ravel()) != 1).any():
         traffic = traffic[:, which.ravel()]
     waves = quantised(sizes[0], sizes[1], sizes[3], architecture)
-    return _slowest(
-        divide(flops, rate) * waves, traffic, flops, architecture, architecture.energy_per_flop[dtype], launches=np.ones((len(flops), 1))
-    )
+    return _slowest(divide(flops, rate) * waves, traffic, flops, architecture, energy, launches=np.ones((len(flops), 1)))
 
 
 def _tiled_costs(sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float) -> KernelCosts:
@@ -269,12 +269,11 @@ def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Archite
         memory = memory + latency * (traffic > 0)
     times = np.empty((len(memory) + 1, *np.broadcast(compute, memory[0]).shape))
     times[0], times[1:] = compute, memory
-    busy, spent = times.max(axis=0), flops * energy + (traffic * per_byte).sum(axis=0)
-    if architecture.throttle is not None:
-        limit = architecture.throttle
-        clock, saved = throttled(divide(limit.power * busy, spent), limit.voltage, limit.threshold, limit.minimum)
-        times, busy, spent = times / clock, busy / clock, spent * saved
-    return _launched(times, busy, traffic, flops, architecture, spent, launches)
+    busy, switched, moved = times.max(axis=0), flops * energy, (traffic * per_byte).sum(axis=0)
+    if architecture.throttle is None:
+        return _launched(times, busy, traffic, flops, architecture, switched + moved, launches)
+    clock, spent = throttled(busy, compute, switched, moved, architecture.throttle)
+    return _launched(times / clock, busy / clock, traffic, flops, architecture, spent, launches)
 
 
 def _least(

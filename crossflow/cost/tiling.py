@@ -23,7 +23,7 @@ References
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,7 @@ SMALLEST = 256.0  # elements below which a memory is not tiled
 APART = 1e-5  # by this the outer of two levels that would take as long takes less, so that rounding does not decide which of them binds
 ROOMY = 0.01  # share of the time of the slowest resource that the others leave free where they take longer to spare energy
 SPARE = 1e-3  # weight of the energy of the traffic in the choice: among tilings that are as fast, that of the least energy
-CHUNK = 2048  # points a batch: its arrays stay in cache
+CHUNK = 4096  # points a batch: its arrays stay in cache
 ROOT = np.float32(np.sqrt(2.0))
 LEAST, MOST = 1e-15, 1e18  # limits of times in single precision: of an endless bandwidth, and of none [s]
 
@@ -66,6 +66,7 @@ class Tried:
 def traffic_by_level(
     m: Array, n: Array, k: Array, element: float, levels: Sequence[Level],
     *, second: Array | float = 1.0, added: Array | float = 0.0, often: Array | float = 1.0, busy: Array | float = 0.0,
+    spent: Array | float = 0.0, limit: Array | None = None,
 ) -> Array:  # fmt: skip
     """Bytes that every level but the nearest delivers to the level inside it for one product, each summed over the device.
 
@@ -78,6 +79,8 @@ def traffic_by_level(
     added : elements that cross every level for one of C beyond its one write. [1]
     often : how many such products are worked on at once; the choice is by the time of all. [1]
     busy : time that the kernel takes whatever its tiles. [s]
+    spent : energy that it takes whatever its tiles. [J]
+    limit : power that it may draw, where a device slows down that would draw more. [W]
 
     Returns
     -------
@@ -85,12 +88,15 @@ def traffic_by_level(
     """
     work = m * n * k
     size = often * work * element
-    power = sum((level.bandwidth * level.energy for level in levels[1:]), np.zeros(1))  # of all levels at full speed
+    full = [np.where(np.isfinite(level.bandwidth), level.bandwidth, 0.0) * level.energy for level in levels[1:]]  # power at full speed
+    power = sum(full, np.zeros(1))
     given = [m, n, k, second, added, busy]
     given += [room(level, work, element) for level in levels[:-1]]
-    for level in levels[1:]:
-        share = level.bandwidth * level.energy / np.where(power > 0, power, np.inf)
+    for level, drawn in zip(levels[1:], full, strict=True):
+        share = drawn / np.where(power > 0, power, np.inf)
         given += [np.clip(divide(size, level.bandwidth), LEAST, MOST), level.latency, SPARE * share]
+    if limit is not None:
+        given += [np.clip(divide(np.asarray(spent), limit), 0.0, MOST), np.minimum(divide(power, SPARE * limit), MOST)]
     shape = np.broadcast_shapes(*(np.shape(array) for array in given))
     flat = np.empty((len(given), *shape), np.float32)
     for row, array in zip(flat, given, strict=True):
@@ -136,7 +142,7 @@ def steps(levels: int) -> tuple[Tried, ...]:
 def _fastest(given: Single, levels: int) -> Single:
     """Elements a multiply-add that cross into each level, the nearest first, in the fastest tiling of every point."""
     (_, _, k, second, added, busy), rooms = given[:6], given[6 : 6 + levels]
-    costs, back = given[6 + levels :].reshape(levels, 3, -1), (1.0 - added) / k
+    costs, back = given[6 + levels : 6 + 4 * levels].reshape(levels, 3, -1), (1.0 - added) / k
     block, time, energy = given[:3, None], busy[None], np.zeros_like(busy)[None]
     *far, near = steps(levels)
     crossed: list[Single] = []
@@ -148,14 +154,16 @@ def _fastest(given: Single, levels: int) -> Single:
     level = min(levels - 1, 1)
     tiles, moved = tile(block[:, near.outer], rooms[level], near, second, back, fill=False)
     inside = _nearest(tiles, rooms[0], second) - back if levels > 1 else np.zeros_like(moved)
-    best, chosen = _chosen((moved, inside), (costs[level], costs[0]), time[near.outer], energy[near.outer])
+    best, chosen = _chosen((moved, inside), (costs[level], costs[0]), time[near.outer], energy[near.outer], given[6 + 4 * levels :])
     for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
         best = step.outer[best]
         chosen.append(moved[best, np.arange(best.size)])
     return np.asarray(np.stack(chosen[levels == 1 :]) - added / k)
 
 
-def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Single, energy: Single) -> tuple[Index, list[Single]]:
+def _chosen(
+    moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Single, energy: Single, limit: Single
+) -> tuple[Index, list[Single]]:
     """Tiling chosen for every point, and elements a multiply-add that cross into the nearest level and into the one before it.
 
     Of the product, one share takes the thinner of two neighbouring tiles at the level before the nearest, the other the
@@ -165,6 +173,7 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Si
     ----------
     moved : elements into the level before the nearest, and into the nearest, shape (thicknesses, tilings, points).
     rest, energy : time of all else, and weighted energy of the traffic further out, shape (tilings, points).
+    limit : nothing, or the energy of all else and of weighted traffic over the power that may be drawn, shape (2, points).
     """
     (here, weight), (inner, light) = ((part * cost + late, of) for part, (cost, late, of) in zip(moved, costs, strict=True))
     there, nearest = np.minimum(here[:-1], here[1:]), np.minimum(inner[:-1], inner[1:])
@@ -180,7 +189,7 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Si
     nearest *= light
     there += nearest
     there += energy
-    there += time
+    there += _slowed(time, there, limit) if len(limit) else time
     best = there.reshape(-1, there.shape[-1]).argmin(axis=0)
     (thickness, tiling), points = np.divmod(best, there.shape[1]), np.arange(best.size)
     thin, thick = ((thickness + i, tiling, points) for i in (0, 1))
@@ -188,8 +197,36 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Si
     slower, faster = here[thick] - here[thin], inner[thin] - inner[thick]
     least = np.where(faster > 0, (inner[thin] - time) / np.maximum(faster, LEAST), 0.0)
     most = np.where(slower > 0, (time - here[thin]) / np.maximum(slower, LEAST), 1.0)
-    share = np.where(slower * weight > faster * light, np.clip(least, 0.0, share), np.clip(most, share, 1.0))
+    thinner = slower * weight > faster * light  # whether the thinner tiles take less energy
+    frugal = np.where(thinner, np.clip(least, 0.0, share), np.clip(most, share, 1.0))
+
+    def at(share: Single) -> tuple[Single, Single]:
+        """Time, and weighted energy of the traffic."""
+        far, close = here[thin] + share * slower, inner[thin] - share * faster
+        return np.maximum(np.maximum(far, close), rest[tiling, points]), far * weight + close * light + energy[tiling, points]
+
+    share = _cooler(frugal, np.where(thinner, np.float32(0.0), np.float32(1.0)), at, limit) if len(limit) else frugal
     return tiling, [part[thin] + share * (part[thick] - part[thin]) for part in reversed(moved)]
+
+
+def _slowed(time: Single, energy: Single, limit: Single) -> Single:
+    """Time under a power limit: where clock and voltage fall together, power falls with the cube of the clock."""
+    over = limit[0] + limit[1] * energy
+    over /= time
+    return np.asarray(np.cbrt(np.maximum(over, 1.0, out=over), out=over) * time)
+
+
+def _cooler(share: Single, least: Single, at: Callable[[Single], tuple[Single, Single]], limit: Single) -> Single:
+    """A share between one and that of least energy, where the power limit makes it faster.
+
+    Above the limit the time is a geometric mean of two linear functions and so concave: it is least at an end, or where the
+    limit stops binding.
+    """
+    over, under = (limit[0] + limit[1] * energy - time for time, energy in (at(share), at(least)))
+    binds = (over > 0) & (under < 0)
+    there = np.where(binds, share + (least - share) * over / np.where(binds, over - under, 1.0), least)
+    better = (over > 0) & (_slowed(*at(there), limit) < _slowed(*at(share), limit))
+    return np.asarray(np.where(better, there, share), np.float32)
 
 
 def tile(block: Single, capacity: Single, step: Tried, second: Single, back: Single, *, fill: bool) -> tuple[Single, Single]:

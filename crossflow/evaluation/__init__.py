@@ -12,8 +12,10 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from crossflow import files
+from crossflow.architecture.generator import for_choices
 from crossflow.architecture.system import architecture
-from crossflow.architecture.template import SystemSpec
+from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
 from crossflow.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.evaluation.layered import transformer_score
@@ -27,7 +29,7 @@ from crossflow.score import Score, scatter
 from crossflow.technology.library import Choice
 from crossflow.workload.spec import DlrmSpec, TransformerSpec
 
-CHUNK = 2048  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
+CHUNK = 4096  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
 
 
 def evaluate(
@@ -103,6 +105,8 @@ def _batch(
     """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read."""
     system: SystemSpec = scenario.system
     library = scenario.library
+    if isinstance(system, GeneratedSystem):
+        system = for_choices(system, library, choices, files.held(scenario.document.data, ("system", "components")) or {})
     for path, values in quantities.items():
         root, *rest = path.split(".")
         if root == "techlib":

@@ -111,6 +111,7 @@ class OffChip(FileModel):
     device_capacity: Information
     device_area: AreaOrZero = Field(description="package area that one device takes beside the die")
     controller_area: Area = Field(description="die area of the controller and I/O of one device")
+    bump_pitch: Length | None = Field(default=None, description="pitch of its bumps, which the substrate must reach; any where absent")
     nominal_voltage: Voltage
     threshold_voltage: Voltage
     minimum_voltage: Voltage
@@ -154,7 +155,7 @@ class Substrate(FileModel):
     maximum_area: Area
     exposures: PositiveCount = Field(default=points(1.0), description="exposures that may be stitched into one die on it")
     links_per_mm: PerLength
-    bump_pitch: Length | None = None
+    bump_pitch: Length | None = Field(default=None, description="finest pitch of bumps on it; memory devices may ask for as fine a one")
     cost_per_area: CostPerArea | None = None
     assembly_cost: Cost | None = Field(default=None, description="price of assembling one package")
     device_cost: Cost = Field(

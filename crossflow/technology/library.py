@@ -123,8 +123,11 @@ def gather(components: Sequence[Component], index: Index) -> Component:
     for name in type(components[0]).model_fields:
         values = [getattr(component, name) for component in components]
         if any(isinstance(value, np.ndarray) for value in values):
-            filled = [np.broadcast_to(np.inf if value is None else value, index.shape) for value in values]
-            changed[name] = np.stack(filled)[index, np.arange(index.size)]
+            figures = [np.atleast_1d(np.inf if value is None else value) for value in values]
+            alike = all(figure.size == 1 for figure in figures)
+            changed[name] = (
+                np.concatenate(figures)[index] if alike else np.stack(np.broadcast_arrays(*figures))[index, np.arange(index.size)]
+            )
     return components[0].model_copy(update=changed)
 
 
@@ -139,7 +142,10 @@ def load_library(name: str, base: Path | None = None) -> TechLibrary:
 
 @functools.lru_cache(maxsize=32)
 def library_document(name: str, base: Path | None = None, above: tuple[Path, ...] = ()) -> Document:
-    """Plain data of a library after `extends` has been followed; `above` are the files that led to it."""
+    """Plain data of a library after `extends` has been followed; `above` are the files that led to it.
+
+    An entry that is null leaves out that of the library below.
+    """
     path = files.find("techlibs", name, base).resolve()
     document = files.read_yaml(path)
     if not isinstance(document.data, dict):
@@ -150,7 +156,10 @@ def library_document(name: str, base: Path | None = None, above: tuple[Path, ...
         return document
     if parent == document.data.get("name") or path in above:
         raise document.error(("extends",), "a library cannot extend itself")
-    return files.merge(library_document(str(parent), path.parent, (*above, path)), document)
+    merged = files.merge(library_document(str(parent), path.parent, (*above, path)), document)
+    kept = {name: {key: entry for key, entry in part.items() if entry is not None} if isinstance(part, Mapping) else part
+            for name, part in merged.data.items()}  # fmt: skip
+    return Document(file=merged.file, data=kept, lines=merged.lines)
 
 
 def _check_stated(document: Document) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array
-from crossflow.drawing.canvas import GREY, new_figure, save_as, tidy
+from crossflow.drawing.canvas import new_figure, save_as, tidy
+from crossflow.drawing.palette import GREY
 from crossflow.drawing.words import number, prefixed, quantity, signed
 from crossflow.timeline.record import ACTIVITIES, Timeline
 from crossflow.trace.gantt import WIDTH, draw_rows, gantt_of, legend, mean, rows_height, time_axis

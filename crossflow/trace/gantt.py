@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossflow.arrays import Array, Index, Mask
-from crossflow.drawing.canvas import GREY, PALE, new_figure, save_as, tidy
+from crossflow.drawing.canvas import new_figure, save_as, tidy
+from crossflow.drawing.palette import GREY, PALE
 from crossflow.drawing.words import number, prefixed, quantity, short
 from crossflow.step.task import COLLECTIVES
 from crossflow.timeline.record import COMPUTE, HOST, WAIT, WORK, PassEvents, Timeline

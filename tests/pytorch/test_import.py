@@ -247,7 +247,7 @@ def test_timelines_and_explanations_take_an_imported_program(tmp_path, out, recw
     timeline = out("timeline", str(tmp_path / "gpt.json"))
     assert "forward" in timeline
     assert "backward" in timeline
-    assert "Elasticities" in out("explain", str(tmp_path / "gpt.json"))
+    assert "elasticity" in out("explain", str(tmp_path / "gpt.json"))
     assert not recwarn.list
 
 
