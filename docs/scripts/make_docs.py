@@ -259,6 +259,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Technology choice: `technology`", template.TechnologyChoice, None),
         ("On-chip levels: `levels.NAME`", template.OnChipLevel, None),
         ("Budgets: `budgets`", template.Budgets, None),
+        ("Divisions: one row of `budgets.divisions`", template.TechnologyDivision, None),
         ("Shares: `budgets.area`, `budgets.power_shares`, `budgets.perimeter`", template.BudgetShares, None),
         ("Component changes: `components`", template.ComponentChanges, None),
         ("`kind: datasheet`", template.DatasheetSystem, template.SystemFields),
