@@ -7,6 +7,7 @@ key is an error, ``1e9`` is a number and only ``true`` and ``false`` are boolean
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import gzip
 import importlib.util
@@ -16,6 +17,7 @@ import re
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -402,6 +404,47 @@ def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all: into a temporary neighbour first, then renamed over `path`."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Rows of a table, CSV or a JSON object a line, with their line numbers; comment lines begin with #.
+
+    Raises
+    ------
+    SpecError
+        For rows with more or fewer cells than the header, and columns of one name.
+    """
+    lines = enumerate(read_text(path).splitlines(), start=1)
+    kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
+    if path.suffix in (".jsonl", ".json"):
+        for number, line in kept:
+            try:
+                row: Any = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
+                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line: {reason}")]) from None
+            if not isinstance(row, dict):
+                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line, got {line[:40]}")])
+            yield number, {str(key): "" if value is None else str(value).strip() for key, value in row.items()}
+        return
+    try:
+        reader = csv.reader([line for _, line in kept], strict=True)
+        table = [(reader.line_num, cells) for cells in reader]  # the line that a row ends on: cells in quotes may have several
+    except csv.Error as error:
+        raise SpecError([Problem(file=str(path), message=f"is not a table: {error}")]) from None
+    header = [name.strip() for name in table[0][1]] if table else []
+    begins = [end for end, _ in table]
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise SpecError([Problem(file=str(path), line=kept[0][0], message=f"column '{twice[0]}' is there twice")])
+    problems, rows = [], []
+    for begin, (_, cells) in zip(begins, table[1:], strict=False):
+        number = kept[begin][0]
+        if len(cells) != len(header):
+            problems.append(Problem(file=str(path), line=number, message=f"expected {len(header)} cells as its header, got {len(cells)}"))
+        rows.append((number, {name: cell.strip() for name, cell in zip(header, cells, strict=False)}))
+    if problems:
+        raise SpecError(problems)
+    yield from rows
 
 
 def from_json(text: str | bytes) -> Any:

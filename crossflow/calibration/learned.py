@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from crossflow import files
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask
@@ -41,7 +42,7 @@ from crossflow.calibration.measurements import (
     read_measurements,
 )
 from crossflow.calibration.pricing import predicted, problem
-from crossflow.cost.profile import Key, Measured, Profile, kernel_of, message_size, profile_event, system_profile, table_rows
+from crossflow.cost.profile import Key, Measured, Profile, kernel_of, message_size, profile_event, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError
 from crossflow.files import Document
 from crossflow.program.kernels import Product
@@ -274,7 +275,7 @@ def fill(found: Learning, path: Path) -> tuple[dict[Key, Measured], dict[Key, fl
     counts: dict[Key, float] = {}
     left: Counter[str] = Counter()
     problems = []
-    for line, row in table_rows(path):
+    for line, row in files.table_rows(path):
         try:
             key, _ = profile_event(row)
         except (KeyError, ValueError) as error:

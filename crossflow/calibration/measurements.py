@@ -14,7 +14,7 @@ import numpy as np
 from crossflow import files
 from crossflow.arrays import Array
 from crossflow.calibration.logs import LogOptions, LogRun, is_log, read_log
-from crossflow.cost.profile import COLUMNS, KERNELS, LONGEST, LOOKUPS, kernel_of, lookup_shape, message_size, profile_event, table_rows
+from crossflow.cost.profile import COLUMNS, KERNELS, LONGEST, LOOKUPS, kernel_of, lookup_shape, message_size, profile_event
 from crossflow.embedding.reuse import BINS, distinct_share, normalised
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.formats import DTYPE_BYTES
@@ -267,7 +267,7 @@ def _read_table(
     skipped: Counter[str],
 ) -> Iterator[str]:
     """Read a table, and say what is to be known of it."""
-    rows = list(table_rows(path))
+    rows = list(files.table_rows(path))
     columns = list(dict.fromkeys(column for _, row in rows for column in row))
     kind = next((kind for kind, (needed, _) in TABLES.items() if set(needed) <= set(columns)), None)
     if kind is None:

@@ -10,12 +10,10 @@ References
 
 from __future__ import annotations
 
-import csv
 import functools
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -356,7 +354,7 @@ def read_profile(path: Path, device: str) -> Profile:
     found: dict[Key, dict[str, list[Measured]]] = {}
     kept: list[tuple[int, Key]] = []
     others: Counter[str] = Counter()
-    rows = list(table_rows(path))
+    rows = list(files.table_rows(path))
     for line, row in rows:
         where = f"row {line}"
         sentence = _unreadable(row)
@@ -408,41 +406,6 @@ def _unreadable(row: Mapping[str, str]) -> str | None:
         return f"unknown column '{unknown[0]}'{did_you_mean(unknown[0], COLUMNS)}"
     missing = [key for key in NEEDED if not row.get(key)]
     return f"{missing[0]} is missing" if missing else None
-
-
-def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Rows with their line numbers; comment lines begin with #."""
-    lines = enumerate(files.read_text(path).splitlines(), start=1)
-    kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
-    if path.suffix in (".jsonl", ".json"):
-        for number, line in kept:
-            try:
-                row: Any = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
-                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line: {reason}")]) from None
-            if not isinstance(row, dict):
-                raise SpecError([Problem(file=str(path), line=number, message=f"expected an object a line, got {line[:40]}")])
-            yield number, {str(key): "" if value is None else str(value).strip() for key, value in row.items()}
-        return
-    try:
-        reader = csv.reader([line for _, line in kept], strict=True)
-        table = [(reader.line_num, cells) for cells in reader]  # the line that a row ends on: cells in quotes may have several
-    except csv.Error as error:
-        raise SpecError([Problem(file=str(path), message=f"is not a table: {error}")]) from None
-    header = [name.strip() for name in table[0][1]] if table else []
-    begins = [end for end, _ in table]
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise SpecError([Problem(file=str(path), line=kept[0][0], message=f"column '{twice[0]}' is there twice")])
-    problems, rows = [], []
-    for begin, (_, cells) in zip(begins, table[1:], strict=False):
-        number = kept[begin][0]
-        if len(cells) != len(header):
-            problems.append(Problem(file=str(path), line=number, message=f"expected {len(header)} cells as its header, got {len(cells)}"))
-        rows.append((number, {name: cell.strip() for name, cell in zip(header, cells, strict=False)}))
-    if problems:
-        raise SpecError(problems)
-    yield from rows
 
 
 def profile_event(row: Mapping[str, str]) -> tuple[Key, Measured]:
