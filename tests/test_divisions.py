@@ -109,3 +109,19 @@ def test_the_reference_for_training_beats_the_start_of_its_search(logic, tmp_pat
         )
         times.append(predict(load(path)).step_time)
     assert times[1] < times[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("logic,memory,area.compute\nN7,HBM3,0.3,0.4\n", r"table\.csv:2: .*expected 3 cells as its header, got 4"),
+        ("logic,memory,area.compute\n\n# a note\nN99,HBM3,0.3\n", r"table\.csv:4: .*divisions\[0\]\.logic: .*has no logic 'N99'"),
+        ("logic,memory,area.compute\nN7,HBM3,1.3\n", r"table\.csv:2: .*area\.compute: expected at most 1, got 1\.3"),
+        ("logic,memory,area.compute\nN7,HBM3,0.3\nN7,HBM3,0.2\n", "divisions: two rows for N7 with HBM3"),
+        ("logic,memory,area.compute\n", r"chip\.yaml:6: .*divisions\.file: .*table\.csv holds no row"),
+    ],
+)
+def test_a_table_that_means_nothing_is_an_error_at_its_place(scenario, tmp_path, table, message):
+    (tmp_path / "table.csv").write_text(table)
+    with pytest.raises(SpecError, match=message):
+        scenario("N7")

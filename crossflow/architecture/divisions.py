@@ -5,21 +5,19 @@ A share that a system or a scenario gives itself stands in every row, so that it
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossflow import files
-from crossflow.architecture.template import GeneratedSystem, TechnologyDivision
+from crossflow.architecture.template import BUDGETS, Budgets, GeneratedSystem, TechnologyDivision
 from crossflow.arrays import Array
-from crossflow.files import Document
+from crossflow.files import Document, Path_, Place
+from crossflow.paths import quantities
 from crossflow.technology.library import Choice
 
-BUDGETS = ("area", "power_shares", "perimeter")
-PARTS = ("compute", "memory", "intra_link", "inter_link")
 ROLES = ("logic", "memory")  # roles of the technology that name a row
 ANY = "any"
 
@@ -28,6 +26,11 @@ def read_divisions(document: Document, folder: Path) -> Document:
     """The template with the rows of the table that its `budgets.divisions` names.
 
     The table is CSV with the columns `logic`, `memory` and a share in each further one, such as `area.on_chip.l2`.
+
+    Raises
+    ------
+    SpecError
+        For a table that is missing, holds no row, or is none.
     """
     named = files.held(document.data, ("budgets", "divisions"))
     if not isinstance(named, Mapping) or "file" not in named:
@@ -35,22 +38,20 @@ def read_divisions(document: Document, folder: Path) -> Document:
     path = folder / str(named["file"])
     if not path.is_file():
         raise document.error(("budgets", "divisions", "file"), f"no such table: {path}")
-    lines = [line for line in files.read_text(path).splitlines() if line and not line.startswith("#")]
-    rows = [_row(found, named.get("source")) for found in csv.DictReader(lines)]
-    return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": rows}}))
+    found = list(files.table_rows(path))
+    if not found:
+        raise document.error(("budgets", "divisions", "file"), f"{path} holds no row: a logic node, a memory and their shares in each")
+    rows = [_row(cells, named.get("source")) for _, cells in found]
+    places: dict[Path_, Place] = {("budgets", "divisions", i): (str(path), line) for i, (line, _) in enumerate(found)}
+    return files.merge(document, Document(file=str(path), data={"budgets": {"divisions": rows}}, lines=places))
 
 
 def _row(cells: Mapping[str, str], source: Any) -> dict[str, Any]:
     row: dict[str, Any] = {role: cells[role] for role in ROLES if role in cells}
     for column, text in cells.items():
-        if column in ROLES:
-            continue
-        *above, last = column.split(".")
-        place = row
-        for part in above:
-            place = place.setdefault(part, {})
-        value = files.scalar(text)
-        place[last] = value if source is None else {"value": value, "source": source}
+        if column not in ROLES:
+            share = files.scalar(text)
+            row = files.replace(row, tuple(column.split(".")), share if source is None else {"value": share, "source": source}, column)
     return row
 
 
@@ -61,8 +62,7 @@ def over(below: Document, own: Document) -> Document:
     if not isinstance(rows, Sequence) or not isinstance(given, Mapping) or "divisions" in given:
         return merged
     shares = Document(file=own.file, data={name: given[name] for name in BUDGETS if name in given})
-    changed = [files.merge(Document(file=below.file, data=row), shares).data for row in rows]
-    return files.merge(merged, Document(file=below.file, data={"budgets": {"divisions": changed}}))
+    return _with(merged, {"divisions": [files.merge(Document(file=below.file, data=row), shares).data for row in rows]})
 
 
 def chosen(document: Document) -> Document:
@@ -74,12 +74,16 @@ def chosen(document: Document) -> Document:
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         return document
     own = Document(file=document.file, data={name: document.data["budgets"].get(name, {}) for name in BUDGETS})
-    complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows if row.get("logic") != ANY]
+    complete = [files.merge(own, Document(file=document.file, data=row)).data for row in rows]
     complete.append({**own.data, "logic": ANY, "memory": ANY})
     wanted = [files.held(document.data, ("technology", role)) for role in ROLES]
     here = next((row for row in complete if [row.get(role) for role in ROLES] == wanted), complete[-1])
-    budgets = {**{name: here[name] for name in BUDGETS}, "divisions": complete}
-    return files.merge(document, Document(file=document.file, data={"budgets": budgets}))
+    return _with(document, {**{name: here[name] for name in BUDGETS}, "divisions": complete})
+
+
+def _with(document: Document, budgets: Mapping[str, Any]) -> Document:
+    """A system with other shares or divisions, each at its old place."""
+    return files.merge(document, Document(file=document.file, data={"budgets": budgets}, lines=document.lines))
 
 
 def varied(system: GeneratedSystem, choices: Mapping[str, Choice]) -> dict[str, Array]:
@@ -87,24 +91,18 @@ def varied(system: GeneratedSystem, choices: Mapping[str, Choice]) -> dict[str, 
     rows = system.budgets.divisions
     if not rows or not set(choices) & set(ROLES):
         return {}
-    own = system.technology.model_dump()
-    n = next(choice.index.size for choice in choices.values())
-    names = [_names(choices.get(role), own[role], n) for role in ROLES]
+    logic, memory = (choices.get(role, Choice.of((getattr(system.technology, role),))) for role in ROLES)
     place = {(row.logic, row.memory): number for number, row in enumerate(rows)}
-    index = np.array([place.get(pair, place[ANY, ANY]) for pair in zip(*names, strict=True)])
-    tables = [dict(_shares(row)) for row in rows]
-    paths = {path: None for table in tables for path in table}
+    rest = place[ANY, ANY]
+    index = np.array([[place.get((node, stack), rest) for stack in memory.names] for node in logic.names])[logic.index, memory.index]
+    tables = [shares(row) for row in rows]
     none = np.zeros(1)
-    return {path: np.concatenate([table.get(path, none) for table in tables])[index] for path in paths}
+    return {
+        f"system.budgets.{path}": np.concatenate([table.get(path, none) for table in tables])[index]
+        for path in {path: None for table in tables for path in table}
+    }
 
 
-def _names(choice: Choice | None, own: str, n: int) -> list[str]:
-    return [own] * n if choice is None else [choice.names[i] for i in choice.index]
-
-
-def _shares(division: TechnologyDivision) -> Iterator[tuple[str, Array]]:
-    """Shares of a division by path."""
-    for name in BUDGETS:
-        shares = getattr(division, name)
-        parts = {part: getattr(shares, part) for part in PARTS} | {f"on_chip.{level}": value for level, value in shares.on_chip.items()}
-        yield from ((f"system.budgets.{name}.{part}", value) for part, value in parts.items() if value is not None)
+def shares(division: Budgets | TechnologyDivision) -> dict[str, Array]:
+    """Shares of the budgets that have a value, by path, such as `area.on_chip.l2`."""
+    return {".".join((name, *path)): value for name in BUDGETS for path, _, value in quantities(getattr(division, name))}

@@ -16,7 +16,7 @@ from crossflow.architecture.model import Architecture
 from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.arrays import Array, points
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
-from crossflow.files import Document
+from crossflow.files import Document, Path_
 from crossflow.technology.library import Choice, TechLibrary, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
@@ -47,11 +47,13 @@ def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -
     """SpecError with every technology name of a system that its library does not have."""
     _found("techlibs", spec.techlib, base, document, "techlib")
     parts = load_library(spec.techlib, base)
-    named: list[tuple[tuple[str, ...], str, str]] = [
+    named: list[tuple[Path_, str, str]] = [
         (("technology", role), "link" if role.endswith("link") else role, name) for role, name in spec.technology.model_dump().items()
     ]
     if isinstance(spec, GeneratedSystem):
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]
+        tabled = enumerate(spec.budgets.divisions[:-1])  # the last one is for all others
+        named += [(("budgets", "divisions", i, role), role, getattr(row, role)) for i, row in tabled for role in divisions.ROLES]
     problems = []
     for path, kind, name in named:
         try:

@@ -7,6 +7,7 @@ References
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -39,6 +40,7 @@ from crossflow.units import (
 
 Scope = Literal["bundle", "global"]
 ONE = points(1.0)
+BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
 Dataflow = Literal["weight", "activation", "output", "best"]
 
 
@@ -189,6 +191,13 @@ class Budgets(FileModel):
         "`{file: TABLE.csv, source: ...}` reads them from a table beside the template",
     )
 
+    @model_validator(mode="after")
+    def _rows_differ(self) -> Budgets:
+        named = Counter((row.logic, row.memory) for row in self.divisions)
+        if twice := next((pair for pair, count in named.items() if count > 1), None):
+            raise ValueError(f"divisions: two rows for {twice[0]} with {twice[1]}")
+        return self
+
 
 class ComponentChanges(FileModel):
     """Figures of library components that a template or a scenario replaces."""
@@ -243,7 +252,7 @@ class GeneratedSystem(SystemFields):
             raise ValueError("levels: at least one on-chip level is needed")
         if self.execution.chip_power is not None:
             raise ValueError("execution: chip_power: the clock of a generated device follows from its budgets; leave it out")
-        for field, what in (("area", "chip area"), ("power_shares", "power"), ("perimeter", "perimeter")):
+        for field, what in zip(BUDGETS, ("chip area", "power", "perimeter"), strict=True):
             shares: BudgetShares = getattr(self.budgets, field)
             given = (shares.compute, shares.memory, shares.intra_link, shares.inter_link, *shares.on_chip.values())
             total = sum(float(value[0]) for value in given if value is not None and value.size == 1)

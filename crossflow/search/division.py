@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crossflow.architecture.divisions import varied
-from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import Array, Index
 from crossflow.evaluation import evaluate
 from crossflow.points import Points, split
@@ -50,13 +48,13 @@ class BudgetDivision:
 
     def _tabled(self, given: Points, count: int) -> list[Array]:
         """The division of each point that the template has a table of, shape (shares, count); none where it has no table."""
-        scenario = self.problem.scenario
-        system, choices = scenario.system, split(scenario, dict(given)).choices if given else {}
-        shares = varied(system, choices) if isinstance(system, GeneratedSystem) else {}
-        if not shares:
+        if not given:
+            return []
+        tabled = split(self.problem.scenario, dict(given)).quantities
+        if not any(path in tabled for path in self.paths):
             return []
         rows = zip(self.paths, self.start, strict=True)
-        return [np.stack([np.broadcast_to(shares.get(path, own), (count,)) for path, own in rows])]
+        return [np.stack([np.broadcast_to(tabled.get(path, own), (count,)) for path, own in rows])]
 
     def about(self, given: Points, known: Array, count: int, evaluations: int, seed: int = 0) -> Evolved:
         """Divide the budgets of points from known divisions of one like them on, shape (shares, divisions)."""

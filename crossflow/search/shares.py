@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crossflow.architecture.template import GeneratedSystem
+from crossflow.architecture.divisions import shares
+from crossflow.architecture.template import BUDGETS, GeneratedSystem
 from crossflow.errors import CrossflowError, did_you_mean
-from crossflow.paths import quantities
 from crossflow.points import varied
 from crossflow.scenario import Scenario
 from crossflow.search.space import SMALLEST_SHARE, Shares
 
-SHARES = ("system.budgets.area", "system.budgets.power_shares", "system.budgets.perimeter")
+SHARES = tuple(f"system.budgets.{name}" for name in BUDGETS)
 
 
 def held_shares(scenario: Scenario, path: str) -> dict[str, float]:
     """Shares of one budget of a generated device that have a value, by the rest of their path."""
-    model = getattr(scenario.system.budgets, path.rsplit(".", 1)[1])  # type: ignore[union-attr]
-    return {".".join(parts): float(value[0]) for parts, _, value in quantities(model)}
+    return {share.removeprefix(f"{path}."): value for share, value in shares_of(scenario).items() if share.startswith(f"{path}.")}
 
 
 def budget_shares(scenario: Scenario, path: str, names: Sequence[str], low: float = SMALLEST_SHARE, high: float = 1.0) -> Shares:
@@ -36,4 +35,4 @@ def shares_of(scenario: Scenario) -> dict[str, float]:
     """Every share of the budgets of a generated device by path; none of a device known by its datasheet."""
     if not isinstance(scenario.system, GeneratedSystem):
         return {}
-    return {f"{path}.{name}": value for path in SHARES for name, value in held_shares(scenario, path).items()}
+    return {f"system.budgets.{path}": float(value[0]) for path, value in shares(scenario.system.budgets).items()}

@@ -23,7 +23,7 @@ from crossflow.study.spaces import Asked, column_problems, known_columns, read_c
 from crossflow.study.spec import Redivide, StudyFile
 
 LOOSE = 0.01  # spread above which a division is marked as loose
-BUDGETS = dict(zip(("area", "power", "perimeter"), SHARES, strict=True))
+WORDS = dict(zip(("area", "power", "perimeter"), SHARES, strict=True))  # what a study calls the budgets
 TEMPLATE = "system.template"
 MOVING = ("system.technology.", "system.techlib", "system.components.", "system.budgets.", "techlib.")  # what moves the best division
 TABLED = tuple(f"system.technology.{role}" for role in ROLES)  # what a template may have a table of divisions for
@@ -93,7 +93,7 @@ def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence
     """The shares that are divided anew."""
     if not isinstance(scenario.system, GeneratedSystem):
         raise CrossflowError(f"{scenario.system.name} is known by its datasheet and has no budgets to divide")
-    wanted = [BUDGETS.get(name, name) for name in settings.shares]
+    wanted = [WORDS.get(name, name) for name in settings.shares]
     groups = []
     for path in SHARES:
         held = [f"{path}.{name}" for name in held_shares(scenario, path)]
@@ -105,7 +105,7 @@ def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence
     every = [path for group in groups for path in group.paths]
     lost = next((n for n, w in zip(settings.shares, wanted, strict=True) if not any(f"{p}.".startswith(f"{w}.") for p in every)), None)
     if lost is not None:
-        raise CrossflowError(f"shares: '{lost}' is no budget and no share of {scenario.system.name}; budgets: {', '.join(BUDGETS)}")
+        raise CrossflowError(f"shares: '{lost}' is no budget and no share of {scenario.system.name}; budgets: {', '.join(WORDS)}")
     return Space(shares=tuple(groups))
 
 
