@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossflow.drawing.words import label
-from crossflow.errors import SpecError
 from crossflow.files import Document
 from crossflow.points import variant
 from crossflow.scenario import Scenario
@@ -17,7 +16,7 @@ from crossflow.search.goals import Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.settings import GivenSettings, SearchSettings
 from crossflow.search.space import Options, Space
-from crossflow.study.spaces import Asked, column_problems, known_columns, read_constraints, read_space
+from crossflow.study.spaces import checked_columns, read_constraints, read_space
 from crossflow.study.spec import StudyFile, recorded
 
 
@@ -64,12 +63,7 @@ def _own_space(space: Space, settings: SearchSettings, scenario: Scenario) -> Sp
 
 def read_problem(spec: StudyFile, scenario: Scenario, space: Space, document: Document) -> SearchProblem:
     """Search problem of a study at one of its swept points."""
-    bounds = [name for name in spec.constraints if name != "fits"]
-    known = known_columns(scenario, _choices(space), (*spec.objectives, *bounds))
-    asked: list[Asked] = [(("objectives", name), name, known.figures) for name in spec.objectives]
-    problems = column_problems([*asked, *((("constraints", name), name, known.figures) for name in bounds)], known, document)
-    if problems:
-        raise SpecError(problems)
+    known = checked_columns(spec, scenario, document, {("objectives", name): name for name in spec.objectives}, _choices(space))
     return SearchProblem(
         scenario=scenario,
         space=space,

@@ -9,7 +9,7 @@ import numpy as np
 
 from crossflow.architecture.divisions import ROLES
 from crossflow.architecture.template import GeneratedSystem
-from crossflow.errors import CrossflowError, SpecError
+from crossflow.errors import CrossflowError
 from crossflow.files import Document
 from crossflow.points import variant
 from crossflow.scenario import Scenario
@@ -19,7 +19,7 @@ from crossflow.search.goals import Constraint, Objective
 from crossflow.search.problem import SearchProblem
 from crossflow.search.shares import SHARES, budget_shares, held_shares, shares_of
 from crossflow.search.space import Space
-from crossflow.study.spaces import Asked, column_problems, known_columns, read_constraints
+from crossflow.study.spaces import checked_columns, read_constraints
 from crossflow.study.spec import Redivide, StudyFile
 
 LOOSE = 0.01  # spread above which a division is marked as loose
@@ -80,7 +80,15 @@ def redivision(spec: StudyFile, scenario: Scenario, values: Mapping[str, Sequenc
         if any(space != spaces[0] for space in spaces):
             raise CrossflowError("the templates that are swept have different shares; make a study of each")
     held = shares_of(scenario)
-    problem = _problem(spec, scenario, spaces[0], values, document)
+    goal = spec.redivide.goal
+    checked_columns(spec, scenario, document, {("redivide", "goal"): goal}, values)
+    problem = SearchProblem(
+        scenario=scenario,
+        space=spaces[0],
+        objectives=(Objective(name=goal, maximise=larger_is_better(goal)),),
+        constraints=tuple(read_constraints(spec, document)),
+        fits=bool(spec.constraints.get("fits", True)),
+    )
     return BudgetDivision(problem=problem, start=np.array([[held[path]] for path in spaces[0].paths]), seed=spec.redivide.seed)
 
 
@@ -107,21 +115,3 @@ def _space(settings: Redivide, scenario: Scenario, values: Mapping[str, Sequence
     if lost is not None:
         raise CrossflowError(f"shares: '{lost}' is no budget and no share of {scenario.system.name}; budgets: {', '.join(WORDS)}")
     return Space(shares=tuple(groups))
-
-
-def _problem(spec: StudyFile, scenario: Scenario, space: Space, values: Mapping[str, Sequence[Any]], document: Document) -> SearchProblem:
-    """Problem of dividing budgets anew at the points of a sweep, which together have the values given."""
-    goal = spec.redivide.goal if spec.redivide is not None else ""
-    bounds = [name for name in spec.constraints if name != "fits"]
-    known = known_columns(scenario, values, (goal, *bounds))
-    asked: list[Asked] = [(("redivide", "goal"), goal, known.figures)]
-    problems = column_problems([*asked, *((("constraints", name), name, known.figures) for name in bounds)], known, document)
-    if problems:
-        raise SpecError(problems)
-    return SearchProblem(
-        scenario=scenario,
-        space=space,
-        objectives=(Objective(name=goal, maximise=larger_is_better(goal)),),
-        constraints=tuple(read_constraints(spec, document)),
-        fits=bool(spec.constraints.get("fits", True)),
-    )

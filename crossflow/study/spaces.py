@@ -244,6 +244,20 @@ class Known(NamedTuple):
     lacks: Mapping[str, str]
 
 
+def checked_columns(
+    spec: StudyFile, scenario: Scenario, document: Document, goals: Mapping[Path_, str], settings: Mapping[str, Sequence[Any]]
+) -> Known:
+    """Columns of a search for goals, by their places in a study, under its constraints; SpecError for names that are no columns.
+
+    `settings` are the values that decide which columns there are.
+    """
+    asked: dict[Path_, str] = {**goals, **{("constraints", name): name for name in spec.constraints if name != "fits"}}
+    known = known_columns(scenario, settings, tuple(asked.values()))
+    if problems := column_problems([(place, name, known.figures) for place, name in asked.items()], known, document):
+        raise SpecError(problems)
+    return known
+
+
 def known_columns(scenario: Scenario, settings: Mapping[str, Sequence[Any]], asked: Sequence[str]) -> Known:
     """Columns of a scenario, and of what it becomes with the values of settings, as far as that is needed to know those asked for."""
     columns: dict[str, None] = {}
