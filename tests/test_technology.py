@@ -240,3 +240,9 @@ def test_the_papers_library_leaves_out_nodes_that_it_does_not_know():
     assert list(paper.logic) == [name for name in TODAY if name not in ("N4", "A16", "A14")]
     areas = [float(paper.logic[name].area[0]) for name in paper.logic]
     assert areas == sorted(areas, reverse=True)
+
+
+def test_null_that_leaves_out_nothing_is_an_error_at_its_line(tmp_path):
+    (tmp_path / "mine.yaml").write_text("name: mine\nextends: standard\nsources: {}\nlogic:\n  N6: null\n")
+    with pytest.raises(SpecError, match=r"mine\.yaml:5: logic\.N6: null leaves out nothing: there is no 'N6' below"):
+        load_library(str(tmp_path / "mine.yaml"))

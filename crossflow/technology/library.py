@@ -156,10 +156,27 @@ def library_document(name: str, base: Path | None = None, above: tuple[Path, ...
         return document
     if parent == document.data.get("name") or path in above:
         raise document.error(("extends",), "a library cannot extend itself")
-    merged = files.merge(library_document(str(parent), path.parent, (*above, path)), document)
-    kept = {name: {key: entry for key, entry in part.items() if entry is not None} if isinstance(part, Mapping) else part
-            for name, part in merged.data.items()}  # fmt: skip
-    return Document(file=merged.file, data=kept, lines=merged.lines)
+    below = library_document(str(parent), path.parent, (*above, path))
+    return _without_null(files.merge(below, document), below)
+
+
+def _without_null(document: Document, below: Document) -> Document:
+    """A library without the entries that are null; SpecError for those that leave nothing out of the library below."""
+    absent = [
+        (part, name) for part, entries in document.data.items() if isinstance(entries, Mapping) for name in entries if entries[name] is None
+    ]
+    if lost := [where for where in absent if files.held(below.data, where) is None]:
+        known = {part: files.held(below.data, (part,)) or {} for part, _ in lost}
+        raise SpecError(
+            [
+                document.problem((part, name), f"null leaves out nothing: there is no '{name}' below{did_you_mean(name, known[part])}")
+                for part, name in lost
+            ]
+        )
+    data = dict(document.data)
+    for part, name in absent:
+        data[part] = {key: entry for key, entry in data[part].items() if key != name}
+    return Document(file=document.file, data=data, lines=document.lines)
 
 
 def _check_stated(document: Document) -> None:
