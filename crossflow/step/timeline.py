@@ -164,9 +164,9 @@ class _Filler:
         return last
 
     def _run(self, one: _Class, starts: Array, ends: Array) -> Index:
-        """Places in the walk of the slots of a class that take any time, or of its last one."""
+        """Places in the walk of the slots of a class that take any time or that other stages wait for, or of its last one."""
         at = self.walk.stages[one.stage]
-        taking = at[ends[at, one.kind] > starts[at, one.kind]]
+        taking = at[(ends[at, one.kind] > starts[at, one.kind]) | np.isin(at, self.walk.source[self.walk.crosses])]
         return np.asarray(taking if len(taking) else at[-1:])
 
     def _sent(self, ends: Array) -> None:
