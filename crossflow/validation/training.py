@@ -10,7 +10,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,8 +21,10 @@ from crossflow.architecture.network import FabricKind
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.arrays import Array, Mask
+from crossflow.cost.fabrics import fabric_of
 from crossflow.errors import CrossflowError, SpecError
 from crossflow.files import Document
+from crossflow.program.collectives import ring_volume
 from crossflow.step.memory import memory
 from crossflow.step.outcome import Machine
 from crossflow.step.transformer import transformer_step
@@ -30,8 +32,9 @@ from crossflow.strategy.layout import Layout
 from crossflow.strategy.legality import plan_problem
 from crossflow.strategy.mesh import RECOMPUTE, Recompute
 from crossflow.strategy.plan import Plan
+from crossflow.units import parse
 from crossflow.validation.report import Table, errors
-from crossflow.validation.tables import TableRow, measurements, number, positive, read_rows, template_of, wrong
+from crossflow.validation.tables import TableRow, collective_times, measurements, number, positive, read_rows, template_of, wrong
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
@@ -48,6 +51,7 @@ SOURCE = ("source", "software", "intra_fabric", "inter_network", "inter_gbit_s_p
 NETWORKS = {"omni-path": "infiniband", "roce or infiniband": "roce", "": "none"}
 SIZE = ("source", "model", "device", "layers", "hidden", "gpus", "global_batch", "seq")
 LAYOUT = ("tp", "cp", "ep", "pp", "dp", "micro_batch", "virtual_stages", "zero_stage", "sequence_parallel", "recompute", "heads", "dtype")
+LONG = 2.0**30  # message whose bandwidth tells the state of a cluster [B]
 LAYOUTS = 3  # layouts of one model and size from which on their order is compared
 
 
@@ -225,16 +229,44 @@ def _batch(
             reasons.append(f"cannot be divided: {problem}")
     if not good:
         return [], reasons
-    batch = np.array([float(rows[i]["global_batch"]) for i, _ in good])
-    conditions = measurements().get(source, {})
-    return [
-        Runs(
-            rows=tuple(i for i, _ in good),
-            job=Job(model=model, dtype=spec.dtype, dropout=bool(conditions.get("dropout", False))),
-            machine=machine_of(device, sources[source], node, stack),
-            layout=Layout.of([plan for _, plan in good], batch, node),
+    machine, known = machine_of(device, sources[source], node, stack), measurements().get(source, {})
+    slow = [_degraded(rows[i], machine, known) for i, _ in good]
+    found = []
+    for state in sorted(set(slow)):
+        mine = [run for run, own in zip(good, slow, strict=True) if own == state]
+        conditions = measurements()[known["degraded"]["as"]] if state else known
+        batch = np.array([float(rows[i]["global_batch"]) for i, _ in mine])
+        found.append(
+            Runs(
+                rows=tuple(i for i, _ in mine),
+                job=Job(model=model, dtype=spec.dtype, dropout=bool(conditions.get("dropout", False))),
+                machine=replace(machine, stack=_hosted(stack, conditions)),
+                layout=Layout.of([plan for _, plan in mine], batch, node),
+            )
         )
-    ], reasons
+    return found, reasons
+
+
+def _degraded(row: TableRow, machine: Machine, conditions: Mapping[str, Any]) -> bool:
+    """Whether a job of a source that tells them apart ran on a degraded cluster: by its own all-reduce over all its GPUs.
+
+    A job is degraded whose all-reduce reached less than a share of the bandwidth that is predicted for it. Both are those of a ring's
+    traffic over the time of a long message, as nccl-tests counts them (`busbw`).
+    """
+    if "degraded" not in conditions or not row.get("all_reduce_gb_s"):
+        return False
+    ranks, size = int(row["gpus"]), np.full((1, 1), LONG)
+    fabric = fabric_of(machine.network, machine.architecture, machine.node)
+    time = collective_times(fabric, "all_reduce", ranks, min(ranks, machine.node), size)
+    assert not isinstance(time, str)  # an all-reduce among whole nodes is known everywhere
+    expected = ring_volume("all_reduce", ranks) * LONG / float(time[0])
+    return bool(float(row["all_reduce_gb_s"]) * 1e9 < float(conditions["degraded"]["all_reduce"]) * expected)
+
+
+def _hosted(stack: SoftwareStack, conditions: Mapping[str, Any]) -> SoftwareStack:
+    """A stack with the host times that are a condition of the source of its runs."""
+    times = {name: np.array([parse(text, "s")]) for name, text in conditions.get("host", {}).items()}
+    return stack.model_copy(update={"host": stack.host.model_copy(update=times)})
 
 
 def whole(row: TableRow, column: str, default: int = 1) -> int:

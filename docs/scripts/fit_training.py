@@ -32,19 +32,23 @@ from crossflow.validation import training
 from crossflow.validation.report import errors
 from crossflow.validation.tables import read_rows
 
-BOUND, EVALUATIONS, STEP = 0.5, 150, 0.15
+BOUND, EVALUATIONS, STEP = 0.5, 300, 0.3
 ZERO = 1e-6  # where a parameter that stands at zero starts from
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Parameters of one file and the sources of runs that decide them; `execution` says whether the file is a family."""
+    """Parameters of one file and the sources of runs that decide them; `execution` says whether the file is a family.
+
+    Runs with a condition of their own decide that, and not what the stack says.
+    """
 
     name: str
     sources: tuple[str, ...]
     devices: tuple[str, ...]
     free: tuple[str, ...]
     execution: bool = False
+    condition: bool = False  # whether what is fitted is a condition of the sources, which measurements.yaml has, instead of the stack
 
 
 FITS = (
@@ -62,13 +66,10 @@ FITS = (
     ),
     Fit(name="nvidia-blackwell", sources=("simumax-b200-2026",), devices=("b200",), free=("training_sensitivity",), execution=True),
     Fit(
-        name="nanotron", sources=("hf-ultrascale-2025",), devices=("h100-80gb",),
-        free=("product_slowdown",),
+        name="nanotron", sources=("hf-ultrascale-2025-early",), devices=("h100-80gb",),
+        free=("host.rank", "host.step"),
     ),
-    Fit(
-        name="nanotron, rest", sources=("hf-ultrascale-2025",), devices=("h100-80gb",),
-        free=("attention.forward_utilisation", "attention.backward_utilisation", "host.kernel", "host.rank", "host.layer", "host.step"),
-    ),
+    Fit(name="hf-ultrascale-2025", sources=("hf-ultrascale-2025",), devices=("h100-80gb",), free=("host.rank",), condition=True),
     Fit(name="megatron-deepspeed-2022", sources=("bigscience-2022", "bigscience-2022-early"), devices=("a100-80gb",), free=("host.stall",)),
     Fit(
         name="megatron-core", sources=("simumax-b200-2026",), devices=("b200",),
@@ -101,13 +102,26 @@ class Runs:
         """Rows of a fit that can be predicted and have a time."""
         rows = read_rows(folder / "training_runs.csv", training.COLUMNS)
         batches, _ = training.runs(folder, rows)
-        chosen = [b for b in batches if rows[b.rows[0]]["source"] in fit.sources and rows[b.rows[0]]["device"] in fit.devices]
+        first = [rows[batch.rows[0]] for batch in batches]
+        chosen = [
+            batch
+            for batch, row in zip(batches, first, strict=True)
+            if row["source"] in fit.sources
+            and row["device"] in fit.devices
+            and fit.condition == has_condition(folder, row["source"], batch)
+        ]
         order = [i for batch in chosen for i in batch.rows]
         return cls(
             batches=chosen,
             measured=np.array([float(rows[i]["iter_time_s"] or "nan") for i in order]),
             model=[rows[i]["model"] for i in order],
         )
+
+
+def has_condition(folder: Path, source: str, batch: training.Runs) -> bool:
+    """Whether runs have host times that are not those of their stack."""
+    sources = {row["source"]: row for row in read_rows(folder / "sources.csv", training.SOURCE)}
+    return batch.machine.stack.host.rank.item() != training.stack_of(sources, source).host.rank.item()
 
 
 def show(fit: Fit, runs: Runs) -> None:
