@@ -7,6 +7,8 @@ from crossflow import bench
 from crossflow.evaluation import evaluate
 from crossflow.search.settings import GradientSettings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def figures():

@@ -63,6 +63,7 @@ FABRICS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-1", "a100-ib-cluster"])
 def test_parameters_of_a_fabric_are_recovered(name):
     ranks, per_node, true = FABRICS[name]

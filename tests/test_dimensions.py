@@ -134,6 +134,7 @@ def read(scenario, points):
         return str(error)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(data=st.data())
 @pytest.mark.parametrize(("given_", "axes"), MIXES)

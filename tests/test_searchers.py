@@ -393,6 +393,7 @@ def test_ends_of_halves_that_did_not_see_each_other_tell_how_far_a_search_has_co
     assert search(problem, RandomSettings(searcher="random", evaluations=20)).spread is None
 
 
+@pytest.mark.slow
 def test_a_front_has_the_best_of_each_objective_at_its_ends(product):
     goals = (Objective(name="step_time_s"), Objective(name="energy_j"))
     settings = EvolutionSettings(searcher="evolution", evaluations=1500, population=40)

@@ -135,6 +135,7 @@ def test_parts_of_a_table_share_its_lookups_by_rows_and_repeat_them_by_columns()
     assert {one.pooling for one in columns} == {8.0}
 
 
+@pytest.mark.slow
 def test_more_choices_than_are_searched_are_shared_out_greedily_and_the_gap_is_told():
     many = [{"count": 5999, "rows": 100, "width": 8, "pooling": 1}, {"count": 9, "rows": 2_000_000, "width": 128, "pooling": 90}]
     found, greedily = (predict(model({"by": by, "split": "none"}, many)) for by in ("exact", "cost"))
@@ -275,6 +276,7 @@ def test_a_prediction_says_what_each_rank_holds():
     assert isinstance(model().workload, DlrmSpec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 7, 12, 19])
 def test_the_chosen_sharder_is_the_fastest_or_close_in_a_simulation_with_noise(number, monkeypatch):
     """Tasks of the study of Table IV of Lin et al. (docs/sharding.md)."""

@@ -136,6 +136,7 @@ def test_the_summary_names_the_fastest_that_fits(scaling, times):
     assert fastest == times[:, 3].min()
 
 
+@pytest.mark.slow
 def test_the_same_study_twice_gives_the_same_bytes(scaling, tmp_path):
     again = run_study(files.find("studies", "technology-scaling"), out=tmp_path)
     for path in scaling.files:
@@ -145,6 +146,7 @@ def test_the_same_study_twice_gives_the_same_bytes(scaling, tmp_path):
 # ------------------------------------------------------------------------------------------ sweeps
 
 
+@pytest.mark.slow
 def test_processes_do_not_change_a_byte(written, tmp_path):
     path = written({"workload.k": [1024, 4096], POWER: {"from": "150 W", "to": "400 W", "count": 600}})
     one, two = (run_study(path, out=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2))

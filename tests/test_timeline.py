@@ -361,6 +361,7 @@ def test_sharded_replicas_stay_in_step():
     assert slow.total > 1.5 * even.total
 
 
+@pytest.mark.slow
 def test_a_slow_link_delays_what_comes_over_it():
     given = scenario("pp4-dp4", "nanotron")
     even, slow = timeline(given), timeline(given, Uneven(links={1: 0.001}))

@@ -63,6 +63,7 @@ def plot(kind):
     return TypeAdapter(Plot).validate_python({"name": f"p-{kind}", "kind": kind, "title": "A title", **KINDS[kind]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_as_png_and_svg(kind, tmp_path):
     png, svg = draw(plot(kind), study(), tmp_path)
