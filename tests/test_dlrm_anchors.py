@@ -20,8 +20,9 @@ from crossflow.workload.spec import DlrmSpec
 
 near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)
 SMALL = {
-    "model": "dlrm", "tables": {"count": 16, "rows": 1000, "width": 32, "pooling": 4}, "dense_features": 13, "bottom": [64, 32], "top": [48, 8, 1],
-    "global_batch": 1024, "dtype": "fp16", "table_dtype": "fp16", "exchange": {"forward": "fp16", "backward": "fp32", "indices": "int64"},
+    "model": "dlrm", "tables": {"count": 16, "rows": 1000, "width": 32, "pooling": 4}, "dense_features": 13,
+    "bottom": [64, 32], "top": [48, 8, 1], "global_batch": 1024, "dtype": "fp16", "table_dtype": "fp16",
+    "exchange": {"forward": "fp16", "backward": "fp32", "indices": "int64"},
 }  # fmt: skip
 REPLICAS = {"dense": ["ddp"], "embedding": ["ddp"]}
 ENCODER = {"interaction": {"kind": "transformer", "layers": 1, "heads": 4, "width": 32, "ffn": 64, "sequence": 8}}

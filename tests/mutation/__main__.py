@@ -1,3 +1,4 @@
+# ruff: noqa: T201  (a command)
 """Plant mistakes in crossflow and say which of them the tests of their package notice."""
 
 import argparse
@@ -5,7 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from tests.mutation.mutants import Place, places_of
+from tests.mutation.mutants import places_of
 from tests.mutation.packages import ROOT, TESTS, modules_of
 from tests.mutation.runner import Verdict, judged
 
@@ -22,7 +23,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for package in packages:
         mine = [place for place in drawn if place.path.is_relative_to(ROOT / "crossflow" / package)]
         if mine:
-            verdicts += _shown(package, judged(package, mine), verbose=asked.verbose)
+            verdicts += _shown(package, judged(package, mine, asked.tests), verbose=asked.verbose)
     caught = sum(bool(verdict.caught) for verdict in verdicts)
     print(f"{'all':14}{caught:5} of {len(verdicts)} caught")
     return int(caught < 0.9 * len(verdicts))
@@ -34,6 +35,7 @@ def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--package", action="append", choices=TESTS, help="of this package only; may be given again")
     parser.add_argument("--at", action="append", metavar="FILE:LINE", help="at this place only, as crossflow/cost/price.py:70")
+    parser.add_argument("--tests", action="append", metavar="FILE", help="ask these tests instead of those of the package")
     parser.add_argument("--verbose", action="store_true", help="print those that were caught too, and by which test")
     return parser.parse_args(words)
 

@@ -6,14 +6,14 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 5  # seconds of processor time that a mutant may take beyond three times that of its tests
 
 TESTS = {
-    "cost": "collectives fabrics roofline tiling waves lookups nearby host_times one_price physics spread software events_list price_anchors",
-    "program": "program engine lookups statespace dlrm_program blocks windows formats transform",
+    "cost": "cost_anchors collectives fabrics roofline tiling waves lookups nearby one_price physics spread software events_list",
+    "program": "program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
     "engine": "engine events schedule sharded physics context transform",
     "timeline": "pipeline timeline trace compare distsim schedules",
     "mapping": "placement topology rings spread links plan collectives",
     "architecture": "generator templates datasheet chips voltage divisions price operating software technology",
     "strategy": "plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
-    "step": "transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context blocks training_runs",
+    "step": "dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context blocks stages",
 }
 
 
@@ -22,6 +22,6 @@ def modules_of(package: str) -> list[Path]:
     return sorted((ROOT / "crossflow" / package).rglob("*.py"))
 
 
-def tests_of(package: str) -> list[str]:
+def files_of(package: str) -> list[str]:
     """Test files that answer for a package."""
     return [str(path) for name in TESTS[package].split() if (path := ROOT / "tests" / f"test_{name}.py").exists()]

@@ -5,7 +5,6 @@ every test calls and how long it takes; a mutant is then shown only to the tests
 """
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import gc
@@ -19,14 +18,14 @@ import tempfile
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.mutation.mutants import Mutant, Place, marked, planted
-from tests.mutation.packages import LIMIT, ROOT, tests_of
+from tests.mutation.packages import LIMIT, ROOT, files_of
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("units", "technology", "embedding", "files")  # whose caches hold what was read, and are not mutated
@@ -43,7 +42,7 @@ class Verdict:
     tests: int  # that call what is changed
 
 
-def judged(package: str, places: Iterable[Place], files: Iterable[str] = ()) -> list[Verdict]:
+def judged(package: str, places: Iterable[Place], files: Sequence[str] | None = None) -> list[Verdict]:
     """Verdicts of the tests of a package, or of the files that are named, on mutants of it."""
     runner = Runner(places=list(places))
     words = [
@@ -58,7 +57,7 @@ def judged(package: str, places: Iterable[Place], files: Iterable[str] = ()) -> 
         "not slow",
         "--rootdir",
         str(ROOT),
-        *(files or tests_of(package)),
+        *(files or files_of(package)),
     ]
     done = in_fork(lambda: (pytest.main(words, plugins=[runner]), runner.verdicts)[1])
     if not isinstance(done, list) or len(done) < len(runner.places):
