@@ -22,7 +22,8 @@ P = fabric_parameters().model_copy(update={
         "launch": 10.0, "launch_pcie5_ratio": 0.5, "launch_transfer": 4.0, "switch_efficiency": 1.0, "reduction_copy": 0.4,
         "switch_step": 0.1, "direct_step": 0.2, "rdma_efficiency": 0.8, "efa_efficiency": 0.5, "ethernet_efficiency": 0.25,
         "rdma_fill": 3.0, "rdma_step": 2.0, "software_step": 30.0, "software_fill": 70.0, "low_latency_share": 0.1,
-        "staged_efficiency": 0.25, "staged_duplex": 0.5, "staged_step": 20.0, "flow_efficiency": 0.6, "send_buffer_rate": 20e9, "send_buffer_size": 1e6,
+        "staged_efficiency": 0.25, "staged_duplex": 0.5, "staged_step": 20.0, "flow_efficiency": 0.6,
+        "send_buffer_rate": 20e9, "send_buffer_size": 1e6,
     }.items()
 })  # fmt: skip
 near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)

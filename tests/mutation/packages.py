@@ -7,7 +7,7 @@ LIMIT = 5  # seconds of processor time that a mutant may take beyond three times
 
 TESTS = {
     "cost": "cost_anchors collectives fabrics roofline tiling waves lookups nearby one_price physics spread software events_list",
-    "program": "program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
+    "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
     "engine": "engine events schedule sharded physics context transform",
     "timeline": "pipeline timeline trace compare distsim schedules",
     "mapping": "placement topology rings spread links plan collectives",
