@@ -8,10 +8,10 @@ LIMIT = 5  # seconds of processor time that a mutant may take beyond three times
 TESTS = {
     "cost": "cost_anchors collectives fabrics roofline tiling waves lookups nearby one_price physics spread software events_list",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
-    "engine": "engine events schedule sharded physics context transform",
+    "engine": "engine dlrm events schedule sharded physics context transform",
     "timeline": "pipeline timeline trace compare distsim schedules",
     "mapping": "placement topology rings spread links plan collectives",
-    "architecture": "generator templates datasheet chips voltage divisions price operating software technology",
+    "architecture": "architecture_anchors generator templates datasheet chips voltage divisions price operating software technology",
     "strategy": "plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
     "step": "dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context blocks stages",
 }
