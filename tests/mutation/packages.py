@@ -13,7 +13,7 @@ TESTS = {
     "mapping": "placement topology rings spread links plan collectives",
     "architecture": "architecture_anchors generator templates datasheet chips voltage divisions price operating software technology",
     "strategy": "plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
-    "step": "dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context blocks stages",
+    "step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context blocks stages",
 }
 
 
