@@ -24,6 +24,8 @@ from crossflow.calibration.pricing import predicted
 from crossflow.files import Document
 from crossflow.program.groups import Group
 
+pytestmark = pytest.mark.slow
+
 SIZES = 2.0 ** np.arange(10, 31)
 PATH = ("network", "parameters")
 
@@ -63,7 +65,6 @@ FABRICS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-1", "a100-ib-cluster"])
 def test_parameters_of_a_fabric_are_recovered(name):
     ranks, per_node, true = FABRICS[name]

@@ -99,6 +99,7 @@ def test_interrupted_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert contents(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_resumed_tasks_are_not_done_again(study, undisturbed, tmp_path, monkeypatch, after):
     stopped(study, tmp_path, after)

@@ -71,6 +71,7 @@ def contents(folder):
 # ------------------------------------------------------------------------------------------ what is found and written
 
 
+@pytest.mark.slow
 def test_every_search_runs_at_every_swept_point(swept):
     found = [(result.run.name, result.run.point["system.technology.logic"]) for result in swept.results]
     assert found == [(name, node) for node in ("N7", "N3") for name in SEARCHES]
@@ -209,6 +210,7 @@ def test_conditions_on_what_has_no_meaning_do_not_hold(write):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_optuna_storage_of_another_space_is_told(write, tmp_path):
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     for strategies in (["d8", "CR-8"], ["d8", "RC-2-4"]):
@@ -361,6 +363,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sections", "sentence"), WRONG, ids=[sentence[:40] for _, sentence in WRONG])
 def test_wrong_studies_are_told_before_anything_is_written(write, tmp_path, sections, sentence):
     path = write(**sections)

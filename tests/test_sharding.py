@@ -67,6 +67,7 @@ def test_greedy_gives_the_most_costly_piece_to_the_least_loaded_rank_that_has_me
     assert greedy(costs, np.array([3.0, 1.0, 1.0, 1.0, 1.0]), 2, 4.0).tolist() == [0, 1, 1, 0, 1]  # the first has no room for a third
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phases", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_exact_one_is_never_worse_than_greedy_and_holds_memory(seed, phases):
@@ -152,6 +153,7 @@ def test_only_tables_that_are_too_large_or_too_costly_are_cut():
     assert [piece.table for piece in found] == [0, 1, 1, 1, 2, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_memory_is_never_exceeded_and_what_does_not_fit_is_told():
     scenario = model({"by": "naive", "memory": 0.05})
     found = predict(scenario)

@@ -285,6 +285,7 @@ SHARED = {**dict.fromkeys(("run", "system", "software", "profile"), "transformer
 MATTER = [(kind, path) for kind, table in TABLE.items() for path in table if SHARED.get(path.split(".")[0], kind) == kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "path"), MATTER)
 def test_every_field_matters_somewhere(kind, path):
     value, context = TABLE[kind][path]

@@ -150,6 +150,7 @@ def test_the_breakdown_is_that_of_the_busiest_stage(ends, frozen):
     assert breakdown["bubble"] == pytest.approx(idle, abs=0.02 * sum(breakdown.values()))
 
 
+@pytest.mark.slow
 def test_busy_time_is_that_of_the_prediction(made):
     given, found = made
     parts = crossflow.predict(given).to_dict()["breakdown_s"]
