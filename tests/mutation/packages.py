@@ -12,7 +12,7 @@ TESTS = {
     "timeline": "pipeline timeline trace compare distsim schedules",
     "mapping": "placement topology rings spread links plan collectives",
     "architecture": "architecture_anchors generator templates datasheet chips voltage divisions price operating software technology",
-    "strategy": "plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
+    "strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
     "step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context",
 }
 
