@@ -13,16 +13,19 @@ from crossflow.files import Document
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.step.activations import activations
 from crossflow.step.handovers import boundaries
-from crossflow.step.memory import KINDS, memory
+from crossflow.step.memory import KINDS, in_flight, memory
 from crossflow.step.offload import flow
 from crossflow.step.outcome import Machine
 from crossflow.step.passes import host_copies, optimizer_costs, steps_of
 from crossflow.step.remedies import _changes
+from crossflow.step.sharded import UnitTimes, backward_pass, forward_pass
+from crossflow.step.slot_events import Laid
 from crossflow.step.task import task_of
 from crossflow.step.transformer import transformer_step
 from crossflow.step.weights import weights_of
 from crossflow.strategy.layout import Layout
 from crossflow.strategy.plan import Plan
+from crossflow.timeline.record import TENSOR
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
@@ -270,3 +273,65 @@ def test_changes_of_a_service_and_of_experts():
     assert changes(Plan(dp=4, ep=2, zero=3, recompute="full"), experts=True)[0] == "ep: 4"
     kept = changes(Plan(zero=3, recompute="full", offload=("optimizer", "weights")), hosted=True)
     assert kept == ["offload: optimizer+weights+activations", "offload: none"]
+
+
+FLIGHTS = [
+    # stages, chunks, microbatches, microbatches that each row of each stage keeps
+    (4, 1, 8, [[4, 3, 2, 1]]), (4, 1, 2, [[2, 2, 2, 1]]), (2, 2, 8, [[3, 2], [2, 1]]), (2, 2, 2, [[2, 2], [2, 1]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stages", "chunks", "microbatches", "kept"), FLIGHTS)
+def test_microbatches_in_flight_by_hand(stages, chunks, microbatches, kept):
+    """Interleaved, stage i runs 2 (p - i - 1) + (v - 1) p passes ahead and one more: five of four rows are three and two."""
+    assert in_flight("1f1b", stages, chunks, microbatches)[0].tolist() == kept
+
+
+# ------------------------------------------------------------------------------------------ sharded passes
+
+GROUPS = ((0,), (1,), (2,))  # the second occurs twice
+
+
+def unit_times(before=(0.0, 0.0, 0.0), leave=(0.0, 0.0, 0.0)):
+    """Kernels of 2, two of 3, 1; gathers of 1, two of 4, 1; what waits for no weights, and reductions, of all occurrences."""
+    columns = {"before": before, "compute": (2.0, 6.0, 1.0), "arrive": (1.0, 8.0, 1.0), "leave": leave}
+    return UnitTimes(**{name: np.array(values)[:, None] for name, values in columns.items()})
+
+
+@pytest.mark.parametrize(("before", "first", "end"), [((0, 0, 0), 0, 13), ((0, 0, 1), 0, 14), ((0, 0, 0), 2, 15), ((9, 0, 0), 0, 18)])
+def test_gathers_run_ahead_of_kernels(before, first, end):
+    """Gathers end at 1, 5, 9 and 10; kernels run from 1 to 3, 5 to 8, 9 to 12, 12 to 13."""
+    assert forward_pass(GROUPS, np.array([1.0, 2.0, 1.0]), unit_times(before), np.full((3, 1), float(first))).tolist() == [end]
+
+
+def test_reductions_follow_the_gather_of_what_comes_next():
+    """Gathers and reductions: to 1, to 5, (2) to 7, to 11, (1) to 12, to 13, (1) to 15, (3) to 19; kernels end at 2, 8, 14, 16."""
+    counts, none = np.array([1.0, 2.0, 1.0]), np.zeros((3, 1))
+    assert backward_pass(GROUPS, counts, unit_times(leave=(3.0, 2.0, 2.0)), none).tolist() == [19.0]
+    assert backward_pass(GROUPS, counts, unit_times(), none).tolist() == [14.0]  # gathers to 1, 5, 9, 10
+
+
+def test_units_gathered_together_wait_for_the_first_ones_collectives_only():
+    found = UnitTimes(**{name: np.array([[[1.0], [2.0], [4.0]]]) for name in ("before", "compute", "arrive", "leave")})
+    whole = found.together([(0, 1), (2,)])
+    assert (whole.before[0, :, 0].tolist(), whole.compute[0, :, 0].tolist()) == ([1, 4], [3 + 2, 4])
+    assert (whole.arrive[0, :, 0].tolist(), whole.leave[0, :, 0].tolist()) == ([3, 4], [3, 4])
+
+
+# ------------------------------------------------------------------------------------------ events of a pass
+
+
+def test_events_of_a_pass_by_hand():
+    """Two units at half speed of a group whose slowest runs at a quarter; a collective that waits, one beside."""
+    made = Laid({"old": 0})
+    assert made.work("mlp", 1.0, 3, 0.5, 0.25) == 0.0
+    made.send("all_reduce", TENSOR, 2.0, 3)
+    made.beside((("a", 1.0), ("b", 0.0), ("c", 2.0)), 4.0, 5)
+    assert made.work("head", 1.0, -1, 1.0, 1.0, after=10.0) == 10.0
+    found = made.made("F")
+    names = {number: name for name, number in made.names.items()}
+    assert [names[number] for number in found.name.tolist()] == ["mlp", "mlp, waiting for the slowest rank", "all_reduce", "a", "c", "head"]
+    assert list(zip(found.start.tolist(), found.end.tolist(), strict=True)) == [(0, 2), (2, 4), (4, 6), (4, 5), (5, 7), (10, 11)]
+    assert (found.time, found.layer.tolist()) == (11.0, [3, 3, 3, 5, 5, -1])
+    made.data = 12.0
+    assert made.made("F").time == 12.0

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (exact sentences)
 """Groups of ranks, slots of schedules and legal plans worked out by hand."""
 
 import numpy as np
@@ -5,10 +6,12 @@ import pytest
 
 from crossflow.strategy.hierarchy import Hierarchy, hierarchy_of
 from crossflow.strategy.layout import Layout
+from crossflow.strategy.legality import legal_plans, neighbouring_plans, plan_problem
 from crossflow.strategy.levels import Hierarchies
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.schedules import BACKWARD, FORWARD, WEIGHT, ahead, pipeline_order, schedule_problem
 from crossflow.strategy.stages import balanced_layers, stage_layers
+from crossflow.workload.spec import TransformerSpec
 
 
 def layout_of(*plans, batch=64, node=8):
@@ -196,3 +199,55 @@ def test_layers_of_stages_whose_costs_are_balanced():
 
 def test_layers_of_stages_by_hand():
     assert [stage_layers(depth, stages, first, last) for depth, stages, first, last, _ in STAGES] == [each for *_, each in STAGES]
+
+
+# ------------------------------------------------------------------------------------------ legal plans
+
+SMALL = {
+    "model": "transformer", "layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocabulary": 1000, "sequence": 32, "global_batch": 2,
+}  # fmt: skip
+
+
+def model_of(**changes):
+    return TransformerSpec.model_validate({**SMALL, **changes}).transformer()
+
+
+def test_plans_of_two_devices_by_hand():
+    """Weights are sharded among replicas only, tokens among tensor ranks; two layers make no interleaved chunks."""
+    found = legal_plans(model_of(), 2, 2, node=8, zeros=(0, 1), micro_batches=(1, 2), virtual_stages=(1, 2), recompute=("none",))
+    one_each = [Plan(dp=2), Plan(dp=2, zero=1)]
+    cut = [Plan(tp=2, micro_batch=micro, sequence_parallel=sp) for micro in (1, 2) for sp in (False, True)]
+    assert list(found) == [*one_each, *cut, Plan(pp=2), Plan(pp=2, micro_batch=2)]
+
+
+def test_four_layers_on_two_stages_interleave():
+    found = legal_plans(model_of(layers=4), 2, 2, node=1, zeros=(0,), micro_batches=(1,), virtual_stages=(1, 2, 3), recompute=("none",))
+    assert list(found) == [Plan(dp=2), Plan(pp=2), Plan(pp=2, virtual_stages=2)]
+
+
+def test_plans_one_change_away_by_hand():
+    found = neighbouring_plans(Plan(dp=2, recompute="full"), model_of(), 2, node=8)
+    degrees = [Plan(tp=2, sequence_parallel=True, recompute="full"), Plan(pp=2, recompute="full")]
+    context = Plan(cp=2, recompute="full")
+    assert set(found) == {
+        *degrees, context, *(Plan(dp=2, zero=zero, recompute="full") for zero in (1, 2, 3)), Plan(dp=2), Plan(dp=2, recompute="selective"),
+    }  # fmt: skip
+
+
+PROBLEMS = [
+    (
+        Plan(dp=4, cp=2, zero=3, attention_shard_group=3), {},
+        "8 ranks hold the same of attention, which are not divisible by attention_shard_group = 3",
+    ),
+    (Plan(dp=8, zero=3, shard_group=3), {}, "shard_group = 3 needs zero: 3 and must divide dp = 8"),
+    (Plan(tp=2, etp=3), {"experts": {"count": 8, "active": 2}}, "etp = 3 is not divisible by tp = 2"),
+    (Plan(cp=16), {}, None),
+    (Plan(cp=32), {}, "the 32 tokens of a sample are not divisible by 2 x cp = 64: a context rank of a causal mask has two chunks"),
+    (Plan(pp=4), {}, None),
+    (Plan(pp=5), {}, "pp x virtual_stages = 5 x 1 chunks, but the model has 2 layers; stage_layers can list chunks without a layer, such as 0+1x2+0x2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plan", "changes", "sentence"), PROBLEMS)
+def test_why_a_plan_does_not_divide(plan, changes, sentence):
+    assert plan_problem(plan, model_of(**changes), 8 * plan.dp) == sentence

@@ -11,7 +11,7 @@ TESTS = {
     "engine": "engine dlrm events schedule sharded physics context transform",
     "timeline": "pipeline timeline trace compare distsim schedules",
     "mapping": "placement topology rings spread links plan collectives",
-    "architecture": "architecture_anchors generator templates datasheet chips voltage divisions price operating software technology",
+    "architecture": "architecture_anchors evaluate generator templates datasheet chips voltage divisions price operating software",
     "strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
     "step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context",
 }
