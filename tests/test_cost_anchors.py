@@ -66,7 +66,7 @@ def test_a_pipeline_of_steps_by_hand():
 
 
 @pytest.mark.parametrize(("host", "age", "rate"), [(OLD, 1.0, 0.25 * OLD * 0.5), (NEW, 0.5, 0.6 * 25e9)])
-@pytest.mark.parametrize(("in_node", "share"), [(2, 1), (4, 4)])
+@pytest.mark.parametrize(("in_node", "share"), [(2, 1), (3, 3), (4, 4)])
 def test_part_of_the_nodes_pays_a_staged_step_between_each_pair(host, age, rate, in_node, share):
     """All-gather of 8 ranks: 7 steps of 7/8 of the buffer in all."""
     found = parts(path(fabric(host=host), "all_gather", 8, in_node))

@@ -1,7 +1,7 @@
 """Mistakes that a person could make in a module, planted one at a time in its syntax tree.
 
 Places are in the bodies and the default arguments of functions, and in the constants of modules. What cannot change a
-result is left alone: docstrings, annotations, texts, messages of errors, and keywords such as `strict`.
+result is left alone: docstrings, annotations, texts, messages of errors, keywords such as `strict`, and another number below zero.
 """
 
 import ast
@@ -49,8 +49,6 @@ CALLED = {
     "mean": "sum",
     "prod": "sum",
     "cumprod": "cumsum",
-    "zeros": "ones",
-    "ones": "zeros",
 }
 COMMUTE = {"max", "min", "maximum", "minimum", "gcd", "lcm", "multiply", "add", "logical_and", "logical_or", "zip", "cast"}
 WORDS = {"Problem", "warn"}  # calls that only say something, as those whose name ends in Error
@@ -148,7 +146,13 @@ def _slots(node: ast.AST) -> Iterator[Slot]:
         for container, key in [(value, at) for at in range(len(value))] if isinstance(value, list) else [(vars(node), name)]:
             if isinstance(container[key], ast.AST) and not _only_says(container[key]):
                 yield container, key
-                yield from _slots(container[key])
+                if not _is_negative(container[key]):
+                    yield from _slots(container[key])
+
+
+def _is_negative(node: ast.AST) -> bool:
+    """Whether it is a number such as -1, the last place or none at all."""
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
 
 
 def _only_says(node: ast.AST) -> bool:
