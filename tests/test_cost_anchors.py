@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from products import stream_costs
 
+from crossflow.architecture.model import Port
 from crossflow.cost import collectives, waves
 from crossflow.cost.fabrics import Fabric, path, path_time
+from crossflow.cost.network import _level_time
 from crossflow.cost.price import kernel_names, kernel_prices
+from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.cost.roofline import product_costs
+from crossflow.mapping.spread import LinkSpread
 from crossflow.program.builder import ProgramBuilder
+from crossflow.program.groups import Group
 from crossflow.program.kernels import Attention, Lookup, Pass
 from crossflow.validation.tables import device_architecture, fabric_parameters
 
@@ -309,3 +314,98 @@ def test_widening_takes_slots_of_the_units_and_half_the_bytes(monkeypatch):
     compute, cache, _ = of_waves(64, 32, 16, chip(), second=np.array([[0.5]]), widening=np.array([[1e-6]]))
     assert compute == near(16 * 2 * 64 * 32 / 2e9 + 7.0 + 16 * 32 * 10e-6)
     assert cache == near(16 * (64 + 32 * 0.5) * 2 / 10e9)
+
+
+# ------------------------------------------------------------------------------------------ measured events
+
+
+def measured(**times):
+    """A profile of all-reduces inside a node, by ranks and bytes, such as r8_1024."""
+    rows = {tuple(map(int, name[1:].split("_"))): time for name, time in times.items()}
+    events = {
+        ("all_reduce", message_shape(size), "", ranks, "intra"): Measured(time=time, spread=0.0) for (ranks, size), time in rows.items()
+    }
+    return Profile(events=events, source="own.csv", rows=tuple((line, key) for line, key in enumerate(events, 2)))
+
+
+def half(sizes):
+    """A model: half a second for a KiB."""
+    return np.asarray(sizes) / 2048.0
+
+
+def test_collectives_between_measured_sizes_and_beyond_them():
+    """1 s and 4 s at 1 and 4 KiB: 2 s at 2 KiB; beyond the model by as much as it is off at the ends, 2 and 2 times."""
+    sizes, group = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 0.0]), Group.alike(8, 8, 6)
+    times, known = measured(r8_1024=1.0, r8_4096=4.0).messages("all_reduce", sizes, group, half)
+    assert times.tolist() == [near(0.5), near(1.0), near(2.0), near(4.0), near(8.0), 0.0]
+    assert known.tolist() == [False, True, True, True, False, False]
+
+
+def test_an_all_reduce_of_more_ranks_is_scaled_by_what_a_rank_sends():
+    group, sizes = Group.alike(16, 16, 1), np.array([1024.0])
+    profile = measured(r8_1024=1.0)
+    assert profile.messages("all_reduce", sizes, group, half)[0][0] == near((15 / 16) / (7 / 8))
+    assert profile.event(("all_reduce", "1024 B", "", 16, "intra")).time == near((15 / 16) / (7 / 8))
+    assert profile.event(("all_reduce", "1024 B", "", 4, "intra")) is None
+    assert profile.messages("all_reduce", sizes, Group.alike(4, 4, 1), half)[0][0] == 0.5
+    own = measured(r8_1024=1.0, r16_1024=7.0)
+    assert own.messages("all_reduce", sizes, group, half)[0][0] == near(7.0)
+
+
+def test_one_measured_size_says_nothing_of_others():
+    times, known = measured(r8_1024=1.0).messages("all_reduce", np.array([1024.0, 2048.0]), Group.alike(8, 8, 2), half)
+    assert (times.tolist(), known.tolist()) == ([1.0, 1.0], [True, False])  # the model's second is its own
+
+
+def test_passes_of_any_operation_and_lookups_without_reuse_stand_for_others():
+    one, two = Measured(time=1.0, spread=0.0), Measured(time=2.0, spread=0.0)
+    events = {("pass", "1 kernel of 8 B", "", 1, ""): one, ("lookup", "4 x 1 of 1 tables 8x2", "", 1, ""): two}
+    profile = Profile(events=events, source="own.csv")
+    assert profile.event(("pass", "1 gelu of 8 B", "", 1, "")) is one
+    assert profile.event(("pass", "2 kernels of 8 B", "", 1, "")) is None
+    assert profile.event(("lookup", "4 x 1 of 1 tables 8x2 reuse 3", "", 1, "")) is two
+    assert np.isnan(profile.kernels("pass", "", [["1 kernel of 9 B"]])[0, 0])
+
+
+def test_a_profile_over_another_adds_what_it_does_not_have():
+    """Kernels one by one; collectives of a kind and ranks together."""
+    kernel = {("gemm", "8x8x8", "bf16", 1, ""): Measured(time=1.0, spread=0.0)}
+    below = measured(r8_1024=1.0, r4_1024=3.0)
+    both = measured(r8_4096=5.0).over(Profile(events={**below.events, **kernel}, source="below.csv", nearby=True))
+    assert {key[:4] for key in both.events} == {
+        ("all_reduce", "4096 B", "", 8), ("all_reduce", "1024 B", "", 4), ("gemm", "8x8x8", "bf16", 1),
+    }  # fmt: skip
+    assert both.nearby
+
+
+def test_rows_that_give_no_event_its_time():
+    """Of 8 ranks two sizes were measured, so that any size uses both; of 4 ranks one, which another size does not use."""
+    profile = measured(r8_1024=1.0, r8_4096=4.0, r4_1024=3.0)
+    asked = [("all_reduce", "2048 B", "", 16, "intra"), ("all_reduce", "2048 B", "", 4, "intra")]
+    assert [line for line, _ in profile.unmatched(asked)] == [4]
+    assert [line for line, _ in profile.unmatched([("all_reduce", "1024 B", "", 4, "intra")])] == [2, 3]
+
+
+# ------------------------------------------------------------------------------------------ ideal links
+
+
+def spread_of(**changes):
+    return LinkSpread(**{"gather": 2.0, "reduce": 3.0, "exchange": 4.0, "broadcast": 5.0, "transfer": 6.0, "steps": 7} | changes)
+
+
+LEVELS = [
+    # collective, what changes, time of 60 B among 4 ranks on a port of 10 B/s and 1 s, two hops apart
+    ("all_reduce", {}, 14 * 1 + 1.5 * 60 / (10 / 3)),
+    ("all_gather", {}, 7 * 1 + 0.75 * 60 / (10 / 2)),
+    ("all_to_all", {}, 7 * 1 + 0.75 * 60 / (10 / 4)),
+    ("send_recv", {}, 2 * 1 + 60 / (10 / 6)),
+    ("all_gather", {"steps": 0}, 3 * 2 * 1 + 0.75 * 60 / (10 / 2)),
+    ("all_reduce", {"steps": 0}, 4 * 2 * 1 + 1.5 * 60 / (10 / 3)),  # halving and doubling: four steps
+]
+
+
+@pytest.mark.parametrize(("collective", "changes", "time"), LEVELS)
+def test_collectives_on_one_level_by_hand(collective, changes, time):
+    port = Port(bandwidth=np.array([10.0]), latency=np.array([1.0]), energy=np.zeros(1))
+    assert _level_time(collective, np.array([60.0]), 4, spread_of(**changes), port, 2)[0] == near(time)
+    assert _level_time(collective, np.array([60.0]), 4, None, port, 2)[0] == 0.0
