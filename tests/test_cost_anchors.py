@@ -14,7 +14,9 @@ from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import _level_time
 from crossflow.cost.price import kernel_names, kernel_prices
 from crossflow.cost.profile import Measured, Profile, message_shape
+from crossflow.cost.ranks import SystemDelays
 from crossflow.cost.roofline import product_costs
+from crossflow.cost.tiling import _cooler, _slowed
 from crossflow.mapping.spread import LinkSpread
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import Group
@@ -297,9 +299,10 @@ def test_a_product_in_waves_by_hand():
 
 
 def test_products_split_along_k_pay_for_their_parts():
-    """One tile in four parts of 16 of k on four units: 4 x (5 x ACCUMULATOR bytes at half the memory's rate) and the split itself."""
-    compute, _, _ = of_waves(64, 32, 64, chip(splits=(4,)))
-    assert compute == near(16 * 2 * 64 * 32 / 2e9 + 7.0 + 3.0 + 5 * 4 * 64 * 32 / 0.5e9)
+    """One tile, or two, in four parts of 16 of k on a unit each: 4 x (5 x 4 bytes at half the memory's rate) and the split itself."""
+    for batch in (1, 2):
+        compute, _, _ = of_waves(64, 32, 64, chip(splits=(4,)), batch=float(batch))
+        assert compute == near(16 * 2 * 64 * 32 / 2e9 + 7.0 + 3.0 + 5 * 4 * batch * 64 * 32 / 0.5e9)
 
 
 def test_a_power_limit_adds_to_a_product_as_a_sixth_power():
@@ -364,6 +367,8 @@ def test_passes_of_any_operation_and_lookups_without_reuse_stand_for_others():
     assert profile.event(("pass", "1 gelu of 8 B", "", 1, "")) is one
     assert profile.event(("pass", "2 kernels of 8 B", "", 1, "")) is None
     assert profile.event(("lookup", "4 x 1 of 1 tables 8x2 reuse 3", "", 1, "")) is two
+    own = Profile(events={**events, ("lookup", "4 x 1 of 1 tables 8x2 reuse 3", "", 1, ""): one}, source="own.csv")
+    assert own.event(("lookup", "4 x 1 of 1 tables 8x2 reuse 3", "", 1, "")) is one
     assert np.isnan(profile.kernels("pass", "", [["1 kernel of 9 B"]])[0, 0])
 
 
@@ -409,3 +414,67 @@ def test_collectives_on_one_level_by_hand(collective, changes, time):
     port = Port(bandwidth=np.array([10.0]), latency=np.array([1.0]), energy=np.zeros(1))
     assert _level_time(collective, np.array([60.0]), 4, spread_of(**changes), port, 2)[0] == near(time)
     assert _level_time(collective, np.array([60.0]), 4, None, port, 2)[0] == 0.0
+
+
+# ------------------------------------------------------------------------------------------ tiles under a power limit
+
+
+def single(*values):
+    return np.array(values, np.float32)
+
+
+def test_power_above_a_limit_slows_by_its_cube_root():
+    """1 s, and energies that make 8 and 1/2 of the limit."""
+    assert _slowed(single(1, 1), single(14, 0), np.array([single(1, 0.5), single(0.5, 0.5)])).tolist() == [2.0, 1.0]
+
+
+COOLER = [
+    # the limit on energy, share chosen between the fastest, 1/2 (1.5 s, 14 J), and the least energy, 0 (2 s, 4 J)
+    (0.05, 0.5),  # 0.7 of 1.5 s: it does not bind
+    (0.2, 0.24),  # 2.8 above 1.5 s, 0.8 below 2 s: where it stops binding, 5 s = 1.2, it takes 1.76 s rather than 1.85
+    (1.0, 0.0),  # 14 and 4 above both: 2.52 s rather than 3.16
+]
+
+
+@pytest.mark.parametrize(("limit", "share"), COOLER)
+def test_tiles_save_energy_as_far_as_that_is_faster_under_a_limit(limit, share):
+    found = _cooler(single(0.5), single(0.0), lambda s: (2 - s, 4 + 20 * s), np.array([single(0), single(limit)]))
+    assert found[0] == pytest.approx(share, abs=1e-6)
+
+
+# ------------------------------------------------------------------------------------------ ranks of a system
+
+
+@functools.cache
+def delays(name, devices):
+    return SystemDelays.of(name, devices)
+
+
+GROUPS = [
+    # ranks of 32 on four nodes of 8: how many, on the fullest node, apart
+    ((0, 1, 2, 3), (4, 4, 1)), ((0, 8, 16, 24), (4, 1, 8)), ((2, 10), (2, 1, 8)), ((0, 2, 4, 6, 8, 10, 12, 14), (8, 4, 2)),
+    ((0, 1, 2, 30), (4, 3, 8)),  # ten apart in the mean: the widest that fills 32 devices is eight
+    ((4, 5), (2, 2, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "found"), GROUPS)
+def test_groups_of_ranks_by_hand(ranks, found):
+    group = delays("dgx-a100", 32)._group(ranks)
+    assert (group.size[0], group.per_node[0], group.stride[0]) == found
+    assert (group.devices[0], group.extent[0]) == (32, len(ranks))
+
+
+def test_pairs_of_ranks_share_a_node_or_not():
+    made = delays("dgx-a100", 32)
+    inside, across = made._pair((5, 2)), made._pair((5, 12))
+    assert [float(values[0]) for values in (inside.size, inside.per_node, inside.first, inside.last, inside.extent)] == [2, 2, 2, 5, 32]
+    assert [float(values[0]) for values in (across.size, across.per_node, across.first, across.last, across.stride)] == [2, 1, 5, 12, 1]
+    assert (made.crosses((0, 7)), made.crosses((7, 8))) == (False, True)
+
+
+def test_a_barrier_is_an_all_reduce_of_one_element():
+    made, ranks = delays("dgx-a100", 32), (0, 1, 2, 3)
+    assert made.time("barrier", 1e9, ranks) == made.time("all_reduce", 4.0, ranks)
+    assert made.time("reduce", 1e6, ranks) == made.time("broadcast", 1e6, ranks)
+    assert made.time("send", 1e6, (0, 1)) == made.time("recv", 1e6, (1, 0))

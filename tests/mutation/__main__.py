@@ -23,10 +23,15 @@ def main(words: Sequence[str] | None = None) -> int:
     for package in packages:
         mine = [place for place in drawn if place.path.is_relative_to(ROOT / "crossflow" / package)]
         if mine:
-            verdicts += _shown(package, judged(package, mine, asked.tests), verbose=asked.verbose)
-    caught = sum(bool(verdict.caught) for verdict in verdicts)
-    print(f"{'all':14}{caught:5} of {len(verdicts)} caught")
-    return int(caught < 0.9 * len(verdicts))
+            found = judged(package, mine, asked.tests, lambda verdict: _tell(verdict, verbose=asked.verbose))
+            print(f"{package:14}{_caught(found):5} of {len(found)} caught", flush=True)
+            verdicts += found
+    print(f"{'all':14}{_caught(verdicts):5} of {len(verdicts)} caught")
+    return int(_caught(verdicts) < 0.9 * len(verdicts))
+
+
+def _caught(verdicts: Sequence[Verdict]) -> int:
+    return sum(bool(verdict.caught) for verdict in verdicts)
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
@@ -40,14 +45,11 @@ def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _shown(package: str, verdicts: list[Verdict], *, verbose: bool) -> list[Verdict]:
-    for verdict in verdicts:
-        if verbose or not verdict.caught:
-            place = verdict.place
-            fate = f"caught by {verdict.caught}" if verdict.caught else f"SURVIVED {verdict.tests} tests"
-            print(f"{place.path.relative_to(ROOT)}:{place.line}: {fate}\n{re.sub('^', '    ', verdict.diff, flags=re.M)}")
-    print(f"{package:14}{sum(bool(verdict.caught) for verdict in verdicts):5} of {len(verdicts)} caught", flush=True)
-    return verdicts
+def _tell(verdict: Verdict, *, verbose: bool) -> None:
+    if verbose or not verdict.caught:
+        place = verdict.place
+        fate = f"caught by {verdict.caught}" if verdict.caught else f"SURVIVED {verdict.tests} tests"
+        print(f"{place.path.relative_to(ROOT)}:{place.line}: {fate}\n{re.sub('^', '    ', verdict.diff, flags=re.M)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 5  # seconds of processor time that a mutant may take beyond three times that of its tests
 
 TESTS = {
-    "cost": "cost_anchors collectives fabrics roofline tiling waves lookups nearby one_price physics spread software events_list",
+    "cost": "cost_anchors emulation collectives fabrics roofline tiling waves lookups nearby one_price spread software events_list",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
     "engine": "engine dlrm events schedule sharded physics context transform",
     "timeline": "pipeline timeline trace compare distsim schedules",

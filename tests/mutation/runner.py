@@ -42,9 +42,11 @@ class Verdict:
     tests: int  # that call what is changed
 
 
-def judged(package: str, places: Iterable[Place], files: Sequence[str] | None = None) -> list[Verdict]:
-    """Verdicts of the tests of a package, or of the files that are named, on mutants of it."""
-    runner = Runner(places=list(places))
+def judged(
+    package: str, places: Iterable[Place], files: Sequence[str] | None = None, told: Callable[[Verdict], None] = lambda _: None
+) -> list[Verdict]:
+    """Verdicts of the tests of a package, or of the files that are named, on mutants of it; each is `told` as it is found."""
+    runner = Runner(places=list(places), told=told)
     words = [
         "-o",
         "addopts=--strict-markers",
@@ -57,9 +59,8 @@ def judged(package: str, places: Iterable[Place], files: Sequence[str] | None = 
         "not slow",
         "--rootdir",
         str(ROOT),
-        *(files or files_of(package)),
     ]
-    done = in_fork(lambda: (pytest.main(words, plugins=[runner]), runner.verdicts)[1])
+    done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
     if not isinstance(done, list) or len(done) < len(runner.places):
         raise RuntimeError(f"the tests of {package} did not run: {done}")
     return done
@@ -103,8 +104,8 @@ def _hush() -> None:
 class Runner:
     """A plugin of pytest that runs its mutants where pytest would run the tests."""
 
-    def __init__(self, *, places: list[Place]) -> None:
-        self.places = places
+    def __init__(self, *, places: list[Place], told: Callable[[Verdict], None]) -> None:
+        self.places, self.told = places, told
         self.verdicts: list[Verdict] = []
         self.called: dict[str, set[Key]] = {}  # by fixture
         self.noting: list[set[Key]] = []
@@ -134,7 +135,9 @@ class Runner:
         profile = in_fork(lambda: self._profile(session, live), quiet=True)
         if not isinstance(profile, dict):
             raise pytest.UsageError(f"the tests as they are ended with status {profile}")
-        self.verdicts = [self._verdict(session, planted(place), live, profile) for place in self.places]
+        for place in self.places:
+            self.verdicts.append(self._verdict(session, planted(place), live, profile))
+            self.told(self.verdicts[-1])
         return True
 
     def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key]]]:
