@@ -8,7 +8,7 @@ LIMIT = 5  # seconds of processor time that a mutant may take beyond three times
 TESTS = {
     "cost": "cost_anchors emulation collectives fabrics roofline tiling waves lookups nearby one_price spread software events_list",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
-    "engine": "engine dlrm events schedule sharded physics context transform",
+    "engine": "engine_anchors engine dlrm events schedule sharded physics context transform",
     "timeline": "pipeline timeline trace compare distsim schedules",
     "mapping": "placement topology rings spread links plan collectives",
     "architecture": "architecture_anchors evaluate generator templates datasheet chips voltage divisions price operating software",
