@@ -1,6 +1,7 @@
 """A small recommendation model worked out by hand: bytes and operations of every layer, energy, memory, what travels."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -224,6 +225,8 @@ def test_memory_of_one_device_by_hand():
     assert found["optimizer"][0] == near(dense * 4 * 2 + 16 * 1000 * 4)
     kept = 2 * ((13 + 64) + (64 + 32) + (544 + 48) + (48 + 8) + (8 + 1)) + 16 * 32 * (2 + 2)
     assert found["activations"][0] == near(1024 * kept)
+    tensors = sum(size[0] for kind, size in found.items() if kind != "framework")
+    assert found["framework"][0] == near(stack.memory.context[0] + stack.memory.fragmentation[0] * tensors)
 
 
 def test_the_optimizer_reads_and_writes_its_states():
@@ -249,3 +252,17 @@ def test_a_sharding_gives_ranks_their_own_tables():
     assert first.forward[0].size[0] == second.forward[0].size[0] == 1024 * 32 * 2
     assert first.indices[0].size[0] == 1024 * (4 * 8 + 4)
     assert second.buffers[0] == 1024 * (4 * (8 + 4) + 8 * (2 + 2))
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_sharded_weights_of_the_next_layer_travel_before_this_one_computes(ahead):
+    """Of the interaction, which has none, nothing travels; without overlap every gather stands right before its layer."""
+    own = machine(1, 8)
+    on = replace(own, stack=own.stack.model_copy(update={"overlap": own.stack.overlap.model_copy(update={"gather": ahead})}))
+    spec = spec_of(task="forward")
+    made = dlrm_program(dlrm_job(spec), plans_of(spec, {"dense": ["fsdp"], "embedding": ["mp"]}, 1, 8), on)
+    names = [op.name.removesuffix(" forward") for op in made.program.ops]
+    tables, g = ["all_to_all", "embedding lookups", "all_to_all"], "all_gather"
+    early = [g, *tables, g, "bottom.0", "bottom.1", g, "interaction", g, "top.0", g, "top.1", "top.2"]
+    late = [*tables, g, "bottom.0", g, "bottom.1", "interaction", g, "top.0", g, "top.1", g, "top.2"]
+    assert names == (early if ahead else late)

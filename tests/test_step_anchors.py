@@ -11,7 +11,7 @@ from crossflow.architecture.software import load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.files import Document
 from crossflow.parallel.blocks import PHASES, units
-from crossflow.step.activations import activations
+from crossflow.step.activations import _state_space, activations
 from crossflow.step.handovers import boundaries
 from crossflow.step.memory import KINDS, in_flight, memory
 from crossflow.step.offload import flow
@@ -335,3 +335,18 @@ def test_events_of_a_pass_by_hand():
     assert (found.time, found.layer.tolist()) == (11.0, [3, 3, 3, 5, 5, -1])
     made.data = 12.0
     assert made.made("F").time == 12.0
+
+
+MIXERS = [
+    # kind, elements that a token keeps: gate and output of 32, what is convolved of 100, 2 gates for each of 4 heads; and more
+    ("mamba2", 64 + 100 + 8),
+    ("mamba1", 64 + 100 + 8 + 32),  # time steps of every channel
+    ("gated_delta", 64 + 100 + 8 + 100 + (100 - 32) + 4 * 16 + 4 / 2 * 4),  # what is convolved, norms, triangles of 16, and sums in fp32
+]
+
+
+@pytest.mark.parametrize(("kind", "elements"), MIXERS)
+def test_a_state_space_mixer_keeps_by_hand(kind, elements):
+    mixer = SimpleNamespace(kind=kind, heads=4, width=8, gates=2, chunk=16, convolved=lambda ranks: 100.0)
+    kept = _state_space(mixer, np.array([3.0]), SimpleNamespace(element=2.0), layout_of(Plan()))
+    assert kept[0] == near(2 * 3 * elements)
