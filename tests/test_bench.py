@@ -7,6 +7,8 @@ from crossflow import bench
 from crossflow.evaluation import evaluate
 from crossflow.search.settings import GradientSettings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def figures():
@@ -19,6 +21,7 @@ def figures():
     patch.undo()
 
 
+@pytest.mark.slow
 def test_every_figure_has_value_unit_and_meaning(figures):
     units = {"predict_warm": "s", "points_per_second": "1/s", "memory_growth": "B", "scale_65536_over_8": "1", "gemms_100k": "s"}
     units |= {"study_points_per_second": "1/s", "gradient_search": "s"}

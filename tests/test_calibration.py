@@ -24,6 +24,8 @@ from crossflow.calibration.pricing import predicted
 from crossflow.files import Document
 from crossflow.program.groups import Group
 
+pytestmark = pytest.mark.slow
+
 SIZES = 2.0 ** np.arange(10, 31)
 PATH = ("network", "parameters")
 

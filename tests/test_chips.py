@@ -151,6 +151,7 @@ def improved(base, node):
     yield "link", {"system.technology.inter_link": ["XDR-x8"] * N}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORK)
 def test_no_improvement_slows_any_design(designs, work):
     """More of a budget, a denser node, a better memory, cache or link, everything else kept: slower by no more than 0.1 %."""

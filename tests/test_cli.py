@@ -186,6 +186,7 @@ def test_show_a_file(out, scenario):
     assert "CR-8-d64" in out("show", scenario)
 
 
+@pytest.mark.slow
 def test_show_every_name_that_list_gives():
     for kind in ("techlibs", "templates", "models", "studies"):
         for entry in listing.entries(kind):

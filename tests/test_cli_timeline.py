@@ -48,6 +48,7 @@ def test_its_time_is_the_predictions(out, scenario):
     assert sum(parts) == pytest.approx(found["step_time_s"])
 
 
+@pytest.mark.slow
 def test_traces_and_pictures_are_written(out, capsys, scenario, tmp_path):
     files = [tmp_path / name for name in ("trace.json.gz", "step.png", "traces")]
     assert main(["timeline", scenario, *(word for path in files for word in ("-o", str(path)))]) == 0
@@ -66,6 +67,7 @@ def test_chosen_ranks_are_written(capsys, scenario, tmp_path):
     assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1, 5}
 
 
+@pytest.mark.slow
 def test_two_steps_are_compared(out, scenario, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(SCENARIO.replace("pp: 2, dp: 2", "pp: 4"))

@@ -126,6 +126,7 @@ def test_the_share_of_measured_events_is_a_column_where_there_is_a_profile(tmp_p
     assert "measured_share" not in columns(scenario())
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.lists(
@@ -237,6 +238,7 @@ def test_the_numbers_of_operation_are_explained():
 # -------------------------------------------------------------------------------------------- objectives and constraints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", BY_STRATEGY)
 def test_a_search_finds_the_best_of_every_figure(study, column):
     found = search(study, objectives=column, record=[column])
@@ -245,6 +247,7 @@ def test_a_search_finds_the_best_of_every_figure(study, column):
     assert len(set(values)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", BY_STRATEGY)
 def test_a_search_keeps_a_bound_of_every_figure(study, column):
     known = columns(scenario())
@@ -256,6 +259,7 @@ def test_a_search_keeps_a_bound_of_every_figure(study, column):
     assert {row["feasible"] for row in possible} == {True, False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "constraints", "objective"),
     [
@@ -377,6 +381,7 @@ NEEDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "column", "sentence"), NEEDS)
 def test_what_a_scenario_lacks_is_told(refused, given, column, sentence):
     assert refused(scenario=given, objectives=column) == [sentence]

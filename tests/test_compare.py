@@ -91,6 +91,7 @@ def test_lines_share_an_axis_of_time(pair):
     assert lengths[0] / lengths[-1] == pytest.approx(pair[0].total / pair[1].total, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_picture_of_both(pair, tmp_path):
     made = draw_comparison(*pair, tmp_path / "both.svg")
     assert [path.name for path in made] == ["both.png", "both.svg"]

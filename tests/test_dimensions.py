@@ -134,6 +134,7 @@ def read(scenario, points):
         return str(error)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(data=st.data())
 @pytest.mark.parametrize(("given_", "axes"), MIXES)
@@ -163,6 +164,7 @@ def test_the_order_of_points_does_not_matter():
     assert mixed.memory_needed == pytest.approx(straight.memory_needed[order], rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_", [GPT, CELLS, {**CELLS, "strategy": "RC-2-2-d4-p4"}], ids=["gpt", "lstm", "lstm in stages"])
 def test_many_points_cost_little_more_than_one(given_):
     """Each of 48 new points takes less than 0.3 of one evaluated by itself, in the better of two batches."""

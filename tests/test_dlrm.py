@@ -191,6 +191,21 @@ def test_waits_are_kept_by_what_ends_them():
     assert dict(zip(streams.names, streams.waits[:, 0], strict=True)) == {"nothing": 0.0, "host": 0.0, "x": 3.0}
 
 
+def test_streams_by_hand():
+    """The host issues for 1, 0.5 and 3 s; kernels of 2 and 1; a collective of 2 inside, behind it one of 1; one of 1 outside at once."""
+    streams, inside = Streams(1, ["x", "y"]), np.zeros(1, dtype=bool)
+    first = streams.compute(np.array([2.0]), (), 1.0)
+    second = streams.compute(np.array([1.0]), [first], 0.5)
+    sent = streams.send("x", np.array([2.0]), inside, [first], 3.0)
+    outside, behind = streams.send("y", np.ones(1), ~inside, ()), streams.send("y", np.ones(1), inside, ())
+    third = streams.compute(np.array([1.0]), [sent])
+    assert [event.end[0] for event in (first, second, sent, outside, behind, third)] == [3.0, 4.0, 6.5, 5.5, 7.5, 7.5]
+    last = streams.send("y", np.array([4.0]), inside, [third])
+    assert streams.finish([last])[0] == 11.5
+    waits = dict(zip(streams.names, streams.waits[:, 0], strict=True))
+    assert waits == {"nothing": 0.0, "host": 1.0, "x": 2.5, "y": 4.0}
+
+
 # ------------------------------------------------------------------------------------------ laws of a step
 
 

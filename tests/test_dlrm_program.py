@@ -29,6 +29,7 @@ def recommendation(strategy=STRATEGIES[1], model="dlrm-b", **more):
     return from_dict({"system": SYSTEM, "workload": {"model": model, **task}, "strategy": strategy, **more})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("software", ["torchrec", "ideal", SLOW], ids=["torchrec", "ideal", "slow host"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("task", ["training", "forward"])
@@ -42,6 +43,7 @@ def test_the_file_of_a_step_is_predicted_as_the_step(tmp_path, strategy, softwar
     assert simulate(given).total == pytest.approx(one.step_time[0], rel=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", [{"ranks": {5: 0.5}}, {"ranks": {1: 0.6, 14: 2.0}}, {"ports": {9: 0.1}, "ranks": {9: 0.9}}], ids=str)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_an_uneven_world_is_that_of_every_device_by_itself(strategy, uneven):
@@ -52,6 +54,7 @@ def test_an_uneven_world_is_that_of_every_device_by_itself(strategy, uneven):
     np.testing.assert_allclose(sum(found.activity().values()), found.total, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_slow_device_delays_all_that_meet_it():
     given = recommendation()
     times = [simulate(given, Uneven(ranks={3: speed})).total for speed in (1.0, 0.8, 0.5, 0.2)]
@@ -80,6 +83,7 @@ def test_replicas_are_those_of_the_dense_layers(exactly):
         simulate(given, Uneven(links={0: 0.5}))
 
 
+@pytest.mark.slow
 def test_jitter_is_seeded_and_slows():
     given = recommendation()
     one, same, another = (simulate(given, Uneven(jitter=0.2, seed=seed)) for seed in (1, 1, 2))
@@ -120,6 +124,7 @@ def test_kernels_that_share_a_device_hide_waits_and_do_no_more_work():
         assert score.step_time[0] > one.step_time[0] - sum(one.exposed_communication.values())[0]
 
 
+@pytest.mark.slow
 def test_points_that_share_devices_are_the_same_one_by_one():
     batch, texts = [8192, 16384, 16384], ["dense ddp, embedding mp", "dense (tp, ddp), embedding mp", "dense fsdp, embedding mp-rows"]
     several = evaluate(recommendation(kernels_per_device=2), {"workload.global_batch": batch, "strategy": texts})

@@ -36,6 +36,7 @@ def fastest(score):
     return float(np.where(score.feasible, score.step_time, np.inf).min())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_reads(name):
     study = read_study(files.find("studies", f"madmax-{name}"))

@@ -139,6 +139,7 @@ def test_softmaxes_of_all_losses_wait_for_the_backward_pass():
         assert heads == {float(base["head"][0]) + k * 4 * 512 * 32000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("software", ["megatron-core", "nanotron", "pytorch-fsdp"])
 @pytest.mark.parametrize("strategy", PLANS)
 def test_a_timeline_takes_as_long_as_its_prediction(strategy, software):

@@ -162,6 +162,7 @@ def walked(f, b, transfer, stages, microbatches):
     return ends[[mine[-1] for mine in walk.stages], 0]
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(pipelines(longest=120))
 def test_long_schedules_end_as_if_every_slot_was_walked(case):

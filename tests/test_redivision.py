@@ -41,6 +41,7 @@ def anew(run):
     return run(redivide=LITTLE, columns=["step_time_s", L2], plots=[{"name": "p", "x": "system.technology.logic", "y": L2}])
 
 
+@pytest.mark.slow
 def test_no_division_is_worse_than_the_templates(kept, anew):
     for before, after in zip(kept.rows, anew.rows, strict=True):
         assert after["feasible"]
@@ -83,6 +84,7 @@ def test_only_the_shares_asked_for_change(run):
     assert shares == {f"system.budgets.area.on_chip.{level}" for level in ("registers", "l1", "l2")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [{"each": "draw", "draw_evaluations": 60}, {"each": "point"}])
 def test_draws_divide_anew_or_keep_what_was_decided_before(run, told):
     made = run(uncertainty={"samples": 6}, redivide={**told, **LITTLE}, record=["step_time_s"])

@@ -82,6 +82,7 @@ def stopped(study, out, after=1):
         run_study(study, out=out, progress=kill)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert disturbed(study, tmp_path, signal.SIGKILL) == (-signal.SIGKILL, "")
     assert [row["id"] for row in records.rows(tmp_path / records.POINTS)] == list(range(TASK))
@@ -89,6 +90,7 @@ def test_killed_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert contents(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 def test_interrupted_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     status, log = disturbed(study, tmp_path, signal.SIGINT)
     kept = "crossflow: interrupted; finished points are kept, and the same command with --resume goes on from them\n"
@@ -97,6 +99,7 @@ def test_interrupted_in_the_middle_and_resumed(study, undisturbed, tmp_path):
     assert contents(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_resumed_tasks_are_not_done_again(study, undisturbed, tmp_path, monkeypatch, after):
     stopped(study, tmp_path, after)

@@ -133,6 +133,7 @@ def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
 SIZED = ["d8", "RC-2-1", "RC-1-4", "CR-4", "p2", "p3", "d4-p4", "p6", "RC-1-4-p2", "CR-4-p2", "CR-2-d2-p3", "RC-1-2-d2-p4", "CR-2-p5"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("strategy", SIZED)

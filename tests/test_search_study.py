@@ -71,6 +71,7 @@ def contents(folder):
 # ------------------------------------------------------------------------------------------ what is found and written
 
 
+@pytest.mark.slow
 def test_every_search_runs_at_every_swept_point(swept):
     found = [(result.run.name, result.run.point["system.technology.logic"]) for result in swept.results]
     assert found == [(name, node) for node in ("N7", "N3") for name in SEARCHES]
@@ -123,6 +124,7 @@ def test_pandas_reads_the_points(swept):
     assert len(swept.to_frame()) == len(frame)
 
 
+@pytest.mark.slow
 def test_the_same_study_gives_the_same_bytes_on_any_workers(swept, tmp_path):
     path = swept.out.parent / "s.yaml"
     for jobs in (1, 2):
@@ -153,6 +155,7 @@ def test_conditions_leave_out_what_has_no_meaning(write):
     assert "expected each of kp1 once" in rows[1]["reason"]
 
 
+@pytest.mark.slow
 def test_an_optuna_study_is_shared_through_its_storage(write, tmp_path):
     import optuna
 
@@ -179,6 +182,7 @@ def test_strategies_are_legal_for_every_device_count_wherever_they_stand(write):
 TRANSFORMER = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "gpt2-345m", "global_batch": 16}, "strategy": "dp16"}
 
 
+@pytest.mark.slow
 def test_legal_plans_are_searched_in_every_order_of_their_ranks(write):
     """With placement: all a plan of k blocks of several ranks is there k! times, and another order than the default may be faster."""
     found = {}
@@ -206,6 +210,7 @@ def test_conditions_on_what_has_no_meaning_do_not_hold(write):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_optuna_storage_of_another_space_is_told(write, tmp_path):
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     for strategies in (["d8", "CR-8"], ["d8", "RC-2-4"]):
@@ -225,6 +230,7 @@ def test_an_optuna_storage_that_is_not_there_is_told(write):
 # ------------------------------------------------------------------------------------------ resuming
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0.0, 0.13, 0.5, 0.77, 0.995, 1.0])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_resumed_from_any_part_of_the_points(swept, tmp_path, keep, jobs):
@@ -237,6 +243,7 @@ def test_resumed_from_any_part_of_the_points(swept, tmp_path, keep, jobs):
     assert contents(tmp_path) == contents(swept.out)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed(swept, tmp_path):
     words = [sys.executable, "-m", "crossflow", "study", str(swept.out.parent / "s.yaml"), "--out", str(tmp_path)]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -314,6 +321,7 @@ def test_an_objective_says_which_way_its_column_is_better(write):
     assert run_study(path, out=path.parent / "o").view.objectives["mfu"] is False
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_the_workers(drawn, tmp_path):
     run_study(drawn.out.parent / "s.yaml", out=tmp_path, jobs=2)
     assert contents(tmp_path) == contents(drawn.out)
@@ -355,6 +363,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sections", "sentence"), WRONG, ids=[sentence[:40] for _, sentence in WRONG])
 def test_wrong_studies_are_told_before_anything_is_written(write, tmp_path, sections, sentence):
     path = write(**sections)

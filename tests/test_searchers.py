@@ -79,6 +79,7 @@ def used(rows, replay, best):
     return [*replay[: best.rows - len(rows)], *rows]
 
 
+@pytest.mark.slow
 def test_every_design_keeps_bounds_and_budgets(case):
     problem, settings = case
     _, rows = recorded(problem, settings)
@@ -88,6 +89,7 @@ def test_every_design_keeps_bounds_and_budgets(case):
         assert row.get(MEMORY.path, "HBM2") in MEMORY.values
 
 
+@pytest.mark.slow
 def test_the_best_is_the_best_of_the_record_and_its_figures_are_true(case):
     problem, settings = case
     best, rows = recorded(problem, settings)
@@ -99,6 +101,7 @@ def test_the_best_is_the_best_of_the_record_and_its_figures_are_true(case):
     assert score.step_time[0] == pytest.approx(best.row["step_time_s"], rel=1e-9), options
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_record_and_another_does_not(case):
     problem, settings = case
     one, two = (recorded(problem, settings) for _ in range(2))
@@ -122,6 +125,7 @@ def test_a_search_that_has_no_time_ends_at_once(case):
     assert best.evaluations <= 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.8, 1.0])
 def test_a_search_that_was_cut_off_goes_on_to_the_same_end(case, part):
     problem, settings = case
@@ -150,6 +154,7 @@ def test_a_record_of_another_search_is_refused(product):
         search(problem, GradientSettings(starts=2, steps=2, seed=1), replay=rows)
 
 
+@pytest.mark.slow
 def test_constraints_are_kept_where_they_can_be(case):
     problem, settings = case
     free = search(dataclasses.replace(problem, columns=("power_w",)), settings).row
@@ -177,6 +182,7 @@ def test_a_gradient_search_evaluates_what_it_plans(product, starts, steps):
     assert search(problem, settings).evaluations == gradient.planned(CONTINUOUS, settings)
 
 
+@pytest.mark.slow
 def test_every_searcher_improves_on_its_first_designs(case):
     problem, settings = case
     best, rows = recorded(problem, settings)
@@ -198,6 +204,7 @@ def fronts(problem, settings):
     return best, sorted((row["step_time_s"], row["energy_j"]) for row in best.front)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("step_time_s",), ("energy_j",), ("step_time_s", "energy_j")])
 @pytest.mark.parametrize(
     "workload", [{"model": "gemm", "m": 4096, "n": 512, "k": 4096}, {"model": "lstm-16k", "hidden": 2048}], ids=["gemm", "lstm"]
@@ -272,6 +279,7 @@ def test_an_empty_space_and_one_without_quantities_are_told(product, exactly):
 MANY = Options(path="workload.k", values=tuple(range(512, 512 + 24 * 64, 64)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("energy_j",), ("step_time_s",), ("step_time_s", "power_w")])
 def test_every_combination_is_searched_where_no_bound_is_known(product, names):
     space = Space(ranges=CONTINUOUS.ranges, options=(MANY,))
@@ -385,6 +393,7 @@ def test_relaxed_coordinates_give_their_designs_again():
     assert np.allclose(again.continuous, designs.continuous)
 
 
+@pytest.mark.slow
 def test_ends_of_halves_that_did_not_see_each_other_tell_how_far_a_search_has_come(product):
     problem = timed(product, CONTINUOUS)
     for settings in (EvolutionSettings(searcher="evolution", evaluations=2000), GradientSettings(starts=8, steps=30)):
@@ -393,6 +402,7 @@ def test_ends_of_halves_that_did_not_see_each_other_tell_how_far_a_search_has_co
     assert search(problem, RandomSettings(searcher="random", evaluations=20)).spread is None
 
 
+@pytest.mark.slow
 def test_a_front_has_the_best_of_each_objective_at_its_ends(product):
     goals = (Objective(name="step_time_s"), Objective(name="energy_j"))
     settings = EvolutionSettings(searcher="evolution", evaluations=1500, population=40)

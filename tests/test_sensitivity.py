@@ -73,6 +73,7 @@ def difference(case, number, step, column="step_time_s"):
 # ------------------------------------------------------------------------------------------ elasticities
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1e-4, 5e-3])
 def test_smooth_elasticities_are_central_differences_of_any_step(case, explained, step):
     both = [e for e in explained.effects if e.smooth and e.sides == "both" and not e.parameter.quantity.whole]
@@ -380,6 +381,7 @@ def test_json_is_the_explanation(path, explained, capsys):
     assert json.loads(capsys.readouterr().out) == explained.to_dict()
 
 
+@pytest.mark.slow
 def test_the_page_says_what_limits_and_draws(path, tmp_path, capsys):
     assert main(["explain", str(path), "--set", "system.budgets.power=400 W", "--top", "3", "--plot", str(tmp_path / "t")]) == 0
     printed = capsys.readouterr()
@@ -397,6 +399,7 @@ def test_another_objective_is_told_by_name(path, capsys):
     assert capsys.readouterr().err.startswith("crossflow: no objective 'enrgy_j'; did you mean 'energy_j'?")
 
 
+@pytest.mark.slow
 def test_one_name_serves_both_files(tmp_path, path):
     assert main(["explain", str(path), "--plot", str(tmp_path / "a.b.svg"), "--json"]) == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.b.png", "a.b.svg"]
@@ -418,6 +421,7 @@ SERVICE = {
 DLRM = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": "ddp", "embedding": "mp"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [GPT, SERVICE, DLRM], ids=["training", "service", "recommendation"])
 @pytest.mark.parametrize("objective", ["step_time_s", "samples_per_second"])
 def test_what_other_strategies_promise_is_what_they_predict(data, objective):

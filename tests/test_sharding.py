@@ -67,6 +67,7 @@ def test_greedy_gives_the_most_costly_piece_to_the_least_loaded_rank_that_has_me
     assert greedy(costs, np.array([3.0, 1.0, 1.0, 1.0, 1.0]), 2, 4.0).tolist() == [0, 1, 1, 0, 1]  # the first has no room for a third
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phases", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_exact_one_is_never_worse_than_greedy_and_holds_memory(seed, phases):
@@ -135,6 +136,7 @@ def test_parts_of_a_table_share_its_lookups_by_rows_and_repeat_them_by_columns()
     assert {one.pooling for one in columns} == {8.0}
 
 
+@pytest.mark.slow
 def test_more_choices_than_are_searched_are_shared_out_greedily_and_the_gap_is_told():
     many = [{"count": 5999, "rows": 100, "width": 8, "pooling": 1}, {"count": 9, "rows": 2_000_000, "width": 128, "pooling": 90}]
     found, greedily = (predict(model({"by": by, "split": "none"}, many)) for by in ("exact", "cost"))
@@ -151,6 +153,7 @@ def test_only_tables_that_are_too_large_or_too_costly_are_cut():
     assert [piece.table for piece in found] == [0, 1, 1, 1, 2, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_memory_is_never_exceeded_and_what_does_not_fit_is_told():
     scenario = model({"by": "naive", "memory": 0.05})
     found = predict(scenario)
@@ -275,6 +278,7 @@ def test_a_prediction_says_what_each_rank_holds():
     assert isinstance(model().workload, DlrmSpec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 7, 12, 19])
 def test_the_chosen_sharder_is_the_fastest_or_close_in_a_simulation_with_noise(number, monkeypatch):
     """Tasks of the study of Table IV of Lin et al. (docs/sharding.md)."""

@@ -14,7 +14,7 @@ from crossflow.cost.ranks import SystemDelays
 from crossflow.errors import CrossflowError
 from crossflow.evaluation import evaluate
 from crossflow.mapping.placement import place, place_group
-from crossflow.mapping.spread import _partitions, ring_row
+from crossflow.mapping.spread import _partitions, among, ring_row
 from crossflow.mapping.topology import Network, Topology
 from crossflow.program.groups import Group
 
@@ -260,3 +260,11 @@ def test_a_network_that_cannot_be_says_so(network, sentence):
 
 def test_a_ring_row_of_two_has_both_links():
     assert (ring_row(2).receives, ring_row(2).exchange) == (2, 0.25)
+
+
+def test_an_all_to_all_is_bound_by_all_hops_where_no_cut_is_narrower():
+    """Three nodes linked to three others: 42 hops of a sixth of a buffer on 18 links; the tightest cut passes a third of one."""
+    width = tuple(tuple(int((a < 3) != (b < 3)) for b in range(6)) for a in range(6))
+    found = among(width, 3)
+    assert found.exchange == pytest.approx(3 * (42 / 6 / 18) / (5 / 6), rel=1e-12)
+    assert found.steps == 3

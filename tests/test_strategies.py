@@ -33,6 +33,7 @@ def brute(graph, devices):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 6, 8, 12])
 @pytest.mark.parametrize("hidden", [8, 12])
 def test_legal_strategies_are_those_that_transform(lstm, devices, hidden):
@@ -68,6 +69,7 @@ def test_a_service_takes_all_requests_of_a_replica_at_once():
     assert scenario_of(workload=SMALL, strategy="tp8-dp2").strategy.micro_batch == 1
 
 
+@pytest.mark.slow
 def test_strategies_of_services_read_back_as_themselves():
     """Text without a microbatch means all requests at once, so that one request at a time is written out."""
     decode = {**LLAMA, "task": "decode", "prompt": 2048, "output": 128}

@@ -68,6 +68,7 @@ def alone(*settings):
 # ------------------------------------------------------------------------------------------ the technology study
 
 
+@pytest.mark.slow
 def test_scaling_has_every_combination_in_order(scaling):
     assert [row["id"] for row in scaling.rows] == list(range(84))
     assert [tuple(row[path] for path in PATHS) for row in scaling.rows] == list(itertools.product(LINKS, MEMORIES, NODES))
@@ -136,6 +137,7 @@ def test_the_summary_names_the_fastest_that_fits(scaling, times):
     assert fastest == times[:, 3].min()
 
 
+@pytest.mark.slow
 def test_the_same_study_twice_gives_the_same_bytes(scaling, tmp_path):
     again = run_study(files.find("studies", "technology-scaling"), out=tmp_path)
     for path in scaling.files:
@@ -145,6 +147,7 @@ def test_the_same_study_twice_gives_the_same_bytes(scaling, tmp_path):
 # ------------------------------------------------------------------------------------------ sweeps
 
 
+@pytest.mark.slow
 def test_processes_do_not_change_a_byte(written, tmp_path):
     path = written({"workload.k": [1024, 4096], POWER: {"from": "150 W", "to": "400 W", "count": 600}})
     one, two = (run_study(path, out=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2))
@@ -152,6 +155,7 @@ def test_processes_do_not_change_a_byte(written, tmp_path):
     assert [path.read_bytes() for path in one.files] == [path.read_bytes() for path in two.files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "values"),
     [
@@ -195,6 +199,7 @@ RANGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("described", "values"), RANGES)
 def test_a_range_is_its_values_written_out(written, described, values):
     path = POWER if "W" in str(described) else "workload.m" if described["from"] == 8 else "system.budgets.area.compute"
@@ -239,6 +244,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sweep", "sentence"), WRONG)
 def test_wrong_sweeps_are_told_exactly_before_anything_is_written(refused, sweep, sentence):
     assert refused(sweep) == sentence
@@ -259,6 +265,7 @@ LATE_VALUES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sweep", LATE_VALUES, ids=str)
 def test_every_wrong_value_is_told_before_anything_is_written(refused, sweep):
     refused(sweep)

@@ -285,6 +285,7 @@ SHARED = {**dict.fromkeys(("run", "system", "software", "profile"), "transformer
 MATTER = [(kind, path) for kind, table in TABLE.items() for path in table if SHARED.get(path.split(".")[0], kind) == kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "path"), MATTER)
 def test_every_field_matters_somewhere(kind, path):
     value, context = TABLE[kind][path]
@@ -292,6 +293,7 @@ def test_every_field_matters_somewhere(kind, path):
     assert found.startswith(OTHERWISE.get((kind, path), "changed"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind, tasks in TASKS.items() for task in (None, *tasks)])
 def test_no_field_is_ignored_in_silence(kind, task):
     """By itself, for every workload and task; a value that a field has already says nothing."""

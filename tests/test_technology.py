@@ -147,6 +147,7 @@ def test_a_limit_that_only_some_have_is_none_for_the_others(standard):
     assert gathered.maximum_links.tolist() == [standard.link["NDR"].maximum_links[0], np.inf]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
 @pytest.mark.parametrize("generations", [("HBM2", "HBM2e", "HBM3", "HBM4"), ("NDR-x8", "XDR-x8", "GDR-x8"), ("NDR", "XDR", "GDR")])
 def test_generations_improve(name, generations):

@@ -118,6 +118,7 @@ def error(shape, levels):
     return max(delivered(*shape, levels) / ELEMENT * costs) / dense - 1
 
 
+@pytest.mark.slow
 def test_traffic_is_that_of_a_dense_search():
     """On 1,000 draws of five kinds: mean -0.2 %, mean size 1.9 %, 95 % below +6 %, worst +20 %. Even cuts, which the closed form does
     without, make the dense search up to 28 % slower where a side is a little over a tile.

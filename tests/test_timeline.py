@@ -150,6 +150,7 @@ def test_the_breakdown_is_that_of_the_busiest_stage(ends, frozen):
     assert breakdown["bubble"] == pytest.approx(idle, abs=0.02 * sum(breakdown.values()))
 
 
+@pytest.mark.slow
 def test_busy_time_is_that_of_the_prediction(made):
     given, found = made
     parts = crossflow.predict(given).to_dict()["breakdown_s"]
@@ -361,6 +362,7 @@ def test_sharded_replicas_stay_in_step():
     assert slow.total > 1.5 * even.total
 
 
+@pytest.mark.slow
 def test_a_slow_link_delays_what_comes_over_it():
     given = scenario("pp4-dp4", "nanotron")
     even, slow = timeline(given), timeline(given, Uneven(links={1: 0.001}))

@@ -195,6 +195,7 @@ def test_a_full_disk_leaves_nothing(given, tmp_path, monkeypatch, name):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_step(tmp_path):
     peaks = []
     for microbatches in (100, 300):  # more events than are held at once in both

@@ -232,6 +232,7 @@ def test_something_gets_faster_with_each():
         assert fast < 0.99 * slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS)
 def test_ideal_software_is_never_slower(stack):
     """With the stages divided alike: balancing by parameters is not always better."""
@@ -512,6 +513,7 @@ def test_operations_do_not_depend_on_the_plan():
     np.testing.assert_allclose(found.model_flops, found.model_flops[0], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"window": 128}, {**MOE, "sequence": 16384}], ids=["causal", "window", "experts"])
 @pytest.mark.parametrize("stack", STACKS)
 def test_shares_of_the_peak(stack, changes):

@@ -46,6 +46,7 @@ def cluster(count):
         yield made
 
 
+@pytest.mark.slow
 def test_results_come_with_their_numbers_here_and_in_processes():
     for jobs in (1, 2):
         with workers(jobs) as made:
@@ -53,6 +54,7 @@ def test_results_come_with_their_numbers_here_and_in_processes():
             assert list(in_order(made.completed(square, range(20)))) == [i * i for i in range(20)]
 
 
+@pytest.mark.slow
 def test_tasks_are_taken_as_they_are_needed():
     taken = []
 
@@ -68,6 +70,7 @@ def test_tasks_are_taken_as_they_are_needed():
         results.close()
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_replaced_and_its_tasks_done_again(tmp_path):
     tasks = [(i, str(tmp_path / "marker")) for i in range(12)]
     with workers(2) as made:
@@ -75,17 +78,20 @@ def test_a_killed_process_is_replaced_and_its_tasks_done_again(tmp_path):
     assert (tmp_path / "marker").exists()
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_process_ends_with_an_error(exactly):
     sentence = "worker processes died 3 times in a row (out of memory?); finished points are kept, continue with --resume and fewer --jobs"
     with workers(2) as made, pytest.raises(CrossflowError, match=exactly(sentence)):
         list(made.completed(always_deadly, range(4)))
 
 
+@pytest.mark.slow
 def test_an_error_of_a_task_is_the_error_of_the_study():
     with workers(2) as made, pytest.raises(TypeError):
         list(made.completed(square, [1, 2, "x", None]))
 
 
+@pytest.mark.slow
 def test_a_cluster_whose_worker_is_killed_finishes():
     with cluster(2) as made, workers(dask=made.scheduler_address) as cluster_workers:
         results, victim = [], next(iter(made.workers.values()))
@@ -96,6 +102,7 @@ def test_a_cluster_whose_worker_is_killed_finishes():
         assert sorted(results) == [(i, i * i) for i in range(20)]
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_away_ends_with_an_error(monkeypatch):
     monkeypatch.setattr(hands, "PATIENCE", 3.0)
     with (

@@ -63,6 +63,7 @@ def plot(kind):
     return TypeAdapter(Plot).validate_python({"name": f"p-{kind}", "kind": kind, "title": "A title", **KINDS[kind]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_as_png_and_svg(kind, tmp_path):
     png, svg = draw(plot(kind), study(), tmp_path)
@@ -76,12 +77,14 @@ def test_every_kind_is_drawn_as_png_and_svg(kind, tmp_path):
     assert [path.read_bytes() for path in again] == [png.read_bytes(), svg.read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_study_without_values_says_so(kind, tmp_path):
     empty = View(columns={name: column[:0] for name, column in study().columns.items()}, values={LOGIC: ["N7"]}, searches=("tpe",))
     assert "Nothing to show: " in draw(plot(kind), empty, tmp_path)[1].read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lines", "pareto", "heatmap", "parallel", "breakdown"])
 def test_a_study_where_nothing_is_feasible_is_drawn(kind, tmp_path):
     full = study()

@@ -1,0 +1,56 @@
+# ruff: noqa: T201  (a command)
+"""Plant mistakes in crossflow and say which of them the tests of their package notice."""
+
+import argparse
+import random
+import re
+from collections.abc import Sequence
+
+from tests.mutation.mutants import places_of
+from tests.mutation.packages import ROOT, TESTS, modules_of
+from tests.mutation.runner import Verdict, judged
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print every mutant that survived, and how many of each package were caught; 0 where at least 90 % were."""
+    asked = _parsed(words)
+    packages = asked.package or list(TESTS)
+    places = [place for package in packages for module in modules_of(package) for place in places_of(module)]
+    if asked.at:
+        places = [place for place in places if f"{place.path.relative_to(ROOT)}:{place.line}" in asked.at]
+    drawn = sorted(random.Random(asked.seed).sample(places, min(asked.mutants, len(places))))
+    verdicts = []
+    for package in packages:
+        mine = [place for place in drawn if place.path.is_relative_to(ROOT / "crossflow" / package)]
+        if mine:
+            found = judged(package, mine, asked.tests, lambda verdict: _tell(verdict, verbose=asked.verbose))
+            print(f"{package:14}{_caught(found):5} of {len(found)} caught", flush=True)
+            verdicts += found
+    print(f"{'all':14}{_caught(verdicts):5} of {len(verdicts)} caught")
+    return int(_caught(verdicts) < 0.9 * len(verdicts))
+
+
+def _caught(verdicts: Sequence[Verdict]) -> int:
+    return sum(bool(verdict.caught) for verdict in verdicts)
+
+
+def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--mutants", type=int, default=200, metavar="N", help="how many mistakes to plant (200)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
+    parser.add_argument("--package", action="append", choices=TESTS, help="of this package only; may be given again")
+    parser.add_argument("--at", action="append", metavar="FILE:LINE", help="at this place only, as crossflow/cost/price.py:70")
+    parser.add_argument("--tests", action="append", metavar="FILE", help="ask these tests instead of those of the package")
+    parser.add_argument("--verbose", action="store_true", help="print those that were caught too, and by which test")
+    return parser.parse_args(words)
+
+
+def _tell(verdict: Verdict, *, verbose: bool) -> None:
+    if verbose or not verdict.caught:
+        place = verdict.place
+        fate = f"caught by {verdict.caught}" if verdict.caught else f"SURVIVED {verdict.tests} tests"
+        print(f"{place.path.relative_to(ROOT)}:{place.line}: {fate}\n{re.sub('^', '    ', verdict.diff, flags=re.M)}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

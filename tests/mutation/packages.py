@@ -1,0 +1,27 @@
+"""Which tests answer for a package."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 5  # seconds of processor time that a mutant may take beyond three times that of its tests
+
+TESTS = {
+    "cost": "cost_anchors emulation collectives fabrics roofline tiling waves lookups nearby one_price spread software events_list",
+    "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
+    "engine": "engine_anchors engine dlrm events schedule sharded physics context transform",
+    "timeline": "pipeline timeline trace compare distsim schedules",
+    "mapping": "placement topology rings spread links plan collectives",
+    "architecture": "architecture_anchors evaluate generator templates datasheet chips voltage divisions price operating software",
+    "strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding",
+    "step": "step_anchors dlrm_anchors transformer_step memory dlrm dlrm_program mtp offload sharded timeline windows statespace context",
+}
+
+
+def modules_of(package: str) -> list[Path]:
+    """Modules of a package of crossflow."""
+    return sorted((ROOT / "crossflow" / package).rglob("*.py"))
+
+
+def files_of(package: str) -> list[str]:
+    """Test files that answer for a package."""
+    return [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS[package].split()]

@@ -1,0 +1,267 @@
+"""Run the tests of a package on each of its mutants, in forks of one process that has imported and collected all.
+
+The files stay as they are: a fork replaces the code of the function that is changed. A first fork notes which functions
+every test calls and how long it takes; a mutant is then shown only to the tests that call its function, quickest first.
+"""
+
+import ast
+import dataclasses
+import functools
+import gc
+import importlib
+import os
+import pickle
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mutation.mutants import Mutant, Place, marked, planted
+from tests.mutation.packages import LIMIT, ROOT, files_of
+
+MEMORY = 8 * 2**30  # [B] of address space
+FILES = ("units", "technology", "embedding", "files")  # whose caches hold what was read, and are not mutated
+Key = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a mutant."""
+
+    place: Place
+    diff: str
+    caught: str  # the test that failed, "time" or "crash"; empty where it survived
+    tests: int  # that call what is changed
+
+
+def judged(
+    package: str, places: Iterable[Place], files: Sequence[str] | None = None, told: Callable[[Verdict], None] = lambda _: None
+) -> list[Verdict]:
+    """Verdicts of the tests of a package, or of the files that are named, on mutants of it; each is `told` as it is found."""
+    runner = Runner(places=list(places), told=told)
+    words = [
+        "-o",
+        "addopts=--strict-markers",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:terminal",
+        "-m",
+        "not slow",
+        "--rootdir",
+        str(ROOT),
+    ]
+    done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
+    if not isinstance(done, list) or len(done) < len(runner.places):
+        raise RuntimeError(f"the tests of {package} did not run: {done}")
+    return done
+
+
+def in_fork(function: Callable[[], Any], limit: float = 0.0, *, quiet: bool = False) -> Any:
+    """What a function returns in a fork of this process, or the signal that ended it."""
+    with tempfile.NamedTemporaryFile() as file:
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                if quiet:
+                    _hush()
+                if limit:
+                    _limited(limit)
+                Path(file.name).write_bytes(pickle.dumps(function()))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return pickle.loads(Path(file.name).read_bytes()) if status == 0 else status
+
+
+def _limited(seconds: float) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(20 * seconds))
+
+
+def _hush() -> None:
+    """Errors of tests are not printed; those of this module come back as the status."""
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+
+
+class Runner:
+    """A plugin of pytest that runs its mutants where pytest would run the tests."""
+
+    def __init__(self, *, places: list[Place], told: Callable[[Verdict], None]) -> None:
+        self.places, self.told = places, told
+        self.verdicts: list[Verdict] = []
+        self.called: dict[str, set[Key]] = {}  # by fixture
+        self.noting: list[set[Key]] = []
+
+    def pytest_sessionstart(self) -> None:
+        """A counterexample of hypothesis need not be the smallest."""
+        import hypothesis  # pytest must have been asked to rewrite it first
+
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutation", parent=hypothesis.settings.get_profile("crossflow"), phases=phases)
+        hypothesis.settings.load_profile("mutation")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Any:
+        self.noting.append(self.called.setdefault(fixturedef.argname, set()))
+        try:
+            return (yield)
+        finally:
+            self.noting.pop()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests as they are, then on every mutant."""
+        for path in {place.path for place in self.places}:
+            importlib.import_module(_dotted(path))
+        live = _functions()
+        profile = in_fork(lambda: self._profile(session, live), quiet=True)
+        if not isinstance(profile, dict):
+            raise pytest.UsageError(f"the tests as they are ended with status {profile}")
+        for place in self.places:
+            self.verdicts.append(self._verdict(session, planted(place), live, profile))
+            self.told(self.verdicts[-1])
+        return True
+
+    def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key]]]:
+        """Time and called functions of every test that passes."""
+        _mark({place.path for place in self.places}, live, lambda key: self.noting[-1].add(key))
+        profile = {}
+        for item, after in zip(session.items, [*session.items[1:], None], strict=True):
+            _forget()
+            self.noting = [set()]
+            start = time.process_time()
+            passed = _passes(session, item, after)
+            used = self.noting[0].union(*(self.called.get(name, set()) for name in getattr(item, "fixturenames", ())))
+            if passed:
+                profile[item.nodeid] = (time.process_time() - start, used)
+        return profile
+
+    def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:
+        calls = {item: profile[item.nodeid] for item in session.items if _concerns(mutant, profile.get(item.nodeid, (0.0, set()))[1])}
+        items = sorted(calls, key=lambda item: calls[item][0])
+        limit = LIMIT + 3 * sum(took for took, _ in calls.values())
+        found = in_fork(lambda: _first_failure(session, mutant, live, items), limit, quiet=True) if items else ""
+        caught = found if isinstance(found, str) else "time" if -found in (signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM) else "crash"
+        return Verdict(place=mutant.place, diff=mutant.diff, caught=caught, tests=len(items))
+
+
+def _mark(paths: set[Path], live: dict[Key, list[Any]], note: Callable[[Key], None]) -> None:
+    """Make the functions of modules say that they are called."""
+    for path in paths:
+        vars(_module(path))["__called__"] = note
+        for code in _codes(compile(marked(path), str(path), "exec")):
+            for function in live.get((str(path), code.co_firstlineno), []):
+                function.__code__ = code
+
+
+def _concerns(mutant: Mutant, called: set[Key]) -> bool:
+    """Whether a test calls what is changed; a constant, any function of its module."""
+    return mutant.key in called if mutant.in_function else any(path == mutant.key[0] for path, _ in called)
+
+
+def _passes(session: pytest.Session, item: pytest.Item, after: pytest.Item | None) -> bool:
+    before = session.testsfailed
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+    return session.testsfailed == before
+
+
+def _first_failure(session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], items: list[pytest.Item]) -> str:
+    """Name of the first test that fails on a mutant, empty where all pass."""
+    try:
+        _plant(mutant, live)
+    except Exception as error:  # a constant of a module that cannot be computed
+        return f"import: {error!r}"
+    _forget()
+    for item, after in zip(items, [*items[1:], None], strict=True):
+        if not _passes(session, item, after):
+            return item.nodeid
+    return ""
+
+
+def _functions() -> dict[Key, list[Any]]:
+    """The functions of crossflow that exist, by file and first line."""
+    live: dict[Key, list[Any]] = {}
+    for thing in gc.get_objects():
+        if isinstance(thing, types.FunctionType) and thing.__code__.co_filename.startswith(str(ROOT / "crossflow")):
+            live.setdefault((thing.__code__.co_filename, thing.__code__.co_firstlineno), []).append(thing)
+    return live
+
+
+def _forget() -> None:
+    """Empty the caches of functions of crossflow, but for those of files that have been read."""
+    for thing in _caches():
+        thing.cache_clear()
+
+
+@functools.cache
+def _caches() -> list[Any]:
+    wrappers = [thing for thing in gc.get_objects() if type(thing) is functools._lru_cache_wrapper]
+    return [thing for thing in wrappers if str(thing.__module__).startswith("crossflow.") and thing.__module__.split(".")[1] not in FILES]
+
+
+def _plant(mutant: Mutant, live: dict[Key, list[Any]]) -> None:
+    """Put the mistake into the modules that are loaded."""
+    path, module = str(mutant.place.path), _module(mutant.place.path)
+    if not mutant.in_function:
+        return _plant_constant(mutant, module)
+    code = next(item for item in _codes(compile(mutant.tree, path, "exec")) if (path, item.co_firstlineno) == mutant.key)
+    defaults = _defaults(mutant.holder, module)
+    for function in live[mutant.key]:
+        function.__code__ = code
+        function.__defaults__ = defaults[0] or None
+        function.__kwdefaults__ = defaults[1] or None
+    return None
+
+
+def _module(path: Path) -> types.ModuleType:
+    return sys.modules[_dotted(path)]
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
+    for item in code.co_consts:
+        if isinstance(item, types.CodeType):
+            yield item
+            yield from _codes(item)
+
+
+def _defaults(holder: Any, module: types.ModuleType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    arguments = holder.args
+    by_name = {
+        item.arg: _value(default, module) for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
+    }
+    return tuple(_value(default, module) for default in arguments.defaults), by_name
+
+
+def _value(node: Any, module: types.ModuleType) -> Any:
+    return eval(compile(ast.Expression(node), str(module.__file__), "eval"), vars(module))
+
+
+def _plant_constant(mutant: Mutant, module: types.ModuleType) -> None:
+    """A constant keeps its name where it is imported."""
+    name = mutant.holder.targets[0].id
+    old, new = getattr(module, name), _value(mutant.holder.value, module)
+    for other in list(sys.modules.values()):
+        if getattr(other, "__dict__", {}).get(name, None) is old:
+            setattr(other, name, new)

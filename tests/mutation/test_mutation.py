@@ -1,0 +1,55 @@
+"""Planted mistakes are noticed, and what is no mistake is left alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.mutation.mutants import places_of, planted
+from tests.mutation.packages import ROOT, TESTS, files_of, modules_of
+
+SOURCE = '''
+"""A module."""
+
+STEADY = 4
+
+
+def share(time: float = 1.0, *, ranks: int) -> float:
+    """Share of a rank, 2 at most."""
+    if ranks < 1:
+        raise ValueError(f"{ranks + 1} ranks")
+    return max(time - 1.0, 0.0) / ranks
+'''
+CHANGES = [
+    ("STEADY = 4", "STEADY = 5"),
+    ("def share(time: float=1.0, *, ranks: int) -> float:", "def share(time: float=1.3, *, ranks: int) -> float:"),
+    ("    if ranks < 1:", "    if not ranks < 1:"),
+    ("    if ranks < 1:", "    if ranks <= 1:"),
+    ("    if ranks < 1:", "    if ranks < 2:"),
+    ("    return max(time - 1.0, 0.0) / ranks", "    return max(time - 1.0, 0.0) * ranks"),
+    ("    return max(time - 1.0, 0.0) / ranks", "    return max(time - 1.0, 0.0)"),
+    ("    return max(time - 1.0, 0.0) / ranks", "    return min(time - 1.0, 0.0) / ranks"),
+    ("    return max(time - 1.0, 0.0) / ranks", "    return max(time + 1.0, 0.0) / ranks"),
+    ("    return max(time - 1.0, 0.0) / ranks", "    return max(time, 0.0) / ranks"),
+    ("    return max(time - 1.0, 0.0) / ranks", "    return max(time - 1.3, 0.0) / ranks"),
+    ("    return max(time - 1.0, 0.0) / ranks", "    return max(time - 1.0, 1.0) / ranks"),
+]
+
+
+def test_mistakes_are_those_that_change_a_result(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(SOURCE)
+    assert [planted(place).diff for place in places_of(path)] == [f"-{before}\n+{after}" for before, after in CHANGES]
+
+
+def test_every_package_has_modules_and_tests():
+    assert all(modules_of(package) for package in TESTS)
+    assert all(Path(file).exists() for package in TESTS for file in files_of(package))
+
+
+def test_planted_mistakes_are_caught():
+    """All that can be done wrong in a line that has a law, shown to one file of tests."""
+    path = ROOT / "crossflow" / "cost" / "collectives.py"
+    line = next(i for i, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if "fold = 0.0 if" in text)
+    words = ["--package", "cost", "--at", f"crossflow/cost/collectives.py:{line}", "--tests", "tests/test_cost_anchors.py"]
+    done = subprocess.run([sys.executable, "-m", "tests.mutation", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "all               4 of 4 caught"

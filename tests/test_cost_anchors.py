@@ -1,0 +1,480 @@
+"""Costs worked out by hand from small numbers: algorithms of collectives, paths of fabrics, bytes and energy of kernels."""
+
+import dataclasses
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from products import stream_costs
+
+from crossflow.architecture.model import Port
+from crossflow.cost import collectives, waves
+from crossflow.cost.fabrics import Fabric, path, path_time
+from crossflow.cost.network import _level_time
+from crossflow.cost.price import kernel_names, kernel_prices
+from crossflow.cost.profile import Measured, Profile, message_shape
+from crossflow.cost.ranks import SystemDelays
+from crossflow.cost.roofline import product_costs
+from crossflow.cost.tiling import _cooler, _slowed
+from crossflow.mapping.spread import LinkSpread
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.groups import Group
+from crossflow.program.kernels import Attention, Lookup, Pass
+from crossflow.validation.tables import device_architecture, fabric_parameters
+
+# As in templates/families/fabrics.yaml, with round numbers. [s], [B/s]
+P = fabric_parameters().model_copy(update={
+    name: np.array([value]) for name, value in {
+        "launch": 10.0, "launch_pcie5_ratio": 0.5, "launch_transfer": 4.0, "switch_efficiency": 1.0, "reduction_copy": 0.4,
+        "switch_step": 0.1, "direct_step": 0.2, "rdma_efficiency": 0.8, "efa_efficiency": 0.5, "ethernet_efficiency": 0.25,
+        "rdma_fill": 3.0, "rdma_step": 2.0, "software_step": 30.0, "software_fill": 70.0, "low_latency_share": 0.1,
+        "staged_efficiency": 0.25, "staged_duplex": 0.5, "staged_step": 20.0, "flow_efficiency": 0.6,
+        "send_buffer_rate": 20e9, "send_buffer_size": 1e6,
+    }.items()
+})  # fmt: skip
+near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)
+OLD, NEW = 32e9, 64e9  # rates of the host bus of PCIe 4 and PCIe 5. [B/s]
+
+
+def fabric(network="infiniband", *, intra="nvswitch", host=OLD, nic=25e9, link=300e9, **more):
+    rates = {name: np.array([rate]) for name, rate in (("link", link), ("host", host), ("nic", nic))}
+    return Fabric(intra=intra, network=network, devices_per_node=8, parameters=P, **rates, **more)
+
+
+def parts(found):
+    """Path without arrays."""
+    return {field.name: float(getattr(found, field.name)[0]) for field in dataclasses.fields(found)}
+
+
+@pytest.mark.parametrize(("ranks", "steps", "volume"), [(3, 4, 3.0), (6, 6, 3.5), (7, 6, 3.5), (8, 6, 1.75), (100, 14, 2 * 63 / 64 + 2)])
+def test_ranks_beyond_a_power_of_two_fold_into_their_partners_first(ranks, steps, volume):
+    """Thakur 2005: 2 log2 of the power, and one exchange of the whole buffer before and one after."""
+    time = collectives.halving_doubling_all_reduce(np.array([1e6]), ranks, np.array([50e9]), np.array([2e-6]))[0]
+    assert time == near(steps * 2e-6 + volume * 1e6 / 50e9)
+
+
+def test_a_tree_of_three_ranks_is_two_levels_deep_and_sends_the_buffer_twice():
+    assert collectives.tree_all_reduce(np.array([1e6]), 3, np.array([50e9]), np.array([2e-6]))[0] == near(4 * 2e-6 + 2e6 / 50e9)
+
+
+def test_trees_carry_all_reduces_only():
+    """63 steps of a ring, though a tree of 64 ranks has 12."""
+    given = np.zeros(1), 64, np.array([50e9]), np.array([2e-6])
+    assert collectives.best("all_gather", *given, any_to_any=True)[0] == near(63 * 2e-6)
+    assert collectives.best("all_reduce", *given, any_to_any=True)[0] == near(12 * 2e-6)
+    assert collectives.best("all_reduce", *given, any_to_any=False)[0] == near(126 * 2e-6)
+
+
+def test_a_pipeline_of_steps_by_hand():
+    """base 1, 4 bytes at 1 s, 9 s to fill: 1 + (2 + 3)^2."""
+    given = (np.array([value]) for value in (4.0, 1.0, 1.0, 9.0))
+    assert collectives.pipelined(*given)[0] == near(26.0)
+
+
+@pytest.mark.parametrize(("host", "age", "rate"), [(OLD, 1.0, 0.25 * OLD * 0.5), (NEW, 0.5, 0.6 * 25e9)])
+@pytest.mark.parametrize(("in_node", "share"), [(2, 1), (3, 3), (4, 4)])
+def test_part_of_the_nodes_pays_a_staged_step_between_each_pair(host, age, rate, in_node, share):
+    """All-gather of 8 ranks: 7 steps of 7/8 of the buffer in all."""
+    found = parts(path(fabric(host=host), "all_gather", 8, in_node))
+    assert found["base"] == near(10.0 * age + 7 * 20.0 * age)
+    assert found["per_byte"] == near(7 / 8 / (rate * share))
+    assert found["small_base"] == near(10.0 + 7 * 2.0)
+    assert found["small_per_byte"] == near(found["per_byte"] / 0.1)
+    assert found["floor"] == 10.0
+
+
+@pytest.mark.parametrize(("host", "age"), [(OLD, 1.0), (NEW, 0.5)])
+def test_a_transfer_between_nodes_takes_its_launch_and_a_staged_step(host, age):
+    alone, among = (parts(path(fabric(host=host), "send_recv", 16, in_node)) for in_node in (2, 8))
+    assert alone["base"] == among["base"] == near(4.0 + 20.0 * age)
+    assert alone["per_byte"] == near(1 / (0.25 * OLD) if host == OLD else 1 / (0.6 * 25e9))
+    assert among["per_byte"] == near(1 / (0.6 * 25e9))
+    assert alone["floor"] == among["floor"] == 0.0
+    assert alone["small_per_byte"] == 0.0
+    assert np.isinf(alone["small_base"])
+
+
+WHOLE = [
+    # network, collective, nodes of 8, volume between nodes, efficiency, steps between nodes, time to fill one, low-latency time of one
+    ("infiniband", "all_reduce", 2, 1.0, 0.8, 2, 3.0, 2.0),
+    ("infiniband", "all_reduce", 5, 2 * 39 / 40, 0.8, 6, 3.0, 2.0),
+    ("infiniband", "all_gather", 4, 31 / 32, 0.8, 2, 3.0, 2.0),
+    ("infiniband", "all_to_all", 4, 8 * 24 / 32, 0.8, 2, 3.0, 2.0),
+    ("infiniband-sharp", "all_reduce", 4, 1.0, 0.8, 2, 3.0, 2.0),
+    ("infiniband-sharp", "all_gather", 4, 31 / 32, 0.8, 1, 3.0, 2.0),
+    ("efa", "reduce_scatter", 4, 31 / 32, 0.5, 2, 3.0, 2.0),
+    ("gpudirect-tcpxo", "all_gather", 4, 31 / 32, 0.8, 2, 70.0, 30.0),
+]
+
+
+@pytest.mark.parametrize(("network", "collective", "nodes", "volume", "efficiency", "steps", "fill", "step"), WHOLE)
+def test_whole_nodes_by_hand(network, collective, nodes, volume, efficiency, steps, fill, step):
+    """Every device sends its eighth of the volume; a ring inside a node has 7 steps, two of them an all-reduce."""
+    found = parts(path(fabric(network, link=1e15), collective, 8 * nodes, 8))
+    assert found["per_byte"] == near(volume / (8 * efficiency * 25e9))
+    assert found["base"] == 10.0
+    assert found["fill"] == near((14 if collective == "all_reduce" else 7) * 0.1 + steps * fill)
+    assert found["small_per_byte"] == near(found["per_byte"] / 0.1)
+    assert found["small_base"] == near(10.0 + steps * step)
+    tree = collective == "all_reduce" and nodes == 2
+    assert found["threshold"] == (512 * 2**20 if tree else 0.0)
+    if tree:  # a ring below the threshold
+        assert found["below_per_byte"] == near(found["per_byte"] * 2 * 15 / 16)
+
+
+@pytest.mark.parametrize(("network", "around"), [("infiniband", 31 / 32), ("infiniband-sharp", 7 / 8)])
+def test_slow_links_of_a_node_hold_up_the_network(network, around):
+    """Links of 1 GB/s; a gather's copies cost half of those of an all-reduce; reduction in the network leaves the node its own ring."""
+    found = parts(path(fabric(network, link=1e9), "all_gather", 32, 8))
+    assert found["per_byte"] == near((around + 0.2) / 1e9)
+    assert found["below_per_byte"] == found["per_byte"]
+
+
+def test_rails_take_what_leaves_a_node_to_the_right_device_first():
+    """Of 32 ranks 24 are elsewhere; an all-to-all in the node passes 7/8 of the buffer and copies at half the cost of an all-reduce."""
+    plain, rails = (parts(path(fabric(link=1e9, rails=rails), "all_to_all", 32, 8))["per_byte"] for rails in (False, True))
+    assert plain == near((31 / 32 + 0.2) / 1e9)
+    assert rails - plain == near(24 / 32 * (7 / 8 + 0.2) / 1e9)
+
+
+SOCKETS = [
+    # collective, host, volume, rate
+    ("all_reduce", OLD, 1.5, 0.25 * 25e9 * 2),
+    ("all_to_all", OLD, 2 * 2 / 4, 0.25 * 25e9 * 2),
+    ("send_recv", OLD, 1.0, 0.25 * OLD),
+    ("all_gather", NEW, 0.75, 0.25 * 25e9 * 2),
+]
+
+
+@pytest.mark.parametrize(("collective", "host", "volume", "rate"), SOCKETS)
+def test_sockets_by_hand(collective, host, volume, rate):
+    """Two ranks in each of two nodes share the card; a transfer has the card to itself and passes host memory on older platforms."""
+    found = parts(path(fabric("ethernet", host=host), collective, 4, 2))
+    assert found["per_byte"] == near(volume / rate)
+    assert found["below_per_byte"] == near(volume / 20e9)
+    assert found["base"] == (4.0 if collective == "send_recv" else 10.0 if host == OLD else 5.0)
+    assert found["threshold"] == 1e6
+
+
+def test_a_message_at_the_threshold_is_half_of_each_kind():
+    found = path(fabric("ethernet"), "send_recv", 4, 2)
+    assert path_time(np.array([[1e6]]), found)[0, 0] == near(4.0 + 1e6 * (1 / 20e9 + 1 / (0.25 * OLD)) / 2)
+
+
+# ------------------------------------------------------------------------------------------ kernels
+
+
+def device(v100):
+    """The generated V100 with round energies: 1 pJ an operation; 1, 2, 3, 4 pJ/B from registers to memory."""
+    levels = tuple(dataclasses.replace(level, energy=np.array([(i + 1) * 1e-12])) for i, level in enumerate(v100.levels))
+    return dataclasses.replace(v100, levels=levels, energy_per_flop={"fp16": np.array([1e-12])}, throttle=None)
+
+
+def test_a_pass_takes_the_energy_of_its_operations_and_of_its_bytes_at_every_level(v100):
+    costs = stream_costs([Pass(flops=5e6, moved=2e6)], device(v100), "fp16")
+    assert costs.traffic[:, 0, 0].tolist() == [2e6] * 4
+    assert costs.energy[0, 0] == near(5e6 * 1e-12 + 2e6 * (1 + 2 + 3 + 4) * 1e-12)
+
+
+def test_a_product_takes_the_energy_of_its_operations_and_of_its_traffic(v100):
+    costs = product_costs(np.array([512.0, 256.0, 128.0, 3.0])[:, None, None], np.array([[2.0]]), device(v100), "fp16")
+    levels = np.array([1e-12, 2e-12, 3e-12, 4e-12])
+    assert costs.flops[0, 0] == 2 * 3 * 512 * 256 * 128
+    assert costs.traffic[-1, 0, 0] == 3 * 2 * (512 * 128 + 128 * 256 + 512 * 256)  # each operand once: all fit in L2
+    assert costs.energy[0, 0] == near(2 * 3 * 512 * 256 * 128 * 1e-12 + (costs.traffic[:, 0, 0] * levels).sum())
+
+
+@pytest.mark.parametrize(("backward", "products", "times"), [(False, 2, 1), (True, 5, 2)])
+def test_fused_attention_reads_queries_keys_and_values_and_writes_its_result(v100, backward, products, times):
+    """2 samples, 4 heads of 64, 2 of keys and values, 128 tokens: Q and O of 4 heads, K and V of 2, in two bytes; twice backward."""
+    program = ProgramBuilder(name="one", dtype="fp16")
+    program.compute(
+        "one", Attention(samples=2.0, heads=4.0, kv_heads=2.0, length=128.0, seen=128.0, width=64.0, backward=backward, causal=False)
+    )
+    costs, _ = kernel_prices(program.build(training=True), v100, None)
+    assert costs.traffic[-1, 0, 0] == times * 2 * 128 * 64 * 2 * (2 * 4 + 2 * 2)
+    assert costs.flops[0, 0] == products * 2 * 2 * 4 * 128 * 128 * 64
+
+
+@pytest.mark.parametrize(("window", "pairs"), [(0.0, 8 * 9 / 2 - 4), (4.0, 4 * (8 - 2))])
+def test_a_mask_and_a_window_leave_pairs(v100, window, pairs):
+    """8 tokens: half of the square with the diagonal cut in two, or 4 back from each, fewer from the first."""
+    program = ProgramBuilder(name="one", dtype="fp16")
+    program.compute("one", Attention(samples=1.0, heads=1.0, length=8.0, seen=8.0, width=16.0, window=window))
+    costs, _ = kernel_prices(program.build(training=True), v100, None)
+    assert costs.flops[0, 0] == 4 * 16 * pairs
+
+
+LOOKED = {"samples": 1000.0, "tables": 2.0, "rows": 1000.0, "width": 32.0, "pooling": 4.0, "element": 4.0, "output": 2.0, "gradient": 2.0}
+LOOKUPS = [
+    # part, what differs, bytes of main memory, launches: rows of 128 B, gradients of 64, 8000 looked up in 2000 rows; all fit in cache
+    ("forward", {}, 8000 * (128 + 8) + 1000 * 2 * 32 * 2, 1),
+    ("forward", {"distinct": 0.25, "load": 2.0}, 16000 * (128 * 0.25 + 8) + 2 * 1000 * 2 * 32 * 2, 1),
+    ("forward", {"batched": True}, 8000 * (128 + 8) + 1000 * 2 * 32 * 2, 0),
+    ("sort", {}, 8000 * (2 * 2 * (8 + 4) + 8), 8),  # keys of 11 bits in two passes
+    ("sort", {"index": 4.0, "rows": 100.0}, 8000 * (2 * 1 * (4 + 4) + 4), 4),
+    ("update", {}, 1000 * 2 * 32 * 2 + 2000 * 2 * 128, 4),
+    ("update", {"distinct": 0.125, "replicas": 1.5}, 1000 * 2 * 32 * 2 + 1500 * 2 * 128, 4),
+    ("update", {"optimizer": "rowwise_adagrad"}, 1000 * 2 * 32 * 2 + 2000 * (2 * 128 + 2 * 32), 4),
+    ("update", {"optimizer": "adagrad"}, 1000 * 2 * 32 * 2 + 2000 * (2 * 128 + 2 * 128), 4),
+    ("gradient", {}, 8000 * (64 + 2 * 128 + 8), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "changes", "moved", "launches"), LOOKUPS)
+def test_lookups_and_their_gradients_by_hand(part, changes, moved, launches):
+    program = ProgramBuilder(name="one", dtype="fp32")
+    program.compute("one", Lookup(**LOOKED | changes, part=part))
+    costs, _ = kernel_prices(program.build(training=True), device_architecture("a100-80gb"), None)
+    assert costs.traffic[-1, 0, 0] == near(moved)
+    assert costs.launches[0, 0] == launches
+    assert costs.flops[0, 0] == 0.0
+
+
+def test_profiles_name_lookups_by_how_often_a_row_is_wanted():
+    named = {}
+    for part in ("forward", "update"):
+        program = ProgramBuilder(name="one", dtype="fp32")
+        program.compute("one", Lookup(**LOOKED | {"distinct": 0.25}, part=part))
+        (table,) = program.build(training=True).kernel_tables
+        ((_, _, shapes),) = kernel_names(table, "fp32", device_architecture("a100-80gb"))
+        named[part] = shapes
+    assert named == {"forward": ["1000 x 4 of 2 tables 1000x32 reuse 4"], "update": ["1000 x 4 of 2 tables 1000x32"]}
+
+
+def test_a_lower_bound_moves_bytes_through_main_memory_alone(v100):
+    costs = product_costs(np.array([64.0, 32.0, 16.0, 2.0])[:, None, None], np.array([[2.0]]), device(v100), "fp16", least=True)
+    flops, moved = 2 * 2 * 64 * 32 * 16, 2 * 2 * (64 * 16 + 16 * 32 + 64 * 32)
+    assert costs.traffic[:, 0, 0].tolist() == [0.0, 0.0, 0.0, moved]
+    assert costs.resource_times[:, 0, 0].tolist() == [
+        near(flops / v100.throughput["fp16"][0]),
+        0.0,
+        0.0,
+        0.0,
+        near(moved / v100.memory.bandwidth[0]),
+    ]
+    assert costs.energy[0, 0] == near(flops * 1e-12 + moved * 4e-12)
+    assert costs.launches[0, 0] == 1.0
+
+
+# ------------------------------------------------------------------------------------------ waves
+
+UNITS = [
+    # m, n, products at once, tiles that are tried, time over that of units that divide the work evenly, on ten of them
+    (20, 128, 1, ((128, 128),), 10 * 32 * 128 / (20 * 128)),  # one tile of 32 rows on one of ten units
+    (256, 128, 15, ((128, 128),), 3 * 10 * 128 * 128 / (15 * 256 * 128)),  # thirty tiles: three waves
+    (256, 128, 8, ((128, 128), (64, 128)), 4 * 10 * 64 * 128 / (8 * 256 * 128)),  # 16 tiles in two waves, or 32 of half the size in four
+]
+
+
+@pytest.mark.parametrize(("m", "n", "often", "blocks", "factor"), UNITS)
+def test_tiles_on_ten_units_by_hand(m, n, often, blocks, factor):
+    chip = SimpleNamespace(execution=SimpleNamespace(blocks=blocks), units=np.array([10.0]))
+    assert waves.quantised(*(np.array([[float(size)]]) for size in (m, n, often)), chip)[0, 0] == near(factor)
+
+
+def chip(*, power_clock=np.inf, splits=(1,), fill=7.0):
+    """Ten units of 2 Gflop/s and 1 GB/s of cache each, tiles of 64 x 32 of depth 16."""
+    tiles = SimpleNamespace(
+        shapes=((64, 32),), splits=splits, depth=16, fill=np.array([fill]), split=np.array([3.0]), partial_rate=0.5,
+        cache_bytes_per_clock=np.array([2.0]),
+    )  # fmt: skip
+    return SimpleNamespace(
+        execution=SimpleNamespace(tiles=tiles, matrix_utilisation=0.5), throughput={"fp16": np.array([40e9])}, units=np.array([10.0]),
+        frequency=np.array([0.5e9]), power_clock=np.array([power_clock]), memory=SimpleNamespace(bandwidth=np.array([1e9])),
+    )  # fmt: skip
+
+
+def of_waves(m, n, k, made, **more):
+    return [found[0, 0] for found in waves.wave_times(*(np.array([[float(size)]]) for size in (m, n, k)), made, "fp16", 2.0, **more)]
+
+
+def test_a_product_in_waves_by_hand():
+    """150 x 64 x 20, 6 at once: 3 x 2 tiles each, 36 in four waves; 20 elements of k are two steps of 16."""
+    compute, cache, both = of_waves(150, 64, 20, chip(), batch=6.0)
+    assert compute == near(4 * (32 * 2 * 64 * 32 / 2e9 + 7.0))
+    assert cache == near(36 * 32 * (64 + 32) * 2 / 10e9)
+    assert both**3 == near(((compute**4 + cache**4) ** 0.25) ** 3)
+
+
+def test_products_split_along_k_pay_for_their_parts():
+    """One tile, or two, in four parts of 16 of k on a unit each: 4 x (5 x 4 bytes at half the memory's rate) and the split itself."""
+    for batch in (1, 2):
+        compute, _, _ = of_waves(64, 32, 64, chip(splits=(4,)), batch=float(batch))
+        assert compute == near(16 * 2 * 64 * 32 / 2e9 + 7.0 + 3.0 + 5 * 4 * batch * 64 * 32 / 0.5e9)
+
+
+def test_a_power_limit_adds_to_a_product_as_a_sixth_power():
+    _, cache, both = of_waves(64, 32, 16, chip(power_clock=0.05, fill=0.0))
+    compute, drawn = 16 * 2 * 64 * 32 / 2e9, 2 * 64 * 32 * 16 / (40e9 * 0.05)
+    assert both**6 == near((compute**4 + cache**4) ** 1.5 + drawn**6)
+
+
+def test_widening_takes_slots_of_the_units_and_half_the_bytes(monkeypatch):
+    """B in one byte; the whole chip widens an element in 1 us, a unit in 10 us; a block has 16 x 32 of them."""
+    monkeypatch.setattr(waves, "FEW_ROWS", ())
+    compute, cache, _ = of_waves(64, 32, 16, chip(), second=np.array([[0.5]]), widening=np.array([[1e-6]]))
+    assert compute == near(16 * 2 * 64 * 32 / 2e9 + 7.0 + 16 * 32 * 10e-6)
+    assert cache == near(16 * (64 + 32 * 0.5) * 2 / 10e9)
+
+
+# ------------------------------------------------------------------------------------------ measured events
+
+
+def measured(**times):
+    """A profile of all-reduces inside a node, by ranks and bytes, such as r8_1024."""
+    rows = {tuple(map(int, name[1:].split("_"))): time for name, time in times.items()}
+    events = {
+        ("all_reduce", message_shape(size), "", ranks, "intra"): Measured(time=time, spread=0.0) for (ranks, size), time in rows.items()
+    }
+    return Profile(events=events, source="own.csv", rows=tuple((line, key) for line, key in enumerate(events, 2)))
+
+
+def half(sizes):
+    """A model: half a second for a KiB."""
+    return np.asarray(sizes) / 2048.0
+
+
+def test_collectives_between_measured_sizes_and_beyond_them():
+    """1 s and 4 s at 1 and 4 KiB: 2 s at 2 KiB; beyond the model by as much as it is off at the ends, 2 and 2 times."""
+    sizes, group = np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 0.0]), Group.alike(8, 8, 6)
+    times, known = measured(r8_1024=1.0, r8_4096=4.0).messages("all_reduce", sizes, group, half)
+    assert times.tolist() == [near(0.5), near(1.0), near(2.0), near(4.0), near(8.0), 0.0]
+    assert known.tolist() == [False, True, True, True, False, False]
+
+
+def test_an_all_reduce_of_more_ranks_is_scaled_by_what_a_rank_sends():
+    group, sizes = Group.alike(16, 16, 1), np.array([1024.0])
+    profile = measured(r8_1024=1.0)
+    assert profile.messages("all_reduce", sizes, group, half)[0][0] == near((15 / 16) / (7 / 8))
+    assert profile.event(("all_reduce", "1024 B", "", 16, "intra")).time == near((15 / 16) / (7 / 8))
+    assert profile.event(("all_reduce", "1024 B", "", 4, "intra")) is None
+    assert profile.messages("all_reduce", sizes, Group.alike(4, 4, 1), half)[0][0] == 0.5
+    own = measured(r8_1024=1.0, r16_1024=7.0)
+    assert own.messages("all_reduce", sizes, group, half)[0][0] == near(7.0)
+
+
+def test_one_measured_size_says_nothing_of_others():
+    times, known = measured(r8_1024=1.0).messages("all_reduce", np.array([1024.0, 2048.0]), Group.alike(8, 8, 2), half)
+    assert (times.tolist(), known.tolist()) == ([1.0, 1.0], [True, False])  # the model's second is its own
+
+
+def test_passes_of_any_operation_and_lookups_without_reuse_stand_for_others():
+    one, two = Measured(time=1.0, spread=0.0), Measured(time=2.0, spread=0.0)
+    events = {("pass", "1 kernel of 8 B", "", 1, ""): one, ("lookup", "4 x 1 of 1 tables 8x2", "", 1, ""): two}
+    profile = Profile(events=events, source="own.csv")
+    assert profile.event(("pass", "1 gelu of 8 B", "", 1, "")) is one
+    assert profile.event(("pass", "2 kernels of 8 B", "", 1, "")) is None
+    assert profile.event(("lookup", "4 x 1 of 1 tables 8x2 reuse 3", "", 1, "")) is two
+    own = Profile(events={**events, ("lookup", "4 x 1 of 1 tables 8x2 reuse 3", "", 1, ""): one}, source="own.csv")
+    assert own.event(("lookup", "4 x 1 of 1 tables 8x2 reuse 3", "", 1, "")) is one
+    assert np.isnan(profile.kernels("pass", "", [["1 kernel of 9 B"]])[0, 0])
+
+
+def test_a_profile_over_another_adds_what_it_does_not_have():
+    """Kernels one by one; collectives of a kind and ranks together."""
+    kernel = {("gemm", "8x8x8", "bf16", 1, ""): Measured(time=1.0, spread=0.0)}
+    below = measured(r8_1024=1.0, r4_1024=3.0)
+    both = measured(r8_4096=5.0).over(Profile(events={**below.events, **kernel}, source="below.csv", nearby=True))
+    assert {key[:4] for key in both.events} == {
+        ("all_reduce", "4096 B", "", 8), ("all_reduce", "1024 B", "", 4), ("gemm", "8x8x8", "bf16", 1),
+    }  # fmt: skip
+    assert both.nearby
+
+
+def test_rows_that_give_no_event_its_time():
+    """Of 8 ranks two sizes were measured, so that any size uses both; of 4 ranks one, which another size does not use."""
+    profile = measured(r8_1024=1.0, r8_4096=4.0, r4_1024=3.0)
+    asked = [("all_reduce", "2048 B", "", 16, "intra"), ("all_reduce", "2048 B", "", 4, "intra")]
+    assert [line for line, _ in profile.unmatched(asked)] == [4]
+    assert [line for line, _ in profile.unmatched([("all_reduce", "1024 B", "", 4, "intra")])] == [2, 3]
+
+
+# ------------------------------------------------------------------------------------------ ideal links
+
+
+def spread_of(**changes):
+    return LinkSpread(**{"gather": 2.0, "reduce": 3.0, "exchange": 4.0, "broadcast": 5.0, "transfer": 6.0, "steps": 7} | changes)
+
+
+LEVELS = [
+    # collective, what changes, time of 60 B among 4 ranks on a port of 10 B/s and 1 s, two hops apart
+    ("all_reduce", {}, 14 * 1 + 1.5 * 60 / (10 / 3)),
+    ("all_gather", {}, 7 * 1 + 0.75 * 60 / (10 / 2)),
+    ("all_to_all", {}, 7 * 1 + 0.75 * 60 / (10 / 4)),
+    ("send_recv", {}, 2 * 1 + 60 / (10 / 6)),
+    ("all_gather", {"steps": 0}, 3 * 2 * 1 + 0.75 * 60 / (10 / 2)),
+    ("all_reduce", {"steps": 0}, 4 * 2 * 1 + 1.5 * 60 / (10 / 3)),  # halving and doubling: four steps
+]
+
+
+@pytest.mark.parametrize(("collective", "changes", "time"), LEVELS)
+def test_collectives_on_one_level_by_hand(collective, changes, time):
+    port = Port(bandwidth=np.array([10.0]), latency=np.array([1.0]), energy=np.zeros(1))
+    assert _level_time(collective, np.array([60.0]), 4, spread_of(**changes), port, 2)[0] == near(time)
+    assert _level_time(collective, np.array([60.0]), 4, None, port, 2)[0] == 0.0
+
+
+# ------------------------------------------------------------------------------------------ tiles under a power limit
+
+
+def single(*values):
+    return np.array(values, np.float32)
+
+
+def test_power_above_a_limit_slows_by_its_cube_root():
+    """1 s, and energies that make 8 and 1/2 of the limit."""
+    assert _slowed(single(1, 1), single(14, 0), np.array([single(1, 0.5), single(0.5, 0.5)])).tolist() == [2.0, 1.0]
+
+
+COOLER = [
+    # the limit on energy, share chosen between the fastest, 1/2 (1.5 s, 14 J), and the least energy, 0 (2 s, 4 J)
+    (0.05, 0.5),  # 0.7 of 1.5 s: it does not bind
+    (0.2, 0.24),  # 2.8 above 1.5 s, 0.8 below 2 s: where it stops binding, 5 s = 1.2, it takes 1.76 s rather than 1.85
+    (1.0, 0.0),  # 14 and 4 above both: 2.52 s rather than 3.16
+]
+
+
+@pytest.mark.parametrize(("limit", "share"), COOLER)
+def test_tiles_save_energy_as_far_as_that_is_faster_under_a_limit(limit, share):
+    found = _cooler(single(0.5), single(0.0), lambda s: (2 - s, 4 + 20 * s), np.array([single(0), single(limit)]))
+    assert found[0] == pytest.approx(share, abs=1e-6)
+
+
+# ------------------------------------------------------------------------------------------ ranks of a system
+
+
+@functools.cache
+def delays(name, devices):
+    return SystemDelays.of(name, devices)
+
+
+GROUPS = [
+    # ranks of 32 on four nodes of 8: how many, on the fullest node, apart
+    ((0, 1, 2, 3), (4, 4, 1)), ((0, 8, 16, 24), (4, 1, 8)), ((2, 10), (2, 1, 8)), ((0, 2, 4, 6, 8, 10, 12, 14), (8, 4, 2)),
+    ((0, 1, 2, 30), (4, 3, 8)),  # ten apart in the mean: the widest that fills 32 devices is eight
+    ((4, 5), (2, 2, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "found"), GROUPS)
+def test_groups_of_ranks_by_hand(ranks, found):
+    group = delays("dgx-a100", 32)._group(ranks)
+    assert (group.size[0], group.per_node[0], group.stride[0]) == found
+    assert (group.devices[0], group.extent[0]) == (32, len(ranks))
+
+
+def test_pairs_of_ranks_share_a_node_or_not():
+    made = delays("dgx-a100", 32)
+    inside, across = made._pair((5, 2)), made._pair((5, 12))
+    assert [float(values[0]) for values in (inside.size, inside.per_node, inside.first, inside.last, inside.extent)] == [2, 2, 2, 5, 32]
+    assert [float(values[0]) for values in (across.size, across.per_node, across.first, across.last, across.stride)] == [2, 1, 5, 12, 1]
+    assert (made.crosses((0, 7)), made.crosses((7, 8))) == (False, True)
+
+
+def test_a_barrier_is_an_all_reduce_of_one_element():
+    made, ranks = delays("dgx-a100", 32), (0, 1, 2, 3)
+    assert made.time("barrier", 1e9, ranks) == made.time("all_reduce", 4.0, ranks)
+    assert made.time("reduce", 1e6, ranks) == made.time("broadcast", 1e6, ranks)
+    assert made.time("send", 1e6, (0, 1)) == made.time("recv", 1e6, (1, 0))

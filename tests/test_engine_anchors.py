@@ -1,0 +1,85 @@
+"""Kinds of ranks, shared devices and blocks as matrices worked out by hand."""
+
+import numpy as np
+
+from crossflow.engine.events import run_shared, run_tasks
+from crossflow.engine.kinds import _groups, _sets, kinds_of
+from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.groups import DeviceGroup
+
+RANKS = np.arange(8).reshape(1, 2, 4)  # one class of two times four devices
+
+
+def program(*among):
+    built = ProgramBuilder(name="one", dtype="fp16", axes={"a": 2, "b": 4}, groups={"g": DeviceGroup(ranks=2, stride=2)})
+    for axes in among:
+        built.send("all_reduce", 8.0, axes)
+    return built.build()
+
+
+def test_groups_of_devices_by_hand():
+    """Along an axis those that differ in it alone; of a group of two devices two apart 0 and 2, 1 and 3, 4 and 6, 5 and 7."""
+    assert _groups(program(), RANKS, ("a",)).tolist() == [[[0, 1, 2, 3], [0, 1, 2, 3]]]
+    assert _groups(program(), RANKS, ("b",)).tolist() == [[[0, 0, 0, 0], [1, 1, 1, 1]]]
+    assert _groups(program(), RANKS, ("a", "b")).tolist() == [[[0] * 4, [0] * 4]]
+    assert _groups(program(), RANKS, ("g",)).tolist() == [[[0, 1, 0, 1], [2, 3, 2, 3]]]
+
+
+def test_a_slow_device_tells_apart_those_that_meet_it():
+    """Device 5 is slow; along b it meets 4, 6 and 7, in its group 7 alone, along both axes all."""
+    speed = np.where(RANKS == 5, 0.5, 1.0)
+    assert kinds_of(program(["b"]), [speed], RANKS).of.tolist() == [[[0] * 4, [1, 2, 1, 1]]]
+    assert kinds_of(program(["g"]), [speed], RANKS).of.tolist() == [[[0] * 4, [0, 1, 0, 2]]]
+    assert kinds_of(program(["a", "b"]), [speed], RANKS).of.tolist() == [[[0] * 4, [0, 1, 0, 0]]]
+    assert kinds_of(program(["b"]), [np.ones(RANKS.shape)], RANKS).of.max() == 0
+    assert kinds_of(program(["b"]), [speed], RANKS, apart=True).of.tolist() == RANKS.tolist()
+
+
+def test_what_kinds_meet():
+    found = kinds_of(program(["b"], ["a"]), [np.where(RANKS == 5, 0.5, 1.0)], RANKS)
+    assert found.of.tolist() == [[[0, 1, 0, 0], [2, 3, 2, 2]]]
+    assert [sorted(found.group(kind, frozenset({0}), ("b",))) for kind in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert [sorted(found.group(kind, frozenset({0}), ("a",))) for kind in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    assert found.members(2).tolist() == [4, 6, 7]
+    assert found.value(RANKS * 10).tolist() == [0, 10, 40, 50]
+    assert found.classes == (0, 0, 0, 0)
+
+
+def test_sets_of_kinds_in_groups_count_each_kind_once():
+    """Two groups of kinds 0, 0, 1 and 0, 1, 1 hold the same; a third of 0 alone does not."""
+    found, groups = np.array([[0, 0, 1, 0, 1, 1, 0, 0, 0]]), np.array([[0, 0, 0, 1, 1, 1, 2, 2, 2]])
+    sets = _sets(found, groups)[0]
+    assert (sets[0] == sets[5], sets[0] == sets[8], len(set(sets[:6].tolist()))) == (True, False, 1)
+
+
+def test_kernels_that_share_a_device_by_hand():
+    """Launches of 1 s; then kernels of 1 and 3 s halve the device until 3 s, and the rest of the second has it alone."""
+    ends = run_shared([1.0, 1.0, 0.0], [1.0, 3.0, 2.0], [(), (), (0, 1)], ["d", "d", "d"], {"d": 2})
+    assert ends.tolist() == [3.0, 5.0, 7.0]
+    assert run_shared([1.0, 1.0], [1.0, 3.0], [(), ()], ["d", "d"], {"d": 1}).tolist() == [2.0, 6.0]
+    assert run_shared([0.0, 2.0], [4.0, 1.0], [(), ()], ["d", "d"], {"d": 2}).tolist() == [5.0, 4.0]
+
+
+def test_tasks_that_take_several_resources_start_on_all_at_once():
+    start, end = run_tasks([2.0, 3.0, 1.0], [(), (), ()], ["x", "y", "x"], also={2: ["y"]})
+    assert (start.tolist(), end.tolist()) == ([0, 0, 3], [2, 3, 4])
+    start, _ = run_tasks([2.0, 1.0, 1.0], [(), (0,), ()], ["x", "x", "x"], in_order=False)
+    assert start.tolist() == [0, 2, 3]
+    start, _ = run_tasks([2.0, 1.0, 1.0], [(), (), ()], ["x", "x", "x"], slots=2)
+    assert start.tolist() == [0, 0, 1]
+
+
+def matrix(rows):
+    return np.array(rows, dtype=float)[..., None]
+
+
+def test_blocks_as_matrices_by_hand():
+    """The first stream takes 1; the second waits for it and takes 2, or for itself and takes 5."""
+    block = matrix([[1, NO_PATH], [2, 5]])
+    assert applied(block, np.array([[0.0], [0.0]]))[:, 0].tolist() == [1, 5]
+    assert chained(block, block)[..., 0].tolist() == [[2, NO_PATH], [7, 10]]
+    assert repeated(block, 3, np.array([[10.0], [0.0]]))[:, 0].tolist() == [13, 22]  # 10 + 2 + 5 + 5, or 15 in all
+    assert repeated(block, np.array([3]), np.array([[10.0], [0.0]]))[:, 0].tolist() == [13, 22]
+    assert repeated(matrix([[4]]), 5, np.array([[1.0]]))[0, 0] == 21
+    assert repeated(block, 0, np.array([[10.0], [0.0]]))[:, 0].tolist() == [10, 0]
