@@ -174,6 +174,16 @@ def test_no_improvement_slows_any_design(designs, work):
     assert {what: ratio for what, ratio in slower.items() if not ratio <= 1.001} == {}
 
 
+@pytest.mark.parametrize("work", WORK)
+def test_a_cache_on_the_chip_slows_no_step_and_costs_more(work):
+    workload, strategy, devices = WORK[work]
+    case = crossflow.from_dict({"system": {"template": "reference", "devices": devices}, "workload": workload, "strategy": strategy})
+    found = evaluate(case, {"system.levels.l2.stacked_area": np.array([0.0, 5e-6, 36e-6, 300e-6])})
+    assert (found.step_time <= found.step_time[0] * 1.001).all()
+    assert (np.diff(found.cost) > 0).all()
+    assert (np.diff(found.architecture["l2.capacity"]) > 0).all()
+
+
 def test_tiles_of_a_generated_device_are_refused_where_the_library_has_its_own():
     system = {"template": "h100-sxm", "execution": {"blocks": [[128, 128]]}}
     with pytest.raises(CrossflowError, match="execution: blocks: tiles of a device with published figures are those of its library"):
