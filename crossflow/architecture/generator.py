@@ -383,7 +383,7 @@ def build_on_chip(
             names=tuple(f"capacity by {one}, bandwidth by {other}" for other in ("power", "slices") for one in ("area", "leakage")),
             code=np.asarray(((below < fits) | (stacked < wanted)) + 2 * (wide < fed)),
         ),
-        stacked_area=stacked * area_of_byte(over),
+        stacked_area=stacked * np.where(stacked > 0, area_of_byte(over), 0.0),
         vias_area=NOTHING if bond is None else np.ceil(8.0 * bandwidth * share / bond.frequency - 1e-9) * bond.area_per_lane,
     )
 
