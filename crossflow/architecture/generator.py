@@ -143,7 +143,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         energy_per_flop={dtype: divide(switched, rate) for dtype, rate in system.rates.items()},
         static_power=static,
         maximum_power=budgets.power,
-        throttle=None if budgets.peak_power is None else _throttle(parts.compute, cores, budgets.power - static + cores.leakage_power),
+        throttle=_throttle(parts.compute, cores, budgets, static, sum((cache.stacked_area for cache in caches.values()), NOTHING)),
         execution=system.execution,
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
@@ -319,8 +319,15 @@ def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
     )
 
 
-def _throttle(compute: Compute, cores: Cores, power: Array) -> Throttle:
-    """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]"""
+def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array) -> Throttle | None:
+    """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]
+
+    None where components together draw no more than the device may: without `peak_power`, and without dies on the compute dies
+    (`stacked`, their area [m2]), to which accesses take energy beside the shares.
+    """
+    if budgets.peak_power is None and not stacked.any():
+        return None
+    power = np.where((stacked > 0) | (budgets.peak_power is not None), budgets.power - static + cores.leakage_power, np.inf)
     voltage = cores.point.voltage
     return Throttle(
         power=np.maximum(power, 0.0),
@@ -343,6 +350,7 @@ def build_on_chip(
 
     above : the component at the node of dies on the compute die, and their bonds. Such a die holds nothing but bits; slices and
     network stay below. Addresses are spread over all bits, so the part of accesses that crosses is that of the capacity above.
+    What these take beyond an access below does not come out of the level's share, so that bandwidth does not fall (`_throttle`).
     """
     instances = bundles if level.scope == "bundle" else np.ones(1)
     room = divide((1.0 - CELLS) * given.area, part.logic_area)
@@ -355,12 +363,11 @@ def build_on_chip(
     stacked = _held(over, wanted, np.where(below < fits, 0.0, kept - below * part.static_power_per_bit))
     capacity = below + stacked
     share = divide(stacked, capacity)
-    if bond is not None and stacked.any():
-        part = _mean(part, over, bond, share)
+    mean = part if bond is None or not stacked.any() else _mean(part, over, bond, share)
     fed = divide(given.power - kept, part.energy_per_bit)
     wide = NO_LIMIT if part.slice_width is None or part.frequency is None else slices * part.slice_width * part.frequency
     bandwidth = np.where(capacity > 0, np.minimum(fed, wide), 0.0)
-    static = part.static_power_per_bit * capacity
+    static = mean.static_power_per_bit * capacity
     return BuiltMemory(
         level=Level(
             name=name,
@@ -369,8 +376,8 @@ def build_on_chip(
             stacked=stacked / instances,
             instances=instances,
             bandwidth=bandwidth * level.utilisation,
-            latency=part.latency + part.wire_latency * part.wire_length,
-            energy=part.energy_per_bit,
+            latency=mean.latency + part.wire_latency * part.wire_length,
+            energy=mean.energy_per_bit,
         ),
         static_power=static,
         used=Allotment(
