@@ -327,8 +327,7 @@ def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, s
     """
     if budgets.peak_power is None and not stacked.any():
         return None
-    power = np.where((stacked > 0) | (budgets.peak_power is not None), budgets.power - static + cores.leakage_power, np.inf)
-    voltage = cores.point.voltage
+    power, voltage = budgets.power - static + cores.leakage_power, cores.point.voltage
     return Throttle(
         power=np.maximum(power, 0.0),
         leakage=cores.leakage_power,
@@ -364,7 +363,7 @@ def build_on_chip(
     capacity = below + stacked
     share = divide(stacked, capacity)
     mean = part if bond is None or not stacked.any() else _mean(part, over, bond, share)
-    fed = divide(given.power - kept, part.energy_per_bit)
+    fed = divide(given.power - kept, np.minimum(part.energy_per_bit, mean.energy_per_bit))
     wide = NO_LIMIT if part.slice_width is None or part.frequency is None else slices * part.slice_width * part.frequency
     bandwidth = np.where(capacity > 0, np.minimum(fed, wide), 0.0)
     static = mean.static_power_per_bit * capacity
@@ -382,7 +381,7 @@ def build_on_chip(
         static_power=static,
         used=Allotment(
             area=np.where(capacity > 0, slices * part.logic_area, 0.0) + (given.area - slices * part.logic_area) * divide(below, fits),
-            power=static + bandwidth * part.energy_per_bit,
+            power=static + bandwidth * np.minimum(part.energy_per_bit, mean.energy_per_bit),
             perimeter=NOTHING,
         ),
         limit=Limit(
