@@ -116,6 +116,11 @@ def test_a_cache_may_stand_on_the_chip(gemm, standard):
     assert sum(two.carbon.values()) > sum(one.carbon.values()) + two.carbon["stack"]
 
 
+def test_bonds_of_nothing_are_told(gemm):
+    found = crossflow.predict(gemm("reference", system={"technology": {"bond": "micro-bump"}})).notes
+    assert found == ("system.technology.bond changes nothing here: nothing stands on the compute die (stacked_area)",)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
