@@ -27,6 +27,8 @@ from crossflow.workload.spec import MODELS, TransformerSpec
 # Settings that a scenario writes over what a file or a model has, by where they stand, and why they may change nothing.
 SETTINGS: Mapping[str, str] = {
     "techlib": "the devices are not made of it, or have a published figure in its place",
+    "system.technology.die_link": "the chip is one die (system.budgets.chiplets)",
+    **dict.fromkeys(("system.technology.stacked_logic", "system.technology.bond"), "nothing stands on the compute die (stacked_area)"),
     "system.operation": "powers enter the energy of a whole run only; give a run: section",
     "system.host": "no strategy.offload keeps anything on the host",
     "software": "what it describes does not take place, or hides behind longer work",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from crossflow import provenance
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.architecture.system import architecture
+from crossflow.architecture.template import GeneratedSystem
 from crossflow.arrays import plain
 from crossflow.evaluation import evaluate
 from crossflow.evaluation.events import unmatched
@@ -145,11 +146,18 @@ class Prediction:
     def notes(self) -> tuple[str, ...]:
         """What the scenario leaves to the file of its model, what of the model does not run, and settings without effect, as sentences."""
         workload = self.scenario.workload
-        found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ())]
+        found = [*idle(self.scenario, self.score), *(unmatched(self.scenario) if np.isfinite(self.step_time) else ()), *self._unused()]
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
         further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" else ()
         return (*file_notes(workload, self.scenario.document.data["workload"]), *further, *found)
+
+    def _unused(self) -> Iterator[str]:
+        """What of the power budget a generated device cannot use."""
+        system, drawn = self.scenario.system, float(self.device.maximum_power[0])
+        if isinstance(system, GeneratedSystem) and (limit := self.device.bound_by["power"]) != "budget":
+            given = show(float(system.budgets.power[0]), "W")
+            yield f"system.budgets.power: no more than {show(drawn, 'W')} of {given} is drawn: limited by {limit}"
 
     @property
     def serving(self) -> Mapping[str, float | None]:

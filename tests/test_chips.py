@@ -148,6 +148,7 @@ def improved(base, node):
     yield "energy of memory", {"system.components.memory.dynamic_energy_per_bit": np.full(N, 3.0 * 8e-12)}
     yield "bits of the cache", {"system.components.on_chip.l2.area_per_bit": np.full(N, 0.03e-12 * 8)}
     yield "energy of the cache", {"system.components.on_chip.l2.dynamic_energy_per_bit": np.full(N, 0.1 * 8e-12)}
+    yield "die on the chip", {"system.levels.l2.stacked_area": np.full(N, 36e-6)}
     yield "link", {"system.technology.inter_link": ["XDR-x8"] * N}
 
 
@@ -173,6 +174,16 @@ def test_no_improvement_slows_any_design(designs, work):
         after = evaluate(case, {**base, **change}).step_time
         slower[what] = (after[built] / before[built]).max()
     assert {what: ratio for what, ratio in slower.items() if not ratio <= 1.001} == {}
+
+
+@pytest.mark.parametrize("work", ["product", "dlrm"])
+def test_a_cache_on_the_chip_slows_no_step_and_costs_more(work):
+    workload, strategy, devices = WORK[work]
+    case = crossflow.from_dict({"system": {"template": "reference", "devices": devices}, "workload": workload, "strategy": strategy})
+    found = evaluate(case, {"system.levels.l2.stacked_area": np.array([0.0, 5e-6, 36e-6, 300e-6])})
+    assert (found.step_time <= found.step_time[0] * 1.001).all()
+    assert (np.diff(found.cost) > 0).all()
+    assert (np.diff(found.architecture["l2.capacity"]) > 0).all()
 
 
 def test_tiles_of_a_generated_device_are_refused_where_the_library_has_its_own():

@@ -96,10 +96,22 @@ def test_no_all_reduce_beats_the_bandwidth_bound(algorithm, ranks):
 @pytest.mark.parametrize("ranks", RANKS)
 def test_the_best_algorithm_is_no_slower_than_any(ranks):
     size = np.geomspace(1, 1e10, 30)
-    best = collectives.best("all_reduce", size, ranks, BANDWIDTH, LATENCY, any_to_any=True)
+    best = collectives.best("all_reduce", size, ranks, BANDWIDTH, LATENCY, any_to_any=True, post=ZERO)
     for algorithm in ALL_REDUCES:
         assert (best <= algorithm(size, ranks, BANDWIDTH, LATENCY) * (1 + 1e-12)).all()
-    assert (best <= collectives.best("all_reduce", size, ranks, BANDWIDTH, LATENCY, any_to_any=False)).all()
+    assert (best <= collectives.best("all_reduce", size, ranks, BANDWIDTH, LATENCY, any_to_any=False, post=ZERO)).all()
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_an_all_to_all_behind_a_switch_takes_no_latency_a_peer(ranks):
+    """Sends are posted at once, or go in log2 p steps; never slower than pairwise, nor faster than the bytes over the port."""
+    size, post = np.geomspace(1, 1e10, 30), np.full(1, 0.2e-6)
+    found = collectives.best("all_to_all", size, ranks, BANDWIDTH, LATENCY, any_to_any=True, post=post)
+    pairwise = collectives.best("all_to_all", size, ranks, BANDWIDTH, LATENCY, any_to_any=False, post=post)
+    assert (found <= pairwise * (1 + 1e-12)).all()
+    assert (found >= (ranks - 1) / ranks * size / BANDWIDTH + LATENCY).all()
+    assert found[0] == pytest.approx(min(2e-6 + max(ranks - 2, 0) * 0.2e-6, np.ceil(np.log2(ranks)) * 2e-6), rel=1e-3)
+    assert found[-1] == pytest.approx((ranks - 1) / ranks * 1e10 / 50e9, rel=5e-3)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

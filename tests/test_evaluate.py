@@ -62,6 +62,7 @@ ALONE = {
     "system.technology.memory": ["HBM2", "HBM4"],
     "system.technology.inter_link": ["NDR-x8", "EDR"],
     "system.technology.substrate": ["silicon-interposer", "wafer"],
+    "system.levels.l2.stacked_area": ["0 mm2", "100 mm2"],
 }
 
 
@@ -250,7 +251,7 @@ WRONG = [
     (
         "system.technology.memroy",
         ["HBM2"],
-        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, die_link, substrate",
+        "system.technology.memroy: no such technology role; did you mean 'memory'?; known: logic, compute, memory, intra_link, inter_link, die_link, stacked_logic, bond, substrate",
     ),
 ]
 

@@ -36,6 +36,7 @@ QUANTITIES = {
     "budgets.perimeter.memory": (0.05, 0.6),
     "budgets.perimeter.inter_link": (0.01, 0.4),
     "bundles": (1.0, 200.0),
+    "levels.l2.stacked_area": (0.0, 300e-6),
 }
 
 
@@ -301,8 +302,9 @@ def test_power_that_nothing_can_use_goes_to_compute_where_it_is_shared(system):
 )
 def test_memory_devices_are_eq_4(system, paper, node, controllers, edge, devices, limit):
     """min((node - die) / device area, controller area / controller, edge x links per mm / links per device)."""
-    budgets = changed(system, {"budgets.node_area": node * 1e-6}).budgets
-    built = build_memory(paper.memory["HBM2"], budgets, allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3), ONE, 0.1 * ONE)
+    wide = changed(system, {"budgets.node_area": node * 1e-6, "memory_static_share": 0.1})
+    given = allot(area=controllers * 1e-6, power=1000.0, perimeter=edge * 1e-3)
+    built = build_memory(paper.memory["HBM2"], wide.budgets, given, wide)
     assert built.level.capacity[0] == devices * 8 * 2**30
     assert built.level.bandwidth[0] == pytest.approx(devices * 1024 * 2.0e9 / 8, rel=1e-12)
     assert built.limit.name(0) == limit
@@ -311,9 +313,9 @@ def test_memory_devices_are_eq_4(system, paper, node, controllers, edge, devices
 def test_memory_power_is_energy_per_bit_at_full_rate_and_no_more(system, paper):
     full = 4 * 1024 * 2.0e9 * 4.2e-12
     static = 0.6e-12 * 4 * 8 * 2**33
+    tenth = changed(system, {"memory_static_share": 0.1})
     rich, poor = (
-        build_memory(paper.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), ONE, 0.1 * ONE)
-        for watts in (500.0, 5.0)
+        build_memory(paper.memory["HBM2"], system.budgets, allot(area=1e-3, power=watts, perimeter=1.0), tenth) for watts in (500.0, 5.0)
     )
     assert rich.used.power[0] == pytest.approx(full + static, rel=1e-9)
     assert poor.used.power[0] == pytest.approx(0.9 * 5.0 + static, rel=1e-9)

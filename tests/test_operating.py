@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from crossflow.architecture.run_cost import HOUR, KILOWATT_HOUR, facility_power, operation_of, run_cost
-from crossflow.architecture.system import reference_peak, resolve
+from crossflow.architecture.system import architecture, reference_peak, resolve
 from crossflow.architecture.template import OperationSpec
 from crossflow.evaluation import evaluate
 from crossflow.files import Document
@@ -24,6 +24,10 @@ TOKENS = {"amount": 1.4e12, "per_step": 2048 * 2048, "devices": 2048}  # LLaMA-6
 
 def system(name, **changes):
     return resolve(Document(file="scenario", data={"template": name, **changes}))[0]
+
+
+def operated(found):
+    return operation_of(found, architecture(found))
 
 
 def operation(**fields):
@@ -50,7 +54,7 @@ def test_nodes_are_those_of_the_sheet(name):
     assert found.network.inter.bandwidth[0] == pytest.approx(float(row["inter_node_bandwidth"]) * 1e9)
     assert found.operation.host_power[0] == float(row["other_power"])
     devices = CARDS.get(name, float(row["gpu_power"]) / found.devices_per_node)
-    assert operation_of(found).device_power[0] == devices
+    assert operated(found).device_power[0] == devices
 
 
 TABLE_III = [("zionex", 16, 20e15, 5e12, 38.4e12, 25.6e12), ("a100-ib-2048", 256, 319e15, 164e12, 614.4e12, 409.6e12)]
@@ -147,7 +151,7 @@ def test_gpu_hours_of_llama():
 
 def test_energy_of_llama():
     """1,022,362 GPU-hours x 400 W x PUE 1.1 = 449 MWh (LLaMA, Table 15): GPUs alone, without their hosts."""
-    own = operation_of(system("a100-ib-2048")).model_copy(update={"host_power": None})
+    own = operated(system("a100-ib-2048")).model_copy(update={"host_power": None})
     cost = run_cost(amount=1, per_step=1, step_time=1_022_362 * HOUR / 2048, devices=2048, operation=own, devices_per_node=8)
     assert cost.facility_energy[0] / KILOWATT_HOUR == pytest.approx(449e3, rel=0.003)
     assert show(cost.facility_energy[0] * parse("0.385 kg/kWh", "kg/J"), "kg", 3) == "173 t CO2e"  # the table's total emissions
@@ -156,7 +160,7 @@ def test_energy_of_llama():
 def test_a_row_of_the_cloud_sheet():
     """DLRM-A, FSDP on 512 V100 of AWS at 0.21 million samples a second, 5e9 samples: sheet row 23."""
     found = system("aws-p3")
-    rest = {"operation": operation_of(found), "devices_per_node": found.devices_per_node, "peak": 14e12, "reference": 156e12}
+    rest = {"operation": operated(found), "devices_per_node": found.devices_per_node, "peak": 14e12, "reference": 156e12}
     cost = run_cost(amount=5e9, per_step=65536, step_time=65536 / 210_000, devices=512, **rest)
     assert cost.time[0] / HOUR == pytest.approx(6.6138, rel=1e-4)
     assert cost.device_hours[0] == pytest.approx(3386.2434, rel=1e-6)
@@ -221,10 +225,10 @@ def test_no_work_is_refused(exactly):
 
 def test_a_system_says_its_power_once():
     """Device: TDP or budget, unless told; host: what the node has beside its devices, unless told."""
-    assert operation_of(system("dgx-a100")).host_power[0] == 6500 - 8 * 400
-    assert operation_of(system("madmax-h100")).device_power[0] == 700
-    assert operation_of(system("v100")).device_power[0] == system("v100").budgets.power[0]
-    assert facility_power(operation_of(system("aws-p4d")), 8)[0] == 812.5  # W per GPU in the sheet
+    assert operated(system("dgx-a100")).host_power[0] == 6500 - 8 * 400
+    assert operated(system("madmax-h100")).device_power[0] == 700
+    assert operated(system("v100")).device_power[0] == system("v100").budgets.power[0]
+    assert facility_power(operated(system("aws-p4d")), 8)[0] == 812.5  # W per GPU in the sheet
 
 
 @pytest.mark.parametrize("workload", [{"model": "llama2-7b", "global_batch": 64}, {"model": "gemm", "m": 4096, "n": 4096, "k": 4096}])

@@ -90,10 +90,46 @@ def test_dies_reach_a_shared_cache_over_their_links(gemm):
 
 def test_memory_may_stand_on_the_chip(gemm):
     """V-Cache class: a die of 64 MiB on every 36 mm2 of logic, which takes neither package area nor die edge."""
-    system = {"technology": {"memory": "SRAM-3D"}, "budgets": {"perimeter": {"memory": 0.01}, "node_area": "851 mm2"}}
+    budgets = {"area": {"memory": 0.06}, "perimeter": {"memory": 0.01}, "node_area": "851 mm2"}
+    system = {"technology": {"memory": "SRAM-3D"}, "budgets": budgets}
     device = gemm("pathfinder", system=system).architecture
     assert device.memory.capacity == pytest.approx(np.floor(850 * 0.0278) * 64 * 2**20)
     assert not device.problems
+    below = gemm("pathfinder", system={**system, "levels": {"l2": {"stacked_area": "400 mm2"}}}).architecture
+    assert below.memory.capacity == pytest.approx(np.floor(450 * 0.0278) * 64 * 2**20)
+
+
+def test_a_cache_may_stand_on_the_chip(gemm, standard):
+    """V-Cache: 64 MiB of N7 on 36 mm2, over bonds; the share of its bits that stand there crosses, and needs vias."""
+    one, two = (gemm("reference", system={"levels": {"l2": {"stacked_area": area}}}).architecture for area in ("0 mm2", "36 mm2"))
+    flat, tall, bond = one.level("l2"), two.level("l2"), standard.bond["hybrid-bond"]
+    assert tall.stacked == pytest.approx(64 * 2**20, rel=0.03)
+    assert tall.capacity == pytest.approx(flat.capacity + tall.stacked)
+    share = tall.stacked / tall.capacity
+    macro = standard.on_chip["l2"].dynamic_energy_per_bit * (1 - standard.logic["N5"].sram_energy / standard.logic["N7"].sram_energy)
+    assert tall.energy == pytest.approx(flat.energy + share * (bond.energy_per_bit + macro))
+    assert tall.latency == pytest.approx(flat.latency + share * bond.latency)
+    assert two.cost["stack"] == pytest.approx(die_cost(np.array([36 * MM2]), standard.logic["N7"]) + bond.assembly_cost)
+    parts = sum(two.cost[part] for part in ("chip", "stack", "memory", "package", "assembly"))
+    assert two.cost["loss"] == pytest.approx(parts * (0.98**-6 / 0.99 - 1))
+    assert two.carbon["stack"] == pytest.approx(0.36 * 2.03)
+    assert sum(two.carbon.values()) > sum(one.carbon.values()) + two.carbon["stack"]
+
+
+def test_bonds_of_nothing_are_told(gemm):
+    found = crossflow.predict(gemm("reference", system={"technology": {"bond": "micro-bump"}})).notes
+    assert found == ("system.technology.bond changes nothing here: nothing stands on the compute die (stacked_area)",)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"levels": {"l2": {"stacked_area": "900 mm2"}}}, "the dies on the chip are larger than it (levels.NAME.stacked_area)"),
+        ({"levels": {"l2": {"stacked_area": "500 mm2"}}, "technology": {"bond": "micro-bump"}}, "the shares of the chip area leave no room for the vias to the dies on it (levels.NAME.stacked_area)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_stand_on_the_chip_is_infeasible(gemm, change, sentence):
+    assert sentence in [words for mask, words in gemm("reference", system=change).architecture.problems if mask.any()]
 
 
 def test_a_step_takes_its_share_of_the_carbon_of_making_the_devices(lstm):
@@ -108,15 +144,33 @@ def test_a_step_takes_its_share_of_the_carbon_of_making_the_devices(lstm):
     ("change", "sentence"),
     [
         ({"chip_area": "900 mm2"}, "a die is larger than a reticle: divide the chip into more dies (budgets.chiplets), or take a substrate that allows more exposures for one die, such as wafer"),
-        ({"power": "3.9 kW"}, "the power over the die area is more than the package can be cooled at (substrate.cooling_limit)"),
-        ({"power": "3.9 kW"}, "the power of the die over its area is more than the package can deliver (substrate.delivery_limit)"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_printed_cooled_or_fed_is_infeasible(gemm, change, sentence):
+def test_what_cannot_be_printed_is_infeasible(gemm, change, sentence):
     case = gemm("pathfinder", system={"budgets": change})
     assert sentence in [words for mask, words in case.architecture.problems if mask.any()]
     assert not crossflow.predict(case).feasible
     assert crossflow.predict(gemm("pathfinder", system={"budgets": {"chip_area": "900 mm2", "chiplets": 2}})).feasible
+
+
+@pytest.mark.parametrize(
+    ("limits", "watts", "why"),
+    [
+        ({}, 1.6 * 850, "cooling of the package (substrate.cooling_limit)"),
+        ({"cooling_limit": "9 W/mm2", "delivery_limit": "1 W/mm2"}, None, "delivery to the die (substrate.delivery_limit)"),
+    ],
+)
+def test_a_power_budget_is_used_as_far_as_the_package_allows(gemm, limits, watts, why):
+    """More of it never makes a design infeasible or slower; the note says what is left."""
+    data = gemm("pathfinder", system={"budgets": {"power": "3.9 kW"}}).document.data
+    case = crossflow.from_dict({**data, "techlib": {"substrate": {"silicon-interposer": limits}}})
+    device, found = case.architecture, crossflow.predict(case)
+    memory = sum(use.used for use in device.usage if (use.component, use.resource) == ("memory", "power"))
+    assert device.maximum_power == pytest.approx(850 + memory if watts is None else watts, rel=2e-3)
+    assert found.feasible
+    assert [why in note for note in found.notes if note.startswith("system.budgets.power: no more than")] == [True]
+    times = crossflow.evaluate(case, {"system.budgets.power": np.linspace(300, 4000, 50)}).step_time
+    assert (np.diff(times) <= 1e-12).all()
 
 
 def test_stacks_need_a_substrate_with_bumps_as_fine_as_theirs(gemm):

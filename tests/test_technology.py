@@ -9,7 +9,7 @@ import pytest
 
 from crossflow import files
 from crossflow.errors import CrossflowError, SpecError
-from crossflow.technology.library import Choice, TechLibrary, library_document, load_library
+from crossflow.technology.library import KINDS, Choice, TechLibrary, library_document, load_library
 from crossflow.units import parse
 
 NODES = {"N16": -1, "N12": 0, "N10": 1, "N7": 2, "N5": 3, "N3": 4, "N2": 5, "N1": 6}  # steps of the paper
@@ -49,7 +49,7 @@ def test_no_bare_number(name):
 
 def test_every_number_of_the_standard_library_says_how_it_is_known_and_between_which_bounds(standard):
     """What chips are made of beside units and caches; the loader refuses a number of these sections that does not."""
-    assert {"logic", "compute", "on_chip", "memory", "link", "substrate"} <= set(standard.stated)
+    assert {*KINDS} <= set(standard.stated)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -132,7 +132,7 @@ def test_published_facts_lie_between_the_bounds_of_the_library(standard, fact):
     assert min(bounds) * 0.99 <= value <= max(bounds) * 1.01
 
 
-@pytest.mark.parametrize("kind", ["compute", "memory", "link", "substrate", "on_chip"])
+@pytest.mark.parametrize("kind", ["compute", "memory", "link", "bond", "substrate", "on_chip"])
 def test_gathering_takes_each_points_component(standard, kind):
     names = standard.names(kind)
     chosen = [names[i] for i in np.random.default_rng(0).integers(len(names), size=12)]

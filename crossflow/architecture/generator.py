@@ -11,22 +11,23 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from crossflow.architecture.model import Architecture, BudgetUse, Level, Limit, Port, Throttle
-from crossflow.architecture.packaging import packaged, room
+from crossflow.architecture.packaging import Mounted, cooled, packaged, room
 from crossflow.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel
 from crossflow.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.arrays import Array, Mask, divide
 from crossflow.files import FileModel
-from crossflow.technology.components import Compute, Link, LogicNode, OffChip, OnChip, Substrate
-from crossflow.technology.library import Choice, TechLibrary, disordered, gather
+from crossflow.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.technology.library import Choice, TechLibrary, disordered, gather, kind_of
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
 CHANGED = ("compute", "memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
+DELIVERY_PASSES = 4  # each takes what is left undelivered down by memory's share of the power
 CELLS = 0.05  # share of an on-chip memory's area that is left for bits where its slices would take all
 
 
@@ -40,8 +41,11 @@ class Parts:
     intra_link: Link
     inter_link: Link
     die_link: Link
+    stacked: Mapping[str, OnChip]  # the on-chip memories once more, at the node of dies that stand on the compute die
+    bond: Bond
     substrate: Substrate
     node: LogicNode
+    stacked_node: LogicNode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,8 @@ class BuiltMemory:
     static_power: Array
     used: Allotment
     limit: Limit
+    stacked_area: Array = field(default_factory=lambda: NOTHING)  # of its dies that stand on the compute dies. [m2]
+    vias_area: Array = field(default_factory=lambda: NOTHING)  # of the compute dies that the vias to those dies take. [m2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,25 +103,27 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     choices : for roles of `system.technology` that differ between points, the entry chosen at each of the n points.
     """
     parts = choose_parts(system, library, choices or {})
-    budgets = system.budgets
+    budgets, bound = within_package(system, parts)
     given = {name: allot(budgets, name) for name in ("compute", *system.levels, "memory", "intra_link", "inter_link")}
-    caches = {name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles) for name, spec in system.levels.items()}
-    memory = build_memory(parts.memory, budgets, given["memory"], system.memory_utilisation, system.memory_static_share)
+    caches = {
+        name: build_on_chip(name, spec, parts.on_chip[name], given[name], system.bundles, (parts.stacked[name], parts.bond))
+        for name, spec in system.levels.items()
+    }
+    memory = build_memory(parts.memory, budgets, given["memory"], system)
     intra = build_links("intra_link", parts.intra_link, given["intra_link"], parts.substrate.links_per_mm)
     inter = build_links("inter_link", parts.inter_link, given["inter_link"], None)
     others: dict[str, BuiltMemory | Links] = {**caches, "memory": memory, "intra_link": intra, "inter_link": inter}
-    if system.shared_power:
-        given["compute"] = _with_spare(given, others)
+    given["compute"] = _with_spare(given, others) if system.shared_power else given["compute"]
     cores = build_cores(parts.compute, given["compute"], system.bundles)
+    switched = (cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0)
     built: dict[str, Cores | BuiltMemory | Links] = {"compute": cores, **others}
     static = np.asarray(cores.leakage_power + memory.static_power + sum((c.static_power for c in caches.values()), NOTHING))
     package = packaged(
         parts,
         budgets,
         system.packaged,
-        levels=(*(cache.level for cache in caches.values()), memory.level),
-        stacks=memory.level.capacity / parts.memory.device_capacity,
-        memory_power=memory.used.power,
+        levels=tuple(level.level for level in (*caches.values(), memory)),
+        mounted=_mounted(parts, memory, tuple(caches.values())),
         intra_lanes=intra.lanes,
         inter_lanes=inter.lanes,
     )
@@ -132,17 +140,14 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         levels=package.levels,
         intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
-        energy_per_flop={
-            dtype: divide((cores.used.power - cores.leakage_power) / np.maximum(cores.peak, 1.0), rate)
-            for dtype, rate in system.rates.items()
-        },
+        energy_per_flop={dtype: divide(switched, rate) for dtype, rate in system.rates.items()},
         static_power=static,
         maximum_power=budgets.power,
-        throttle=None if budgets.peak_power is None else _throttle(parts.compute, cores, budgets.power - static + cores.leakage_power),
+        throttle=_throttle(parts.compute, cores, budgets, static, sum((cache.stacked_area for cache in caches.values()), NOTHING)),
         execution=system.execution,
         dataflow=system.dataflow,
         usage=_usage(given, {name: part.used for name, part in built.items()}),
-        limits=tuple(part.limit for part in built.values()),
+        limits=(*(part.limit for part in built.values()), bound),
         problems=(*_problems(system, parts, cores, caches, memory), *package.problems),
         cost=package.cost,
         carbon=package.carbon,
@@ -160,19 +165,36 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     units = [
         library.scale(_changed(library.component("compute", name), changes.compute), choice["logic"]) for name in choice["compute"].names
     ]
-    on_chip = {
-        name: library.scale(_changed(library.component("on_chip", spec.component), changes.on_chip.get(name)), choice["logic"])
-        for name, spec in system.levels.items()
+    caches = {
+        name: _changed(library.component("on_chip", spec.component), changes.on_chip.get(name)) for name, spec in system.levels.items()
     }
+    bond: Bond = library.gather("bond", choice["bond"])
     return Parts(
         compute=gather(units, choice["compute"].index),
-        on_chip=on_chip,
-        memory=_changed(library.gather("memory", choice["memory"]), changes.memory),
+        on_chip={name: library.scale(cache, choice["logic"]) for name, cache in caches.items()},
+        stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in caches.items()},
+        bond=bond,
+        memory=_bonded(_changed(library.gather("memory", choice["memory"]), changes.memory), bond),
         intra_link=_changed(library.gather("link", choice["intra_link"]), changes.intra_link),
         inter_link=_changed(library.gather("link", choice["inter_link"]), changes.inter_link),
         die_link=library.gather("link", choice["die_link"]),
         substrate=library.gather("substrate", choice["substrate"]),
         node=library.gather("logic", choice["logic"]),
+        stacked_node=library.gather("logic", choice["stacked_logic"]),
+    )
+
+
+def _bonded(memory: OffChip, bond: Bond) -> OffChip:
+    """Memory devices with the bonds of those that stand on the compute die: energy and time of an access, area of the vias."""
+    if not memory.on_logic.any():
+        return memory
+    vias = memory.links_per_device * bond.area_per_lane
+    return memory.model_copy(
+        update={
+            "interface_energy_per_bit": memory.interface_energy_per_bit + memory.on_logic * bond.energy_per_bit,
+            "access_latency": memory.access_latency + memory.on_logic * bond.latency,
+            "controller_area": memory.controller_area + memory.on_logic * vias,
+        }
     )
 
 
@@ -187,7 +209,7 @@ def for_choices(system: GeneratedSystem, library: TechLibrary, choices: Mapping[
         if given is not None and role in choices:
             choice = choices[role]
             named = np.array([name == getattr(system.technology, role) for name in choice.names])[choice.index]
-            entries = library.gather("link" if role.endswith("link") else role, choice)
+            entries = library.gather(kind_of(role), choice)
             fields = (
                 (name, getattr(given, name), getattr(entries, name)) for name in type(given).model_fields if name not in own.get(role, {})
             )
@@ -210,6 +232,36 @@ def _with_spare(given: Mapping[str, Allotment], others: Mapping[str, BuiltMemory
     """The share of compute, with the power that the other components cannot use."""
     spare = sum((given[name].power - part.used.power for name, part in others.items()), NOTHING)
     return replace(given["compute"], power=np.asarray(given["compute"].power + spare))
+
+
+def _mounted(parts: Parts, memory: BuiltMemory, caches: tuple[BuiltMemory, ...]) -> Mounted:
+    """What stands beside and on the compute dies."""
+    return Mounted(
+        devices=memory.level.capacity / parts.memory.device_capacity,
+        stacked=tuple(cache.stacked_area for cache in caches),
+        vias_area=sum((cache.vias_area for cache in caches), NOTHING),
+    )
+
+
+def within_package(system: GeneratedSystem, parts: Parts) -> tuple[Budgets, Limit]:
+    """Budgets with no more power than the package cools and delivers, nor than the components draw together, and what bound it.
+
+    What supply bumps deliver bounds the power of the compute dies, so memory beside them comes on top. Its power follows from
+    that of the device, from below: after each pass the package delivers all that is drawn.
+    """
+    budgets, substrate, memory = system.budgets, parts.substrate, parts.memory
+    fits = [budgets.power, *(NO_LIMIT if bound is None else bound for bound in (budgets.peak_power, cooled(substrate, budgets)))]
+    power = np.minimum.reduce(np.broadcast_arrays(*fits))
+    delivered = NO_LIMIT if substrate.delivery_limit is None else substrate.delivery_limit * budgets.chip_area
+    fed = np.minimum(power, delivered)
+    for _ in range(DELIVERY_PASSES if np.any(power > delivered) else 0):
+        here = budgets.model_copy(update={"power": fed})
+        drawn = build_memory(memory, here, allot(here, "memory"), system).used.power
+        fed = np.minimum(power, delivered + np.where(memory.on_logic, 0.0, drawn))
+    names = ("budget", "peak_power", "cooling of the package (substrate.cooling_limit)", "delivery to the die (substrate.delivery_limit)")
+    code = np.where(fed < power, 3, np.argmin(np.broadcast_arrays(*fits), axis=0))
+    limit = Limit(component="power", names=names, code=np.asarray(code))
+    return budgets.model_copy(update={"power": np.asarray(fed)}), limit
 
 
 def perimeter(budgets: Budgets) -> Array:
@@ -267,9 +319,15 @@ def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
     )
 
 
-def _throttle(compute: Compute, cores: Cores, power: Array) -> Throttle:
-    """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]"""
-    voltage = cores.point.voltage
+def _throttle(compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array) -> Throttle | None:
+    """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]
+
+    None where components together draw no more than the device may: without `peak_power`, and without dies on the compute dies
+    (`stacked`, their area [m2]), to which accesses take energy beside the shares.
+    """
+    if budgets.peak_power is None and not stacked.any():
+        return None
+    power, voltage = budgets.power - static + cores.leakage_power, cores.point.voltage
     return Throttle(
         power=np.maximum(power, 0.0),
         leakage=cores.leakage_power,
@@ -279,61 +337,99 @@ def _throttle(compute: Compute, cores: Cores, power: Array) -> Throttle:
     )
 
 
-def build_on_chip(name: str, level: OnChipLevel, part: OnChip, given: Allotment, bundles: Array) -> BuiltMemory:
+def build_on_chip(
+    name: str, level: OnChipLevel, part: OnChip, given: Allotment, bundles: Array, above: tuple[OnChip, Bond] | None = None
+) -> BuiltMemory:
     """Bits and slices share the area; what is kept from leakage feeds accesses (Eq. 2 and 3, for a sliced memory).
 
     The area holds the slices that the template asks for, with their ports on the network, and bits in the rest. A twentieth
     at least is left for bits, in an area too small for all slices. Capacity stops where its leakage would take more than the
     level's `static_share` of the power. The rest of the power always feeds accesses, so that bandwidth never falls with
     capacity; it stops at what the slices deliver at their clock. What is then left of area and power is not used.
+
+    above : the component at the node of dies on the compute die, and their bonds. Such a die holds nothing but bits; slices and
+    network stay below. Addresses are spread over all bits, so the part of accesses that crosses is that of the capacity above.
+    What these take beyond an access below does not come out of the level's share, so that bandwidth does not fall (`_throttle`).
     """
     instances = bundles if level.scope == "bundle" else np.ones(1)
     room = divide((1.0 - CELLS) * given.area, part.logic_area)
     slices = np.where(part.logic_area > 0, np.minimum(level.slices * instances, room), level.slices * instances)
-    area_of_byte = divide(part.area_per_bit, 1.0 - part.area_overhead)
-    fits = (given.area - slices * part.logic_area) / area_of_byte
+    fits = (given.area - slices * part.logic_area) / area_of_byte(part)
     kept = level.static_share * given.power
-    leaks = divide(kept, part.static_power_per_bit)
-    capacity = np.where(part.static_power_per_bit > 0, np.minimum(fits, leaks), fits)
-    fed = divide(given.power - kept, part.energy_per_bit)
+    below = _held(part, fits, kept)
+    over, bond = (part, None) if above is None else above
+    wanted = level.stacked_area / area_of_byte(over)
+    stacked = _held(over, wanted, np.where(below < fits, 0.0, kept - below * part.static_power_per_bit))
+    capacity = below + stacked
+    share = divide(stacked, capacity)
+    mean = part if bond is None or not stacked.any() else _mean(part, over, bond, share)
+    fed = divide(given.power - kept, np.minimum(part.energy_per_bit, mean.energy_per_bit))
     wide = NO_LIMIT if part.slice_width is None or part.frequency is None else slices * part.slice_width * part.frequency
     bandwidth = np.where(capacity > 0, np.minimum(fed, wide), 0.0)
-    static = part.static_power_per_bit * capacity
+    static = mean.static_power_per_bit * capacity
     return BuiltMemory(
         level=Level(
             name=name,
             scope=level.scope,
             capacity=capacity / instances,
+            stacked=stacked / instances,
             instances=instances,
             bandwidth=bandwidth * level.utilisation,
-            latency=part.latency + part.wire_latency * part.wire_length,
-            energy=part.energy_per_bit,
+            latency=mean.latency + part.wire_latency * part.wire_length,
+            energy=mean.energy_per_bit,
         ),
         static_power=static,
         used=Allotment(
-            area=np.where(capacity > 0, slices * part.logic_area, 0.0) + (given.area - slices * part.logic_area) * divide(capacity, fits),
-            power=static + bandwidth * part.energy_per_bit,
+            area=np.where(capacity > 0, slices * part.logic_area, 0.0) + (given.area - slices * part.logic_area) * divide(below, fits),
+            power=static + bandwidth * np.minimum(part.energy_per_bit, mean.energy_per_bit),
             perimeter=NOTHING,
         ),
         limit=Limit(
             component=name,
             names=tuple(f"capacity by {one}, bandwidth by {other}" for other in ("power", "slices") for one in ("area", "leakage")),
-            code=np.asarray((capacity < fits) + 2 * (wide < fed)),
+            code=np.asarray(((below < fits) | (stacked < wanted)) + 2 * (wide < fed)),
         ),
+        stacked_area=stacked * np.where(stacked > 0, area_of_byte(over), 0.0),
+        vias_area=NOTHING if bond is None else np.ceil(8.0 * bandwidth * share / bond.frequency - 1e-9) * bond.area_per_lane,
     )
 
 
-def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisation: Array, static_share: Array) -> BuiltMemory:
+def area_of_byte(part: OnChip) -> Array:
+    """Area of cells and their periphery. [m2/B]"""
+    return divide(part.area_per_bit, 1.0 - part.area_overhead)
+
+
+def _held(part: OnChip, fits: Array, power: Array) -> Array:
+    """Bytes that fit and whose leakage the power carries. [B]"""
+    return np.where(part.static_power_per_bit > 0, np.minimum(fits, divide(power, part.static_power_per_bit)), fits)
+
+
+def _mean(part: OnChip, above: OnChip, bond: Bond, share: Array) -> OnChip:
+    """A memory of which a share of the bits stands on the compute die: energy, time and leakage of a mean access and a mean bit."""
+    macro = above.dynamic_energy_per_bit + bond.energy_per_bit
+    return part.model_copy(
+        update={
+            "dynamic_energy_per_bit": part.dynamic_energy_per_bit + share * (macro - part.dynamic_energy_per_bit),
+            "static_power_per_bit": part.static_power_per_bit + share * (above.static_power_per_bit - part.static_power_per_bit),
+            "latency": part.latency + share * bond.latency,
+        }
+    )
+
+
+def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, system: GeneratedSystem) -> BuiltMemory:
     """As many devices as package, controllers and die edge allow (Eq. 4), their pins as fast as the power allows.
 
     Idle and refresh may take `static_share` of the power and no more. Where whole devices would take more, they are of less
     capacity, as stacks of fewer dies are; the rest of the power always feeds the pins. So another device, or one of more
     capacity, never slows them.
     """
-    kept = static_share * given.power
+    kept = system.memory_static_share * given.power
+    stacked = sum((level.stacked_area for level in system.levels.values()), NOTHING)
     fits = np.stack(
         np.broadcast_arrays(
-            room(memory, budgets), given.area / memory.controller_area, given.perimeter * memory.links_per_mm / memory.links_per_device
+            room(memory, budgets, stacked),
+            given.area / memory.controller_area,
+            given.perimeter * memory.links_per_mm / memory.links_per_device,
         )
     )
     devices = whole(fits.min(axis=0))
@@ -347,7 +443,7 @@ def build_memory(memory: OffChip, budgets: Budgets, given: Allotment, utilisatio
         scope="global",
         capacity=capacity,
         instances=np.ones(1),
-        bandwidth=np.where(capacity > 0, peak * point.frequency * utilisation, 0.0),
+        bandwidth=np.where(capacity > 0, peak * point.frequency * system.memory_utilisation, 0.0),
         latency=memory.access_latency,
         energy=memory.access_energy * (point.voltage / memory.nominal_voltage) ** 2,
     )
@@ -433,8 +529,6 @@ def _problems(
     found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
     package = budgets.node_area * system.packaged
     found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
-    if budgets.peak_power is not None:
-        found.append((np.asarray(budgets.peak_power < budgets.power), "peak_power is below power, which no component could then use up"))
     for name in ("compute", "memory", "intra_link", "inter_link"):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found.append((np.asarray(cores.mcus < 1), "not one compute unit fits its area and power"))

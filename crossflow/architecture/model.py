@@ -24,6 +24,7 @@ class Level:
     bandwidth: Array  # bandwidth of all instances together, as far as it can be used. [B/s]
     latency: Array  # time of one access. [s]
     energy: Array  # dynamic energy of a byte read or written. [J/B]
+    stacked: Array = field(default_factory=lambda: np.zeros(1))  # part of the capacity that stands on the compute die. [B]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,8 @@ class Architecture:
         for level in self.levels:
             found[f"{level.name}.capacity"] = level.capacity * level.instances
             found[f"{level.name}.bandwidth"] = level.bandwidth
+            if level.stacked.any():
+                found[f"{level.name}.stacked"] = level.stacked * level.instances
         for name, port in (("intra", self.intra), ("inter", self.inter)):
             if port is not None:
                 found[f"{name}.bandwidth"] = port.bandwidth

@@ -28,6 +28,7 @@ class FabricParameters(FileModel):
     switch_efficiency: Ratio = Field(description="achieved over datasheet rate, NVSwitch or bonded NVLink")
     reduction_copy: Ratio = Field(description="extra link-time of an all-reduce per buffer byte: local reduce/copy not hidden by transfer")
     switch_step: Time = Field(description="pipeline step of a ring over NVSwitch / bonded NVLink")
+    post: Time = Field(description="post of a send to one more peer of an all-to-all over ideal links; their latencies overlap")
     in_switch_fill: Time = Field(description="in-switch reduction: fill time per rank")
     in_switch_efficiency_nvlink5: Ratio = Field(
         description="in-switch reduction on NVLink 5 (900 GB/s a GPU: Blackwell, NVL72), over switch_efficiency; 1 on NVLink 4,"

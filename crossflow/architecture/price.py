@@ -27,6 +27,13 @@ def die_cost(area: Array, node: LogicNode) -> Array | None:
     return np.asarray(node.wafer_cost * wafer_area(area, node.defect_density))
 
 
+def die_carbon(area: Array, node: LogicNode) -> Array | None:
+    """Carbon of a die's own area and of the wafer area behind one good die, shape (2, n); None where it is not known. [kg]"""
+    if node.carbon_per_area is None or node.defect_density is None:
+        return None
+    return np.asarray(node.carbon_per_area * np.stack(np.broadcast_arrays(area, wafer_area(area, node.defect_density))))
+
+
 def wafer_area(area: Array, defect_density: Array) -> Array:
     """Wafer area that one good die takes: the wafer's over the dies on it that work, its rim and broken dies shared by them. [m2]
 

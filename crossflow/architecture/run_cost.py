@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossflow.architecture.template import DatasheetSystem, OperationSpec, SystemSpec
+from crossflow.architecture.model import Architecture
+from crossflow.architecture.template import OperationSpec, SystemSpec
 from crossflow.arrays import Array, count, divide, points
 
 HOUR, DAY, KILOWATT_HOUR = 3600.0, 86400.0, 3.6e6
@@ -133,18 +134,16 @@ def facility_power(operation: OperationSpec, devices_per_node: int) -> Array:
     return np.asarray((_known(operation.device_power) + host / devices_per_node) * overhead)
 
 
-def operation_of(system: SystemSpec) -> OperationSpec:
+def operation_of(system: SystemSpec, device: Architecture) -> OperationSpec:
     """Operation of a system with what its file leaves open taken from elsewhere in the file.
 
-    The power of a device is its TDP, or the power budget of a generated one; that of a host what `node_power` leaves beside
-    the devices.
+    The power of a device is its TDP, or what a generated one may draw; that of a host what `node_power` leaves beside the devices.
     """
     given = OperationSpec() if system.operation is None else system.operation
-    rated = system.power.tdp if isinstance(system, DatasheetSystem) else system.budgets.power
-    device, host = rated if given.device_power is None else given.device_power, given.host_power
+    rated, host = device.maximum_power if given.device_power is None else given.device_power, given.host_power
     if host is None and system.node_power is not None:
-        host = np.maximum(system.node_power - system.devices_per_node * device, 0.0)
-    return given.model_copy(update={"device_power": device, "host_power": host})
+        host = np.maximum(system.node_power - system.devices_per_node * rated, 0.0)
+    return given.model_copy(update={"device_power": rated, "host_power": host})
 
 
 def _positive(amount: ArrayLike) -> Array:

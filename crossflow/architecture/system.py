@@ -17,7 +17,7 @@ from crossflow.architecture.template import DatasheetSystem, GeneratedSystem, Sy
 from crossflow.arrays import Array, points
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, Path_
-from crossflow.technology.library import Choice, TechLibrary, load_library
+from crossflow.technology.library import Choice, TechLibrary, kind_of, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
@@ -48,7 +48,7 @@ def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -
     _found("techlibs", spec.techlib, base, document, "techlib")
     parts = load_library(spec.techlib, base)
     named: list[tuple[Path_, str, str]] = [
-        (("technology", role), "link" if role.endswith("link") else role, name) for role, name in spec.technology.model_dump().items()
+        (("technology", role), kind_of(role), name) for role, name in spec.technology.model_dump().items()
     ]
     if isinstance(spec, GeneratedSystem):
         named += [(("levels", level, "component"), "on_chip", entry.component) for level, entry in spec.levels.items()]

@@ -20,6 +20,7 @@ from crossflow.files import FileModel
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
     Area,
+    AreaOrZero,
     Bandwidth,
     CarbonIntensity,
     Duration,
@@ -134,6 +135,8 @@ class TechnologyChoice(FileModel):
     intra_link: str
     inter_link: str
     die_link: str = Field(default="UCIe-advanced", description="link between the dies of a chip that is divided (budgets.chiplets)")
+    stacked_logic: str = Field(default="N7", description="logic node of dies that stand on the compute die (levels.NAME.stacked_area)")
+    bond: str = Field(default="hybrid-bond", description="how dies and memory devices that stand on the compute die are bonded to it")
     substrate: str
 
 
@@ -147,6 +150,9 @@ class OnChipLevel(FileModel):
     static_share: Share = Field(
         default=points(0.05),
         description="share of the level's power kept for leakage: capacity stops where it is used up, the rest feeds accesses",
+    )
+    stacked_area: AreaOrZero = Field(
+        default=points(0.0), description="area of dies on the compute die that hold more of its bits, one die on each compute die"
     )
 
 

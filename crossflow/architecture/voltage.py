@@ -100,9 +100,9 @@ def throttled(time: Array, compute: Array, switched: Array, moved: Array, limit:
         limit.power, drawn + leakage, nominal=voltage, threshold=limit.threshold, minimum=np.minimum(limit.minimum, voltage),
         maximum=voltage, leakage=divide(leakage, drawn + leakage), divisible=False,
     )  # fmt: skip
-    power = np.minimum(divide(switched + moved, time) + limit.leakage, limit.power)
     clock = np.where(point.frequency < 1.0 - 1e-9, point.frequency, 1.0)
-    return clock, (power - limit.leakage) * divide(time, clock)
+    allowed = (limit.power - limit.leakage) * divide(time, clock)
+    return clock, np.where(clock < 1.0, allowed, np.minimum(switched + moved, allowed))
 
 
 def operate(

@@ -38,10 +38,16 @@ def _figures(device: Architecture) -> dict[str, RenderableType]:
         "pointwise": _rates(device.vector_throughput),
         "units": _units(device),
         "runs at": show(number(device.frequency), "Hz") + voltage + _sustained(device),
-        "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest",
+        "power": f"at most {show(power, 'W')}, {show(static, 'W')} of it at rest{_bound(device)}",
     }
     limit = device.bound_by.get("compute")
     return rows if limit is None else rows | {"limited by": limit}
+
+
+def _bound(device: Architecture) -> str:
+    """What bounds the power of a generated device, where its budget does not."""
+    limit = device.bound_by.get("power", "budget")
+    return "" if limit == "budget" else f"; limited by {limit}"
 
 
 def _sustained(device: Architecture) -> str:
@@ -75,7 +81,10 @@ def _levels(device: Architecture) -> RenderableType:
 
 def _level(level: Level, limit: str) -> list[RenderableType]:
     instances, capacity = number(level.instances), number(level.capacity)
-    each = Text(f"{count(instances)} x {show(capacity, 'B', 3)}" if instances != 1 else "", "dim")
+    stacked = number(level.stacked) * instances
+    parts = [f"{count(instances)} x {show(capacity, 'B', 3)}"] if instances != 1 else []
+    parts += [f"{show(stacked, 'B', 3)} stacked"] if stacked else []
+    each = Text(", ".join(parts), "dim")
     speed = [_finite(level.bandwidth, "B/s"), _finite(level.latency, "s")]
     return [level.name, show(capacity * instances, "B"), each, *speed, limit]
 

@@ -23,12 +23,11 @@ from crossflow.paths import quantity_at
 from crossflow.program.file import is_program, read_program
 from crossflow.scenario import presets
 from crossflow.strategy.mesh import sizes_text
-from crossflow.technology.library import library_document, load_library
+from crossflow.technology.library import KINDS, library_document, load_library
 from crossflow.units import parse
 from crossflow.workload.huggingface import MTP_NOTE, file_notes, huggingface_document
 from crossflow.workload.spec import MODELS, DlrmSpec, TransformerSpec
 
-COMPONENTS = ("logic", "compute", "on_chip", "memory", "link", "substrate")
 _TEMPLATES = {"generated": "generated template", "datasheet": "datasheet device", "system": "system of devices"}
 _HEAD = ("name", "title", "notes", "sources")  # keys of a file that the head of its page shows
 
@@ -134,7 +133,7 @@ def _names() -> list[str]:
     known = [*MODELS, *(name for kind in files.KINDS for name in files.catalogue(kind))]
     for library in files.catalogue("techlibs"):
         loaded = load_library(library)
-        for kind in COMPONENTS:
+        for kind in KINDS:
             known += [text for entry in loaded.names(kind) for text in (entry, f"{kind}/{entry}", f"{library}/{kind}/{entry}")]
     return known
 
@@ -147,7 +146,7 @@ def _components(name: str) -> Iterator[tuple[str, str, str]]:
         libraries = [library for library in libraries if library == parts[0]]
     elif len(parts) > 3:
         return
-    kinds = [kind for kind in COMPONENTS if len(parts) == 1 or kind == parts[-2].replace("-", "_")]
+    kinds = [kind for kind in KINDS if len(parts) == 1 or kind == parts[-2].replace("-", "_")]
     for library in libraries:
         loaded = load_library(library)
         yield from ((library, kind, parts[-1]) for kind in kinds if parts[-1] in loaded.names(kind))

@@ -23,7 +23,7 @@ def ring_steps(collective: str, ranks: int) -> int:
 
 
 def ring(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
-    """Ring of equal steps, or pairwise exchange for all_to_all: steps x latency + volume / bandwidth [1]_. [s]"""
+    """Ring of equal steps, and pairwise exchange for all_to_all: steps x latency + volume / bandwidth [1]_. [s]"""
     return np.asarray(ring_steps(collective, ranks) * latency + divide(ring_volume(collective, ranks) * size, bandwidth))
 
 
@@ -44,10 +44,37 @@ def halving_doubling_all_reduce(size: Array, ranks: int, bandwidth: Array, laten
     return np.asarray(steps * latency + divide((2 * (power - 1) / power + fold) * size, bandwidth))
 
 
-def best(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array, any_to_any: bool) -> Array:
-    """Fastest of the algorithms that a wiring carries: rings on any, halving-doubling and trees where all reach all. [s]"""
+def all_at_once(size: Array, ranks: int, bandwidth: Array, latency: Array, post: Array) -> Array:
+    """All-to-all whose sends are all posted before the first arrives: latency + (p - 2) post + (p-1)/p S / bandwidth [1]_. [s]
+
+    Sends of one rank share its link, and their latencies overlap, as NCCL groups its sends and receives. What is left for each
+    further peer is the time to post a send [3]_; that is no more than a latency, which a pairwise exchange takes.
+
+    References
+    ----------
+    .. [3] Culler et al.: LogP: Towards a Realistic Model of Parallel Computation. PPoPP 1993 (latency, overhead, gap).
+    """
+    starts = latency + max(ranks - 2, 0) * np.minimum(post, latency)
+    return np.asarray(starts + divide(ring_volume("all_to_all", ranks) * size, bandwidth))
+
+
+def log_all_to_all(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """All-to-all in ceil(log2 p) steps that each send half of the buffer (Bruck), for short messages [1]_. [s]"""
+    steps = np.ceil(np.log2(ranks))
+    return np.asarray(steps * (latency + divide(size / 2.0, bandwidth)))
+
+
+def best(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array, any_to_any: bool, post: Array) -> Array:
+    """Fastest of the algorithms that a wiring carries: rings on any; more where all reach all. [s]
+
+    All-reduce: halving-doubling and trees; all-to-all: sends posted all at once, and in log2 p steps. `post` : time to post a send. [s]
+    """
     time = ring(collective, size, ranks, bandwidth, latency)
-    if collective != "all_reduce" or not any_to_any or ranks < 3:
+    if not any_to_any or ranks < 3:
+        return time
+    if collective == "all_to_all":
+        return np.minimum(all_at_once(size, ranks, bandwidth, latency, post), log_all_to_all(size, ranks, bandwidth, latency))
+    if collective != "all_reduce":
         return time
     other = np.minimum(halving_doubling_all_reduce(size, ranks, bandwidth, latency), tree_all_reduce(size, ranks, bandwidth, latency))
     return np.asarray(np.minimum(time, other))

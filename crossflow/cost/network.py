@@ -150,37 +150,37 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
     return time, np.where(measured, time, 0.0)
 
 
-def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture) -> Array:
+def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture, post: Array) -> Array:
     """Alpha-beta time on links that reach their rate: flat over all ranks, or package by package, whichever is faster."""
     intra, inter = architecture.intra or NO_PORT, architecture.inter or NO_PORT
     if not route.crosses:
-        return _level_time(collective, size, route.size, route.package_spread, intra, route.hops)
+        return _level_time(collective, size, route.size, route.package_spread, intra, route.hops, post)
     if route.package_size == 1 and route.package_spread is None and collective not in TRANSFERS:
-        return _level_time(collective, size, route.size, route.cluster_spread, inter, route.hops)
+        return _level_time(collective, size, route.size, route.cluster_spread, inter, route.hops, post)
     inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
     if wires.cluster.is_switched and route.cluster_spread is not None:
         outside = inter.bandwidth / route.cluster_spread.of(collective)
     latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)
-    flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, wires.cluster.is_switched)
+    flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, wires.cluster.is_switched, post)
     if route.package_size == 1 or collective in TRANSFERS:
         return flat
     # Inside each package first, then between packages on the shard of each rank, then back inside.
     p, packages, phases = route.package_size, route.size // route.package_size, PHASES.get(collective, (collective,))
-    near = sum((_level_time(phase, size, p, route.package_spread, intra, 1) for phase in phases), np.zeros(1))
+    near = sum((_level_time(phase, size, p, route.package_spread, intra, 1, post) for phase in phases), np.zeros(1))
     between = size / p if collective in PHASES else size
-    packed = near + _level_time(collective, between, packages, route.cluster_spread, inter, 1)
+    packed = near + _level_time(collective, between, packages, route.cluster_spread, inter, 1, post)
     if wires.cluster.kind == "rail-only" and collective == "all_to_all":  # no rail reaches the devices of another
         return np.asarray(packed)
     return np.asarray(np.minimum(flat, packed))
 
 
-def _level_time(collective: str, size: Array, ranks: int, spread: LinkSpread | None, port: Port, hops: int) -> Array:
+def _level_time(collective: str, size: Array, ranks: int, spread: LinkSpread | None, port: Port, hops: int, post: Array) -> Array:
     """Time of a collective on one level: the fastest algorithm behind switches, that of `LinkSpread` over direct links. [s]"""
     if spread is None:
         return np.zeros(np.shape(size))
     rate = port.bandwidth / spread.of(collective)
     if not spread.steps:
-        return collectives.best(collective, size, ranks, rate, hops * port.latency, any_to_any=True)
+        return collectives.best(collective, size, ranks, rate, hops * port.latency, any_to_any=True, post=post)
     if collective in TRANSFERS:
         return collectives.ring(collective, size, ranks, rate, hops * port.latency)
     steps = spread.steps * (2 if collective == "all_reduce" else 1)
@@ -275,7 +275,7 @@ class Wires:
         """
         intra, inter = self.network.intra.fabric, self.network.inter.fabric
         if intra in PLACED and (inter in PLACED or not route.crosses):
-            return _ideal_time(collective, size, route, wires, self.architecture)
+            return _ideal_time(collective, size, route, wires, self.architecture, self.network.parameters.post)
         fabric = dataclasses.replace(self.fabric, devices_per_node=node)
         if intra in DIRECT and not route.crosses and route.size < node:
             if collective in TRANSFERS or not (route.package_spread and route.package_spread.rings):

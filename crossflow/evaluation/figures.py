@@ -82,7 +82,7 @@ def operation(system: SystemSpec, device: Architecture, score: Score) -> dict[st
     step at rated power, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg] `embodied_carbon_kg` is the step's
     share of the carbon of making the devices: its device-time over their lifetime, as in ACT (ISCA 2022, Eq. 1). [kg]
     """
-    given, made = operation_of(system), sum(device.carbon.values(), np.zeros(1))
+    given, made = operation_of(system, device), sum(device.carbon.values(), np.zeros(1))
     figures = {}
     if given.lifetime is not None and device.carbon:
         figures["embodied_carbon_kg"] = product(score.step_time * score.devices, made / given.lifetime)
@@ -120,7 +120,7 @@ def whole_run(
         per_step=per_step,
         step_time=score.step_time,
         devices=score.devices,
-        operation=operation_of(system),
+        operation=operation_of(system, device),
         devices_per_node=system.devices_per_node,
         step_energy=score.energy,
         peak=device.throughput[dtype],

@@ -28,6 +28,7 @@ from crossflow.units import show
 DIVIDED = "system.budgets"  # path of the alternative that only divides budgets anew
 BUDGETS = ("system.budgets.power", "system.budgets.chip_area", "system.budgets.node_area")
 MORE = 1.1  # times as much of a budget
+STACKED = 0.4  # part of the chip under a cache on top of it, about that of V-Cache (36 of 81 mm2)
 REACH = 4.0  # times the latency of a link, up to which another one is for such distances
 CHEAPEST = 0.1  # part of the price of a link, below which another one lacks what it takes for them
 SEARCHED, REFINED = 1500, 200  # designs for the scenario's own division, and for each alternative from there on
@@ -37,7 +38,7 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
     """Dividing the budgets anew, then other decisions, feasible ones first, the largest gain first; none for devices of datasheets."""
     if not isinstance(scenario.system, GeneratedSystem):
         return ()
-    decided = [*_more(scenario), *_others(scenario)]
+    decided = [*_more(scenario), *_stacked(scenario), *_others(scenario)]
     own = {path: standing(scenario, path) for path, _ in decided}
     points = _points(own, decided)
     division = _division(scenario, objective)
@@ -63,6 +64,12 @@ def alternatives(scenario: Scenario, objective: str, value: float) -> tuple[Alte
 def _more(scenario: Scenario) -> list[tuple[str, Any]]:
     """Budgets with more of each."""
     return [(path, MORE * standing(scenario, path)) for path in BUDGETS]
+
+
+def _stacked(scenario: Scenario) -> list[tuple[str, Any]]:
+    """A die on the chip that holds more of the farthest cache."""
+    path = f"system.levels.{list(scenario.system.levels)[-1]}.stacked_area"
+    return [(path, max(MORE * standing(scenario, path), STACKED * standing(scenario, "system.budgets.chip_area")))]
 
 
 def _others(scenario: Scenario) -> list[tuple[str, Any]]:

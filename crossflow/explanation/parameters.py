@@ -12,7 +12,7 @@ from crossflow.errors import CrossflowError
 from crossflow.files import held
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
-from crossflow.technology.library import TechLibrary, library_document
+from crossflow.technology.library import TechLibrary, kind_of, library_document
 from crossflow.units import Quantity, parse
 
 ParameterKind = Literal["technology", "architecture", "budget", "system"]
@@ -20,6 +20,7 @@ ComponentPath = tuple[str, ...]  # path of a component in the library, such as (
 
 LOGIC = ("area", "power")  # what logic takes from its own node, and from that of the design
 CELLS = ("sram_area", "sram_energy", "sram_leakage")  # what on-chip memory takes from its own node
+MADE = ("wafer_cost", "defect_density", "carbon_per_area")  # what a die takes from its node to be made
 KINDS: Mapping[str, ParameterKind] = {
     "components": "technology", "budgets": "budget", "network": "system", "devices_per_node": "system", "node_power": "system",
     "operation": "system",
@@ -82,12 +83,20 @@ def _generated(
 ) -> Iterator[tuple[ComponentPath, set[str]]]:
     """What the generator reads: components by role, banks by level, and the nodes that they are given for."""
     changes = system.components
+    beside = not any(level.stacked_area.any() for level in system.levels.values())
+    memories = {system.technology.memory, *choices.get("memory", ())}
+    unused = {
+        "die_link": (system.budgets.chiplets == 1).all(),
+        "stacked_logic": beside,
+        "bond": beside and not any(library.component("memory", name).on_logic.any() for name in memories),
+    }
     for role, name in system.technology.model_dump().items():
-        if role == "die_link" and (system.budgets.chiplets == 1).all():
+        if unused.get(role):
             continue
-        kind = "link" if role.endswith("link") else role
+        kind = kind_of(role)
         for chosen in dict.fromkeys((name, *choices.get(role, ()))):
-            yield (kind, chosen), _fields(library, (kind, chosen)) - _given(getattr(changes, role, None))
+            held = {*CELLS, *MADE} if role == "stacked_logic" else _fields(library, (kind, chosen))
+            yield (kind, chosen), held - _given(getattr(changes, role, None))
     for level, spec in system.levels.items():
         entry = ("on_chip", spec.component)
         yield entry, _fields(library, entry) - _given(changes.on_chip.get(level))

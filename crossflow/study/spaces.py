@@ -26,6 +26,7 @@ from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import ANY, every_strategy, read_strategy
 from crossflow.study.spec import SpacedRange, StudyFile, spaced
+from crossflow.technology.library import kind_of
 from crossflow.units import parse
 
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
@@ -113,7 +114,7 @@ def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:
     found = split(scenario, {path: list(values)})
     for role, choice in found.choices.items():
         for name in choice.names:
-            scenario.library.component("link" if role.endswith("link") else role, name)
+            scenario.library.component(kind_of(role), name)
     return found
 
 

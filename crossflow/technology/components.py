@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from crossflow.arrays import Array, points
+from crossflow.arrays import Array, Mask, points
 from crossflow.files import FileModel
 from crossflow.units import (
     Area,
@@ -128,6 +128,23 @@ class OffChip(FileModel):
     def access_energy(self) -> Array:
         """Energy of an access as the chip sees it: the device and the way to it on the compute die. [J/B]"""
         return self.dynamic_energy_per_bit + self.interface_energy_per_bit
+
+    @property
+    def on_logic(self) -> Mask:
+        """Whether its devices stand on the compute die."""
+        return np.zeros(1, dtype=bool) if self.devices_per_area is None else np.isfinite(self.devices_per_area)
+
+
+class Bond(FileModel):
+    """How a die stands on the compute die, face to face: cells of a cache, or memory devices. A lane carries one bit a cycle."""
+
+    title: str = ""
+    frequency: Frequency = Field(description="one bit per lane and cycle")
+    energy_per_bit: EnergyPerBit = Field(description="energy of a bit that crosses from one die to the other")
+    area_per_lane: Area = Field(description="area of the compute die that the vias of one lane take, with their part of those for supply")
+    latency: Time = Field(description="time that an access takes longer, there and back")
+    bonding_yield: PositiveShare = Field(description="share of dies that survive being bonded; a broken one takes its accelerator along")
+    assembly_cost: Cost | None = Field(default=None, description="price of thinning and bonding one die")
 
 
 class Link(FileModel):

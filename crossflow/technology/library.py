@@ -15,11 +15,21 @@ from crossflow.arrays import Array, Index, Mask
 from crossflow.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.files import Document, FileModel
 from crossflow.paths import quantity_at
-from crossflow.technology.components import Compute, Link, LogicNode, OffChip, OnChip, Substrate
+from crossflow.technology.components import Bond, Compute, Link, LogicNode, OffChip, OnChip, Substrate
 from crossflow.units import Quantity
 
 Component = TypeVar("Component", bound=FileModel)
+KINDS = ("logic", "compute", "on_chip", "memory", "link", "bond", "substrate")  # sections of a library
 Scaled = TypeVar("Scaled", Compute, OnChip)
+
+
+def kind_of(role: str) -> str:
+    """Section of the library from which a role of `system.technology` takes its entry.
+
+    >>> kind_of("die_link"), kind_of("stacked_logic"), kind_of("memory")
+    ('link', 'logic', 'memory')
+    """
+    return next((kind for kind in ("link", "logic") if role.endswith(kind)), role)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +69,11 @@ class TechLibrary(FileModel):
     on_chip: Mapping[str, OnChip] = {}
     memory: Mapping[str, OffChip] = {}
     link: Mapping[str, Link] = {}
+    bond: Mapping[str, Bond] = {}
     substrate: Mapping[str, Substrate] = {}
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Names of the components of a kind (compute, on_chip, memory, link, substrate, logic)."""
+        """Names of the components of a kind (compute, on_chip, memory, link, bond, substrate, logic)."""
         return tuple(getattr(self, kind))
 
     def component(self, kind: str, name: str) -> Any:
@@ -201,7 +212,7 @@ def _check(library: TechLibrary, document: Document) -> None:
                 f"source '{value.get('source')}' is not among the file's sources{did_you_mean(str(value.get('source')), library.sources)}"
             )
             problems.append(document.problem((*path, "source"), message))
-    for kind in ("logic", "compute", "on_chip", "memory", "link", "substrate"):
+    for kind in KINDS:
         dotted = [name for name in library.names(kind) if "." in name]
         problems += [document.problem((kind, name), f"a name must not hold a dot, which parts paths: '{name}'") for name in dotted]
     for kind in ("compute", "on_chip"):

@@ -283,6 +283,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`on_chip.NAME`", components.OnChip, None),
         ("`memory.NAME`", components.OffChip, None),
         ("`link.NAME`", components.Link, None),
+        ("`bond.NAME`", components.Bond, None),
         ("`substrate.NAME`", components.Substrate, None),
     )),
     ("Study", (
