@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 
-BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141  # exit statuses; the last two as a shell counts SIGINT and SIGPIPE
+BAD_INPUT, SIGNALLED, BROKEN_PIPE = 2, 128, 141  # exit statuses; the last two as a shell counts signals: 128 and their number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,16 +26,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     SystemExit
         For ``--help``, ``--version`` and words that the command does not take.
     """
+    from crossflow.signals import ending
+
     words = sys.argv[1:] if argv is None else list(argv)
+    _open_closed_streams()
     # Products of small matrices: threads would only wait for one another, and change last digits from machine to machine.
     for library in ("OPENBLAS", "OMP", "MKL") if words[:1] != ["emulate"] else ():  # whose script has its own
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    with ending() as end:
+        try:
+            return _status(words)
+        except KeyboardInterrupt:
+            return _interrupted(words, end.number or signal.SIGINT)
+        except Exception:
+            if not end.number:
+                raise
+            return _interrupted(words, end.number)  # the terminal may be gone, so that what is ended fails
+
+
+def _status(words: Sequence[str]) -> int:
+    """Exit status of a command that no signal ends."""
     try:
         _run(words)
     except BrokenPipeError:
-        return _leave_pipe()
-    except KeyboardInterrupt:
-        return _interrupted(words)
+        _leave_streams()  # without a word: the reader has what it wanted
+        return BROKEN_PIPE
     except Exception as error:
         message = _explain(error)
         if message is None:
@@ -79,20 +96,36 @@ def _is_refusal(error: Exception) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("crossflow.") and line.startswith("raise ")
 
 
-def _interrupted(words: Sequence[str]) -> int:
-    kept = "; finished points are kept, and the same command with --resume goes on from them"
-    sys.stderr.write(f"crossflow: interrupted{kept if 'study' in words[:1] else ''}\n")
-    return INTERRUPTED
+def _interrupted(words: Sequence[str], number: int) -> int:
+    said = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    kept = {"study": "finished points", "measure": "measured rows"}.get("".join(words[:1]))
+    cure = f"; {kept} are kept, and the same command with --resume goes on from them" if kept else ""
+    with contextlib.suppress(OSError, ValueError):  # of a terminal that is gone
+        sys.stderr.write(f"crossflow: {said}{cure}\n")
+    _leave_streams()
+    return SIGNALLED + number
 
 
-def _leave_pipe() -> int:
-    """Stop writing without a word: the reader has what it wanted, and Python must not complain at its end."""
+def _leave_streams() -> None:
+    """Write nothing more where nobody reads any more, so that Python does not complain at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                os.dup2(nowhere, stream.fileno())
     finally:
         os.close(nowhere)
-    return BROKEN_PIPE
+
+
+def _open_closed_streams() -> None:
+    """Read nothing from, and write nothing to, streams that were closed before the start (`>&-`), and keep files from their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115  (for as long as the process runs)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _survive_narrow_encodings() -> None:

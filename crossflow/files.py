@@ -532,7 +532,8 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         raise CrossflowError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
     finally:
         if temporary is not None:
-            os.unlink(temporary)
+            with contextlib.suppress(FileNotFoundError):  # with its folder, or renamed as a signal came
+                os.unlink(temporary)
 
 
 def held(data: Any, path: Sequence[str | int]) -> Any:

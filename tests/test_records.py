@@ -71,11 +71,12 @@ def plain(value):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 10, 60])
-def test_a_last_line_cut_short_costs_that_point_alone(folder, cut):
+def test_a_block_cut_short_costs_that_block_alone(folder, cut):
     path = folder / records.POINTS
+    records.PointsFile(path=path).append(3, TEXT)
     path.write_bytes(path.read_bytes()[:-cut])
     assert records.start(folder, RUN, resume=True) is True
-    assert kept(folder) == ROWS[:2]
+    assert kept(folder) == ROWS
 
 
 def test_a_line_cut_inside_a_character_is_cut_short(folder):
@@ -84,15 +85,55 @@ def test_a_line_cut_inside_a_character_is_cut_short(folder):
     assert kept(folder) == ROWS
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "{}", "5", '{"id":"x"}'])
-def test_a_corrupt_line_in_the_middle_is_told_and_nothing_is_touched(folder, line, exactly):
+BAD = ["{", "[]", "5", '{"id":"x"}', '{"id":1}', '{"id":999999999999999999999999999999,"run":0}', '{"id":1,"run":"a"}']
+
+
+@pytest.mark.parametrize("line", [*BAD, to_line({**ROWS[1], "step_time_s": 0.2}).strip()])
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_changed_line_in_the_middle_is_told_and_nothing_is_touched(folder, line, finished, exactly, monkeypatch):
     path = folder / records.POINTS
+    for _ in range(2):
+        records.PointsFile(path=path).append(3, TEXT)
+    monkeypatch.setattr(records, "PART", 1)
+    monkeypatch.setattr(records, "PARTS", 1_000_000)
+    if finished:
+        records.finish(folder, RUN)
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0], line, *lines[1:]]) + "\n")
+    path.write_text("\n".join([*lines[:4], line, *lines[5:]]) + "\n")
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    with pytest.raises(CrossflowError, match=exactly(f"{path}:2: not a point of a study; move the file away and start again")):
+    sentence = (
+        f"{path}:{5 if finished else 4}: the points from this line on are not as the run wrote them; delete them and continue with"
+        " --resume, or start again in another folder with --out"
+    )
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
         records.start(folder, RUN, resume=True)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    path.write_text("".join(f"{line}\n" for line in lines[: 4 if finished else 3]))
+    assert records.start(folder, RUN, resume=True)
+    assert kept(folder) == [*ROWS, *ROWS[:finished]]
+
+
+def test_points_that_nothing_tells_of_are_not_gone_on_from(folder, exactly):
+    (folder / records.SUMS).unlink()
+    sentence = f"{folder} has neither points.sums nor 'sums' in run.json to check its points by; start again in another folder with --out"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        records.start(folder, RUN, resume=True)
+    assert kept(folder) == ROWS
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_killed_while_points_are_put_in_order(tmp_path, monkeypatch, before):
+    records.start(tmp_path, RUN, resume=False)
+    file = records.PointsFile(path=tmp_path / records.POINTS)
+    for number in (2, 0, 1):
+        file.append(number, to_line(ROWS[number]))
+    real = os.replace
+    monkeypatch.setattr(files.os, "replace", full if before else lambda *given: (real(*given), full()))
+    with pytest.raises(CrossflowError):
+        file.put_in_order()
+    monkeypatch.setattr(files.os, "replace", real)
+    assert records.start(tmp_path, RUN, resume=True)
+    assert [row["id"] for row in kept(tmp_path)] == ([2, 0, 1] if before else [0, 1, 2])
 
 
 def test_an_unfinished_run_is_not_thrown_away(folder, exactly):
@@ -163,11 +204,12 @@ def test_a_full_disk_at_the_end_leaves_points_and_no_half_file(folder, monkeypat
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         records.finish(folder, RUN)
     assert (folder / records.POINTS).read_bytes() == before
-    assert sorted(path.name for path in folder.iterdir()) == [records.POINTS, records.RUN]
+    assert sorted(path.name for path in folder.iterdir()) == [records.POINTS, records.SUMS, records.RUN]
 
 
 def test_blocks_out_of_order_are_put_in_order(tmp_path):
-    file = records.PointsFile(path=tmp_path / "p.jsonl")
+    records.start(tmp_path, RUN, resume=False)
+    file = records.PointsFile(path=tmp_path / records.POINTS)
     lines = [to_line(row) for row in ROWS]
     for number in (2, 0, 1):
         file.append(number, lines[number])
@@ -177,10 +219,10 @@ def test_blocks_out_of_order_are_put_in_order(tmp_path):
 
 def test_rows_are_read_where_they_stand(folder):
     path = folder / records.POINTS
-    places = [(offset, length) for offset, length, _ in records.scan(path)]
+    places = [(offset, len(line)) for offset, line in records.lines(path)]
     rows = records.Rows(path, places)
     assert (len(rows), rows[1], list(rows[1:])) == (3, ROWS[1], ROWS[1:])
-    assert [rows.places[0], *rows[1:].places] == places
+    assert [rows.offset(0), rows[1:].offset(0)] == [places[0][0], places[1][0]]
 
 
 # ------------------------------------------------------------------------------------------ CSV
@@ -231,23 +273,57 @@ def test_files_of_an_earlier_run_give_way_to_those_of_the_next(folder):
     assert (mine.exists(), other.read_text()) == (False, "somebody's")
 
 
-def test_a_run_record_names_no_file_outside_its_folder(folder, tmp_path):
-    (tmp_path / "precious").write_text("x")
+def recorded(folder, **changes):
+    """A finished run whose record was changed."""
     records.finish(folder, RUN)
     record = json.loads((folder / records.RUN).read_text())
-    (folder / records.RUN).write_text(json.dumps({**record, "files": ["../precious"]}))
+    (folder / records.RUN).write_text(json.dumps({**record, **changes}))
+
+
+@pytest.mark.parametrize(
+    "listed", [["keep.txt"], {"keep.txt": "0123456789abcdef"}, {"keep.txt": None}, ["../precious"], {"../precious": ""}]
+)
+def test_a_record_removes_no_file_that_no_run_wrote(folder, tmp_path, listed):
+    for path in (tmp_path / "precious", folder / "keep.txt"):
+        path.write_text("x")
+    recorded(folder, files=listed)
     records.start(folder, RUN, resume=False)
     assert (tmp_path / "precious").exists()
+    assert (folder / "keep.txt").exists()
 
 
-@pytest.mark.parametrize("listed", [None, [1], ["."], "best.json"])
+@pytest.mark.parametrize("listed", [None, [1], ["."], "best.json", 5, {"a": 1}])
 def test_a_damaged_list_of_files_removes_nothing(folder, listed):
     (folder / "best.json").write_text("{}")
-    records.finish(folder, RUN)
-    record = json.loads((folder / records.RUN).read_text())
-    (folder / records.RUN).write_text(json.dumps({**record, "files": listed}))
+    recorded(folder, files=listed)
     records.start(folder, RUN, resume=False)
     assert (folder / "best.json").exists()
+
+
+@pytest.mark.parametrize("text", ["[1,2]", "5", "null", '"run"'])
+def test_a_record_that_is_none_is_told(folder, text, exactly):
+    (folder / records.RUN).write_text(text)
+    sentence = f"{folder / records.RUN} is not the record of a run; move it away, or give another folder with --out"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        records.start(folder, RUN, resume=True)
+
+
+@pytest.mark.parametrize("name", ["points.csv", "best.json", "front.png"])
+def test_files_of_somebody_else_are_not_written_over(tmp_path, name, exactly):
+    (tmp_path / name).write_text("mine")
+    sentence = f"{tmp_path / name} is there without the record of its run (run.json); move it away, or give another folder with --out"
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        records.start(tmp_path, RUN, resume=False, beside=["best.json", "front.png"])
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_temporary_files_of_killed_runs_are_cleared_and_no_others(folder):
+    strays = [".points.csv.ab3_9xyz", ".run.json.abcdefgh", ".front.png.01234567"]
+    others = [".points.csv.backup", ".notes.txt.abcdefgh", "points.csv.abcdefgh", ".crossflow.csv.abcdefgh"]
+    for name in (*strays, *others):
+        (folder / name).write_text("")
+    records.start(folder, RUN, resume=True, beside=["front.png"])
+    assert {path.name for path in folder.iterdir()} == {records.POINTS, records.SUMS, records.RUN, *others}
 
 
 def test_a_new_run_leaves_no_table_of_the_one_before(folder):
@@ -255,3 +331,11 @@ def test_a_new_run_leaves_no_table_of_the_one_before(folder):
     assert (folder / records.TABLE).exists()
     records.start(folder, {**RUN, "name": "t"}, resume=False)
     assert not (folder / records.TABLE).exists()
+
+
+def test_a_finished_run_is_unchanged_until_a_file_is_touched(folder):
+    (folder / "best.json").write_text("{}")
+    written = records.finish(folder, RUN, [folder / "best.json"])
+    assert records.unchanged(folder, RUN) == [*written, folder / "best.json"]
+    (folder / "best.json").write_text("[]")
+    assert records.unchanged(folder, RUN) == []

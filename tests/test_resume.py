@@ -1,6 +1,7 @@
 """Killed, interrupted or out of disk: a resumed study ends with the bytes of an undisturbed one."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,15 @@ def test_progress_counts_what_was_already_there(study, tmp_path):
     assert seen == [(16, 24), (24, 24)]
 
 
+def test_a_finished_study_is_told_again_from_its_files(study, tmp_path, monkeypatch):
+    first = run_study(study, out=tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    monkeypatch.setattr(sweeps, "evaluated", None)
+    again = run_study(study, out=tmp_path, resume=True)
+    assert (again.to_dict(), again.table(), again.files) == (first.to_dict(), first.table(), first.files)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+
+
 def test_resuming_nothing_starts_and_resuming_all_changes_nothing(study, undisturbed, tmp_path):
     for _ in range(2):
         run_study(study, out=tmp_path, resume=True)
@@ -149,6 +159,13 @@ def test_a_changed_study_does_not_go_on_from_old_points(study, tmp_path, setting
     with pytest.raises(CrossflowError, match=r"holds a run of a different study \(.*, now .*\); its points would not fit\."):
         run_study(study, out=tmp_path, resume=True, settings=[setting])
     assert (tmp_path / records.POINTS).read_bytes() == before
+
+
+def test_a_folder_that_is_removed_meanwhile_is_told(study, tmp_path, exactly):
+    out = tmp_path / "o"
+    with pytest.raises(CrossflowError, match=exactly(f"{out / records.POINTS} was removed while the run wrote to it; start it again")):
+        run_study(study, out=out, progress=lambda done, *_: shutil.rmtree(out) if done == TASK else None)
+    assert not out.exists()
 
 
 def test_a_disk_that_fills_and_is_cleared(study, undisturbed, tmp_path, monkeypatch):

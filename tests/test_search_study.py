@@ -5,11 +5,6 @@ import csv
 import itertools
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -20,7 +15,7 @@ from crossflow.errors import CrossflowError
 from crossflow.explanation.uncertainty import importance
 from crossflow.strategy.mesh import BLOCKS
 from crossflow.strategy.transformers import plan_of
-from crossflow.study import records, sweeps
+from crossflow.study import searches, sweeps
 from crossflow.study.run import run_study
 
 SCENARIO = {
@@ -243,18 +238,13 @@ def test_resumed_from_any_part_of_the_points(swept, tmp_path, keep, jobs):
     assert contents(tmp_path) == contents(swept.out)
 
 
-@pytest.mark.slow
-def test_killed_in_the_middle_and_resumed(swept, tmp_path):
-    words = [sys.executable, "-m", "crossflow", "study", str(swept.out.parent / "s.yaml"), "--out", str(tmp_path)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    points, limit = tmp_path / records.POINTS, time.monotonic() + 30
-    while not (points.exists() and points.stat().st_size > 20_000) and child.poll() is None and time.monotonic() < limit:
-        time.sleep(0.002)
-    os.kill(child.pid, signal.SIGKILL)
-    child.communicate(timeout=30)
-    assert not (tmp_path / "best.json").exists()
-    run_study(swept.out.parent / "s.yaml", out=tmp_path, resume=True)
-    assert contents(tmp_path) == contents(swept.out)
+def test_finished_searches_are_told_again_from_their_files(swept, monkeypatch):
+    before = contents(swept.out)
+    monkeypatch.setattr(searches, "search", None)
+    again = run_study(swept.out.parent / "s.yaml", out=swept.out, resume=True)
+    assert (again.to_dict(), again.table(), contents(swept.out)) == (swept.to_dict(), swept.table(), before)
+    assert set(again.view.columns) == set(swept.view.columns)
+    assert all(list(again.view.columns[name]) == list(values) for name, values in swept.view.columns.items() if name == "search")
 
 
 @pytest.mark.parametrize("setting", ["searches.random.seed=3", "space.strategy=[d8]", "objectives=[energy_j]"])

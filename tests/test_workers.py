@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import time
 
@@ -116,13 +117,21 @@ def test_a_scheduler_that_goes_away_ends_with_an_error(monkeypatch):
             list(results)
 
 
-def test_no_scheduler_is_told(monkeypatch):
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense", "foo://x:1"])
+def test_no_scheduler_is_told(monkeypatch, address):
     monkeypatch.setattr(hands, "PATIENCE", 1.0)
-    with (
-        pytest.raises(CrossflowError, match=r"^--dask tcp://127\.0\.0\.1:1: no scheduler answers there"),
-        workers(dask="tcp://127.0.0.1:1"),
-    ):
+    with pytest.raises(CrossflowError, match=rf"^--dask {re.escape(address)}: no scheduler answers there \("), workers(dask=address):
         pass
+
+
+def test_a_scheduler_that_is_lost_between_two_searches_is_named():
+    class Client:
+        def get_executor(self, **_):
+            raise RuntimeError("ConnectionPool closing.")
+
+    sentence = r"^lost the scheduler at tcp://x:1 \(RuntimeError\); finished points are kept, continue with --resume$"
+    with pytest.raises(CrossflowError, match=sentence):
+        list(hands.Cluster(client=Client(), address="tcp://x:1").completed(square, [1]))
 
 
 def test_no_jobs_are_refused(exactly):

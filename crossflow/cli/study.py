@@ -56,10 +56,18 @@ def progress() -> Iterator[Reporter]:
         return
     best = TextColumn("best {task.fields[best]}")
     words = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), best
-    console = Console(stderr=True, force_terminal=True, highlight=False, markup=False)
+    console = _Screen(stderr=True, force_terminal=True, highlight=False, markup=False)
     with Progress(*words, console=console, transient=True) as bars:
         task = bars.add_task("points", total=None, best="-")
         yield lambda done, total, best: bars.update(task, completed=done, total=total, best=best)
+
+
+class _Screen(Console):
+    """A terminal whose cursor stays where it can be seen, since a process that is killed could not bring it back."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """Show the cursor."""
+        return super().show_cursor() if show else False
 
 
 def _silent(done: int, total: int | None, best: str) -> None:

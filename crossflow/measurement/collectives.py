@@ -15,6 +15,7 @@ import torch.multiprocessing as processes
 
 from crossflow.cost.profile import message_shape
 from crossflow.files import from_json, json_text
+from crossflow.signals import end_with_parent
 
 SIZES = tuple(2**exponent for exponent in range(10, 25, 2))  # of buffers [B]
 REPEATS, WARM = 11, 2
@@ -48,6 +49,7 @@ def collective_rows(device: str, ranks: int, seconds: float) -> list[RowData]:
 
 def _worker(rank: int, ranks: int, device: str, folder: str, out: str, seconds: float) -> None:
     """One rank."""
+    end_with_parent()
     torch.set_num_threads(1)
     if device == "cuda":
         torch.cuda.set_device(rank)

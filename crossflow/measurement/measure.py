@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.errors import CrossflowError, did_you_mean
+from crossflow.locks import owning
 from crossflow.measurement import results
 from crossflow.measurement.machine import MachineFacts, load, machine_facts
 
@@ -93,17 +94,21 @@ def measure(options: MeasureOptions, tell: Callable[[MeasureProgress], None] = l
 
     if options.device == "cuda" and not torch.cuda.is_available():
         raise CrossflowError("--device cuda: torch finds no GPU here; measure with --device cpu")
-    before = torch.get_num_threads()
-    torch.set_num_threads(options.threads or before)
-    torch.manual_seed(SEED)
-    header, facts = _header(options, torch)
-    known = _begin(options, header)
-    try:
-        _run(options, facts, known, tell)
-    finally:
-        torch.set_num_threads(before)
-        results.write_derived(options.folder)
-    return results.read_rows(options.folder)
+    with owning(options.folder, "-o"):
+        check(options)  # another run may have begun and ended meanwhile
+        before = torch.get_num_threads()
+        torch.set_num_threads(options.threads or before)
+        torch.manual_seed(SEED)
+        try:
+            header, facts = _header(options, torch)
+            known = _begin(options, header)
+            try:
+                _run(options, facts, known, tell)
+            finally:
+                results.write_derived(options.folder)
+        finally:
+            torch.set_num_threads(before)
+        return results.read_rows(options.folder)
 
 
 def _header(options: MeasureOptions, torch: Any) -> tuple[dict[str, Any], MachineFacts]:

@@ -160,7 +160,7 @@ class Oracle:
 
     def recall(self, count: int) -> DesignOutcome | None:
         """The outcome of the next `count` rows of the record, None where it ends before."""
-        rows = self.replay[self._replayed : self._replayed + count]
+        rows = list(self.replay[self._replayed : self._replayed + count])
         if len(rows) < count:
             self.replay = self.replay[: self._replayed]
             return None

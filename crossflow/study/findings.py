@@ -17,6 +17,7 @@ from crossflow.score import larger_is_better, unit_of
 from crossflow.search.division import SPREAD
 from crossflow.search.problem import ILLEGAL
 from crossflow.study import records, searches
+from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots.view import Convergence, Drawn, View
 from crossflow.study.reading import Study
 from crossflow.study.redivision import LOOSE, LOOSELY, missed, sentence
@@ -26,9 +27,8 @@ NamedRows = tuple[list[str], Sequence[Mapping[str, Any]]]  # names of columns, a
 COMPARED = 64  # swept points up to which every pair is compared
 
 
-def view(study: Study, table: records.PointsTable, results: Sequence[searches.SearchResult]) -> View:
+def view(study: Study, columns: Mapping[str, Any], results: Sequence[searches.SearchResult]) -> View:
     """What plots see of the study."""
-    columns = table.columns()
     natural = {name: True for name in columns if larger_is_better(name)}
     convergence = tuple(
         Convergence(
@@ -121,16 +121,33 @@ def contents(view: View, results: Sequence[searches.SearchResult], compared: Seq
     if results:
         texts["best.json"] = files.json_text([result.to_dict() for result in results])
         texts["convergence.csv"] = records.csv_text(searches.convergence_rows(results))
-        for result in results:
-            name = "best.yaml" if len(results) == 1 else f"best-{_slug(result.run.title)}.yaml"
-            name = name if name not in texts else f"best-{_slug(result.run.title)}-{result.run.number}.yaml"
-            texts[name] = searches.best_scenario(result)
+        names = _best_names([result.run for result in results])
+        texts |= {name: searches.best_scenario(result) for name, result in zip(names, results, strict=True)}
     if view.drawn:
         texts["intervals.csv"] = records.csv_text(interval_rows(view))
         texts["importance.csv"] = records.csv_text(importance_rows(view))
     if compared:
         texts["comparisons.csv"] = records.csv_text(compared)
     return texts
+
+
+def names(study: Study) -> list[str]:
+    """Names of all files beside the points that the study may write."""
+    found = [f"{plot.name}.{ending}" for plot in study.spec.plots for ending in ("png", "svg")]
+    if study.sampling is not None:
+        found += ["intervals.csv", "importance.csv", "comparisons.csv"]
+    return found + (["best.json", "convergence.csv", *_best_names(study.runs)] if study.runs else [])
+
+
+def _best_names(runs: Sequence[PlannedSearch]) -> list[str]:
+    """The file of each search's best design."""
+    if len(runs) == 1:
+        return ["best.yaml"]
+    found: list[str] = []
+    for run in runs:
+        name = f"best-{_slug(run.title)}.yaml"
+        found.append(name if name not in found else f"best-{_slug(run.title)}-{run.number}.yaml")
+    return found
 
 
 def _slug(text: str) -> str:

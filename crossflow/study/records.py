@@ -5,12 +5,18 @@ Neither writing nor reading holds more than a block in memory, so that a study o
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import errno
+import functools
+import hashlib
 import io
+import itertools
 import json
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, overload
@@ -23,7 +29,13 @@ from crossflow.arrays import Array, plain
 from crossflow.errors import CrossflowError
 
 POINTS, TABLE, RUN = "points.jsonl", "points.csv", "run.json"
+SUMS = "points.sums"  # while a run goes on: length and digest of every block of points, a line each, as soon as it is on disk
+REORDERED = "=\n"  # in it, before sums of the points in another order
 BLOCK = 4096  # rows held in memory at once
+PART, PARTS = 65536, 256  # least bytes of a part of a finished run's points that has a sum, and about the most parts
+DIGITS = 16  # of a digest
+_SUM = re.compile(rf"[0-9]{{1,15}} [0-9a-f]{{{DIGITS}}}")
+_NUMBERS = re.compile(rb'\{"id":([0-9]{1,18})(?:,"run":([0-9]{1,9}))?[,}]')
 
 # ------------------------------------------------------------------------------------------ rows as text
 
@@ -60,55 +72,72 @@ def numbers(values: Sequence[Any]) -> Array:
 # ------------------------------------------------------------------------------------------ the folder of a run
 
 
-def start(out: Path, run: Mapping[str, Any], resume: bool) -> bool:
-    """Prepare the folder of a run; whether it holds points to go on from.
+def start(out: Path, run: Mapping[str, Any], resume: bool, beside: Collection[str] = ()) -> bool:
+    """Prepare the folder of a run, which this process must own; whether it holds points to go on from.
+
+    Parameters
+    ----------
+    beside : names of all files that the run will write beside its points, their table and its record.
 
     Raises
     ------
     CrossflowError
-        When the folder cannot be written, holds an unfinished run that is not to be resumed, or one of another study.
+        When the folder cannot be written, holds an unfinished run that is not to be resumed, one of another study, points that are not
+        as their run wrote them, or files that no run wrote.
     """
     earlier = _read_run(out)
-    if earlier is None and (out / POINTS).exists():
-        raise CrossflowError(
-            f"{out / POINTS} is there without the record of its run ({RUN}); move it away, or give another folder with --out"
-        )
+    ours = _ours(out, earlier or {}, beside)
     goes_on = resume and earlier is not None
-    if goes_on and earlier is not None:
+    if earlier is None:
+        _refuse_strangers(out, (POINTS, SUMS, TABLE, *beside), f"without the record of its run ({RUN})")
+    elif goes_on:
         _same_study(out, earlier, run)
-        for _ in scan(out / POINTS):
-            pass  # to tell of a bad line in the middle before anything is touched
-    elif earlier is not None and not earlier.get("finished") and (out / POINTS).exists():
+    elif not earlier.get("finished") and (out / POINTS).exists():
         raise CrossflowError(
             f"{out} holds an unfinished run of {earlier.get('name')}; continue it with --resume, or give another folder with --out"
         )
-    if earlier is not None and not goes_on:
-        _remove_results(out, earlier)
+    else:
+        _refuse_strangers(out, [name for name in beside if name not in ours], f"and not of the run that {RUN} records")
+    sums = _verified(out, earlier) if goes_on and earlier is not None else []
+    _remove(out, (*_strays(out, (POINTS, SUMS, TABLE, RUN, *beside)), *(() if goes_on else (POINTS, SUMS, TABLE, *ours))))
+    if goes_on:
+        PointsFile(path=out / POINTS).hold(sums)
     files.write_text(out / RUN, json.dumps({**run, "finished": False}, indent=2) + "\n")
-    if not goes_on or not (out / POINTS).exists():
-        files.write_text(out / POINTS, "")
+    if not goes_on:
+        PointsFile(path=out / POINTS).hold([])
     return goes_on
 
 
-def _remove_results(out: Path, earlier: Mapping[str, Any]) -> None:
-    """Remove what an earlier run wrote beside its points, and their table: none of it would be of the next one."""
+def unchanged(out: Path, run: Mapping[str, Any]) -> list[Path]:
+    """Files of a finished run of the same study, where all of them are as it wrote them; else none.
+
+    Raises
+    ------
+    CrossflowError
+        As `start` does of a run that goes on.
+    """
+    earlier = _read_run(out)
+    if earlier is None or not earlier.get("finished") or not (out / POINTS).exists() or (out / SUMS).exists():
+        return []
+    _same_study(out, earlier, run)
+    whole = sum(map(_length, _verified(out, earlier))) == (out / POINTS).stat().st_size
     listed = earlier.get("files")
-    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    for path in (out / name for name in (*names, TABLE)):
-        if path.is_file() and path.resolve().is_relative_to(out.resolve()):
-            try:
-                path.unlink()
-            except OSError as error:
-                raise CrossflowError(f"{path} cannot be replaced ({error}); give another folder with --out") from None
+    names = list(listed) if isinstance(listed, dict) else []
+    if not whole or TABLE not in names or _ours(out, earlier, ()) != set(names):
+        return []
+    return [out / name for name in (POINTS, TABLE, RUN, *(name for name in names if name != TABLE))]
 
 
 def _read_run(out: Path) -> dict[str, Any] | None:
     try:
-        return dict(json.loads((out / RUN).read_text(encoding="utf-8")))
+        found = json.loads((out / RUN).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CrossflowError(f"{out / RUN} cannot be read ({error}); give another folder with --out") from None
+    if not isinstance(found, dict):
+        raise CrossflowError(f"{out / RUN} is not the record of a run; move it away, or give another folder with --out")
+    return found
 
 
 def _same_study(out: Path, earlier: Mapping[str, Any], run: Mapping[str, Any]) -> None:
@@ -120,42 +149,172 @@ def _same_study(out: Path, earlier: Mapping[str, Any], run: Mapping[str, Any]) -
             )
 
 
-def scan(path: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Offset, length and content of every row of a file; a last line that was cut short is left out."""
+def _ours(out: Path, earlier: Mapping[str, Any], beside: Collection[str]) -> set[str]:
+    """Files that a run has written, by its record; a record could name others, so these are as it wrote them or will be written anew."""
+    listed = earlier.get("files")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, dict | list) else []
+    digests = listed if isinstance(listed, dict) else {}
+    return {name for name in names if name in beside or (digests.get(name) or 0) == _digest(out, name)}
+
+
+def _digest(out: Path, name: str) -> str | None:
+    """Digest of a file in a folder, None where there is none."""
+    try:
+        with (out / name).open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()[:DIGITS] if Path(name).name == name else None
+    except (OSError, ValueError):
+        return None
+
+
+def _refuse_strangers(out: Path, names: Iterable[str], what: str) -> None:
+    for name in names:
+        if os.path.lexists(out / name):
+            raise CrossflowError(f"{out / name} is there {what}; move it away, or give another folder with --out")
+
+
+def _strays(out: Path, names: Iterable[str]) -> list[str]:
+    """Temporary neighbours of files of a run, which one that was killed has left."""
+    mine = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[a-z0-9_]{{8}}")
+    return [path.name for path in (out.iterdir() if out.is_dir() else ()) if mine.fullmatch(path.name)]
+
+
+def _remove(out: Path, names: Iterable[str]) -> None:
+    """Remove files of a run."""
+    for name in names:
+        try:
+            (out / name).unlink(missing_ok=True)
+        except NotADirectoryError:
+            return
+        except OSError as error:
+            raise CrossflowError(f"{out / name} cannot be replaced ({error.strerror}); give another folder with --out") from None
+
+
+def finish(out: Path, run: Mapping[str, Any], written: Sequence[Path] = ()) -> list[Path]:
+    """Write the points as CSV, and mark the run as finished, with digests of the files `written` beside and of parts of its points."""
+    write_csv(out / POINTS, out / TABLE)
+    digests = {name: _digest(out, name) for name in (TABLE, *(path.relative_to(out).as_posix() for path in written))}
+    record = {**run, "finished": True, "files": digests, "sums": list(_parts(out / POINTS))}
+    files.write_text(out / RUN, json.dumps(record, indent=2) + "\n")
+    _remove(out, [SUMS])
+    return [out / POINTS, out / TABLE, out / RUN]
+
+
+# ------------------------------------------------------------------------------------------ whether points are as they were written
+
+
+def _sum(content: bytes) -> str:
+    """Length and digest of some rows."""
+    return f"{len(content)} {hashlib.sha256(content).hexdigest()[:DIGITS]}"
+
+
+def _length(entry: str) -> int:
+    return int(entry.split()[0])
+
+
+def _parts(path: Path) -> Iterator[str]:
+    """Sums of a file in parts of whole lines, no more than some hundreds."""
+    size = max(PART, path.stat().st_size // PARTS)
+    with path.open("rb") as stream:
+        while part := stream.read(size):
+            yield _sum(part + stream.readline())
+
+
+def _verified(out: Path, earlier: Mapping[str, Any]) -> list[str]:
+    """Sums of the points that are as their run wrote them, up to where the file was cut short.
+
+    The file of sums holds several lists where the points were put in another order, one of which is that of the file: the last, or where
+    the run was killed meanwhile the one before.
+    """
+    if not (out / POINTS).exists():
+        return []
+    recorded = earlier.get("sums")
+    found: list[list[str]] = [[]]
+    if (out / SUMS).exists():
+        found = [text.split("\n")[:-1] for text in (out / SUMS).read_text(encoding="utf-8", errors="replace").split(REORDERED)]
+    elif isinstance(recorded, list):
+        found = [[str(entry) for entry in recorded]]
+    elif (out / POINTS).stat().st_size:
+        raise CrossflowError(
+            f"{out} has neither {SUMS} nor 'sums' in {RUN} to check its points by; start again in another folder with --out"
+        )
+    seen = [_as_written(out / POINTS, sums) for sums in found]
+    if all(bad for _, bad in seen):
+        raise CrossflowError(
+            f"{out / POINTS}:{seen[-1][1]}: the points from this line on are not as the run wrote them; delete them and continue with"
+            " --resume, or start again in another folder with --out"
+        )
+    return max((sums for sums, bad in seen if not bad), key=lambda sums: sum(map(_length, sums)))
+
+
+def _as_written(path: Path, sums: Sequence[str]) -> tuple[list[str], int]:
+    """Those of the sums that a file begins with, and the line from which on it has others, 0 for none; a part cut short is left out."""
+    line, left = 1, path.stat().st_size
+    with path.open("rb") as stream:
+        for i, entry in enumerate(sums):
+            if not _SUM.fullmatch(entry) or _length(entry) > left:
+                return list(sums[:i]), 0
+            part = stream.read(_length(entry))
+            left -= len(part)
+            if _sum(part) != entry:
+                return list(sums[:i]), line
+            line += part.count(b"\n")
+    return list(sums), 0
+
+
+# ------------------------------------------------------------------------------------------ rows read back
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Offset and text of every row of a file; a last line that was cut short is left out."""
     if not path.exists():
         return
-    offset, bad = 0, None
+    offset = 0
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            if bad is not None:
-                raise CrossflowError(f"{path}:{bad}: not a point of a study; move the file away and start again")
-            if line.strip():
-                row = _row(line)
-                bad = number if row is None else None
-                if row is not None and line.endswith(b"\n"):
-                    yield offset, len(line), row
+        for line in stream:
+            if line.endswith(b"\n"):
+                yield offset, line
             offset += len(line)
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line.decode("utf-8"))
-        return row if isinstance(row, dict) and isinstance(row["id"], int) else None
-    except (ValueError, KeyError):
-        return None
+def numbers_of(line: bytes) -> tuple[int, int]:
+    """Number of a row, and of its search; -1 for none."""
+    found = _NUMBERS.match(line)
+    return (-1, -1) if found is None else (int(found[1]), int(found[2] or -1))
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a file in its order."""
-    return (row for _, _, row in scan(path))
+    for number, (_, line) in enumerate(lines(path), start=1):
+        try:
+            yield orjson.loads(line)
+        except ValueError:
+            raise CrossflowError(f"{path}:{number}: not a point of a study; start again in another folder with --out") from None
 
 
-def finish(out: Path, run: Mapping[str, Any], written: Sequence[Path] = ()) -> list[Path]:
-    """Write the points as CSV, and mark the run as finished, with the names of the files `written` beside."""
-    write_csv(out / POINTS, out / TABLE)
-    names = sorted(path.relative_to(out).as_posix() for path in written)
-    files.write_text(out / RUN, json.dumps({**run, "finished": True, "files": names}, indent=2) + "\n")
-    return [out / POINTS, out / TABLE, out / RUN]
+class LateColumns(Mapping[str, Any]):
+    """Columns of a file of points, which is read when one of them is asked for."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self._path, self._names = path, tuple(names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Any]:
+        table, found = PointsTable(names=self._names), rows(self._path)
+        while block := list(itertools.islice(found, BLOCK)):
+            table.add_rows(len(table), block)
+        return table.columns()
+
+
+# ------------------------------------------------------------------------------------------ CSV
 
 
 def write_csv(points: Path, table: Path) -> None:
@@ -224,52 +383,91 @@ def _cell(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------ the file of points
 
 
+Places = Sequence[tuple[int, tuple[int, int]]]  # numbers of blocks, each with offset and length of its rows
+
+
 @dataclass(kw_only=True)
 class PointsFile:
-    """The file of points while a run writes to it, in blocks of rows that belong together."""
+    """The file of points while a run writes to it, in blocks of rows that belong together, with their sums beside it."""
 
     path: Path  # the file
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # place of each block: offset and length, by its number
 
+    @property
+    def sums(self) -> Path:
+        """The file of sums."""
+        return self.path.with_name(SUMS)
+
+    def hold(self, sums: Sequence[str]) -> None:
+        """Keep the rows of some sums, with which the file begins, and make both files where they are not there."""
+        with self._writing(), self.path.open("ab") as stream:
+            stream.truncate(sum(map(_length, sums)))
+        files.write_text(self.sums, "".join(f"{entry}\n" for entry in sums))
+
     def append(self, block: int, text: str) -> None:
         """Append a block and see it onto the disk."""
         content = text.encode("utf-8")
-        try:
-            with self.path.open("ab") as stream:
+        with self._writing():
+            with self.path.open("r+b") as stream:
                 offset = stream.seek(0, os.SEEK_END)
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
+            with self.sums.open("r+b") as stream:
+                stream.seek(0, os.SEEK_END)
+                stream.write(f"{_sum(content)}\n".encode())
+        self.blocks[block] = (offset, len(content))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise CrossflowError(f"{error.filename} was removed while the run wrote to it; start it again") from None
             raise CrossflowError(
                 f"cannot write {self.path}: {error.strerror}; finished points are kept, make room and continue with --resume"
             ) from None
-        self.blocks[block] = (offset, len(content))
 
-    def keep(self, blocks: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Rewrite the file with some of its rows alone: numbers of blocks, each with the places of its rows."""
-        self.blocks = {}
-        offset = 0
+    def read(self, place: tuple[int, int]) -> list[dict[str, Any]]:
+        """Rows of a block."""
+        with self.path.open("rb") as stream:
+            stream.seek(place[0])
+            return [orjson.loads(line) for line in stream.read(place[1]).splitlines()]
+
+    def keep(self, blocks: Places) -> None:
+        """Keep some blocks, as they stand where nothing else is in the file."""
+        if sum(length for _, (_, length) in blocks) == self.path.stat().st_size:
+            self.blocks = dict(blocks)
+        else:
+            self._rewrite(blocks)
+
+    def _rewrite(self, blocks: Places) -> None:
+        """Rewrite the file with some of its blocks; their sums are on disk before it, for whoever resumes in between."""
+        self.blocks, sums, offset = {}, [REORDERED], 0
         with files.replacing(self.path, binary=True) as stream, self.path.open("rb") as source:
-            for number, places in blocks:
-                length = 0
-                for start, size in places:
-                    source.seek(start)
-                    stream.write(source.read(size))
-                    length += size
+            for number, (start, length) in blocks:
+                source.seek(start)
+                content = source.read(length)
+                stream.write(content)
+                sums.append(f"{_sum(content)}\n")
                 self.blocks[number] = (offset, length)
                 offset += length
+            with self.sums.open("ab") as beside:
+                beside.write("".join(sums).encode())
 
     def cut(self, offset: int) -> None:
         """Drop everything from an offset on."""
-        with self.path.open("r+b") as stream:
-            stream.truncate(offset)
+        if offset < self.path.stat().st_size:
+            with self.path.open("r+b") as stream:
+                stream.truncate(offset)
+            self.hold(list(_parts(self.path)))
 
     def put_in_order(self) -> None:
         """Rewrite the file with its blocks in the order of their numbers, if they are not."""
         starts = [self.blocks[number][0] for number in sorted(self.blocks)]
         if starts != sorted(starts):
-            self.keep([(number, [self.blocks[number]]) for number in sorted(self.blocks)])
+            self._rewrite([(number, self.blocks[number]) for number in sorted(self.blocks)])
 
 
 class Rows(Sequence[dict[str, Any]]):
@@ -290,21 +488,20 @@ class Rows(Sequence[dict[str, Any]]):
         """One row, or some of the rows."""
         if isinstance(index, slice):
             return Rows(self._path, self._places[index])
-        start, size = self._places[index]
-        with self._path.open("rb") as stream:
-            stream.seek(start)
-            return dict(json.loads(stream.read(size)))
+        return next(iter(Rows(self._path, self._places[index])))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._path.open("rb") as stream:
-            for start, size in self._places.tolist():
-                stream.seek(start)
-                yield json.loads(stream.read(size))
+            for start in range(0, len(self), BLOCK):
+                places = self._places[start : start + BLOCK]
+                first = places[0, 0]
+                stream.seek(first)
+                content = stream.read(places[-1].sum() - first)
+                yield from (orjson.loads(content[at : at + size]) for at, size in (places - [first, 0]).tolist())
 
-    @property
-    def places(self) -> Sequence[tuple[int, int]]:
-        """Offset and length of each row."""
-        return [(int(start), int(size)) for start, size in self._places]
+    def offset(self, index: int) -> int:
+        """Where a row begins."""
+        return int(self._places[index, 0])
 
 
 @dataclass(kw_only=True)
@@ -318,6 +515,15 @@ class PointsTable:
         """Keep what is needed of a block of `count` rows."""
         self._blocks[block] = {name: _packed(columns.get(name, [None] * count)) for name in self.names}
 
+    def add_rows(self, block: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+        """Keep what is needed of rows that were read back; these columns."""
+        columns = {name: [row.get(name) for row in rows] for name in self.names}
+        self.add(block, columns, len(rows))
+        return columns
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
     def columns(self) -> dict[str, Any]:
         """Columns over all rows: float arrays with NaN for what is missing where all are numbers, object arrays otherwise."""
         ordered = [self._blocks[number] for number in sorted(self._blocks)]
@@ -329,8 +535,9 @@ def _packed(values: Sequence[Any]) -> Any:
         return values
     if all(isinstance(value, float) or value is None for value in values) and any(value is not None for value in values):
         return numbers(values)
+    known: dict[str, str] = {}  # words recur, and are many objects where they were read from a file
     packed = np.empty(len(values), dtype=object)
-    packed[:] = list(values)
+    packed[:] = [known.setdefault(value, value) if type(value) is str else value for value in values]
     return packed
 
 

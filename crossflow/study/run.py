@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files, provenance
+from crossflow.locks import owning
 from crossflow.study import findings, records, searches, sweeps
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots import draw
@@ -104,22 +105,31 @@ def run_study(
     study = read_study(path, settings)
     folder = Path(out) if out is not None else Path("results") / study.spec.name
     record = _run_record(study)
-    with workers(jobs, dask) as hands:
-        records.start(folder, record, resume)
+    with workers(jobs, dask) as hands, owning(folder):
+        if resume and (found := records.unchanged(folder, record)):
+            return _as_found(study, folder, found)
+        records.start(folder, record, resume, findings.names(study))
         table = records.PointsTable(names=study.needed)
         results = list(_searched(study, folder, table, hands, progress)) if study.runs else []
         if not study.runs:
             _swept(study, folder, table, hands, progress)
-    view = findings.view(study, table, results)
-    comparisons = findings.comparisons(study, view)
-    written = []
-    for name, text in findings.contents(view, results, comparisons).items():
-        files.write_text(folder / name, text)
-        written.append(folder / name)
-    for plot in study.spec.plots:
-        written += draw(plot, view, folder)
-    written = [*records.finish(folder, record, written), *written]
+        view = findings.view(study, table.columns(), results)
+        comparisons = findings.comparisons(study, view)
+        written = []
+        for name, text in findings.contents(view, results, comparisons).items():
+            files.write_text(folder / name, text)
+            written.append(folder / name)
+        for plot in study.spec.plots:
+            written += draw(plot, view, folder)
+        written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
+
+
+def _as_found(study: Study, folder: Path, found: Sequence[Path]) -> StudyResult:
+    """A finished study from its files, which are as it wrote them."""
+    results = searches.recalled(study.runs, folder / "best.json") if study.runs else []
+    view = findings.view(study, records.LateColumns(folder / records.POINTS, study.needed), results)
+    return StudyResult(study=study, view=view, results=results, comparisons=findings.comparisons(study, view), out=folder, files=found)
 
 
 def _run_record(study: Study) -> dict[str, Any]:
@@ -157,13 +167,12 @@ def _swept(study: Study, folder: Path, table: records.PointsTable, hands: Worker
     file = records.PointsFile(path=folder / records.POINTS)
     done = sweeps.finished(file.path, parts)
     fastest = _Fastest()
-    for number, places in done:
-        kept = list(records.Rows(file.path, places))
-        columns = {name: [row.get(name) for row in kept] for name in table.names}
-        table.add(number, columns, len(kept))
-        fastest.see(columns)
+    count = 0
+    for number, place in done:
+        kept = file.read(place)
+        fastest.see(table.add_rows(number, kept))
+        count += len(kept)
     file.keep(done)
-    count = sum(len(places) for _, places in done)
     if progress is not None:
         progress(count, len(layout), fastest.text)
     for first, block in sweeps.run(parts, dict(done), hands):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,10 +139,9 @@ class _Recorder:
         if self.begun:
             return
         self.begun = True
-        places = self.left.places
-        if used < len(places):
+        if used < len(self.left):
             self.fresh = True
-            self.book.file.cut(places[used][0])
+            self.book.file.cut(self.left.offset(used))
         for start in range(0, used, records.BLOCK):
             kept = list(self.left[start : min(start + records.BLOCK, used)])
             self.book.add(self.run, {name: [row[name] for row in kept] for name in kept[0]}, len(kept))
@@ -190,18 +191,42 @@ def _evaluated(task: tuple[SearchProblem, Designs]) -> tuple[Designs, DesignOutc
 
 def _left(file: records.PointsFile, runs: int) -> list[records.Rows]:
     """Rows that an earlier run left of each search; whatever follows the last good one is cut off."""
-    places: list[list[tuple[int, int]]] = [[] for _ in range(runs)]
+    places = [array("q") for _ in range(runs)]
     end = 0
-    for expected, (offset, length, row) in enumerate(records.scan(file.path)):
-        if row["id"] != expected or not 0 <= row.get("run", -1) < runs:
+    for expected, (offset, line) in enumerate(records.lines(file.path)):
+        number, run = records.numbers_of(line)
+        if number != expected or not 0 <= run < runs:
             break
-        places[row["run"]].append((offset, length))
-        end = offset + length
+        places[run].extend((offset, len(line)))
+        end = offset + len(line)
     file.cut(end)
     return [records.Rows(file.path, own) for own in places]
 
 
 # ------------------------------------------------------------------------------------------ what is written of them
+
+
+def recalled(runs: Sequence[PlannedSearch], path: Path) -> list[SearchResult]:
+    """Results of finished searches, from the file of their best designs."""
+    found = files.json_data(path)
+    return [SearchResult(run=run, best=_best(run, told)) for run, told in zip(runs, found, strict=True)]
+
+
+def _best(run: PlannedSearch, told: Mapping[str, Any]) -> Best:
+    """What a search has found, as `SearchResult.to_dict` tells it."""
+    row, steps = told["best"], told["convergence"]
+    kept = row is not None and row["violation"] == 0
+    nothing = [(told["evaluations"], run.problem.objectives[0].sign * np.inf, False)]
+    return Best(
+        evaluations=told["evaluations"],
+        row=row,
+        front=tuple(told["front"]),
+        improvements=tuple((step["evaluations"], step["best"], kept) for step in steps) or tuple(nothing),
+        seconds=tuple(step["seconds"] for step in steps if "seconds" in step),
+        pruned=told["pruned"],
+        rows=0,  # none of this run
+        spread=told["spread"],
+    )
 
 
 def best_scenario(result: SearchResult) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -214,13 +215,16 @@ def run(parts: Sequence[SweepTask], done: Mapping[int, Any], workers: Workers) -
         yield left[number].first, block
 
 
-def finished(path: Any, parts: Iterable[SweepTask]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Tasks whose rows are all in a file, by first row, each with the places of its rows in order."""
-    first_of = np.array([part.first for part in parts], dtype=np.int64)
-    sizes = {part.first: part.end - part.first for part in parts}
-    found: dict[int, dict[int, tuple[int, int]]] = {}
-    for offset, length, row in records.scan(path):
-        position = int(np.searchsorted(first_of, row["id"], side="right")) - 1
-        if position >= 0 and row["id"] - first_of[position] < sizes[int(first_of[position])]:
-            found.setdefault(int(first_of[position]), {})[row["id"]] = (offset, length)
-    return [(first, [places[id_] for id_ in sorted(places)]) for first, places in sorted(found.items()) if len(places) == sizes[first]]
+def finished(path: Path, parts: Iterable[SweepTask]) -> list[tuple[int, tuple[int, int]]]:
+    """Tasks whose rows are all in a file, by first row, each with the place of its rows, which stand together."""
+    ends = {part.first: part.end for part in parts}
+    found: dict[int, tuple[int, int]] = {}
+    first = start = following = -1
+    for offset, line in records.lines(path):
+        number, _ = records.numbers_of(line)
+        if number in ends:
+            first, start, following = number, offset, number
+        following = following + 1 if number == following else -1
+        if following == ends.get(first):
+            found[first] = (start, offset + len(line) - start)
+    return sorted(found.items())

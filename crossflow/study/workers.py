@@ -8,7 +8,6 @@ finished points are on disk by then.
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from crossflow.errors import CrossflowError
+from crossflow.signals import end_with_parent, undisturbed
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -74,7 +74,7 @@ class Processes:
     """A pool of processes, started when the first task comes."""
 
     jobs: int
-    _pool: ProcessPoolExecutor | None = None
+    _pool: _Pool | None = None
 
     def completed(self, function: Callable[[Given], Made], tasks: Iterable[Given]) -> Iterator[tuple[int, Made]]:
         """Results as they are done; a pool whose process was killed is replaced."""
@@ -94,22 +94,38 @@ class Processes:
                     ) from None
 
     def _open(self) -> Executor:
-        import multiprocessing
-
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_deaf)
+            self._pool = _Pool(self.jobs)
         return self._pool
 
     def close(self) -> None:
-        """End the processes; tasks that have not begun are dropped."""
+        """End the processes at once; tasks that are not done are dropped."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.end()
         self._pool = None
 
 
-def _deaf() -> None:
-    """Leave Ctrl-C to the parent, which ends its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class _Pool(ProcessPoolExecutor):
+    """Processes that leave signals to their parent and end with it."""
+
+    def __init__(self, jobs: int) -> None:
+        import multiprocessing
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()  # which would unblock signals if it started with a worker
+        super().__init__(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent)
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        """Submit a task, and start a process for it where none is idle."""
+        with undisturbed():
+            return super().submit(function, *given, **named)
+
+    def end(self) -> None:
+        """Kill the processes, which hold nothing that is not on disk, and wait for them."""
+        with undisturbed():
+            for process in list((self._processes or {}).values()):
+                process.kill()
+            self.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(kw_only=True)
@@ -159,9 +175,11 @@ class Flight:
 def _cluster(address: str) -> Iterator[Cluster]:
     try:
         from distributed import Client
+        from distributed.comm.addressing import get_address_host_port
     except ImportError:
         raise CrossflowError("--dask needs the package distributed: pip install 'crossflow[dask]'") from None
     try:
+        get_address_host_port(address)  # a client that cannot read it would take long to close
         client: Any = Client(address, timeout=PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         raise CrossflowError(f"--dask {address}: no scheduler answers there ({str(error).splitlines()[0]})") from None
@@ -185,10 +203,10 @@ class Cluster:
         from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
 
-        pool = self.client.get_executor(pure=False)
-        flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * len(self.client.nthreads()), 8))
         reached = time.monotonic()
         try:
+            pool = self.client.get_executor(pure=False)
+            flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * len(self.client.nthreads()), 8))
             while flight.launch(pool):
                 yield from flight.land(timeout=1.0)
                 reached = time.monotonic() if self.client.status == "running" else reached

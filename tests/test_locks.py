@@ -1,0 +1,72 @@
+"""One writer to a folder: the second is refused with the first one's process and host, and nothing outlives its owner."""
+
+import errno
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossflow import locks
+from crossflow.errors import CrossflowError
+
+HERE = f"process {os.getpid()} on {socket.gethostname()}"
+HOLD = """
+import sys, time, pathlib
+from crossflow.locks import owning
+with owning(pathlib.Path(sys.argv[1])):
+    print('held', flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path, exactly):
+    with locks.owning(tmp_path):
+        sentence = f"{tmp_path} is being written by {HERE}; wait until it has ended, or give another folder with -o"
+        with pytest.raises(CrossflowError, match=exactly(sentence)), locks.owning(tmp_path, "-o"):
+            pass
+    with locks.owning(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_owner_holds_nothing(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"held\n"
+    with pytest.raises(CrossflowError, match=f"is being written by process {child.pid} on "), locks.owning(tmp_path):
+        pass
+    child.kill()
+    child.communicate()
+    with locks.owning(tmp_path):
+        assert locks._owner(tmp_path / locks.LOCK) == HERE
+
+
+def test_without_locks_whoever_makes_the_file_owns_the_folder(tmp_path, monkeypatch, exactly):
+    def lockless(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", lockless)
+    cure = f"wait until it has ended, remove {tmp_path / locks.CLAIM} if it was killed, or give another folder with --out"
+    with locks.owning(tmp_path):
+        with pytest.raises(CrossflowError, match=exactly(f"{tmp_path} is being written by {HERE}; {cure}")), locks.owning(tmp_path):
+            pass
+        assert [path.name for path in tmp_path.iterdir()] == [locks.CLAIM]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_points_elsewhere_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "precious").write_text("x")
+    (tmp_path / locks.LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(CrossflowError, match=r"^cannot write .*; choose another folder with --out$"), locks.owning(tmp_path):
+        pass
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+@pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/x"])
+def test_a_folder_that_cannot_be_written_is_told(folder):
+    told = pytest.raises(CrossflowError, match=f"^cannot write {folder}: .*; choose another folder with --out$")
+    with told, locks.owning(Path(folder)):
+        pass
