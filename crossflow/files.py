@@ -11,6 +11,7 @@ import csv
 import functools
 import gzip
 import importlib.util
+import io
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from crossflow import contents
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 
 if TYPE_CHECKING:
@@ -157,7 +159,8 @@ def read_yaml(path: str | Path) -> Document:
 def read_text(path: str | Path) -> str:
     """Text of a file in UTF-8, with a byte-order mark or without; SpecError if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        content = contents.of_file(Path(path))
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
@@ -350,7 +353,7 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
         return shipped[name]
     candidates = [Path(name)] if base is None else [base / name, Path(name)]
     for candidate in candidates:
-        if candidate.is_file():
+        if contents.is_file(candidate):
             return candidate
     if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
@@ -457,7 +460,7 @@ def from_json(text: str | bytes) -> Any:
 
 def json_data(path: Path) -> Any:
     """Data of a JSON file, compressed where its name ends in ``.gz``; OSError, or ValueError where it is not JSON."""
-    raw = path.read_bytes()
+    raw = contents.of_file(path)
     try:
         return from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     except (EOFError, zlib.error) as error:

@@ -171,7 +171,8 @@ class SoftwareStack(FileModel):
 def load_stack(named: str | Document, base: Path | None = None) -> tuple[SoftwareStack, Document]:
     """A stack by name or path, or one written out in a scenario, over the stack that its `like` names."""
     if isinstance(named, str):
-        return _shipped(files.find("templates", named, base, "software"))
+        path = files.find("templates", named, base, "software")
+        return _whole(str(path), files.read_text(path))
     document = named
     if isinstance(document.data, Mapping) and "like" in document.data:
         below = files.read_yaml(files.find("templates", str(document.data["like"]), base, "software"))
@@ -180,8 +181,8 @@ def load_stack(named: str | Document, base: Path | None = None) -> tuple[Softwar
 
 
 @functools.lru_cache(maxsize=64)
-def _shipped(path: Path) -> tuple[SoftwareStack, Document]:
-    document = files.read_yaml(path)
+def _whole(file: str, text: str) -> tuple[SoftwareStack, Document]:
+    document = files.parse_yaml(text, file)
     return _validated(document), document
 
 

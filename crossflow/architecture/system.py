@@ -127,17 +127,18 @@ def _with_device(document: Document, base: Path | None) -> Document:
             raise document.error((), "the key 'device' is missing: a system names the template of its devices")
         device = _template(Document(file=document.file, data={"template": data["device"]}, lines=document.lines), base)
         return files.merge(device, document.without(*_OF_THE_FILE))
-    document = files.merge(_fabrics(), document)
+    fabrics = files.find("templates", "fabrics")
+    document = files.merge(_fabrics(str(fabrics), files.read_text(fabrics)), document)
     if data.get("kind") == "datasheet" and "family" in data:
         family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
         return files.merge(family.without("kind", "name", "title"), document)
     return document
 
 
-@functools.cache
-def _fabrics() -> Document:
+@functools.lru_cache(maxsize=4)
+def _fabrics(file: str, text: str) -> Document:
     """How fabrics carry collectives: under every system, like a family under its devices."""
-    return files.read_yaml(files.find("templates", "fabrics")).without("kind", "name", "title")
+    return files.parse_yaml(text, file).without("kind", "name", "title")
 
 
 def architecture(spec: SystemSpec, library: TechLibrary | None = None, choices: Mapping[str, Choice] | None = None) -> Architecture:

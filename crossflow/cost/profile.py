@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow import files
+from crossflow import contents, files
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask, divide
 from crossflow.errors import Problem, SpecError, did_you_mean
@@ -390,7 +390,7 @@ def system_profile(system: SystemSpec, document: Document, base: Path | None = N
 
 def beside(named: str, base: Path | None) -> Path:
     """A file by its path from a folder, or from the current one."""
-    return Path(named) if base is None or Path(named).is_file() else base / named
+    return Path(named) if base is None or contents.is_file(Path(named)) else base / named
 
 
 def _mean(several: Sequence[Measured]) -> Measured:

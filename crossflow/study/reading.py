@@ -14,10 +14,10 @@ from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.evaluation.members import together
 from crossflow.files import Document
 from crossflow.points import split, variant
-from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
+from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out, strategy_of
 from crossflow.search.division import SPREAD, BudgetDivision
 from crossflow.search.shares import shares_of
-from crossflow.strategy.reading import ANY, read_strategy
+from crossflow.strategy.reading import ANY
 from crossflow.study import sweeps
 from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.columns import PARTS
@@ -167,7 +167,7 @@ def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence
     divided = any(other.split(".")[0] in ("workload", "system") for other in values)
     for value in values[path] if path == "strategy" and not divided else ():
         try:
-            read_strategy(value, scenario.workload, scenario.system)
+            strategy_of(scenario, value)
         except CrossflowError as error:
             found.append(str(error).removeprefix("strategy: "))
     return [document.problem(("sweep", path), message) for message in dict.fromkeys(found)]

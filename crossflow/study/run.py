@@ -17,7 +17,6 @@ from crossflow.study.plots.view import View
 from crossflow.study.reading import Study, read_study
 from crossflow.study.searches import Reporter, SearchResult
 from crossflow.study.workers import Workers, workers
-from crossflow.technology.library import library_document
 from crossflow.units import show
 
 
@@ -125,7 +124,7 @@ def run_study(
 def _run_record(study: Study) -> dict[str, Any]:
     scenario = study.scenario
     named = dict.fromkeys((scenario.system.techlib, *study.values.get("system.techlib", ())))
-    libraries = [library_document(str(name), scenario.base).data for name in named]
+    libraries = [scenario.library_document(str(name)).data for name in named]
     inputs = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data, techlib=libraries)
     seeds = {name: settings.seed for name, settings in study.spec.searches.items()}
     seed: Any = study.sampling.settings.seed if study.sampling is not None else (seeds or None)
