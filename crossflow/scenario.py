@@ -479,7 +479,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         kernels_per_device=top.kernels_per_device,
         document=document,
         system_document=system_document,
-        library=_library(top.techlib, system.techlib, document, base),
+        library=_library(top.techlib, system.techlib, document, base, like),
         run=top.run,
         base=base,
         contents=used,
@@ -596,8 +596,10 @@ def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, doc
     return load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
 
 
-def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None) -> TechLibrary:
+def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None, like: Scenario | None) -> TechLibrary:
     """The library that a system names, with the scenario's changes: ``{memory: {HBM3: {access_latency: 80 ns}}}``."""
+    if like is not None and like.system.techlib == name and like.document.data.get("techlib", {}) == changes:
+        return like.library
     library, problems = load_library(name, base), []
     for path, value in files.leaves(changes):
         try:
