@@ -404,6 +404,30 @@ def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:
 # ---------------------------------------------------------------------------------------------- writing
 
 
+class UnwrittenError(CrossflowError):
+    """A file that the system does not let be written, with the option that names another place."""
+
+    def __init__(self, path: Path, reason: str | None, option: str = "--out") -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"cannot write {path}: {reason}; choose another folder with {option}")
+
+
+@contextlib.contextmanager
+def named_by(option: str) -> Iterator[None]:
+    """Blame what cannot be written on the option that named it."""
+    try:
+        yield
+    except UnwrittenError as error:
+        raise UnwrittenError(error.path, error.reason, option) from None
+
+
+def check_new(*paths: Path, replace: bool, option: str = "-o") -> None:
+    """CrossflowError where a file that would be written is there already, unless it may be replaced."""
+    for path in paths:
+        if os.path.lexists(path) and not replace:
+            raise CrossflowError(f"{path} exists; give --force to replace it, or another name with {option}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all: into a temporary neighbour first, then renamed over `path`."""
     write_bytes(path, text.encode("utf-8"))
@@ -532,7 +556,7 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise CrossflowError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
+        raise UnwrittenError(path, error.strerror) from None
     finally:
         if temporary is not None:
             os.unlink(temporary)

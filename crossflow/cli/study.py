@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -56,7 +55,7 @@ def progress() -> Iterator[Reporter]:
         return
     best = TextColumn("best {task.fields[best]}")
     words = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), best
-    console = Console(stderr=True, force_terminal=True, highlight=False, markup=False)
+    console = page.PlainConsole(stderr=True, force_terminal=True, highlight=False, markup=False)
     with Progress(*words, console=console, transient=True) as bars:
         task = bars.add_task("points", total=None, best="-")
         yield lambda done, total, best: bars.update(task, completed=done, total=total, best=best)

@@ -25,6 +25,7 @@ from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask, divide
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document
+from crossflow.names import cell
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan
@@ -361,7 +362,7 @@ def read_profile(path: Path, device: str) -> Profile:
         if sentence is not None:
             problems.append(Problem(file=str(path), line=line, path=where, message=f"{sentence}; columns are {', '.join(COLUMNS)}"))
             continue
-        if row.get("device") and row["device"] != device:
+        if row.get("device") and row["device"] not in (device, cell(device)):
             others[row["device"]] += 1
             continue
         try:

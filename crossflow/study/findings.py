@@ -12,6 +12,7 @@ from crossflow.arrays import plain
 from crossflow.drawing.words import label
 from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
+from crossflow.names import file_name
 from crossflow.points import split, variant, varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.division import SPREAD
@@ -122,8 +123,8 @@ def contents(view: View, results: Sequence[searches.SearchResult], compared: Seq
         texts["best.json"] = files.json_text([result.to_dict() for result in results])
         texts["convergence.csv"] = records.csv_text(searches.convergence_rows(results))
         for result in results:
-            name = "best.yaml" if len(results) == 1 else f"best-{_slug(result.run.title)}.yaml"
-            name = name if name not in texts else f"best-{_slug(result.run.title)}-{result.run.number}.yaml"
+            name = "best.yaml" if len(results) == 1 else f"best-{file_name(result.run.title)}.yaml"
+            name = name if name not in texts else f"best-{file_name(result.run.title)}-{result.run.number}.yaml"
             texts[name] = searches.best_scenario(result)
     if view.drawn:
         texts["intervals.csv"] = records.csv_text(interval_rows(view))
@@ -131,10 +132,6 @@ def contents(view: View, results: Sequence[searches.SearchResult], compared: Seq
     if compared:
         texts["comparisons.csv"] = records.csv_text(compared)
     return texts
-
-
-def _slug(text: str) -> str:
-    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
 def interval_rows(view: View) -> Iterator[dict[str, Any]]:

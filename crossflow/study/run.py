@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossflow import files, provenance
+from crossflow.names import file_name
 from crossflow.study import findings, records, searches, sweeps
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots import draw
@@ -101,7 +102,7 @@ def run_study(
         For wrong files and folders that cannot be written; finished points are kept.
     """
     study = read_study(path, settings)
-    folder = Path(out) if out is not None else Path("results") / study.spec.name
+    folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
     with workers(jobs, dask) as hands:
         records.start(folder, record, resume)
@@ -115,8 +116,12 @@ def run_study(
     for name, text in findings.contents(view, results, comparisons).items():
         files.write_text(folder / name, text)
         written.append(folder / name)
-    for plot in study.spec.plots:
-        written += draw(plot, view, folder)
+    try:
+        for plot in study.spec.plots:
+            written += draw(plot, view, folder)
+    except Exception:
+        records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost
+        raise
     written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
 
