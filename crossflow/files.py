@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
 KINDS = tuple(SINGULAR)
+YAML = (".yaml", ".yml")  # endings of files that others name
 HELD = {"software": "software stack", "models": "model"}  # what a file of some sub-folders is, where it is no template to people
 _FLOAT = re.compile(r"^[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _INT = re.compile(r"^[+-]?\d[\d_]*$")
@@ -85,6 +86,12 @@ class Document:
             raise
         except (CrossflowError, ValueError) as error:
             raise self.error(path, str(error).removeprefix(f"{path[0]}: ")) from None
+
+    def blamed(self, section: str, message: str) -> Path_:
+        """What a message about a whole section is about: an override below it, first one that the message names; else the section."""
+        over = [path for path, (_, line) in self.lines.items() if path[:1] == (section,) and len(path) == 2 and line is None]
+        named = (path for path in over if re.match(rf"{re.escape(str(path[1]))}\b", message) or f"'{path[1]}'" in message)
+        return next(named, over[0] if over else (section,))
 
     def under(self, *path: str | int) -> Document:
         """The part of this document below a path, as a document of its own."""
@@ -152,8 +159,16 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def read_yaml(path: str | Path) -> Document:
-    """Read a YAML file into plain data with line numbers; SpecError if it cannot be read or is not strict YAML."""
-    return parse_yaml(read_text(path), str(path))
+    """Read a YAML file into a mapping with line numbers; SpecError if it cannot be read, or is not strict YAML or no mapping."""
+    return read_mapping(read_text(path), str(path))
+
+
+def read_mapping(text: str, file: str) -> Document:
+    """The same of its text. What is no mapping is not quoted: the file may not be meant for crossflow."""
+    document = parse_yaml(text, file)
+    if not isinstance(document.data, Mapping):
+        raise document.error((), f"expected a mapping, the file holds {'a list' if isinstance(document.data, list) else 'plain text'}")
+    return document
 
 
 def read_text(path: str | Path) -> str:
@@ -346,16 +361,17 @@ def catalogue(kind: str, *folders: str) -> Mapping[str, Path]:
 def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     """Path of a shipped file by name, in some sub-folders alone where they are given, or of a user's file by path.
 
-    Paths are relative to `base`, then to the current folder. Raises CrossflowError naming the known names when there is no such file.
+    Paths end in .yaml or .yml, and are relative to `base`, then to the current folder. Raises CrossflowError naming the known names when
+    there is no such file.
     """
     shipped = catalogue(kind, *folders)
     if name in shipped:
         return shipped[name]
     candidates = [Path(name)] if base is None else [base / name, Path(name)]
-    for candidate in candidates:
+    for candidate in candidates if Path(name).suffix in YAML else ():
         if contents.is_file(candidate):
             return candidate
-    if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
+    if Path(name).suffix in YAML and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
     there = f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
     what = HELD.get(folders[0], SINGULAR[kind]) if len(folders) == 1 else SINGULAR[kind]

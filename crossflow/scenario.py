@@ -20,7 +20,7 @@ from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
 from crossflow.contents import Contents, Packed
-from crossflow.cost.profile import Profile, beside, read_profile, system_profile
+from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
 from crossflow.mapping.topology import Network
@@ -277,8 +277,14 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
         scenario = from_document(document, Path(path).parent, name=Path(path).stem)
         check_strategy(scenario)
     except StrategyError as error:
-        raise document.error(("strategy",), str(error).removeprefix("strategy: ")) from None
+        raise SpecError([_strategy_problem(document, error)]) from None
     return scenario
+
+
+def _strategy_problem(document: Document, error: StrategyError) -> Problem:
+    """What is wrong with a strategy, at the part of it that the error is about."""
+    message = str(error).removeprefix("strategy: ")
+    return document.problem(document.blamed("strategy", message), message)
 
 
 def check_strategy(scenario: Scenario) -> None:
@@ -455,18 +461,18 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         with _told(problems):
             strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
     except StrategyError as error:
-        problems.append(document.problem(("strategy",), str(error).removeprefix("strategy: ")))
+        problems.append(_strategy_problem(document, error))
     try:
         with _told(problems, "software"):
             named, kept = given.get("software"), None if like is None else like.document.data.get("software")
             same = like is not None and kept is not None and kept == named and type(workload) is type(like.workload)
             stack = like.stack if like is not None and same else _stack(named, workload, document, base)
     except CrossflowError as error:
-        problems.append(document.problem(("software",), str(error)))
+        problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
     _check_meaning(top, workload, document)
-    profile = _profile(top.profile, system, system_document, base)
+    profile = _profile(top.profile, system, system_document, base, document)
     _check_types(system, workload, stack, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
@@ -567,19 +573,24 @@ def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) ->
 
 def _held_schedule(named: str, base: Path | None) -> str:
     """A schedule's file from where it is found; a name as it stands where there is no such file."""
+    if Path(named).suffix not in files.YAML:
+        return named
     for path in (Path(named) if base is None else base / named, Path(named)):
-        if path.suffix in (".yaml", ".yml") and contents.is_file(path):
+        if contents.is_file(path):
             hold_order(path)
             return named if path == Path(named) else str(path)
-    return named
+    raise StrategyError(f"schedule: there is no file {named}")
 
 
-def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None) -> Profile | None:
+def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None, document: Document) -> Profile | None:
     """Measured events of a scenario's devices, over those that its system names; a path is relative to the file that it stands in."""
-    below = system_profile(system, system_document, base)
+    try:
+        below = system_profile(system, system_document, base)
+    except SpecError as error:
+        raise SpecError(problem.below("system") for problem in error.problems) from None
     if named is None:
         return below
-    own = read_profile(beside(named, base), system.name)
+    own = read_profile(profile_at(named, base, document), system.name)
     return own if below is None else own.over(below)
 
 
@@ -637,15 +648,16 @@ def _workload(document: Document, base: Path | None) -> Workload:
         raise document.error(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")
     found = model.endswith((".json", ".json.gz"))  # a program itself, whose place is known
     if model not in MODELS:
-        document = files.merge(_preset(str(model), document, base), document.without("model"))
-        model = document.data.get("model")
-        if model not in MODELS:
-            raise SpecError(
-                [document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")]
-            )
+        preset = _preset(str(model), document, base)
+        model = preset.data.get("model")
+        if not isinstance(model, str) or model not in MODELS:
+            raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")
+        document = files.merge(preset, document.without("model"))
     spec: Workload = files.validate(MODELS[str(model)], document)
-    if isinstance(spec, ProgramSpec) and base is not None and not found:
-        return spec.model_copy(update={"file": str(base / spec.file)})
+    if isinstance(spec, ProgramSpec):
+        spec = spec if base is None or found else spec.model_copy(update={"file": str(base / spec.file)})
+        if not contents.is_file(Path(spec.file)):
+            raise document.error(("file",), f"there is no file {spec.file}")
     return spec
 
 
@@ -659,6 +671,8 @@ def _preset(name: str, document: Document, base: Path | None) -> Document:
     known = presets()
     if name.endswith((".json", ".json.gz")):
         path = Path(name) if base is None or contents.is_file(Path(name)) else base / name
+        if not contents.is_file(path):
+            raise document.error(("model",), f"there is no file {name}")
         if is_program(path):
             return Document(file=document.file, data={"model": "program", "file": str(path)})
         return huggingface_document(path, service=document.data.get("task", "training") != "training")[0]

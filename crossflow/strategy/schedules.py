@@ -281,6 +281,8 @@ def read_order(path: Path) -> PipelineOrder:
 
 def _read(path: Path) -> PipelineOrder:
     document = files.read_yaml(path)
+    if document.data.get("kind") != "schedule":
+        raise document.error(("kind",), "expected a schedule (kind: schedule)")
     spec = files.validate(ScheduleFile, document)
     problems: list[Problem] = []
     stages = len(spec.order)

@@ -8,7 +8,9 @@ finished points are on disk by then.
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
@@ -161,6 +163,7 @@ def _cluster(address: str) -> Iterator[Cluster]:
         from distributed import Client
     except ImportError:
         raise CrossflowError("--dask needs the package distributed: pip install 'crossflow[dask]'") from None
+    _check_address(address)
     try:
         client: Any = Client(address, timeout=PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
@@ -170,6 +173,17 @@ def _cluster(address: str) -> Iterator[Cluster]:
     finally:
         with contextlib.suppress(Exception):
             client.close(timeout=2)
+
+
+def _check_address(address: str) -> None:
+    """CrossflowError for what can be no scheduler's address, before anyone waits for an answer from there."""
+    found = re.fullmatch(r"(?:[a-z]+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]]+)):(\d{1,5})", address)
+    if found is None:
+        raise CrossflowError(f"--dask {address}: expected the address of a scheduler, such as tcp://10.0.0.1:8786")
+    try:
+        socket.getaddrinfo(found[1] or found[2], int(found[3]))
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise CrossflowError(f"--dask {address}: there is no such host ({getattr(error, 'strerror', None) or error})") from None
 
 
 @dataclass(kw_only=True)
@@ -185,10 +199,10 @@ class Cluster:
         from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
 
-        pool = self.client.get_executor(pure=False)
-        flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * len(self.client.nthreads()), 8))
         reached = time.monotonic()
         try:
+            pool = self.client.get_executor(pure=False)
+            flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * len(self.client.nthreads()), 8))
             while flight.launch(pool):
                 yield from flight.land(timeout=1.0)
                 reached = time.monotonic() if self.client.status == "running" else reached

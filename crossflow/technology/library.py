@@ -166,9 +166,9 @@ def _chain(name: str, base: Path | None) -> Texts:
 @functools.lru_cache(maxsize=32)
 def _own(file: str, text: str) -> Document:
     """What one file of a library says."""
-    document = files.parse_yaml(text, file)
-    if not isinstance(document.data, dict):
-        raise document.error((), "expected a mapping with the sections of a technology library")
+    document = files.read_mapping(text, file)
+    if not set(TechLibrary.model_fields) & set(document.data):
+        raise document.error((), f"is no technology library: it has none of its keys, {', '.join(TechLibrary.model_fields)}")
     _check_stated(document)
     return document
 
