@@ -11,10 +11,12 @@ import contextvars
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 SHIPPED = ("techlibs", "templates", "studies")  # folders that are installed with the package, wherever that is
 _PACKAGE = Path(__file__).parent
 Packed = tuple[tuple[str, bytes | None], ...]
+Kept = TypeVar("Kept", bytes, None)
 
 
 class Contents:
@@ -37,21 +39,23 @@ class Contents:
         """Bytes of a file; OSError as its reader has it."""
         key = _key(path)
         found = self._held.get(key)
-        if found is None:
-            found = self._held[key] = reader(path)
-        return found
+        return self._keep(key, reader(path)) if found is None else found
 
     def has(self, path: Path) -> bool:
         """Whether there is, or was, such a file."""
         key = _key(path)
         if key not in self._held and not _there(path):
-            self._held[key] = None
+            self._keep(key, None)
         return self._held.get(key, b"") is not None
+
+    def _keep(self, key: str, content: Kept) -> Kept:
+        self._held[key], self._packed = content, ()
+        return content
 
     @property
     def packed(self) -> Packed:
         """All of it, compressed, to be sent elsewhere; the same until more is read."""
-        if len(self._packed) != len(self._held):
+        if not self._packed:
             self._packed = tuple((key, None if found is None else zlib.compress(found, 1)) for key, found in self._held.items())
         return self._packed
 

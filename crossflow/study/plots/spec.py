@@ -14,7 +14,7 @@ from crossflow.names import own_file
 class PlotFields(FileModel):
     """What all plots have."""
 
-    name: Annotated[str, AfterValidator(own_file)] = Field(description="of its files in the study's folder, NAME.png and NAME.svg")
+    name: Annotated[str, AfterValidator(own_file)]
     title: str = ""
     x_label: str = ""
     y_label: str = ""
