@@ -74,16 +74,17 @@ def _run(words: Sequence[str]) -> None:
 def _explain(error: Exception) -> str | None:
     """What a person must mend, for errors that the input caused; None for all others, whose traceback is wanted."""
     from crossflow.errors import CrossflowError, SpecError
+    from crossflow.names import visible
 
     if isinstance(error, SpecError):
-        lines = [str(problem) for problem in error.problems]
+        lines = [visible(str(problem), "\n").replace("\n", "\n  ") for problem in error.problems]
         return "\n".join([*lines, f"crossflow: {len(lines)} problems"] if len(lines) > 1 else lines)
     if isinstance(error, CrossflowError) or _is_refusal(error):
-        return f"crossflow: {error}"
+        return "crossflow: " + visible(str(error), "\n").replace("\n", "\n  ")
     if isinstance(error, OSError):
         unwritten = "the output cannot be written: " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
         place = f"{error.filename}: " if error.filename is not None else unwritten
-        return f"crossflow: {place}{error.strerror or error}"
+        return visible(f"crossflow: {place}{error.strerror or error}")
     return None
 
 

@@ -11,6 +11,7 @@ import csv
 import functools
 import gzip
 import importlib.util
+import io
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from crossflow import contents
 from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
 KINDS = tuple(SINGULAR)
+YAML = (".yaml", ".yml")  # endings of files that others name
 HELD = {"software": "software stack", "models": "model"}  # what a file of some sub-folders is, where it is no template to people
 _FLOAT = re.compile(r"^[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _INT = re.compile(r"^[+-]?\d[\d_]*$")
@@ -83,6 +86,12 @@ class Document:
             raise
         except (CrossflowError, ValueError) as error:
             raise self.error(path, str(error).removeprefix(f"{path[0]}: ")) from None
+
+    def blamed(self, section: str, message: str) -> Path_:
+        """What a message about a whole section is about: an override below it, first one that the message names; else the section."""
+        over = [path for path, (_, line) in self.lines.items() if path[:1] == (section,) and len(path) == 2 and line is None]
+        named = (path for path in over if re.match(rf"{re.escape(str(path[1]))}\b", message) or f"'{path[1]}'" in message)
+        return next(named, over[0] if over else (section,))
 
     def under(self, *path: str | int) -> Document:
         """The part of this document below a path, as a document of its own."""
@@ -150,14 +159,23 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def read_yaml(path: str | Path) -> Document:
-    """Read a YAML file into plain data with line numbers; SpecError if it cannot be read or is not strict YAML."""
-    return parse_yaml(read_text(path), str(path))
+    """Read a YAML file into a mapping with line numbers; SpecError if it cannot be read, or is not strict YAML or no mapping."""
+    return read_mapping(read_text(path), str(path))
+
+
+def read_mapping(text: str, file: str) -> Document:
+    """The same of its text. What is no mapping is not quoted: the file may not be meant for crossflow."""
+    document = parse_yaml(text, file)
+    if not isinstance(document.data, Mapping):
+        raise document.error((), f"expected a mapping, the file holds {'a list' if isinstance(document.data, list) else 'plain text'}")
+    return document
 
 
 def read_text(path: str | Path) -> str:
     """Text of a file in UTF-8, with a byte-order mark or without; SpecError if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        content = contents.of_file(Path(path))
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError([Problem(file=str(path), message=f"cannot be read: {reason}")]) from None
@@ -343,16 +361,17 @@ def catalogue(kind: str, *folders: str) -> Mapping[str, Path]:
 def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     """Path of a shipped file by name, in some sub-folders alone where they are given, or of a user's file by path.
 
-    Paths are relative to `base`, then to the current folder. Raises CrossflowError naming the known names when there is no such file.
+    Paths end in .yaml or .yml, and are relative to `base`, then to the current folder. Raises CrossflowError naming the known names when
+    there is no such file.
     """
     shipped = catalogue(kind, *folders)
     if name in shipped:
         return shipped[name]
     candidates = [Path(name)] if base is None else [base / name, Path(name)]
-    for candidate in candidates:
-        if candidate.is_file():
+    for candidate in candidates if Path(name).suffix in YAML else ():
+        if contents.is_file(candidate):
             return candidate
-    if Path(name).suffix in (".yaml", ".yml") and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
+    if Path(name).suffix in YAML and Path(name).stem in shipped and Path(name).parent.name in (*KINDS, ""):
         return shipped[Path(name).stem]
     there = f"known: {', '.join(shipped) or 'none'} (or give the path of a YAML file)"
     what = HELD.get(folders[0], SINGULAR[kind]) if len(folders) == 1 else SINGULAR[kind]
@@ -399,6 +418,30 @@ def replace(data: Any, path: Path_, value: Any, origin: str) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------- writing
+
+
+class UnwrittenError(CrossflowError):
+    """A file that the system does not let be written, with the option that names another place."""
+
+    def __init__(self, path: Path, reason: str | None, option: str = "--out") -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"cannot write {path}: {reason}; choose another folder with {option}")
+
+
+@contextlib.contextmanager
+def named_by(option: str) -> Iterator[None]:
+    """Blame what cannot be written on the option that named it."""
+    try:
+        yield
+    except UnwrittenError as error:
+        raise UnwrittenError(error.path, error.reason, option) from None
+
+
+def check_new(*paths: Path, replace: bool, option: str = "-o") -> None:
+    """CrossflowError where a file that would be written is there already, unless it may be replaced."""
+    for path in paths:
+        if os.path.lexists(path) and not replace:
+            raise CrossflowError(f"{path} exists; give --force to replace it, or another name with {option}")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -457,7 +500,7 @@ def from_json(text: str | bytes) -> Any:
 
 def json_data(path: Path) -> Any:
     """Data of a JSON file, compressed where its name ends in ``.gz``; OSError, or ValueError where it is not JSON."""
-    raw = path.read_bytes()
+    raw = contents.of_file(path)
     try:
         return from_json(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     except (EOFError, zlib.error) as error:
@@ -529,7 +572,7 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise CrossflowError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
+        raise UnwrittenError(path, error.strerror) from None
     finally:
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):  # with its folder, or renamed as a signal came

@@ -28,7 +28,6 @@ from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import every_strategy
-from crossflow.technology.library import library_document
 from crossflow.units import show
 from crossflow.workload.huggingface import MTP_NOTE, file_notes
 from crossflow.workload.spec import TransformerSpec
@@ -267,5 +266,5 @@ def _provenance(scenario: Scenario) -> dict[str, Any]:
     return provenance.record(
         scenario=scenario.document.data,
         system=scenario.system_document.data,
-        techlib=library_document(scenario.system.techlib, scenario.base).data,
+        techlib=scenario.library_document().data,
     )

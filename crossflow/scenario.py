@@ -13,13 +13,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from crossflow import files
+from crossflow import contents, files
 from crossflow.architecture.model import Architecture
 from crossflow.architecture.software import SoftwareStack, load_stack
 from crossflow.architecture.system import architecture, resolve
 from crossflow.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.arrays import Array
-from crossflow.cost.profile import Profile, beside, read_profile, system_profile
+from crossflow.contents import Contents, Packed
+from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
 from crossflow.mapping.topology import Network
@@ -32,7 +33,8 @@ from crossflow.strategy.hierarchy import Hierarchy
 from crossflow.strategy.mesh import ORDER, Mesh
 from crossflow.strategy.plan import Plan
 from crossflow.strategy.reading import AnyStrategy, Workload, as_text, fitting, read_strategy, strategy_problem
-from crossflow.technology.library import TechLibrary, load_library
+from crossflow.strategy.schedules import hold_order
+from crossflow.technology.library import TechLibrary, library_document, load_library
 from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import huggingface_document
@@ -92,6 +94,7 @@ class Scenario:
     library : the technology library that the system names, with the scenario's own changes.
     run : how much a whole run processes; None where only a step is asked for.
     base : folder that relative paths in the scenario start from.
+    contents : what the files that the scenario names held when it was read; settings read them again from here.
     profile : measured times of events, which replace the model's; None where there are none.
     """
 
@@ -107,6 +110,7 @@ class Scenario:
     library: TechLibrary
     run: RunLength | None
     base: Path | None
+    contents: Contents
     profile: Profile | None = None
 
     @property
@@ -198,17 +202,30 @@ class Scenario:
         """The scenario's own data, as it would be written to a file."""
         return dict(self.document.data)
 
+    def library_document(self, name: str | None = None) -> Document:
+        """Plain data of the technology library that the system names, or of another one."""
+        with self.contents.used():
+            return library_document(self.system.techlib if name is None else name, self.base)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes read the scenario afresh, once however often it is sent to them."""
-        return _restored, (json.dumps(self.document.data), self.base, self.name)
+        """Other processes get the scenario with what its files held, and make it from that once however often it is sent to them."""
+        from crossflow import __version__
+
+        return _restored, (__version__, json.dumps(self.document.data), self.base, self.name, self.contents.packed)
 
     def __repr__(self) -> str:
         return f"Scenario({self.name!r}: {self.workload.model} on {self.devices} x {self.system.name}, strategy {self.strategy_text})"
 
 
 @functools.lru_cache(maxsize=64)
-def _restored(data: str, base: Path | None, name: str) -> Scenario:
-    return from_document(Document(file=name, data=json.loads(data)), base, name)
+def _restored(version: str, data: str, base: Path | None, name: str, packed: Packed) -> Scenario:
+    """A scenario that another process sent; CrossflowError from one of another version, which may mean something else."""
+    from crossflow import __version__
+
+    if version != __version__:
+        raise CrossflowError(f"{name} was sent by crossflow {version}, and this is {__version__}; install one version everywhere")
+    with Contents.unpacked(packed).used():
+        return from_document(Document(file=name, data=json.loads(data)), base, name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -260,8 +277,14 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
         scenario = from_document(document, Path(path).parent, name=Path(path).stem)
         check_strategy(scenario)
     except StrategyError as error:
-        raise document.error(("strategy",), str(error).removeprefix("strategy: ")) from None
+        raise SpecError([_strategy_problem(document, error)]) from None
     return scenario
+
+
+def _strategy_problem(document: Document, error: StrategyError) -> Problem:
+    """What is wrong with a strategy, at the part of it that the error is about."""
+    message = str(error).removeprefix("strategy: ")
+    return document.problem(document.blamed("strategy", message), message)
 
 
 def check_strategy(scenario: Scenario) -> None:
@@ -272,6 +295,12 @@ def check_strategy(scenario: Scenario) -> None:
     problem = _undivided(scenario, scenario.strategy)
     if problem is not None:
         raise StrategyError(f"strategy {scenario.strategy_text}: {problem}")
+
+
+def strategy_of(scenario: Scenario, written: str | Mapping[str, Any]) -> AnyStrategy | None:
+    """A strategy as a scenario would read it; StrategyError for what is none, SpecError for a schedule's file that is wrong."""
+    with scenario.contents.used():
+        return read_strategy(_found_schedule(written, scenario.base), scenario.workload, scenario.system)
 
 
 def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
@@ -291,7 +320,7 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
     if not (counted and layered and isinstance(written, (str, Mapping))):
         return False
     try:
-        strategy = fitting(read_strategy(_found_schedule(written, scenario.base), workload, system), system, workload)
+        strategy = fitting(strategy_of(scenario, written), system, workload)
         assert not isinstance(strategy, Mesh)  # which layered models have none of
         return _undivided(scenario, strategy) is None
     except CrossflowError:
@@ -307,13 +336,15 @@ class Sized:
     system: SystemSpec  # as the scenario would have it
     written: str | Mapping[str, Any] | None  # its strategy as it is written
     base: Path | None  # its folder
+    contents: Contents  # what its files hold
 
     def strategy(self, written: str | Mapping[str, Any] | Plan | Hierarchy | None) -> Plan | Hierarchy:
         """A strategy as the scenario would read it; StrategyError where it does not fit the devices."""
         if isinstance(written, (Plan, Hierarchy)):
             found: AnyStrategy | None = written
         else:
-            found = read_strategy(_found_schedule(written, self.base), self.workload, self.system)
+            with self.contents.used():
+                found = read_strategy(_found_schedule(written, self.base), self.workload, self.system)
         found = fitting(found, self.system, self.workload)
         assert not isinstance(found, Mesh)  # which layered models have none of
         return found
@@ -355,13 +386,15 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
         system = _counted(system, data["system"])
     if type(spec) is not type(scenario.workload):
         raise SpecError([])
-    return Sized(settings=settings, workload=spec, system=system, written=data.get("strategy"), base=scenario.base)
+    written, base, used = data.get("strategy"), scenario.base, scenario.contents
+    return Sized(settings=settings, workload=spec, system=system, written=written, base=base, contents=used)
 
 
 @functools.lru_cache(maxsize=16)
 def _own_preset(scenario: Scenario, name: str, service: bool) -> Document:
     """The preset that a scenario's workload begins with, for a service or for training; without its lines."""
-    found = _preset(name, Document(file=scenario.document.file, data={"task": "prefill" if service else "training"}), scenario.base)
+    with scenario.contents.used():
+        found = _preset(name, Document(file=scenario.document.file, data={"task": "prefill" if service else "training"}), scenario.base)
     return Document(file=found.file, data=found.data)
 
 
@@ -399,7 +432,11 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
 
 def from_document(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
     """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
-    document = spelled_out(document)
+    with (used := contents.in_use() if like is None else like.contents).used():
+        return _resolved(spelled_out(document), base, name, like, used)
+
+
+def _resolved(document: Document, base: Path | None, name: str, like: Scenario | None, used: Contents) -> Scenario:
     problems: list[Problem] = []
     system = workload = strategy = stack = top = None
     system_document = document
@@ -421,20 +458,21 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         if isinstance(workload, ProgramSpec):
             workload.program  # noqa: B018 - read here, where its problems join the others
     try:
-        strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
+        with _told(problems):
+            strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
     except StrategyError as error:
-        problems.append(document.problem(("strategy",), str(error).removeprefix("strategy: ")))
+        problems.append(_strategy_problem(document, error))
     try:
         with _told(problems, "software"):
             named, kept = given.get("software"), None if like is None else like.document.data.get("software")
             same = like is not None and kept is not None and kept == named and type(workload) is type(like.workload)
             stack = like.stack if like is not None and same else _stack(named, workload, document, base)
     except CrossflowError as error:
-        problems.append(document.problem(("software",), str(error)))
+        problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
         raise SpecError(problems)
     _check_meaning(top, workload, document)
-    profile = _profile(top.profile, system, system_document, base)
+    profile = _profile(top.profile, system, system_document, base, document)
     _check_types(system, workload, stack, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
@@ -447,9 +485,10 @@ def from_document(document: Document, base: Path | None, name: str, like: Scenar
         kernels_per_device=top.kernels_per_device,
         document=document,
         system_document=system_document,
-        library=_library(top.techlib, system.techlib, document, base),
+        library=_library(top.techlib, system.techlib, document, base, like),
         run=top.run,
         base=base,
+        contents=used,
         profile=profile,
     )
     problems += _network_problems(system, scenario.nodes, document)
@@ -524,22 +563,34 @@ def _network_problems(system: SystemSpec, used: tuple[int, int], document: Docum
 
 
 def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) -> str | Mapping[str, Any] | None:
-    """A strategy whose schedule is a file, with its path from the scenario's folder where it lies there."""
-    if base is None or given is None:
-        return given
+    """A strategy whose schedule is a file, with its path from the scenario's folder where it lies there; its order is held."""
     if isinstance(given, str):
         head, mark, named = given.partition(ORDER)
-        return f"{head}{mark}{base / named}" if mark and (base / named).is_file() else given
-    file = given.get("schedule")
-    return {**given, "schedule": str(base / file)} if isinstance(file, str) and (base / file).is_file() else given
+        return f"{head}{mark}{_held_schedule(named, base)}" if mark else given
+    file = given.get("schedule") if isinstance(given, Mapping) else None
+    return {**given, "schedule": _held_schedule(file, base)} if isinstance(given, Mapping) and isinstance(file, str) else given
 
 
-def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None) -> Profile | None:
+def _held_schedule(named: str, base: Path | None) -> str:
+    """A schedule's file from where it is found; a name as it stands where there is no such file."""
+    if Path(named).suffix not in files.YAML:
+        return named
+    for path in (Path(named) if base is None else base / named, Path(named)):
+        if contents.is_file(path):
+            hold_order(path)
+            return named if path == Path(named) else str(path)
+    raise StrategyError(f"schedule: there is no file {named}")
+
+
+def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None, document: Document) -> Profile | None:
     """Measured events of a scenario's devices, over those that its system names; a path is relative to the file that it stands in."""
-    below = system_profile(system, system_document, base)
+    try:
+        below = system_profile(system, system_document, base)
+    except SpecError as error:
+        raise SpecError(problem.below("system") for problem in error.problems) from None
     if named is None:
         return below
-    own = read_profile(beside(named, base), system.name)
+    own = read_profile(profile_at(named, base, document), system.name)
     return own if below is None else own.over(below)
 
 
@@ -556,8 +607,10 @@ def _stack(named: str | Mapping[str, Any] | None, workload: Workload | None, doc
     return load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
 
 
-def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None) -> TechLibrary:
+def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None, like: Scenario | None) -> TechLibrary:
     """The library that a system names, with the scenario's changes: ``{memory: {HBM3: {access_latency: 80 ns}}}``."""
+    if like is not None and like.system.techlib == name and like.document.data.get("techlib", {}) == changes:
+        return like.library
     library, problems = load_library(name, base), []
     for path, value in files.leaves(changes):
         try:
@@ -593,16 +646,18 @@ def _workload(document: Document, base: Path | None) -> Workload:
         raise document.error((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset")
     if not isinstance(model, str):
         raise document.error(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")
+    found = model.endswith((".json", ".json.gz"))  # a program itself, whose place is known
     if model not in MODELS:
-        document = files.merge(_preset(str(model), document, base), document.without("model"))
-        model = document.data.get("model")
-        if model not in MODELS:
-            raise SpecError(
-                [document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")]
-            )
+        preset = _preset(str(model), document, base)
+        model = preset.data.get("model")
+        if not isinstance(model, str) or model not in MODELS:
+            raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")
+        document = files.merge(preset, document.without("model"))
     spec: Workload = files.validate(MODELS[str(model)], document)
-    if isinstance(spec, ProgramSpec) and base is not None:
-        return spec.model_copy(update={"file": str(base / spec.file)})
+    if isinstance(spec, ProgramSpec):
+        spec = spec if base is None or found else spec.model_copy(update={"file": str(base / spec.file)})
+        if not contents.is_file(Path(spec.file)):
+            raise document.error(("file",), f"there is no file {spec.file}")
     return spec
 
 
@@ -615,9 +670,11 @@ def _preset(name: str, document: Document, base: Path | None) -> Document:
     """A model by the name of its preset, or by the path of its file: ours, a program, or a ``config.json`` of Hugging Face."""
     known = presets()
     if name.endswith((".json", ".json.gz")):
-        path = Path(name) if base is None or Path(name).is_file() else base / name
+        path = Path(name) if base is None or contents.is_file(Path(name)) else base / name
+        if not contents.is_file(path):
+            raise document.error(("model",), f"there is no file {name}")
         if is_program(path):
-            return Document(file=document.file, data={"model": "program", "file": str(path.absolute())})
+            return Document(file=document.file, data={"model": "program", "file": str(path)})
         return huggingface_document(path, service=document.data.get("task", "training") != "training")[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base, "models")

@@ -282,7 +282,8 @@ def test_a_column_that_no_score_has_is_told(refused, section):
 
 
 def test_a_scenario_that_is_not_there_is_told(refused):
-    assert refused(scenario="nowhere.yaml") == "nowhere.yaml: cannot be read: No such file or directory"
+    assert refused(scenario="nowhere.yaml") == "s.yaml:2: scenario: there is no file nowhere.yaml"
+    assert refused(scenario="/etc/passwd") == "s.yaml:2: scenario: expected a scenario, or the path of its YAML file, got /etc/passwd"
     assert refused(scenario=5) == "s.yaml:2: scenario: expected a scenario or the path of one, got 5"
 
 

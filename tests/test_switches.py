@@ -167,7 +167,7 @@ SINGLE = {
 OTHERWISE = {  # what a field does where it changes nothing even in its context: not modelled, no file of the name, a single layer
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
-    ("transformer", "profile"): "refused: cannot be read: No such file or directory",
+    ("transformer", "profile"): "refused: there is no file none.csv",
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip
 

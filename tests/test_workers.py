@@ -42,7 +42,7 @@ def slowly(number):
 def cluster(count):
     """A real local cluster of worker processes, each with one thread."""
     with distributed.LocalCluster(
-        n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0, silence_logs=50
+        n_workers=count, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0, silence_logs=50
     ) as made:
         yield made
 
@@ -107,7 +107,7 @@ def test_a_cluster_whose_worker_is_killed_finishes():
 def test_a_scheduler_that_goes_away_ends_with_an_error(monkeypatch):
     monkeypatch.setattr(hands, "PATIENCE", 3.0)
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as made,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50) as made,
         workers(dask=made.scheduler_address) as cluster_workers,
     ):
         results = cluster_workers.completed(slowly, range(1000))
@@ -115,6 +115,24 @@ def test_a_scheduler_that_goes_away_ends_with_an_error(monkeypatch):
         made.close()
         with pytest.raises(CrossflowError, match=r"^lost the scheduler at tcp://.*; finished points are kept, continue with --resume$"):
             list(results)
+        with pytest.raises(CrossflowError, match=r"^lost the scheduler at tcp://.*; finished points are kept, continue with --resume$"):
+            list(cluster_workers.completed(slowly, range(3)))  # the next search of the study
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("nonsense", "expected the address of a scheduler, such as tcp://10.0.0.1:8786"),
+        ("tcp://a b:1", "expected the address of a scheduler, such as tcp://10.0.0.1:8786"),
+        ("tcp://no.such.host.invalid:8786", "there is no such host"),
+    ],
+)
+def test_what_is_no_address_is_told_at_once(address, sentence):
+    before = time.monotonic()
+    with pytest.raises(CrossflowError) as told, workers(dask=address):
+        pass
+    assert str(told.value).startswith(f"--dask {address}: {sentence}")
+    assert time.monotonic() - before < 10
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense", "foo://x:1"])

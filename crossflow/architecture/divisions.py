@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow import files
+from crossflow import contents, files
 from crossflow.architecture.template import BUDGETS, Budgets, GeneratedSystem, TechnologyDivision
 from crossflow.arrays import Array
 from crossflow.files import Document, Path_, Place
@@ -36,7 +36,7 @@ def read_divisions(document: Document, folder: Path) -> Document:
     if not isinstance(named, Mapping) or "file" not in named:
         return document
     path = folder / str(named["file"])
-    if not path.is_file():
+    if not contents.is_file(path):
         raise document.error(("budgets", "divisions", "file"), f"no such table: {path}")
     found = list(files.table_rows(path))
     if not found:

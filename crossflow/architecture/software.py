@@ -171,27 +171,34 @@ class SoftwareStack(FileModel):
 def load_stack(named: str | Document, base: Path | None = None) -> tuple[SoftwareStack, Document]:
     """A stack by name or path, or one written out in a scenario, over the stack that its `like` names."""
     if isinstance(named, str):
-        return _shipped(files.find("templates", named, base, "software"))
+        path = files.find("templates", named, base, "software")
+        return _whole(str(path), files.read_text(path))
     document = named
     if isinstance(document.data, Mapping) and "like" in document.data:
-        below = files.read_yaml(files.find("templates", str(document.data["like"]), base, "software"))
+        with document.telling("like"):
+            path = files.find("templates", str(document.data["like"]), base, "software")
+        _check_kind(below := files.read_yaml(path))
         document = files.merge(below, document.without("like"))
     return _validated(document), document
 
 
 @functools.lru_cache(maxsize=64)
-def _shipped(path: Path) -> tuple[SoftwareStack, Document]:
-    document = files.read_yaml(path)
+def _whole(file: str, text: str) -> tuple[SoftwareStack, Document]:
+    document = files.read_mapping(text, file)
     return _validated(document), document
 
 
 def _validated(document: Document) -> SoftwareStack:
     if not isinstance(document.data, Mapping):
         raise document.error((), f"expected the name of a software stack or a mapping, got {document.data!r}")
+    _check_kind(document)
+    spec: Any = files.validate(SoftwareStack, document)
+    stack: SoftwareStack = spec
+    return stack
+
+
+def _check_kind(document: Document) -> None:
     kind = document.data.get("kind")
     if kind != "software":
         known = "see `crossflow list templates`, and name the one to change with `like`"
         raise document.error(("kind",), f"expected a software stack (kind: software), got kind {kind!r}; {known}")
-    spec: Any = files.validate(SoftwareStack, document)
-    stack: SoftwareStack = spec
-    return stack

@@ -34,13 +34,18 @@ def resolve(document: Document, base: Path | None = None) -> tuple[SystemSpec, D
         For problems in the section or in the files that it names.
     """
     merged = divisions.chosen(_merged(document, base))
-    kind = merged.data.get("kind")
-    if kind not in _KINDS:
-        known = (*_KINDS, "system")
-        raise merged.error(("kind",), f"expected one of {', '.join(known)}, got {kind!r}{did_you_mean(str(kind), known)}")
-    spec = files.validate(_KINDS[kind], merged)
+    spec = files.validate(_KINDS[_kind(merged)], merged)
     _check_technology(spec, merged, base)
     return spec, merged
+
+
+def _kind(document: Document) -> str:
+    """Kind of a merged template; SpecError at the file that says none."""
+    kind = document.data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        known = (*_KINDS, "system")
+        raise document.error(("kind",), f"expected one of {', '.join(known)}, got {kind!r}{did_you_mean(str(kind), known)}")
+    return kind
 
 
 def _check_technology(spec: SystemSpec, document: Document, base: Path | None) -> None:
@@ -127,17 +132,19 @@ def _with_device(document: Document, base: Path | None) -> Document:
             raise document.error((), "the key 'device' is missing: a system names the template of its devices")
         device = _template(Document(file=document.file, data={"template": data["device"]}, lines=document.lines), base)
         return files.merge(device, document.without(*_OF_THE_FILE))
-    document = files.merge(_fabrics(), document)
+    _kind(document)
+    fabrics = files.find("templates", "fabrics")
+    document = files.merge(_fabrics(str(fabrics), files.read_text(fabrics)), document)
     if data.get("kind") == "datasheet" and "family" in data:
         family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
         return files.merge(family.without("kind", "name", "title"), document)
     return document
 
 
-@functools.cache
-def _fabrics() -> Document:
+@functools.lru_cache(maxsize=4)
+def _fabrics(file: str, text: str) -> Document:
     """How fabrics carry collectives: under every system, like a family under its devices."""
-    return files.read_yaml(files.find("templates", "fabrics")).without("kind", "name", "title")
+    return files.parse_yaml(text, file).without("kind", "name", "title")
 
 
 def architecture(spec: SystemSpec, library: TechLibrary | None = None, choices: Mapping[str, Choice] | None = None) -> Architecture:

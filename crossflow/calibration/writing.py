@@ -6,6 +6,7 @@ import contextlib
 import csv
 import datetime
 import io
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,19 +19,13 @@ from crossflow.calibration.fit import Fitted
 from crossflow.calibration.learned import Learning
 from crossflow.cost.profile import COLUMNS, Key, Measured
 from crossflow.errors import CrossflowError
+from crossflow.names import cell, file_name, visible
 from crossflow.units import show
 
 CHANGED = 0.005  # of a parameter, from which it is written
 DIGITS = 6  # of quantities in files; a value that was scored has fewer
 WIDEST = 100.0  # of a standard error of a logarithm, which no range of a parameter is beyond
 SHOWN = 8  # files that a source names
-
-
-def check_outputs(paths: Sequence[Path], *, replace: bool) -> None:
-    """CrossflowError where a file that would be written is there already, unless it may be replaced."""
-    for path in paths:
-        if path.exists() and not replace:
-            raise CrossflowError(f"{path} exists; give --force to replace it, or another name with -o")
 
 
 def profile_of(path: Path) -> Path:
@@ -52,7 +47,7 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
         raise CrossflowError(f"{path} is no name of a system file; end it in .yaml")
     if Path(found.base).is_file() and path.exists() and path.samefile(found.base):
         raise CrossflowError(f"{path} is the system that the calibration starts from; give another name with -o")
-    check_outputs(written, replace=replace)
+    files.check_new(*written, replace=replace)
     text = system_text(found, path)
     with contextlib.ExitStack() as undone:
         if curves:
@@ -66,12 +61,12 @@ def write_system(found: Calibration, path: Path, *, replace: bool = False) -> li
 
 def system_text(found: Calibration, path: Path, today: datetime.date | None = None) -> str:
     """The file of the system: what it inherits, and the values that changed, each with its source."""
-    date, source = today or _today(), f"calibrated-{path.stem}"
+    date, source = today or _today(), f"calibrated-{file_name(path.stem)}"
     changed = [one for fit in found.fits for one in fit.fitted if abs(np.log(one.value / max(one.parameter.value, 1e-30))) > CHANGED]
     lines = [
-        f"# Written by crossflow calibrate on {date}; what is not here is inherited from {found.base}.",
+        f"# Written by crossflow calibrate on {date}; what is not here is inherited from {visible(found.base)}.",
         "kind: system",
-        f"name: {path.stem}",
+        f"name: {path.stem if path.stem == file_name(path.stem) else _quoted(path.stem)}",
         f"title: {_quoted(f'{found.spec.title or found.spec.name}, calibrated')}",
         f"template: {_quoted(_reference(found.base, path))}",
         "sources:",
@@ -143,17 +138,17 @@ def _reference(base: str, path: Path) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(text, ensure_ascii=False)  # which YAML reads alike
 
 
 def profile_text(events: Mapping[Key, Measured], device: str, origin: str, counts: Mapping[Key, float] | None = None) -> str:
     """A profile of measured or learned events; `origin` says where they come from."""
     text = io.StringIO()
-    text.write(f"# {origin}\n")
+    text.write(f"# {visible(origin)}\n")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for key, one in events.items():
         op, shape, dtype, ranks, scope = key
         count = "" if counts is None else f"{counts[key]:.9g}"
-        writer.writerow([op, shape, dtype, device, ranks, scope, f"{one.time:.9g}", f"{one.spread:.9g}", count])
+        writer.writerow([op, shape, dtype, cell(device), ranks, scope, f"{one.time:.9g}", f"{one.spread:.9g}", count])
     return text.getvalue()

@@ -12,10 +12,10 @@ from rich.text import Text
 from crossflow.calibration.calibrate import calibrate, reasons
 from crossflow.calibration.learned import fill, learn
 from crossflow.calibration.logs import LogOptions
-from crossflow.calibration.writing import check_outputs, learned_text, write_system
+from crossflow.calibration.writing import learned_text, write_system
 from crossflow.cli import page
 from crossflow.errors import CrossflowError
-from crossflow.files import write_text
+from crossflow.files import check_new, named_by, write_text
 from crossflow.units import show
 
 # Laws of a table of errors, and the words above their columns.
@@ -26,7 +26,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit or learn, write what is asked for, and show the errors."""
     _check(arguments)
     options = LogOptions(collective=arguments.op, ranks=arguments.ranks, nodes=arguments.nodes)
-    (_learn if arguments.learn else _fit)(arguments, options)
+    with named_by("-o"):
+        (_learn if arguments.learn else _fit)(arguments, options)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -45,7 +46,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.ranks is not None and arguments.ranks % (arguments.nodes or 1):
         raise CrossflowError(f"--ranks {arguments.ranks} do not fill --nodes {arguments.nodes}")
     if arguments.learn and arguments.output is not None:
-        check_outputs([arguments.output], replace=arguments.force)
+        check_new(arguments.output, replace=arguments.force)
 
 
 def _fit(arguments: argparse.Namespace, options: LogOptions) -> None:
@@ -80,7 +81,7 @@ def _learn(arguments: argparse.Namespace, options: LogOptions) -> None:
 def sections(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     """The page of a fit: errors of every set of rows, parameters, and what is to be known of both."""
     sets = data["sets"]
-    yield Text.assemble((data["system"], "bold"), f"  {data['fitted']} rows fitted, {data['held_out']} of every other size held out")
+    yield page.first_line(data["system"], f"  {data['fitted']} rows fitted, {data['held_out']} of every other size held out")
     laws = [law for law in LAWS if any(law in one["errors"] for one in sets)]
     rows = [[_named(one), str(one["rows"]), *(_median(one["errors"].get(law)) for law in laws)] for one in sets]
     if len(sets) > 1:
@@ -112,7 +113,7 @@ def _parameter(one: Mapping[str, Any]) -> list[RenderableType]:
 
 def learned_sections(data: Mapping[str, Any]) -> Iterator[RenderableType]:
     """The page of what was learned: errors of the analytical and the learned model, kind by kind."""
-    yield Text.assemble((data["system"], "bold"), f"  {data['rows']} rows, every other size held out")
+    yield page.first_line(data["system"], f"  {data['rows']} rows, every other size held out")
     rows = []
     for one in data["kinds"]:
         laws = [one["errors"].get(law) for law in ("before", "fitted", "learned")]

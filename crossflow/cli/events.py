@@ -9,7 +9,7 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.evaluation.events import Event, EventList, events
-from crossflow.files import write_text
+from crossflow.files import check_new, named_by, write_text
 from crossflow.scenario import Scenario, load
 from crossflow.units import show
 
@@ -18,10 +18,13 @@ _SHOWN = 24  # events on a page
 
 def run(arguments: argparse.Namespace) -> None:
     """List the events of the scenario with its overrides."""
+    if arguments.output is not None:
+        check_new(arguments.output, replace=arguments.force)
     scenario = load(arguments.scenario, arguments.settings)
     found = events(scenario)
     if arguments.output is not None:
-        write_text(arguments.output, found.to_csv())
+        with named_by("-o"):
+            write_text(arguments.output, found.to_csv())
         page.log(f"wrote {arguments.output}")
     if arguments.json:
         page.emit_json(found.to_dict())
@@ -31,9 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def headline(scenario: Scenario, found: EventList) -> Group:
     """How many events there are, how often they recur, and what measuring them would cost."""
-    title = Text.assemble(
-        (scenario.name, "bold"), f"  {page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy_text}"
-    )
+    fleet = f"{page.count(scenario.devices)} x {scenario.system.name}"
+    title = page.first_line(scenario.name, f"  {fleet}, strategy {scenario.strategy_text}")
     rows: dict[str, RenderableType] = {
         "events": f"{len(found.events)} different, {page.count(found.recurrences)} in a step of all devices",
         "to measure": f"{show(found.profiling, 's')} of device-time on two nodes; a step takes {show(found.step, 's')}",

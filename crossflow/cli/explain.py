@@ -11,10 +11,12 @@ from rich.text import Text
 
 from crossflow.cli import page
 from crossflow.cli.page import percent
+from crossflow.drawing.canvas import pictures
 from crossflow.explanation.alternatives import DIVIDED
 from crossflow.explanation.answers import Change, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.explanation.sensitivity import explain
 from crossflow.explanation.tornado import draw, in_words, tornado
+from crossflow.files import check_new, named_by
 from crossflow.scenario import load
 from crossflow.score import unit_of
 from crossflow.units import show
@@ -26,13 +28,16 @@ _FACTORS = 3  # what-ifs of one parameter
 
 def run(arguments: argparse.Namespace) -> None:
     """Explain the scenario with its overrides."""
+    if arguments.plot:
+        check_new(*pictures(arguments.plot), replace=arguments.force, option="--plot")
     explanation = explain(load(arguments.scenario, arguments.settings), arguments.objective)
     if arguments.json:
         page.emit_json(explanation.to_dict())
     else:
         page.emit(*sections(explanation, arguments.top))
-    for path in draw(tornado(explanation, arguments.top), arguments.plot) if arguments.plot else ():
-        page.log(f"wrote {path}")
+    with named_by("--plot"):
+        for path in draw(tornado(explanation, arguments.top), arguments.plot) if arguments.plot else ():
+            page.log(f"wrote {path}")
 
 
 def sections(explanation: Explanation, top: int) -> list[RenderableType]:
@@ -54,7 +59,7 @@ def headline(explanation: Explanation) -> Group:
     """Scenario, objective, what bounds it now and what limits it most."""
     scenario = explanation.scenario
     fleet = f"{page.count(scenario.devices)} x {scenario.system.name}, strategy {scenario.strategy_text}"
-    title = Text.assemble((scenario.name, "bold"), f"  {scenario.workload.model} on {fleet}")
+    title = page.first_line(scenario.name, f"  {scenario.workload.model} on {fleet}")
     rows: dict[str, RenderableType] = {in_words(explanation.objective): Text(_figure(explanation.value, explanation), "bold")}
     if explanation.reason is not None:
         rows["verdict"] = Text.assemble(("infeasible: ", "bold red"), (explanation.reason, "red"))

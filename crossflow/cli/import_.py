@@ -15,6 +15,7 @@ from crossflow.cli import page
 from crossflow.cli.page import count
 from crossflow.emulation.record import CallRecord, record_in
 from crossflow.errors import CrossflowError
+from crossflow.files import check_new, named_by
 from crossflow.program.file import check_name, write_program
 from crossflow.program.program import Program, fullest
 from crossflow.replay.events import is_traces
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the program of a model or of a record, all of it or nothing."""
     check_name(arguments.output)
     page.check_apart(arguments.output, map(Path, arguments.source))
+    check_new(arguments.output, replace=arguments.force)
     sources = [Path(source) for source in arguments.source]
     if all(is_traces(source) for source in sources):
         program = _of_traces(arguments, sources)
@@ -39,7 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         found = record_in(sources[0])
         program = _of_model(arguments) if found is None else _of_record(arguments, found)
-    write_program(program, arguments.output)
+    with named_by("-o"):
+        write_program(program, arguments.output)
     page.log(f"wrote {arguments.output}")
     if arguments.json:
         page.emit_json(summary(program))
@@ -144,4 +147,4 @@ def sections(program: Program) -> list[RenderableType]:
         rows["host"] = f"waits for the device {'once' if calls == 1 else f'{calls} times'}"
     sent = [(one["collective"], one["axes"], one["phase"], count(one["count"]), show(one["bytes"], "B")) for one in messages(program)]
     table = [Text(), *page.columns_of(("messages", "axes", "phase", "count", "bytes"), sent)] if sent else []
-    return [Text(program.name, "bold"), Text(), page.indented(page.pairs(rows)), *table]
+    return [page.first_line(program.name), Text(), page.indented(page.pairs(rows)), *table]

@@ -11,8 +11,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from crossflow.cli import page
+from crossflow.files import named_by
 from crossflow.measurement.measure import MeasureOptions, MeasureProgress, measure
-from crossflow.measurement.results import COLLECTIVES, PRODUCTS, PROFILE, ROWS, SYSTEMS, TEMPLATE, summary
+from crossflow.measurement.results import DERIVED, ROWS, summary
+from crossflow.names import visible
 from crossflow.units import show
 
 
@@ -23,11 +25,12 @@ def run(arguments: argparse.Namespace) -> None:
         dtype=arguments.dtype, threads=arguments.threads, minutes=arguments.minutes, resume=arguments.resume,
     )  # fmt: skip
     try:
-        found = measure(options, _teller())
+        with named_by("-o"):
+            found = measure(options, _teller())
     finally:
         if sys.stderr.isatty():
             sys.stderr.write("\n")
-    written = [str(path) for name in (ROWS, PROFILE, PRODUCTS, COLLECTIVES, SYSTEMS, TEMPLATE) if (path := options.folder / name).is_file()]
+    written = [str(path) for name in (ROWS, *DERIVED) if (path := options.folder / name).is_file()]
     for name in written:
         page.log(f"wrote {name}")
     data = {**summary(found), "written": written}
@@ -44,7 +47,7 @@ def _teller() -> Callable[[MeasureProgress], None]:
 
     def tell(at: MeasureProgress) -> None:
         line = f"{at.rows} rows, {60.0 * at.rows / max(at.elapsed, 1e-3):.0f} a minute, at most {at.left:.0f} s left: {at.kind} {at.label}"
-        sys.stderr.write(f"\r\x1b[K{line[: page.columns() - 1]}")
+        sys.stderr.write(f"\r\x1b[K{visible(line)[: page.columns() - 1]}")
         sys.stderr.flush()
 
     return tell

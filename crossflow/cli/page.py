@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from crossflow.errors import CrossflowError
 from crossflow.files import json_text
+from crossflow.names import visible
 
 WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
@@ -42,9 +44,18 @@ def emit(*parts: RenderableType, unbroken: bool = False) -> None:
     sys.stdout.write("\n".join(line.rstrip() for line in captured.get().lstrip("\n").split("\n")))
 
 
+class PlainConsole(Console):
+    """A console that writes out what names and values would do to the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Pieces of what is shown, each of them plain text in a style."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control or piece.text == "\n" else piece._replace(text=visible(piece.text, "\n"))
+
+
 def _console() -> Console:
     terminal = sys.stdout.isatty()
-    console = Console(force_terminal=terminal, force_jupyter=False, highlight=False, markup=False, emoji=False)
+    console = PlainConsole(force_terminal=terminal, force_jupyter=False, highlight=False, markup=False, emoji=False)
     asked = os.environ.get("COLUMNS", "")
     if not console.width or not (terminal or asked.isdecimal()):
         console.width = WIDTH
@@ -69,10 +80,15 @@ def check_apart(output: Path, sources: Iterable[Path]) -> None:
 
 def log(line: str) -> None:
     """Write a line to the log."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(visible(line) + "\n")
 
 
 # ------------------------------------------------------------------------------------------ pieces
+
+
+def first_line(name: str, *words: str) -> Text:
+    """What a page is about: its name, and what that is."""
+    return Text.assemble((visible(name), "bold"), *map(visible, words))
 
 
 def heading(title: str, *, aside: str = "") -> Text:
@@ -93,7 +109,7 @@ def grid(
     wraps: int | None = None,
 ) -> RenderableType:
     """Columns without rules: those in `right` flush right, the one in `wraps` broken where it is too long."""
-    rows = [list(row) for row in rows]
+    rows = [[visible(part) if isinstance(part, str) else part for part in row] for row in rows]
     breadth = max((len(row) for row in rows), default=len(header))
     table = Table(box=None, show_header=bool(header), header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for i in range(breadth):
@@ -115,12 +131,12 @@ def columns_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Re
     """A table as such, numbers flush right."""
     numeric = [all(row[i].lstrip("~")[:1].isdigit() or row[i] in ("", "-") for row in rows) for i in range(len(headers))]
     right = [i for i, is_numeric in enumerate(numeric) if is_numeric and rows]
-    return [grid([[Text(cell) for cell in row] for row in rows], right, header=headers)]
+    return [grid([[Text(visible(cell)) for cell in row] for row in rows], right, header=[visible(name) for name in headers])]
 
 
 def pairs(rows: Mapping[str, RenderableType], style: str = "dim") -> RenderableType:
     """Names, dim, before what they name."""
-    return grid([[Text(name, style=style), value] for name, value in rows.items()], wraps=1)
+    return grid([[Text(visible(name), style=style), value] for name, value in rows.items()], wraps=1)
 
 
 # ------------------------------------------------------------------------------------------ bars

@@ -68,7 +68,7 @@ def headline(prediction: Prediction) -> Group:
     """Scenario, verdict and the figures asked for first."""
     scenario = prediction.scenario
     what = f"{scenario.workload.model} on {_fleet(prediction)}, strategy {scenario.strategy_text}"
-    title = Text.assemble((scenario.name, "bold"), "  ", what)
+    title = page.first_line(scenario.name, "  ", what)
     notes = [page.indented(Text(f"note: {note}", "yellow")) for note in prediction.notes]
     return Group(title, Text(), page.indented(page.pairs(_answers(prediction))), *notes)
 

@@ -351,7 +351,7 @@ def sections(sheet: Sheet) -> list[RenderableType]:
 
 def head(sheet: Sheet) -> Group:
     """Name, kind, title and file."""
-    lines = [Text.assemble((sheet.name, "bold"), f"  {sheet.kind}")]
+    lines = [page.first_line(sheet.name, f"  {sheet.kind}")]
     lines += [Text(text) for text in (sheet.title, sheet.notes) if text]
     lines += [Text(sheet.file, "dim")] if sheet.file is not None else []
     lines += [Text(f"also in {', '.join(sheet.also)}", "dim")] if sheet.also else []

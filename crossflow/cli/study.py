@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -62,7 +61,7 @@ def progress() -> Iterator[Reporter]:
         yield lambda done, total, best: bars.update(task, completed=done, total=total, best=best)
 
 
-class _Screen(Console):
+class _Screen(page.PlainConsole):
     """A terminal whose cursor stays where it can be seen, since a process that is killed could not bring it back."""
 
     def show_cursor(self, show: bool = True) -> bool:

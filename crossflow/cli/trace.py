@@ -17,6 +17,7 @@ from crossflow.cli.timeline import check_output, write_output
 from crossflow.embedding.datasets import named
 from crossflow.embedding.reuse import Reuse
 from crossflow.errors import CrossflowError
+from crossflow.files import check_new, named_by
 from crossflow.replay.breakdown import PARTS
 from crossflow.replay.kernels import plain_name
 from crossflow.replay.overheads import overheads_of, read_overheads, write_overheads
@@ -35,8 +36,10 @@ _PART_NAMES = {"exposed_communication": "communication"}
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, and show or write what is asked for."""
     for path in arguments.output:
-        check_output(path)
+        check_output(path, replace=arguments.force)
         page.check_apart(path, arguments.files)
+    if arguments.write_overheads is not None:
+        check_new(arguments.write_overheads, replace=arguments.force, option="--write-overheads")
     overheads = None if arguments.overheads is None else read_overheads(arguments.overheads)
     found = report_of(
         arguments.files, execution=arguments.execution, what_if=arguments.what_if, overheads=overheads,
@@ -44,7 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
         reuse=None if arguments.reuse is None else _reuse(arguments.reuse),
     )  # fmt: skip
     if arguments.write_overheads is not None:
-        write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
+        with named_by("--write-overheads"):
+            write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
         page.log(f"wrote {arguments.write_overheads}")
     elif arguments.host:
         raise CrossflowError("--host names the host of --write-overheads FILE, which was not given")

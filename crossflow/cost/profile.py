@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from crossflow import files
+from crossflow import contents, files
 from crossflow.architecture.template import SystemSpec
 from crossflow.arrays import Array, Mask, divide
 from crossflow.errors import Problem, SpecError, did_you_mean
 from crossflow.files import Document
+from crossflow.names import cell
 from crossflow.program.collectives import COLLECTIVES
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Attention, Kernel, Lookup, LookupPart, Pass, Product, Scan
@@ -34,6 +35,7 @@ COLUMNS = ("op", "shape", "dtype", "device", "ranks", "scope", "time", "spread",
 NEEDED = ("op", "shape", "time")
 PROFILED = 8  # ranks up to which an all-reduce is measured itself; beyond, that of as many is scaled [1]_
 SCOPES = ("intra", "inter")
+TABLES = (".csv", ".jsonl", ".json")  # endings of profiles
 LOOKUPS: Mapping[LookupPart, str] = {"forward": "lookup", "sort": "lookup_sort", "update": "lookup_update", "gradient": "lookup_gradient"}
 UNTYPED = ("pass", "optimizer", *LOOKUPS.values())  # what moves bytes has no type
 KERNELS = ("gemm", "gemm_accumulate", "attention_forward", "attention_backward", "scan_forward", "scan_backward", *UNTYPED)
@@ -355,13 +357,15 @@ def read_profile(path: Path, device: str) -> Profile:
     kept: list[tuple[int, Key]] = []
     others: Counter[str] = Counter()
     rows = list(files.table_rows(path))
+    if rows and not set(rows[0][1]) & set(NEEDED):
+        raise SpecError([Problem(file=str(path), line=rows[0][0], message=f"is no profile: its columns are {', '.join(COLUMNS)}")])
     for line, row in rows:
         where = f"row {line}"
         sentence = _unreadable(row)
         if sentence is not None:
             problems.append(Problem(file=str(path), line=line, path=where, message=f"{sentence}; columns are {', '.join(COLUMNS)}"))
             continue
-        if row.get("device") and row["device"] != device:
+        if row.get("device") and row["device"] not in (device, cell(device)):
             others[row["device"]] += 1
             continue
         try:
@@ -384,13 +388,22 @@ def system_profile(system: SystemSpec, document: Document, base: Path | None = N
     if system.profile is None:
         return None
     file, line = document.lines.get(("profile",), ("", None))
-    found = read_profile(beside(system.profile, base if line is None else Path(file).parent), system.name)
+    found = read_profile(profile_at(system.profile, base if line is None else Path(file).parent, document), system.name)
     return replace(found, nearby=system.nearby)
+
+
+def profile_at(named: str, base: Path | None, document: Document) -> Path:
+    """The profile that a document names; SpecError at its line where there is none."""
+    path = beside(named, base)
+    if not named.endswith(TABLES) or not contents.is_file(path):
+        why = "there is no file" if named.endswith(TABLES) else f"expected a table that ends in {' or '.join(TABLES)}, got"
+        raise document.error(("profile",), f"{why} {named}")
+    return path
 
 
 def beside(named: str, base: Path | None) -> Path:
     """A file by its path from a folder, or from the current one."""
-    return Path(named) if base is None or Path(named).is_file() else base / named
+    return Path(named) if base is None or contents.is_file(Path(named)) else base / named
 
 
 def _mean(several: Sequence[Measured]) -> Measured:

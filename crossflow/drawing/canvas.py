@@ -5,9 +5,10 @@ Colours are safe for colour-blind readers; matplotlib is imported only when some
 
 from __future__ import annotations
 
+import contextlib
 import io
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from crossflow import files
 from crossflow.drawing.palette import GREY, RESOURCES, colour_of
 from crossflow.drawing.words import number, short
+from crossflow.names import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,6 +117,19 @@ def caption_below(figure: Figure, words: str) -> None:
         figure.text(0.99, 0.5 * part, words, fontsize=8, color=GREY, ha="right", va="center")
 
 
+@contextlib.contextmanager
+def as_written(figure: Figure) -> Iterator[None]:
+    """Draw names and titles as they are written, which matplotlib would take for formulas between two dollars."""
+    import matplotlib as mpl
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(visible(text.get_text(), "\n"))
+    with mpl.rc_context({"text.parse_math": False}):  # for texts that are made as the figure is drawn
+        yield
+
+
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as NAME.png and NAME.svg, the same bytes for the same figure."""
     import matplotlib as mpl
@@ -122,17 +137,22 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     written = []
     for ending, options in (("png", {"dpi": 150, "metadata": {"Software": None}}), ("svg", {"metadata": {"Date": None}})):
         stream = io.BytesIO()
-        with mpl.rc_context({"svg.hashsalt": "crossflow"}):
+        with as_written(figure), mpl.rc_context({"svg.hashsalt": "crossflow"}):
             figure.savefig(stream, format=ending, **options)
         files.write_bytes(folder / f"{name}.{ending}", stream.getvalue())
         written.append(folder / f"{name}.{ending}")
     return written
 
 
+def pictures(path: Path) -> list[Path]:
+    """The files of a picture, PNG and SVG, whichever of them its path ends in."""
+    stem = path.name.removesuffix(path.suffix) if path.suffix in (".png", ".svg") else path.name
+    return [path.with_name(f"{stem}.{ending}") for ending in ("png", "svg")]
+
+
 def save_as(figure: Figure, path: Path) -> list[Path]:
     """Save a figure as PNG and SVG, whichever of them a path ends in."""
-    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
-    return save(figure, stem.parent, stem.name)
+    return save(figure, path.parent, pictures(path)[0].stem)
 
 
 # ------------------------------------------------------------------------------------------ axes
@@ -196,7 +216,7 @@ def _written(ticks: Ticks, width: float) -> tuple[list[float], list[str]]:
     """Ticks that are written: of too many every second or third; of numbers those that do not touch the one before."""
     if not ticks.real:
         step = -(-len(ticks.places) // max(int(width / NAME_HEIGHT), 1))
-        return ticks.places[::step], [short(name) for name in ticks.names[::step]]
+        return ticks.places[::step], [short(visible(name, "\n")) for name in ticks.names[::step]]
     share = ticks.shares()
     kept: list[int] = []
     for i in sorted(range(len(share)), key=share.__getitem__):

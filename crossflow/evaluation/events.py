@@ -28,6 +28,7 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.layered import machine
 from crossflow.evaluation.programs import placed
 from crossflow.evaluation.recommendation import recommendation_program
+from crossflow.names import cell
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
@@ -96,8 +97,12 @@ class EventList:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([field.name for field in fields(Event)])
-        writer.writerows([f"{value:.9g}" if isinstance(value, float) else value for value in astuple(event)] for event in self.events)
+        writer.writerows(map(_written, astuple(event)) for event in self.events)
         return text.getvalue()
+
+
+def _written(value: Any) -> Any:
+    return f"{value:.9g}" if isinstance(value, float) else cell(value) if isinstance(value, str) else value
 
 
 def events(scenario: Scenario) -> EventList:

@@ -12,7 +12,7 @@ from crossflow.errors import CrossflowError
 from crossflow.files import held
 from crossflow.paths import quantities
 from crossflow.scenario import Scenario
-from crossflow.technology.library import TechLibrary, kind_of, library_document
+from crossflow.technology.library import TechLibrary, kind_of
 from crossflow.units import Quantity, parse
 
 ParameterKind = Literal["technology", "architecture", "budget", "system"]
@@ -61,7 +61,7 @@ def parameters(scenario: Scenario, choices: Mapping[str, Sequence[str]] | None =
 
 def _technology(scenario: Scenario, choices: Mapping[str, Sequence[str]]) -> Iterator[Parameter]:
     library, changes = scenario.library, scenario.document.data.get("techlib", {})
-    written = library_document(scenario.system.techlib, scenario.base).data
+    written = scenario.library_document().data
     for entry, fields in in_use(scenario.system, library, choices).items():
         for path, quantity, value in quantities(library.component(*entry), entry):
             if path[-1] in fields:

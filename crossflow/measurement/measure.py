@@ -74,6 +74,11 @@ def check(options: MeasureOptions) -> None:
         raise CrossflowError(f"--minutes: expected more than 0 and at most a day, got {options.minutes:g}")
     if options.folder.exists() and not options.folder.is_dir():
         raise CrossflowError(f"{options.folder} is no folder; give another one with -o")
+    for name in () if (options.folder / results.ROWS).exists() else results.DERIVED:
+        if (options.folder / name).exists():
+            raise CrossflowError(
+                f"{options.folder / name} exists without the {results.ROWS} that it follows from; give another folder with -o"
+            )
     if (options.folder / results.ROWS).exists() and not options.resume:
         raise CrossflowError(f"{options.folder / results.ROWS} exists; give --resume to go on with it, or another folder with -o")
 

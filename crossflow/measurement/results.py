@@ -19,11 +19,13 @@ from crossflow.errors import CrossflowError
 from crossflow.files import FileModel, write_text
 from crossflow.measurement.machine import MachineFacts
 from crossflow.measurement.overheads import EagerHost, host_times
+from crossflow.names import cell
 from crossflow.program.kernels import Product
 from crossflow.units import show
 
 ROWS, PROFILE, TEMPLATE = "rows.jsonl", "profile.csv", "machine.yaml"
 PRODUCTS, COLLECTIVES, SYSTEMS = "gemm.csv", "collectives.csv", "systems.csv"  # as `crossflow validate` reads them
+DERIVED = (PROFILE, PRODUCTS, COLLECTIVES, SYSTEMS, TEMPLATE)  # what follows from the rows
 SOURCE, FABRIC = "crossflow-measure", "pcie-host"
 LEAST_BUSY = 0.02  # share of a measured time that is left at least where the overhead of a call is taken off
 INSIDE = 0.8  # share of a cache that a copy may fill to show its rate
@@ -145,7 +147,7 @@ def _table(found: MeasuredMachine, columns: Sequence[str], rows: Sequence[Sequen
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([cell(value) if isinstance(value, str) else value for value in row] for row in rows)
     return _comment(found, what) + text.getvalue()
 
 

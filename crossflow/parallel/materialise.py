@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossflow import files
+from crossflow.drawing.canvas import as_written
 from crossflow.parallel.transform import assign_stages, check_divides
 from crossflow.strategy.mesh import Mesh
 from crossflow.workload.graph import Graph
@@ -96,6 +97,7 @@ def draw(made: nx.DiGraph[Any], path: str | Path) -> Path:
     axis.set_ylabel(f"device ({names})")
     axis.set_title("Super-graph; edges between devices in red", fontsize=9)
     target, stream = Path(path), io.BytesIO()
-    figure.savefig(stream, format=target.suffix.lstrip(".") or "png", dpi=150)
+    with as_written(figure):
+        figure.savefig(stream, format=target.suffix.lstrip(".") or "png", dpi=150)
     files.write_bytes(target, stream.getvalue())
     return target

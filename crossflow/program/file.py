@@ -199,7 +199,9 @@ def _checked(document: Document) -> ProgramFile:
 
 
 def program_of(data: Any, file: str = "program") -> Program:
-    """A program from plain data; SpecError with every problem of it."""
+    """A program from plain data; SpecError with every problem of it, but of what is none only that."""
+    if not isinstance(data, Mapping) or (data.get("kind") != "program" and "ops" not in data):
+        raise SpecError([Problem(file=file, message="is no program: expected a mapping with `kind: program`")])
     found = _checked(Document(file=file, data=data))
     return Program(
         **found.model_dump(include={"name", "dtype", "stages", "samples", "tokens", "parameters"}),

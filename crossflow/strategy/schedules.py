@@ -203,7 +203,7 @@ NATURAL = ("1f1b", "gpipe", "zb-h1", "pipedream")  # rules whose rows are the ch
 
 def pipeline_order(schedule: str, stages: int, chunks: int, microbatches: int) -> PipelineOrder:
     """Order of a schedule, by the name of its rule or the path of its file."""
-    return _ruled(schedule, stages, chunks, microbatches) if schedule in RULES else read_order(Path(schedule))
+    return _ruled(schedule, stages, chunks, microbatches) if schedule in RULES else _of_file(schedule)
 
 
 @functools.lru_cache(maxsize=512)
@@ -214,7 +214,7 @@ def _ruled(rule: str, stages: int, chunks: int, microbatches: int) -> PipelineOr
 def schedule_problem(schedule: str, stages: int, chunks: int, microbatches: int) -> str | None:
     """Why a schedule cannot run on so many stages, in a sentence; None where it can."""
     if schedule not in RULES:
-        made = read_order(Path(schedule))
+        made = _of_file(schedule)
         given = (stages, chunks, microbatches)
         wanted = (made.stages, made.rows // made.stages, made.microbatches)
         if given != wanted:
@@ -248,6 +248,20 @@ class ScheduleFile(FileModel):
     order: tuple[str, ...] = Field(description="slots of every stage in their order, the first stage first")
 
 
+_HELD: dict[str, tuple[str, PipelineOrder]] = {}  # files as the scenarios that name them have read them: their text and order
+
+
+def hold_order(path: Path) -> None:
+    """Keep the schedule of a file that a scenario names, so that its steps have the order that was read with it."""
+    text = files.read_text(path)
+    if _HELD.get(str(path), (None,))[0] != text:
+        _HELD[str(path)] = (text, _read(path))
+
+
+def _of_file(path: str) -> PipelineOrder:
+    return _HELD[path][1] if path in _HELD else read_order(Path(path))
+
+
 _READ: dict[Path, tuple[int, PipelineOrder]] = {}  # files as they were read when they last changed
 
 
@@ -267,6 +281,8 @@ def read_order(path: Path) -> PipelineOrder:
 
 def _read(path: Path) -> PipelineOrder:
     document = files.read_yaml(path)
+    if document.data.get("kind") != "schedule":
+        raise document.error(("kind",), "expected a schedule (kind: schedule)")
     spec = files.validate(ScheduleFile, document)
     problems: list[Problem] = []
     stages = len(spec.order)

@@ -12,6 +12,7 @@ from crossflow.arrays import plain
 from crossflow.drawing.words import label
 from crossflow.explanation.parameters import parameters
 from crossflow.explanation.uncertainty import entry_of, importance, interval, probability_better
+from crossflow.names import file_name
 from crossflow.points import split, variant, varied
 from crossflow.score import larger_is_better, unit_of
 from crossflow.search.division import SPREAD
@@ -145,13 +146,9 @@ def _best_names(runs: Sequence[PlannedSearch]) -> list[str]:
         return ["best.yaml"]
     found: list[str] = []
     for run in runs:
-        name = f"best-{_slug(run.title)}.yaml"
-        found.append(name if name not in found else f"best-{_slug(run.title)}-{run.number}.yaml")
+        name = f"best-{file_name(run.title)}.yaml"
+        found.append(name if name not in found else f"best-{file_name(run.title)}-{run.number}.yaml")
     return found
-
-
-def _slug(text: str) -> str:
-    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
 def interval_rows(view: View) -> Iterator[dict[str, Any]]:

@@ -14,10 +14,10 @@ from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.evaluation.members import together
 from crossflow.files import Document
 from crossflow.points import split, variant
-from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out
+from crossflow.scenario import Scenario, check_strategy, from_document, spelled_out, strategy_of
 from crossflow.search.division import SPREAD, BudgetDivision
 from crossflow.search.shares import shares_of
-from crossflow.strategy.reading import ANY, read_strategy
+from crossflow.strategy.reading import ANY
 from crossflow.study import sweeps
 from crossflow.study.planning import PlannedSearch, planned
 from crossflow.study.plots.columns import PARTS
@@ -122,7 +122,10 @@ def read_study(path: str | Path, settings: Iterable[str] = ()) -> Study:
         raise document.error(("scenario",), f"expected a scenario or the path of one, got {spec.scenario!r}")
     if ("strategy" in spec.space or "strategy" in spec.sweep) and "strategy" not in spec.scenario:
         document = files.merge(document, Document(file=document.file, data={"scenario": {"strategy": ANY}}))
-    scenario = from_document(document.under("scenario"), base, spec.name)
+    try:
+        scenario = from_document(document.under("scenario"), base, spec.name)
+    except StrategyError as error:
+        raise document.error(("scenario", "strategy"), str(error).removeprefix("strategy: ")) from None
     values = {swept: sweep_values(swept, given, document) for swept, given in spec.sweep.items()}
     _check_values(spec, scenario, values, document)
     points = sweeps.Grid(values=values)
@@ -139,6 +142,9 @@ def _with_scenario(document: Document, base: Path) -> tuple[Document, Path]:
     given = data.get("scenario") if isinstance(data, Mapping) else None
     if isinstance(given, str):
         path = base / given if (base / given).is_file() else Path(given)
+        if path.suffix not in files.YAML or not path.is_file():
+            why = "there is no file" if path.suffix in files.YAML else "expected a scenario, or the path of its YAML file, got"
+            raise document.error(("scenario",), f"{why} {given}")
         return files.merge(document.without("scenario"), spelled_out(files.read_yaml(path)).at("scenario")), path.parent
     if isinstance(given, Mapping):
         return files.merge(document, spelled_out(document.under("scenario")).at("scenario")), base
@@ -167,7 +173,7 @@ def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence
     divided = any(other.split(".")[0] in ("workload", "system") for other in values)
     for value in values[path] if path == "strategy" and not divided else ():
         try:
-            read_strategy(value, scenario.workload, scenario.system)
+            strategy_of(scenario, value)
         except CrossflowError as error:
             found.append(str(error).removeprefix("strategy: "))
     return [document.problem(("sweep", path), message) for message in dict.fromkeys(found)]

@@ -27,6 +27,7 @@ import orjson
 from crossflow import files
 from crossflow.arrays import Array, plain
 from crossflow.errors import CrossflowError
+from crossflow.names import cell
 
 POINTS, TABLE, RUN = "points.jsonl", "points.csv", "run.json"
 SUMS = "points.sums"  # while a run goes on: length and digest of every block of points, a line each, as soon as it is on disk
@@ -372,12 +373,12 @@ def _write_table(stream: IO[str], found: Callable[[], Iterable[Mapping[str, Any]
     """Write rows, which are gone through twice, under a header of all their columns."""
     names = list(dict.fromkeys(name for row in found() for name in row))
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(names)
+    writer.writerow(map(cell, names))
     writer.writerows([_cell(row.get(name)) for name in names] for row in found())
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    return json.dumps(value) if isinstance(value, dict | list) else cell(value) if isinstance(value, str) else value
 
 
 # ------------------------------------------------------------------------------------------ the file of points

@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow import files, provenance
 from crossflow.locks import owning
+from crossflow.names import file_name
 from crossflow.study import findings, records, searches, sweeps
 from crossflow.study.planning import PlannedSearch
 from crossflow.study.plots import draw
@@ -18,7 +19,6 @@ from crossflow.study.plots.view import View
 from crossflow.study.reading import Study, read_study
 from crossflow.study.searches import Reporter, SearchResult
 from crossflow.study.workers import Workers, workers
-from crossflow.technology.library import library_document
 from crossflow.units import show
 
 
@@ -103,7 +103,7 @@ def run_study(
         For wrong files and folders that cannot be written; finished points are kept.
     """
     study = read_study(path, settings)
-    folder = Path(out) if out is not None else Path("results") / study.spec.name
+    folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
     with workers(jobs, dask) as hands, owning(folder):
         if resume and (found := records.unchanged(folder, record)):
@@ -119,8 +119,12 @@ def run_study(
         for name, text in findings.contents(view, results, comparisons).items():
             files.write_text(folder / name, text)
             written.append(folder / name)
-        for plot in study.spec.plots:
-            written += draw(plot, view, folder)
+        try:
+            for plot in study.spec.plots:
+                written += draw(plot, view, folder)
+        except Exception:
+            records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost
+            raise
         written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
 
@@ -135,7 +139,7 @@ def _as_found(study: Study, folder: Path, found: Sequence[Path]) -> StudyResult:
 def _run_record(study: Study) -> dict[str, Any]:
     scenario = study.scenario
     named = dict.fromkeys((scenario.system.techlib, *study.values.get("system.techlib", ())))
-    libraries = [library_document(str(name), scenario.base).data for name in named]
+    libraries = [scenario.library_document(str(name)).data for name in named]
     inputs = provenance.record(scenario=scenario.document.data, system=scenario.system_document.data, techlib=libraries)
     seeds = {name: settings.seed for name, settings in study.spec.searches.items()}
     seed: Any = study.sampling.settings.seed if study.sampling is not None else (seeds or None)

@@ -17,14 +17,14 @@ from crossflow.evaluation import evaluate
 from crossflow.evaluation.figures import lacking
 from crossflow.files import Document, FileModel, Path_
 from crossflow.points import Split, split, variant, varied
-from crossflow.scenario import Scenario, check_strategy
+from crossflow.scenario import Scenario, check_strategy, strategy_of
 from crossflow.score import listed, no_column, unit_of
 from crossflow.search.goals import Constraint
 from crossflow.search.shares import SHARES, budget_shares, held_shares
 from crossflow.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
 from crossflow.strategy.mesh import Mesh
 from crossflow.strategy.plan import Plan
-from crossflow.strategy.reading import ANY, every_strategy, read_strategy
+from crossflow.strategy.reading import ANY, every_strategy
 from crossflow.study.spec import SpacedRange, StudyFile, spaced
 from crossflow.technology.library import kind_of
 from crossflow.units import parse
@@ -170,7 +170,7 @@ def _check_values(path: str, values: tuple[Any, ...], scenario: Scenario) -> Non
     """CrossflowError for a strategy that is none, and for a setting of which no value makes a scenario."""
     if path == "strategy":
         for value in values:
-            read_strategy(value, scenario.workload, scenario.system)
+            strategy_of(scenario, value)
         return
     reasons = []
     for value in values:

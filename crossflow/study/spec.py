@@ -132,6 +132,13 @@ class StudyFile(FileModel):
                     raise ValueError(f"plots: {plot.name}: {field} is '{path}', which is not swept; swept: {', '.join(self.sweep)}")
         return self
 
+    @model_validator(mode="after")
+    def _plots_have_files_of_their_own(self) -> StudyFile:
+        names = [plot.name.casefold() for plot in self.plots]
+        if twice := next((plot.name for i, plot in enumerate(self.plots) if plot.name.casefold() in names[:i]), None):
+            raise ValueError(f"plots: two are named '{twice}', and would be one file {twice}.png")
+        return self
+
     @property
     def shown(self) -> tuple[str, ...]:
         """Columns of the table."""

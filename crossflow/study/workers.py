@@ -8,6 +8,8 @@ finished points are on disk by then.
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
@@ -175,11 +177,10 @@ class Flight:
 def _cluster(address: str) -> Iterator[Cluster]:
     try:
         from distributed import Client
-        from distributed.comm.addressing import get_address_host_port
     except ImportError:
         raise CrossflowError("--dask needs the package distributed: pip install 'crossflow[dask]'") from None
+    _check_address(address)
     try:
-        get_address_host_port(address)  # a client that cannot read it would take long to close
         client: Any = Client(address, timeout=PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         raise CrossflowError(f"--dask {address}: no scheduler answers there ({str(error).splitlines()[0]})") from None
@@ -188,6 +189,17 @@ def _cluster(address: str) -> Iterator[Cluster]:
     finally:
         with contextlib.suppress(Exception):
             client.close(timeout=2)
+
+
+def _check_address(address: str) -> None:
+    """CrossflowError for what can be no scheduler's address, before anyone waits for an answer from there."""
+    found = re.fullmatch(r"(?:[a-z]+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]]+)):(\d{1,5})", address)
+    if found is None:
+        raise CrossflowError(f"--dask {address}: expected the address of a scheduler, such as tcp://10.0.0.1:8786")
+    try:
+        socket.getaddrinfo(found[1] or found[2], int(found[3]))
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise CrossflowError(f"--dask {address}: there is no such host ({getattr(error, 'strerror', None) or error})") from None
 
 
 @dataclass(kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,33 +143,62 @@ def gather(components: Sequence[Component], index: Index) -> Component:
     return components[0].model_copy(update=changed)
 
 
-@functools.lru_cache(maxsize=32)
 def load_library(name: str, base: Path | None = None) -> TechLibrary:
     """Read a technology library by shipped name or path, with what it extends."""
-    document = library_document(name, base)
+    return _library(_chain(name, base))
+
+
+def library_document(name: str, base: Path | None = None) -> Document:
+    """Plain data of a library after `extends` has been followed; an entry that is null leaves out that of the library below."""
+    return _merged(_chain(name, base))
+
+
+Texts = tuple[tuple[str, str], ...]  # files and what they hold
+
+
+def _chain(name: str, base: Path | None) -> Texts:
+    """A library's file and text, and after it those that it extends, as far down as they go."""
+    found: list[tuple[str, str]] = []
+    places: list[str] = []
+    while True:
+        path = files.find("techlibs", name, base)
+        text = files.read_text(path)
+        document = _own(str(path), text)
+        found.append((str(path), text))
+        places.append(os.path.normpath(path))
+        parent = document.data.get("extends")
+        if parent is None:
+            return tuple(found)
+        if parent == document.data.get("name") or places[-1] in places[:-1]:
+            raise document.error(("extends",), "a library cannot extend itself")
+        name, base = str(parent), path.parent
+
+
+@functools.lru_cache(maxsize=32)
+def _own(file: str, text: str) -> Document:
+    """What one file of a library says."""
+    document = files.read_mapping(text, file)
+    if not set(TechLibrary.model_fields) & set(document.data):
+        raise document.error((), f"is no technology library: it has none of its keys, {', '.join(TechLibrary.model_fields)}")
+    _check_stated(document)
+    return document
+
+
+@functools.lru_cache(maxsize=32)
+def _merged(chain: Texts) -> Document:
+    (file, text), *rest = chain
+    if not rest:
+        return _own(file, text)
+    below = _merged(tuple(rest))
+    return _without_null(files.merge(below, _own(file, text)), below)
+
+
+@functools.lru_cache(maxsize=32)
+def _library(chain: Texts) -> TechLibrary:
+    document = _merged(chain)
     library = files.validate(TechLibrary, document, sourced=True)
     _check(library, document)
     return library
-
-
-@functools.lru_cache(maxsize=32)
-def library_document(name: str, base: Path | None = None, above: tuple[Path, ...] = ()) -> Document:
-    """Plain data of a library after `extends` has been followed; `above` are the files that led to it.
-
-    An entry that is null leaves out that of the library below.
-    """
-    path = files.find("techlibs", name, base).resolve()
-    document = files.read_yaml(path)
-    if not isinstance(document.data, dict):
-        raise document.error((), "expected a mapping with the sections of a technology library")
-    _check_stated(document)
-    parent = document.data.get("extends")
-    if parent is None:
-        return document
-    if parent == document.data.get("name") or path in above:
-        raise document.error(("extends",), "a library cannot extend itself")
-    below = library_document(str(parent), path.parent, (*above, path))
-    return _without_null(files.merge(below, document), below)
 
 
 def _without_null(document: Document, below: Document) -> Document:

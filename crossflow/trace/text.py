@@ -9,6 +9,7 @@ import numpy as np
 
 from crossflow.arrays import Array, Index
 from crossflow.drawing.words import quantity, short, signed
+from crossflow.names import visible
 from crossflow.timeline.record import ACTIVITIES, Timeline
 from crossflow.trace.compare import TimePart, compare
 from crossflow.trace.gantt import COMPUTES, Pieces, families_of, mean, pieces_of, thinned
@@ -56,7 +57,7 @@ def text_gantt(timeline: Timeline, width: int) -> Group:
     shown = thinned(range(every), MOST_LINES)
     left = [f"{every - len(shown)} of {every} classes of devices are not shown"] * (len(shown) < every)
     return Group(
-        Text(f"{timeline.title}: {quantity(timeline.total, 's')} a step", style="bold"), *_overfull(timeline),
+        Text(f"{visible(timeline.title)}: {quantity(timeline.total, 's')} a step", style="bold"), *_overfull(timeline),
         *gantt_lines(timeline, width, shown), *(Text(line, style="dim") for line in left), Text(), activity_table(timeline, shown),
     )  # fmt: skip
 

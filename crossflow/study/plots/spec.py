@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from crossflow.files import FileModel
+from crossflow.names import own_file
 
 
 class PlotFields(FileModel):
     """What all plots have."""
 
-    name: str
+    name: Annotated[str, AfterValidator(own_file)]
     title: str = ""
     x_label: str = ""
     y_label: str = ""
