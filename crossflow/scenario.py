@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from crossflow import files
 from crossflow.architecture.model import Architecture
@@ -22,6 +22,7 @@ from crossflow.arrays import Array
 from crossflow.cost.profile import Profile, beside, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
+from crossflow.limits import PositiveFloat, PositiveInt
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.parallel.transform import transform

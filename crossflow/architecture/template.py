@@ -17,6 +17,7 @@ from crossflow.architecture.execution import Execution
 from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array, points
 from crossflow.files import FileModel
+from crossflow.limits import Flag, Whole
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
     Area,
@@ -91,16 +92,16 @@ class SystemFields(FileModel):
     sources: Mapping[str, str] = {}
     execution: Execution
     network: NetworkSpec
-    devices: int | None = Field(default=None, gt=0, description="accelerators in the system")
-    nodes: int | None = Field(default=None, gt=0, description="packages or servers in the system")
-    devices_per_node: int = Field(default=1, gt=0)
+    devices: Whole | None = Field(default=None, gt=0, description="accelerators in the system")
+    nodes: Whole | None = Field(default=None, gt=0, description="packages or servers in the system")
+    devices_per_node: Whole = Field(default=1, gt=0)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
     profile: str | None = Field(
         default=None,
         description="file of measured event times of this system, beside its own file; those of a scenario's `profile` come first",
     )
-    nearby: bool = Field(
+    nearby: Flag = Field(
         default=False, description="whether kernels whose sizes lie among those of measured kernels in `profile` take their time from these"
     )
     host: Host | None = Field(default=None, description="the host's memory, where a strategy may keep what devices have no room for")
@@ -216,7 +217,7 @@ class GeneratedSystem(SystemFields):
     techlib: str = "standard"
     technology: TechnologyChoice
     components: ComponentChanges = ComponentChanges()
-    devices_per_package: int | None = Field(
+    devices_per_package: Whole | None = Field(
         default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
     )
     bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
@@ -226,7 +227,7 @@ class GeneratedSystem(SystemFields):
         default=points(0.1),
         description="share of main memory's power kept for idle and refresh: it bounds their capacity, and the rest feeds their pins",
     )
-    shared_power: bool = Field(default=False, description="whether compute also gets the power that other components cannot use")
+    shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
     rates: Mapping[str, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
     vector_rates: Mapping[str, Ratio] = Field(description="rate of pointwise work by data type, over the same")
@@ -317,7 +318,7 @@ class DatasheetSystem(SystemFields):
     kind: Literal["datasheet"]
     vendor: str = ""
     family: str
-    year: int | None = None
+    year: Whole | None = None
     measured: tuple[str, ...] = Field(default=(), description="kinds of measurement of this very device behind its parameters")
     techlib: str = "devices"
     technology: DatasheetTechnology
