@@ -30,7 +30,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from crossflow import limits
-from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean
+from crossflow.errors import CrossflowError, Problem, SpecError, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -73,7 +73,9 @@ class Document:
         """Place a message at a path of this document, at the nearest line that is known."""
         known = next((path[:end] for end in range(len(path), -1, -1) if path[:end] in self.lines), None)
         file, line = (self.file, None) if known is None else self.lines[known]
-        return Problem(file=file, line=line, path=dotted(path), message=message)
+        set_below = [place for below, (place, _) in self.lines.items() if below[: len(path)] == path and place.startswith("--set ")]
+        told = "" if file.startswith("--set ") or not path or not set_below else f" (with {', '.join(dict.fromkeys(set_below))})"
+        return Problem(file=file, line=line, path=dotted(path), message=f"{message}{told}")
 
     def error(self, path: Path_, message: str) -> SpecError:
         """An error with a message at a path of this document."""
@@ -177,8 +179,8 @@ def parse_yaml(text: str, file: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or "it cannot be parsed"
-        line = None if mark is None else mark.line + 1
-        raise SpecError([Problem(file=file, line=line, message=f"not valid YAML: {reason}")]) from None
+        place = None if mark is None else mark.line + 1
+        raise SpecError([Problem(file=file, line=place, message=f"not valid YAML: {reason}")]) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,26 +205,29 @@ class _Composer:
 
     def document(self) -> Document:
         """The document with its lines; SpecError with all of its problems."""
-        next(self._events)
-        if isinstance(next(self._events), yaml.StreamEndEvent):
+        self._next()
+        if isinstance(self._next(), yaml.StreamEndEvent):
             raise SpecError([Problem(file=self._file, message="expected a mapping, the file is empty")])
-        data = self._value(next(self._events), ())
-        next(self._events)
-        if not isinstance(end := next(self._events), yaml.StreamEndEvent):
+        data = self._value(self._next(), ())
+        self._next()
+        if not isinstance(end := self._next(), yaml.StreamEndEvent):
             raise self._refused(end, "not valid YAML: but found another document")
         if self._problems:
             raise SpecError(self._problems)
         return Document(file=self._file, data=data, lines=self._lines)
 
-    def _refused(self, event: yaml.Event, message: str, path: Path_ = ()) -> SpecError:
+    def _next(self) -> Any:
+        return next(self._events)
+
+    def _refused(self, event: Any, message: str, path: Path_ = ()) -> SpecError:
         """A problem that ends the reading, with those before it."""
         self._tell(event, message, path)
         return SpecError(self._problems)
 
-    def _tell(self, event: yaml.Event, message: str, path: Path_) -> None:
+    def _tell(self, event: Any, message: str, path: Path_) -> None:
         self._problems.append(Problem(file=self._file, line=event.start_mark.line + 1, path=dotted(path), message=message))
 
-    def _count(self, event: yaml.Event, values: int, depth: int) -> None:
+    def _count(self, event: Any, values: int, depth: int) -> None:
         self._values += values
         if self._values > limits.YAML_VALUES:
             what = " once its aliases are written out" if self._anchors else ""
@@ -230,7 +235,7 @@ class _Composer:
         if depth > limits.DEPTH:
             raise self._refused(event, f"more than {limits.DEPTH} lists and mappings stand inside one another here, the most that are read")
 
-    def _value(self, event: yaml.Event, path: Path_) -> Any:
+    def _value(self, event: Any, path: Path_) -> Any:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, path)
         self._count(event, 1, len(path))
@@ -245,12 +250,12 @@ class _Composer:
             self._anchors[anchor] = _Anchored(path=path, data=data, values=self._values - before + 1)
         return data
 
-    def _held(self, event: yaml.Event, path: Path_) -> Any:
+    def _held(self, event: Any, path: Path_) -> Any:
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
         if isinstance(event, yaml.SequenceStartEvent):
             items: list[Any] = []
-            while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
+            while not isinstance(item := self._next(), yaml.SequenceEndEvent):
                 items.append(self._value(item, (*path, len(items))))
             return items
         if len(event.value) > limits.TEXT:
@@ -259,16 +264,16 @@ class _Composer:
 
     def _mapping(self, path: Path_) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        while not isinstance(named := next(self._events), yaml.MappingEndEvent):
+        while not isinstance(named := self._next(), yaml.MappingEndEvent):
             key, line = self._key(named, path), named.start_mark.line + 1
             below = (*path, key)
             if key in result:
                 self._tell(named, f"duplicate key {limits.shown(key)} (first on line {self._lines[below][1]})", below)
-            result[key] = self._value(next(self._events), below)
+            result[key] = self._value(self._next(), below)
             self._lines[below] = (self._file, line)
         return result
 
-    def _key(self, event: yaml.Event, path: Path_) -> str:
+    def _key(self, event: Any, path: Path_) -> str:
         if not isinstance(event, yaml.ScalarEvent):
             kinds = {yaml.MappingStartEvent: "a mapping", yaml.SequenceStartEvent: "a list"}
             raise self._refused(event, f"expected a key as text, got {kinds.get(type(event), 'an alias')}; write it out", path)
@@ -278,7 +283,7 @@ class _Composer:
             raise self._refused(event, "a key cannot be an anchor; write it out where it is needed", path)
         return str(event.value)
 
-    def _alias(self, event: yaml.Event, path: Path_) -> Any:
+    def _alias(self, event: Any, path: Path_) -> Any:
         """What an alias stands for, as a copy with the lines of what it names."""
         self._lines[path] = (self._file, event.start_mark.line + 1)
         if event.anchor not in self._anchors:
@@ -450,12 +455,15 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
     for setting in settings:
         path, separator, text = setting.partition("=")
         if not separator or not path:
-            raise SpecError([Problem(file=origin, message=f"expected path=value, got '{setting}'")])
+            raise SpecError([Problem(file=origin, message=f"expected path=value, got {limits.shown(setting)}")])
+        if path.count(".") >= limits.DEPTH:
+            raise SpecError([Problem(file=origin, message=f"a path has at most {limits.DEPTH} parts, got {limits.shown(path)}")])
         parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
         value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
-        data = replace(data, parts, value, f"{origin} {setting}")
+        where = f"{origin} {shortened(setting)}"
+        data = replace(data, parts, value, where)
         lines = {known: place for known, place in lines.items() if known[: len(parts)] != parts}
-        lines[parts] = (f"{origin} {setting}", None)
+        lines |= {parts[:end]: (where, None) for end in range(1, len(parts) + 1) if parts[:end] not in lines}
     return Document(file=document.file, data=data, lines=lines)
 
 

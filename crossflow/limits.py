@@ -24,6 +24,7 @@ TEXT = 20_000  # characters of a text in YAML
 KEY = 200  # characters of a key in YAML
 COUNT = 10**15  # the largest whole number: more than any count, and exact as a float
 SMALLEST, LARGEST = 1e-30, 1e30  # magnitude of a number that is not 0, in SI units, so that products of several are floats
+DEVICES = 10**9  # of a system
 LAYERS = 10_000  # of a model; each is priced as a layer of its own
 SHOWN = 80  # characters of a value that a message quotes
 
@@ -59,10 +60,16 @@ def _as_whole(given: Any) -> Any:
     return int(given) if type(given) is float and given.is_integer() else given
 
 
+def _counted(number: int) -> int:
+    if abs(number) > COUNT:
+        raise ValueError(f"expected a whole number of at most {COUNT:g}, got {shown(number)}")
+    return number
+
+
 # Forms of numbers in files: a number is neither text nor true and false.
-Whole = Annotated[int, Strict(), Field(ge=-COUNT, le=COUNT), BeforeValidator(_as_whole)]
-PositiveInt = Annotated[int, Strict(), Field(gt=0, le=COUNT), BeforeValidator(_as_whole)]
-NonNegativeInt = Annotated[int, Strict(), Field(ge=0, le=COUNT), BeforeValidator(_as_whole)]
+Whole = Annotated[int, Strict(), BeforeValidator(_as_whole), AfterValidator(_counted)]
+PositiveInt = Annotated[int, Strict(), Field(gt=0), BeforeValidator(_as_whole), AfterValidator(_counted)]
+NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_as_whole), AfterValidator(_counted)]
 LayerCount = Annotated[int, Strict(), Field(gt=0, le=LAYERS), BeforeValidator(_as_whole)]
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32), BeforeValidator(_as_whole)]  # as NumPy and Optuna take them
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), AfterValidator(in_range)]
@@ -111,8 +118,8 @@ def text_of(content: bytes) -> str:
 
 def json_value(text: str | bytes) -> Any:
     """Data of a JSON text within the limits, which knows no NaN and no key twice; ValueError says what is wrong."""
-    marks = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
-    if sum(text.count(mark) for mark in marks) > DATA_VALUES:  # type: ignore[arg-type]
+    raw = text.encode() if isinstance(text, str) else text
+    if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > DATA_VALUES:
         raise LimitError(f"it holds more than {DATA_VALUES:,} values, the most that are read of a file")
     try:
         data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused, parse_int=_whole, parse_float=_number)

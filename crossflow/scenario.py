@@ -22,7 +22,7 @@ from crossflow.arrays import Array
 from crossflow.cost.profile import Profile, beside, read_profile, system_profile
 from crossflow.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.files import Document, FileModel
-from crossflow.limits import PositiveFloat, PositiveInt
+from crossflow.limits import PositiveFloat, PositiveInt, shown
 from crossflow.mapping.topology import Network
 from crossflow.mapping.wiring import LEVELS, topology_of, wired
 from crossflow.parallel.transform import transform
@@ -596,11 +596,10 @@ def _workload(document: Document, base: Path | None) -> Workload:
         raise document.error(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")
     if model not in MODELS:
         document = files.merge(_preset(str(model), document, base), document.without("model"))
-        model = document.data.get("model")
-        if model not in MODELS:
-            raise SpecError(
-                [document.problem(("model",), f"expected one of {', '.join(MODELS)}, got {model!r}{did_you_mean(str(model), MODELS)}")]
-            )
+        model = document.data.get("model") if isinstance(document.data, Mapping) else None
+        if not isinstance(model, str) or model not in MODELS:
+            message = f"expected one of {', '.join(MODELS)}, got {shown(model)}{did_you_mean(str(model), MODELS)}"
+            raise document.error(("model",), message)
     spec: Workload = files.validate(MODELS[str(model)], document)
     if isinstance(spec, ProgramSpec) and base is not None:
         return spec.model_copy(update={"file": str(base / spec.file)})

@@ -201,7 +201,7 @@ class Quantity:
 
     def _bounded(self, raw: Mapping[str, Any]) -> float:
         """The value, if it lies between its bounds and all are in the range; ValueError begins with the key that is wrong."""
-        numbers = {}
+        numbers: dict[str, float] = {}
         for key in ("low", "value", "high"):
             try:
                 numbers |= {key: self.checked(parse(raw[key], self.unit))} if key in raw else {}

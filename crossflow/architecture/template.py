@@ -8,16 +8,18 @@ References
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from crossflow.architecture.execution import Execution
 from crossflow.architecture.network import NetworkSpec
 from crossflow.arrays import Array, points
+from crossflow.errors import did_you_mean
 from crossflow.files import FileModel
-from crossflow.limits import Flag, Whole
+from crossflow.formats import FORMATS
+from crossflow.limits import DEVICES, Flag, Whole, shown
 from crossflow.technology.components import Compute, Link, OffChip, OnChip
 from crossflow.units import (
     Area,
@@ -43,6 +45,22 @@ Scope = Literal["bundle", "global"]
 ONE = points(1.0)
 BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
 Dataflow = Literal["weight", "activation", "output", "best"]
+LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
+
+
+def _one_of(what: str, known: Collection[str]) -> AfterValidator:
+    """Text that is one of the known names."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"expected {what}, one of {', '.join(known)}, got {shown(name)}{did_you_mean(name, known)}")
+        return name
+
+    return AfterValidator(check)
+
+
+LevelName = Annotated[str, _one_of("a memory level", LEVELS)]
+TypeName = Annotated[str, _one_of("a data type", FORMATS)]
 
 
 def _partial(model: type[FileModel]) -> type[FileModel]:
@@ -92,9 +110,9 @@ class SystemFields(FileModel):
     sources: Mapping[str, str] = {}
     execution: Execution
     network: NetworkSpec
-    devices: Whole | None = Field(default=None, gt=0, description="accelerators in the system")
-    nodes: Whole | None = Field(default=None, gt=0, description="packages or servers in the system")
-    devices_per_node: Whole = Field(default=1, gt=0)
+    devices: Whole | None = Field(default=None, gt=0, le=DEVICES, description="accelerators in the system")
+    nodes: Whole | None = Field(default=None, gt=0, le=DEVICES, description="packages or servers in the system")
+    devices_per_node: Whole = Field(default=1, gt=0, le=DEVICES)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
     profile: str | None = Field(
@@ -221,7 +239,7 @@ class GeneratedSystem(SystemFields):
         default=None, gt=0, description="accelerators on one substrate, where a node holds several packages; all of a node where absent"
     )
     bundles: PositiveCount = Field(description="SMs, CUs or cores of one device; a larger compute area makes each of them wider")
-    levels: Mapping[str, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
+    levels: Mapping[LevelName, OnChipLevel] = Field(description="on-chip levels from the nearest to the farthest")
     memory_utilisation: Share
     memory_static_share: Share = Field(
         default=points(0.1),
@@ -229,8 +247,8 @@ class GeneratedSystem(SystemFields):
     )
     shared_power: Flag = Field(default=False, description="whether compute also gets the power that other components cannot use")
     dataflow: Dataflow = "best"
-    rates: Mapping[str, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
-    vector_rates: Mapping[str, Ratio] = Field(description="rate of pointwise work by data type, over the same")
+    rates: Mapping[TypeName, Ratio] = Field(description="matrix rate by data type, over the library's nominal rate")
+    vector_rates: Mapping[TypeName, Ratio] = Field(description="rate of pointwise work by data type, over the same")
     budgets: Budgets
 
     @property
@@ -324,9 +342,9 @@ class DatasheetSystem(SystemFields):
     technology: DatasheetTechnology
     units: PositiveCount = Field(description="independently scheduled compute units: SMs, CUs")
     clock: Frequency = Field(description="clock at which the peak rates hold")
-    throughput: Mapping[str, Throughput]
-    vector_throughput: Mapping[str, Throughput] = {}
-    levels: Mapping[str, DatasheetLevel]
+    throughput: Mapping[TypeName, Throughput]
+    vector_throughput: Mapping[TypeName, Throughput] = {}
+    levels: Mapping[LevelName, DatasheetLevel]
     power: DatasheetPower
     energy: DatasheetEnergy = DatasheetEnergy()
     chip_area: Area | None = None

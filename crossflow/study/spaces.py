@@ -54,7 +54,7 @@ class RangeEntry(FileModel):
 
     start: str | Whole | Finite = Field(alias="from")
     stop: str | Whole | Finite = Field(alias="to")
-    count: PositiveInt | None = Field(default=None, le=10**7, description="values, where it is enumerated")
+    count: PositiveInt | None = Field(default=None, le=10**6, description="values, where it is enumerated")
     scale: Literal["linear", "log"] = "linear"
     when: Mapping[str, Any] = Field(default={}, description="only where options have these values, by path")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from crossflow.study.plots.spec import Plot
 from crossflow.units import parse
 
 MOST_POINTS = 10**7  # of one study, unless more are asked for
+MOST_VALUES = 10**6  # of one range
 
 
 class SpacedRange(FileModel):
@@ -25,7 +26,7 @@ class SpacedRange(FileModel):
 
     start: str | Finite = Field(alias="from")
     stop: str | Finite = Field(alias="to")
-    count: Annotated[PositiveInt, Field(le=MOST_POINTS)]
+    count: Annotated[PositiveInt, Field(le=MOST_VALUES)]
     scale: Literal["linear", "log"] = "linear"
 
 
@@ -170,9 +171,9 @@ def spaced(described: SpacedRange, document: Document, place: tuple[str, str]) -
     return numbers if plain else [f"{number:.12g} {unit}" for number in numbers]
 
 
-def grid(values: Mapping[str, list[Any]]) -> list[tuple[Any, ...]]:
+def grid(values: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
     """Every combination of the values, the last path changing fastest."""
-    return list(itertools.product(*values.values()))
+    return itertools.product(*values.values())
 
 
 def recorded(spec: StudyFile, known: Sequence[str]) -> tuple[str, ...]:
