@@ -112,7 +112,7 @@ class SystemFields(FileModel):
     network: NetworkSpec
     devices: Whole | None = Field(default=None, gt=0, le=DEVICES, description="accelerators in the system")
     nodes: Whole | None = Field(default=None, gt=0, le=DEVICES, description="packages or servers in the system")
-    devices_per_node: Whole = Field(default=1, gt=0, le=DEVICES)
+    devices_per_node: Whole = Field(default=1, gt=0, le=100_000)
     max_nodes: PositiveCount | None = None
     node_power: Power | None = None
     profile: str | None = Field(

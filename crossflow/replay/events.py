@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from crossflow.errors import Problem, SpecError
-from crossflow.limits import opened
+from crossflow.limits import EVENT_BYTES, opened
 
 PIECE = 1 << 20  # bytes that are read at once
-LARGEST = 16 << 20  # characters that one event, or one value beside the events, may have
+LARGEST = EVENT_BYTES  # characters that one event, or one value beside the events, may have
 LISTS = ("traceEvents", "nodes")  # what the list of events is called
 _DECODER = json.JSONDecoder(strict=False)  # names of kernels may hold control characters
 _BLANKS = re.compile(r"[ \t\r\n]*")
