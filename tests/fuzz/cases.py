@@ -32,6 +32,16 @@ TABLE = "collective,ranks,ranks_per_node,size_bytes,time_us\n" + "".join(
 )
 
 
+PROFILE = "op,shape,dtype,device,ranks,scope,time,spread,count\ngemm,2048x12288x6144,bf16,dgx-h100,1,,0.0015,0,2\nall_gather,50331648 B,,dgx-h100,8,intra,0.00028,0,8\n"
+RECORD = (
+    '{"kind":"collectives","version":1,"world_size":8,"what_if":"","ranks":[{"rank":0,"groups":[{"name":"0","ranks":[0,1]}],"rows":['
+    '{"act":"call","at":0.0,"op":"all_reduce","size":1000,"dtype":"float32","group":0,"link":"intra","time":0.004,"latency":0.001},'
+    '{"act":"wait","at":0.02,"until":0.024,"of":[0]},{"act":"step","at":0.024,"of":"optimizer"},'
+    '{"act":"call","at":0.03,"op":"all_reduce","size":1000,"dtype":"float32","group":0,"link":"intra","time":0.004,"latency":0.001},'
+    '{"act":"wait","at":0.04,"until":0.044,"of":[1]},{"act":"step","at":0.05,"of":"optimizer"}]}]}'
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One kind of input: its seeds by name, and the command, which may write further files beside the mutated one."""
@@ -55,6 +65,12 @@ def _beside(text: str) -> Callable[[Path, random.Random], list[str]]:
     return command
 
 
+def _written(path: Path, text: str) -> str:
+    """The name of a further file beside the mutated one."""
+    path.with_name("record.json").write_text(text)
+    return "record.json"
+
+
 def _texts(name: str, *texts: str) -> Callable[[], list[tuple[str, bytes]]]:
     return lambda: [(name, text.encode()) for text in texts]
 
@@ -67,6 +83,13 @@ def _traces() -> list[tuple[str, bytes]]:
 
 def _predict(path: Path, rng: random.Random) -> list[str]:
     return [rng.choice(("predict", "predict", "predict", "explain", "timeline", "events")), path.name, "--json"]
+
+
+def _shares(path: Path, rng: random.Random) -> list[str]:
+    template = (ROOT / "templates/generated/reference-training.yaml").read_text()
+    path.with_name("own.yaml").write_text(template.replace("reference-training.csv", path.name))
+    path.with_name("scenario.yaml").write_text(f"system: {{template: own.yaml, devices: 1}}\nworkload: {GEMM}\n")
+    return ["predict", "scenario.yaml", "--json"]
 
 
 def _settings(path: Path, rng: random.Random) -> list[str]:
@@ -109,8 +132,18 @@ KINDS = {
     "table": Kind(seeds=_texts("collectives.csv", TABLE), command=lambda path, rng: ["calibrate", path.name, "--system", "dgx-h100", "--json"]),
     "trace": Kind(seeds=_traces, command=lambda path, rng: ["trace", path.name, "--json"]),
 }  # fmt: skip
-UNCHANGED = ("set", "strategy")  # kinds whose file stays as it is: the words are mutated
-JSON = ("huggingface", "program", "trace")
+for _kind, _seeds, _command in (
+    ("profile", _texts("profile.csv", PROFILE), _beside("system: {template: dgx-h100, devices: 8}\nworkload: {model: llama2-7b, global_batch: 8}\nstrategy: tp2-dp4\nprofile: FILE\n")),
+    ("schedule", lambda: _files("docs/examples/own-order.yaml"), _beside("system: {template: dgx-a100, devices: 8, nodes: null}\nworkload: {model: gpt2-345m, global_batch: 16}\nstrategy: {pp: 2, dp: 4, schedule: FILE}\n")),
+    ("shares", lambda: [("shares.csv", (ROOT / "templates/generated/reference-training.csv").read_bytes())], _shares),
+    ("record", _texts("record.json", RECORD), lambda path, rng: ["emulate", "--replay", path.name, "--what-if", rng.choice(("", "all_reduce+2ms", "bandwidth*0.5", "rank[1]*1.5"))]),
+    ("delays", _texts("delays.yaml", DELAYS), lambda path, rng: ["emulate", "--replay", _written(path, RECORD), "--delays", path.name]),
+    ("execution", lambda: [("et.json", gzip.decompress((DATA / "traces/dlrm_rank0_et.json.gz").read_bytes()))], lambda path, rng: ["trace", str(DATA / "traces/dlrm_rank0_kineto.json.gz"), "--execution", path.name, "--json"]),
+    ("what-if", _traces, lambda path, rng: ["trace", path.name, "--json", "--what-if", mutations.strategy(rng.choice(("compute*0.5,all_reduce+2ms", "kernel[*gemm*]*0.8", "op[aten::gelu]*0,rank[3]+1ms,batch*2")), rng)]),
+):  # fmt: skip
+    KINDS[_kind] = Kind(seeds=_seeds, command=_command)
+UNCHANGED = ("what-if", "set", "strategy")  # kinds whose file stays as it is: the words are mutated
+JSON = ("huggingface", "program", "trace", "record", "execution")
 
 
 def cases(kinds: list[str], seed: int, folder: Path) -> Iterator[tuple[str, str, list[str]]]:
